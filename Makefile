@@ -1,0 +1,40 @@
+# `make help` lists the targets. Settings, as `make demo TF='tensorflow[and-cuda]' HOROVOD_GPU_OPERATIONS=NCCL`:
+#   PYTHON                  the interpreter that .venv is made with; default: python3, else python3.13 down to python3.10
+#   TF                      the TensorFlow requirement; another one than last time makes .venv anew
+#   HOROVOD_GPU_OPERATIONS  NCCL builds Horovod for GPUs
+#   WORKERS                 how many workers the demo trains with
+#   ARGS                    what else pytest is given, as ARGS='tests/install -x'
+
+TF ?= tensorflow-cpu
+PYTHON ?=
+WORKERS ?= 2
+ARGS ?=
+export TF PYTHON WORKERS
+
+MAKEFLAGS += --no-print-directory
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint format clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+install:  ## make .venv: the package, TensorFlow, and Horovod built for it; instant when nothing changed
+	@scripts/install.sh
+
+demo: install  ## generate a data set, train two workers on it, evaluate and export; the last line is JSON
+	@.venv/bin/python scripts/demo.py
+
+test: install  ## the whole test suite
+	@.venv/bin/python -m pytest -q $(ARGS)
+
+lint: install  ## what ruff has to say
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+
+format: install  ## let ruff mend imports and layout
+	@.venv/bin/ruff check --fix .
+	@.venv/bin/ruff format .
+
+clean:  ## remove .venv, the demo and all build outputs, but not the wheels in the user's cache
+	rm -rf .venv build dist ./*.egg-info demo .pytest_cache .ruff_cache .hypothesis
+	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,90 @@
+"""The command line: finds the command, reads its flags, calls it."""
+
+import importlib
+import logging
+import sys
+
+from absl import flags as absl_flags
+
+from ctr_trainer import flags
+from ctr_trainer.errors import UserError
+
+COMMANDS = {
+    "train": "train a model, alone or as one worker under horovodrun",
+    "evaluate": "compute a trained model's metrics on a data set",
+    "predict": "write a trained model's predictions for a data set",
+    "export": "write a trained model as a SavedModel",
+    "convert": "turn raw logs into the Parquet files that the others read",
+    "serve": "run one shard of the embedding lookup service",
+}
+
+
+def main(argv=None):
+    """Runs one command. -> the exit status: 0, 1 for an error the user can mend, 2 for wrong flags."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(_overview())
+        return 0
+    name, arguments = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        print(f"error: no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
+    command = importlib.import_module(f"ctr_trainer.commands.{name}")
+    if any(argument in ("-h", "--help", "-help") for argument in arguments):
+        print(_help(name, command))
+        return 0
+    try:
+        groups = _parse(name, command, arguments)
+    except (absl_flags.Error, UserError) as error:
+        print(f"error: {error}\nsee python -m ctr_trainer {name} --help", file=sys.stderr)
+        return 2
+    try:
+        command.run(*groups)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parse(name, command, arguments):
+    """-> an instance of each of the command's groups.
+
+    A flagfile describes an experiment, so it may hold any flag of one; on the command line itself a flag that the
+    command does not use is an error.
+    """
+    accepted = flags.EXPERIMENT if set(command.GROUPS) <= set(flags.EXPERIMENT) else command.GROUPS
+    values = flags.define(accepted)
+    used = set(flags.define(command.GROUPS))
+    for argument in arguments:
+        flag = argument.lstrip("-").partition("=")[0]
+        known = flag in values or flag.removeprefix("no") in values
+        if argument.startswith("-") and known and flag not in used and flag.removeprefix("no") not in used:
+            raise UserError(f"{name} does not use --{flag}")
+    rest = values([name, *arguments])[1:]
+    if rest:
+        raise UserError(f"{name} takes flags only, not {' '.join(rest)}")
+    return [flags.read(group, values) for group in command.GROUPS]
+
+
+def _overview():
+    lines = ["usage: python -m ctr_trainer COMMAND [--flags]", ""]
+    lines += [f"  {name:<10}{summary}" for name, summary in COMMANDS.items()]
+    return "\n".join([*lines, "", "python -m ctr_trainer COMMAND --help shows a command's flags, with examples."])
+
+
+def _help(name, command):
+    """-> a command's help: what it does, examples, its flags by group."""
+    lines = [f"usage: python -m ctr_trainer {name} [--flags]", "", command.__doc__.strip(), "", "Examples:"]
+    lines += [f"  {example}" for example in command.EXAMPLES]
+    for group in command.GROUPS:
+        lines += ["", f"{group.__doc__}:"]
+        values = flags.define([group])
+        for flag in (values[field] for field in group.__dataclass_fields__):
+            default = flag.default_as_str if flag.default is not None else "none"
+            choices = f" ({', '.join(flag.parser.enum_values)})" if hasattr(flag.parser, "enum_values") else ""
+            lines.append(f"  --{flag.name:<24}{flag.help}{choices}; default {default}")
+    lines += ["", "  --flagfile=FILE           more flags, one a line, from a file"]
+    return "\n".join(lines)

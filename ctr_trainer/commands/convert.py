@@ -1,0 +1,47 @@
+"""Turns raw logs into Parquet files, one column a feature, keys hashed once; prints a summary."""
+
+import pathlib
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.flags import ConvertFlags, require
+
+GROUPS = (ConvertFlags,)
+EXAMPLES = (
+    "python -m ctr_trainer convert --format=synthetic --output=demo/data",
+    "python -m ctr_trainer convert --format=criteo --input=train.txt --output=data/criteo --split=random:0.9,0.1",
+    "python -m ctr_trainer convert --format=movielens --input=ml-1m --output=data/ml --split=random:0.8,0.1,0.1",
+    "python -m ctr_trainer convert --format=csv --input='logs/*.csv' --feature_spec=my.toml --output=data/my",
+)
+_SPECS = pathlib.Path(__file__).parents[2] / "configs" / "features"
+_SPEC_OF_FORMAT = {"criteo": "criteo.toml", "movielens": "movielens.toml", "synthetic": "demo.toml"}
+
+
+def run(flags):
+    """Converts."""
+    from ctr_trainer.data.convert import convert, format_summary
+    from ctr_trainer.features.spec import FeatureSpec
+
+    require(flags, "format", "output")
+    if flags.format != "synthetic":
+        require(flags, "input")
+    summary = convert(
+        flags.format,
+        flags.input.split(",") if flags.input else None,
+        flags.output,
+        FeatureSpec.load(flags.feature_spec or _default_spec(flags.format)),
+        split=flags.split or None,
+        split_seed=flags.split_seed,
+        rows_per_file=flags.rows_per_file,
+        rows_per_group=flags.rows_per_group,
+        max_bad_rows=flags.max_bad_rows,
+        rows=flags.rows,
+        seed=flags.synthetic_seed,
+    )
+    print(format_summary(summary), flush=True)
+
+
+def _default_spec(format):
+    path = _SPECS / _SPEC_OF_FORMAT.get(format, "")
+    if not path.is_file():
+        raise UserError(f"--feature_spec is missing: format {format} has no feature spec of its own beside the package")
+    return path

@@ -1,0 +1,24 @@
+"""Computes the metrics of the newest checkpoint on --eval_data; the last line printed is one JSON object."""
+
+import json
+
+from ctr_trainer.flags import DataFlags, EmbeddingFlags, ModelFlags, RunFlags, TrainingFlags, require
+
+GROUPS = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags)
+EXAMPLES = (
+    "python -m ctr_trainer evaluate --flagfile=configs/demo.flags",
+    "horovodrun -np 2 python -m ctr_trainer evaluate --flagfile=configs/demo.flags --eval_data=other/test",
+)
+
+
+def run(model, data, training, embedding, run_flags):
+    """Evaluates; rank 0 prints."""
+    from ctr_trainer import distributed
+    from ctr_trainer.commands.experiment import make_estimator, reader
+
+    require(data, "eval_data")
+    distributed.init()
+    estimator = make_estimator(model, data, training, embedding, run_flags)
+    results = estimator.evaluate(lambda: reader(data.eval_data, model, data, training, once=True))
+    if distributed.is_chief():
+        print(json.dumps(results), flush=True)

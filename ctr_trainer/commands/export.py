@@ -1,0 +1,20 @@
+"""Writes the newest checkpoint as a SavedModel of stock operations that takes the features' raw values."""
+
+import json
+
+from ctr_trainer.flags import DataFlags, EmbeddingFlags, ExportFlags, ModelFlags, RunFlags, TrainingFlags, require
+
+GROUPS = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags, ExportFlags)
+EXAMPLES = ("python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/ctr/1",)
+
+
+def run(model, data, training, embedding, run_flags, export):
+    """Exports; the last line printed is one JSON object."""
+    from ctr_trainer import distributed
+    from ctr_trainer.commands.experiment import make_estimator
+
+    require(export, "export_dir")
+    distributed.init()
+    estimator = make_estimator(model, data, training, embedding, run_flags)
+    if distributed.is_chief():
+        print(json.dumps({"export_dir": estimator.export_to(export.export_dir)}), flush=True)

@@ -1,0 +1,52 @@
+"""Writes the newest checkpoint's predictions for --eval_data as Parquet, with the id columns that the data kept."""
+
+import contextlib
+import json
+import os
+
+from ctr_trainer.flags import DataFlags, EmbeddingFlags, ModelFlags, PredictFlags, RunFlags, TrainingFlags, require
+
+GROUPS = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags, PredictFlags)
+EXAMPLES = (
+    "python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet",
+    "horovodrun -np 2 python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet",
+)
+
+
+def run(model, data, training, embedding, run_flags, predict):
+    """Predicts; each rank writes its share, rank 0 prints how many there are in all."""
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from ctr_trainer import distributed
+    from ctr_trainer.commands.experiment import make_estimator, reader
+
+    require(data, "eval_data")
+    require(predict, "output")
+    distributed.init()
+    estimator = make_estimator(model, data, training, embedding, run_flags)
+    path = _part(predict.output, distributed.rank(), distributed.size())
+    batches = estimator.predict(
+        lambda: reader(data.eval_data, model, data, training, once=True), yield_single_examples=False
+    )
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    rows, draft = 0, f"{path}.tmp"
+    with contextlib.ExitStack() as stack:
+        writer = None
+        for values in batches:
+            table = pa.table({name: pa.array(value) for name, value in values.items()})
+            writer = writer or stack.enter_context(pq.ParquetWriter(draft, table.schema))
+            writer.write_table(table)
+            rows += len(table)
+    if os.path.exists(draft):
+        os.replace(draft, path)
+    rows = int(distributed.all_sum(np.int64(rows), "predicted_rows"))
+    if distributed.is_chief():
+        print(json.dumps({"output": predict.output, "examples": rows, "parts": distributed.size()}), flush=True)
+
+
+def _part(output, rank, size):
+    """-> the file of this rank: `output` itself for one, `name-00001-of-00002.parquet` for several."""
+    stem, extension = os.path.splitext(output)
+    return output if size == 1 else f"{stem}-{rank:05d}-of-{size:05d}{extension}"

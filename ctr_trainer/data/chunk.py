@@ -1,0 +1,21 @@
+"""What a source format hands to the encoder."""
+
+import collections.abc
+import dataclasses
+
+import pyarrow as pa
+
+
+@dataclasses.dataclass
+class Chunk:
+    """Consecutive rows of one source file.
+
+    Attributes:
+      table: the source's columns, strings or numbers, null where missing.
+      file: the file they come from, for messages.
+      line_of: the line in the file, from 1, of a row of the table. Called for bad rows only, so it may be slow.
+    """
+
+    table: pa.Table
+    file: str
+    line_of: collections.abc.Callable[[int], int]

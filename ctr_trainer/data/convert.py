@@ -1,0 +1,154 @@
+"""Source files to a data set: Parquet of keys, numbers and labels."""
+
+import contextlib
+import pathlib
+import shutil
+import sys
+import time
+
+import numpy as np
+import tqdm
+
+from ctr_trainer.data import criteo, dataset, delimited, movielens, synthetic
+from ctr_trainer.data.badrows import BadRows
+from ctr_trainer.data.encode import TIME, Encoder
+from ctr_trainer.data.prefetch import Prefetch
+from ctr_trainer.data.split import Split
+from ctr_trainer.data.writer import DatasetWriter
+from ctr_trainer.errors import UserError
+
+SOURCES = {"criteo": criteo.read, "csv": delimited.read, "movielens": movielens.read}
+FORMATS = (*SOURCES, "synthetic")
+_UNSPLIT = ".unsplit"
+
+
+def convert(
+    format,
+    input,
+    output,
+    spec,
+    split=None,
+    split_seed=2026,
+    rows_per_file=1_000_000,
+    rows_per_group=50_000,
+    max_bad_rows=0,
+    progress=True,
+    rows=2_000_000,
+    seed=2026,
+):
+    """Converts source files, or makes the synthetic data; -> the summary that `format_summary` prints.
+
+    The source is streamed, never held whole. With a split it is first converted to a temporary data set in `output`, as
+    large as the result, because a row's part depends on the number of good rows; only 9 bytes a row stay in memory.
+
+    Args:
+      format: one of `FORMATS`.
+      input: for `movielens` its directory, for `synthetic` None, else a path or glob, or a list of them.
+      output: a directory that holds no data set yet.
+      spec: FeatureSpec.
+      split: as `random:0.8,0.1,0.1` (of the rows, by `split_seed`) or `time:0.8,0.1,0.1:timestamp` (by a column); makes
+        output/train, output/valid, output/test, or with two fractions train and test. None: `output` is the data set.
+      rows_per_file, rows_per_group: of the Parquet files; a row group is the unit of reading and of shuffling.
+      max_bad_rows: how many rows that cannot be used may be left out.
+      progress: show a bar (rows and rows/s) where stderr is a terminal.
+      rows, seed: `synthetic` only: training rows (a tenth as many test rows come on top) and the generator's seed.
+
+    Returns:
+      dict of `output`, `seconds`, `bad_rows` and `parts`: DatasetInfo by part, `all` where there is no split.
+
+    Raises:
+      UserError: input, spec and format do not fit, too many bad rows, or `output` holds a data set already. What was
+        written until then lacks its `_dataset.json` and no reader takes it for a data set.
+    """
+    if format not in FORMATS:
+        raise UserError(f"format {format!r} is not one of {', '.join(FORMATS)}")
+    if rows_per_group < 1 or rows_per_file < 1:
+        raise UserError(f"rows per group ({rows_per_group}) and rows per file ({rows_per_file}) must be at least 1")
+    split = Split.parse(split) if split else None
+    output, start, bad_rows = pathlib.Path(output), time.perf_counter(), BadRows(max_bad_rows)
+    _refuse_to_overwrite(output)
+
+    def make_writer(part):
+        return DatasetWriter(output / part, spec, rows_per_file, rows_per_group)
+
+    with tqdm.tqdm(unit=" rows", unit_scale=True, disable=not (progress and sys.stderr.isatty())) as bar:
+        if format == "synthetic":
+            if split or input:
+                raise UserError("format synthetic makes its own data, in parts train and test: no input, no split")
+            writers, extra = synthetic.write(make_writer, spec, rows, seed, bar)
+        else:
+            encoder = Encoder(spec, bad_rows, split.column if split else None)
+            tables = _encoded(SOURCES[format](input, spec, bad_rows), encoder)
+            writers, extra = _write(tables, split, split_seed, make_writer, bar), {}
+    shutil.rmtree(output / _UNSPLIT, ignore_errors=True)
+    for writer in writers.values():
+        writer.close()
+    if not sum(w.statistics.rows for w in writers.values()):
+        raise UserError(f"input {input}: it has no rows")
+    train = next(iter(writers.values())).statistics.to_dict()["dense"]
+    parts = {part: writer.finish(bad_rows.count, train, extra) for part, writer in writers.items()}
+    return dict(output=str(output), seconds=time.perf_counter() - start, bad_rows=bad_rows.count, parts=parts)
+
+
+def format_summary(summary):
+    """-> the summary as a small table: a line a part, then a line a feature of the first part."""
+    lines = [f"{summary['output']}: {summary['seconds']:.1f} s, {summary['bad_rows']} bad rows left out"]
+    lines.append(f"{'part':<8}{'rows':>14}{'label mean':>12}{'files':>7}")
+    for part, info in summary["parts"].items():
+        lines.append(f"{part:<8}{info.rows:>14,}{info.label_mean:>12.4f}{len(info.files):>7}")
+    part, info = next(iter(summary["parts"].items()))
+    width = max(len(name) for name in ("feature", *info.distinct, *info.statistics)) + 2
+    if info.distinct:
+        lines.append(f"{'feature':<{width}}{'distinct keys (' + part + ')':>24}")
+        lines += [f"{name:<{width}}{count:>24,}" for name, count in info.distinct.items()]
+        lines.append(f"{'total':<{width}}{sum(info.distinct.values()):>24,}")
+    if info.statistics:
+        lines.append(f"{'feature':<{width}}" + "".join(f"{h:>14}" for h in ("present", "mean", "std", "min", "max")))
+        for name, s in info.statistics.items():
+            share = s["count"] / max(info.rows, 1)
+            figures = "".join(f"{s[k]:>14.5g}" for k in ("mean", "std", "min", "max"))
+            lines.append(f"{name:<{width}}{share:>14.1%}{figures}")
+    lines += [f"{name}: {value}" for name, value in info.extra.items()]
+    return "\n".join(lines)
+
+
+def _refuse_to_overwrite(output):
+    if output.exists() and not output.is_dir():
+        raise UserError(f"output {output}: is a file; give a directory")
+    for file in (output / dataset.FILE, *output.glob(f"*/{dataset.FILE}")):
+        if file.exists():
+            raise UserError(f"output {output}: holds a data set already ({file}); remove it or give another directory")
+
+
+def _write(tables, split, split_seed, make_writer, bar):
+    """Writes encoded tables; -> writers by part, the first one the training part's."""
+    unsplit, times = make_writer(_UNSPLIT if split else "."), []
+    for table in tables:
+        if TIME in table.column_names:
+            times.append(table[TIME].to_numpy())
+            table = table.drop_columns([TIME])
+        unsplit.write(table)
+        bar.update(len(table))
+    unsplit.close()
+    if not split:
+        return {"all": unsplit}
+    writers = {part: make_writer(part) for part in split.parts}
+    part_of = split.assign(unsplit.statistics.rows, split_seed, np.concatenate(times) if times else None)
+    start = 0
+    bar.reset()
+    for group in unsplit.row_groups():
+        parts = part_of[start : start + len(group)]
+        for number, writer in enumerate(writers.values()):
+            writer.write(group.take(np.flatnonzero(parts == number)))
+        start += len(group)
+        bar.update(len(group))
+    return writers
+
+
+def _encoded(chunks, encoder):
+    """Yields encoded tables; the source is read in a thread of its own."""
+    with contextlib.closing(encoder), Prefetch(chunks, 2, name="reading the input") as chunks:
+        for number, chunk in enumerate(chunks):
+            if not number:
+                encoder.check_columns(chunk.table.column_names, chunk.file)
+            yield encoder.encode(chunk)

@@ -1,0 +1,70 @@
+"""A converted data set: Parquet files and the `_dataset.json` that says what is in them."""
+
+import dataclasses
+import json
+import os
+import pathlib
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.features.spec import FeatureSpec
+
+FILE = "_dataset.json"
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class DatasetInfo:
+    """What `_dataset.json` says.
+
+    Attributes:
+      path: the directory; not in the file.
+      spec: FeatureSpec that it was converted with.
+      rows: examples in it.
+      bad_rows: rows left out of the whole conversion, all parts of a split together.
+      label_mean: share of positive labels.
+      distinct: by sparse feature, distinct keys.
+      statistics: by dense feature, `mean`, `std`, `min`, `max` and `count` of the training part's present values.
+      files: of each Parquet file, `name`, `rows` and `row_groups`, the rows of each row group.
+      extra: what the format knows besides, as the synthetic data's `oracle_auc`.
+    """
+
+    path: str
+    spec: FeatureSpec
+    rows: int
+    bad_rows: int
+    label_mean: float
+    distinct: dict[str, int]
+    statistics: dict[str, dict[str, float]]
+    files: tuple[dict, ...]
+    extra: dict
+
+    def write(self):
+        """Writes the file by rename: a directory that has it is finished."""
+        path = pathlib.Path(self.path)
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("path", "spec")}
+        values = {"version": _VERSION, "spec": self.spec.to_dict(), **values}
+        temporary = path / f".{FILE}.tmp"
+        temporary.write_text(json.dumps(values, indent=1) + "\n")
+        os.replace(temporary, path / FILE)
+
+
+def open_dataset(path):
+    """-> DatasetInfo of a directory that `convert` made.
+
+    Raises:
+      UserError: no such directory, or an unfinished one, or of another version.
+    """
+    file = pathlib.Path(path) / FILE
+    if not file.is_file():
+        why = f"no conversion finished there (no {FILE})" if file.parent.is_dir() else "no such directory"
+        parts = sorted(p.parent.name for p in file.parent.glob(f"*/{FILE}"))
+        hint = f"; it has the parts {', '.join(parts)}: name one" if parts else "; run `convert` first"
+        raise UserError(f"data set {path}: {why}{hint}")
+    try:
+        values = json.loads(file.read_text())
+        if values.pop("version") != _VERSION:
+            raise UserError(f"{file}: written by another version of ctr_trainer; convert the data again")
+        spec = FeatureSpec.from_dict(values.pop("spec"), f"{file}: spec")
+        return DatasetInfo(path=str(path), spec=spec, **{**values, "files": tuple(values["files"])})
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{file}: not a data set's description ({error}); convert the data again") from error

@@ -1,0 +1,110 @@
+"""Which rows a worker reads, and in which order: pure arithmetic, the same on every worker.
+
+The order of an epoch is a fixed function of (seed, epoch) and knows nothing of the workers: the row groups of all
+files are permuted, consecutive ones form a buffer of about `shuffle_buffer` rows, and each buffer's rows are permuted.
+A row's place in that order is its number; a worker's share is a list of ranges [start, stop) of these numbers.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """Rows [start, stop) of an epoch's order; `groups` are the row groups they come from, in reading order."""
+
+    index: int
+    start: int
+    stop: int
+    groups: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """The order of the rows in each epoch.
+
+    Attributes:
+      group_rows: rows of each row group, all files one after the other.
+      shuffle: False for the order of the files in every epoch.
+      seed: of the shuffling.
+      shuffle_buffer: rows of a buffer, about; a buffer is made of whole row groups.
+    """
+
+    group_rows: tuple[int, ...]
+    shuffle: bool
+    seed: int
+    shuffle_buffer: int
+
+    @property
+    def rows(self):
+        return sum(self.group_rows)
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 (an Order lives as long as its reader)
+    def buffers(self, epoch):
+        """-> the epoch's Buffers, in order."""
+        groups = range(len(self.group_rows))
+        if self.shuffle:
+            groups = [int(g) for g in self._rng(epoch, 0).permutation(len(groups))]
+        buffers, waiting, start, stop = [], [], 0, 0
+        for number, group in enumerate(groups, 1):
+            waiting.append(group)
+            stop += self.group_rows[group]
+            if not self.shuffle or stop - start >= self.shuffle_buffer or number == len(groups):
+                buffers.append(Buffer(len(buffers), start, stop, tuple(waiting)))
+                waiting, start = [], stop
+        return tuple(buffers)
+
+    def permutation(self, epoch, buffer):
+        """-> int64[n]: place `i` of the buffer has row `permutation[i]` of its groups' rows; None for as they are."""
+        if not self.shuffle:
+            return None
+        return self._rng(epoch, buffer.index + 1).permutation(buffer.stop - buffer.start)
+
+    def pieces(self, epoch, share):
+        """Yields (buffer, start, stop): a share cut at the buffers' boundaries, positions within the buffer."""
+        buffers = self.buffers(epoch)
+        starts = [b.start for b in buffers]
+        for start, stop in share:
+            at = int(np.searchsorted(starts, start, side="right")) - 1
+            while start < stop:
+                buffer = buffers[at]
+                end = min(stop, buffer.stop)
+                yield buffer, start - buffer.start, end - buffer.start
+                start, at = end, at + 1
+
+    def _rng(self, epoch, stream):
+        return np.random.default_rng((self.seed, epoch, stream))
+
+
+def length(share):
+    """Rows of a share."""
+    return sum(stop - start for start, stop in share)
+
+
+def even_shares(ranges, workers):
+    """Cuts the rows of `ranges`, in their order, into one share a worker; shares differ by one row at most."""
+    rows = length(ranges)
+    cuts = [worker * rows // workers for worker in range(workers + 1)]
+    return [_slice(ranges, first, last) for first, last in zip(cuts, cuts[1:], strict=False)]
+
+
+def advance(share, rows):
+    """-> what is left of a share after its first `rows` rows."""
+    return _slice(share, rows, length(share))
+
+
+def steps(shares, batch_size):
+    """Batches until the longest share is read; every worker makes that many."""
+    return max((-(-length(share) // batch_size) for share in shares), default=0)
+
+
+def _slice(ranges, first, last):
+    result = []
+    for start, stop in ranges:
+        low, high = max(first, 0), min(last, stop - start)
+        if low < high:
+            result.append([start + low, start + high])
+        first, last = first - (stop - start), last - (stop - start)
+    return result

@@ -1,0 +1,61 @@
+"""Where all workers stand in the data, so that a run can go on from a checkpoint."""
+
+import dataclasses
+
+from ctr_trainer.data import plan
+from ctr_trainer.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """The epoch and, of each worker, the ranges of the epoch's order that it has yet to read.
+
+    At the end of an epoch the position is the beginning of the next one, every share whole.
+    """
+
+    epoch: int
+    shares: list
+
+    @staticmethod
+    def beginning(epoch, rows, workers):
+        """-> the position before the epoch's first row."""
+        return Position(epoch, plan.even_shares([[0, rows]], workers))
+
+    @staticmethod
+    def restore(values, order, workers):
+        """The inverse of `to_dict`, cut anew where the number of workers differs.
+
+        Raises:
+          UserError: the position is one in another order of rows; names what differs.
+        """
+        if not isinstance(values, dict) or not {"epoch", "shares", "order"} <= values.keys():
+            raise UserError(f"reader position {values!r}: expected the keys epoch, shares and order")
+        here, there = _order(order), values["order"]
+        for name, value in here.items():
+            if there.get(name) != value:
+                raise UserError(
+                    f"reader position: it was saved with {name} = {there.get(name)}, and now {name} = {value}, so the "
+                    "rows come in another order and some would be read twice; go on with the same data and settings"
+                )
+        shares = values["shares"]
+        if len(shares) != workers:
+            shares = plan.even_shares([r for share in shares for r in share], workers)
+        return Position(values["epoch"], shares)
+
+    def to_dict(self, order):
+        """-> JSON-able."""
+        return dict(epoch=self.epoch, shares=self.shares, order=_order(order))
+
+    def after(self, steps, batch_size, rows):
+        """-> the position `steps` batches on."""
+        here = self
+        while steps and steps >= (left := plan.steps(here.shares, batch_size)):
+            if not rows:
+                return here
+            steps -= left
+            here = Position.beginning(here.epoch + 1, rows, len(here.shares))
+        return Position(here.epoch, [plan.advance(share, steps * batch_size) for share in here.shares])
+
+
+def _order(order):
+    return dict(rows=order.rows, shuffle=order.shuffle, seed=order.seed, shuffle_buffer=order.shuffle_buffer)

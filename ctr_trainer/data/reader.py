@@ -1,0 +1,140 @@
+"""Batches of a data set, in a shuffled order that any number of workers share and can go on from."""
+
+import dataclasses
+
+from ctr_trainer.data import plan
+from ctr_trainer.data.dataset import DatasetInfo, open_dataset
+from ctr_trainer.data.groups import RowGroups
+from ctr_trainer.data.position import Position
+from ctr_trainer.data.prefetch import Prefetch
+from ctr_trainer.data.rows import concatenate
+from ctr_trainer.errors import UserError
+
+__all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
+
+
+class BatchReader:
+    """One worker's batches; each row of the data set is in exactly one worker's, once an epoch.
+
+    Every worker makes the same number of batches, each of exactly `batch_size` rows: at the end of its share a worker
+    pads (weight, keys, label and dense 0, bags empty), with whole batches of padding if it must. The next buffer is
+    read while the current one is used; up to three are in memory, each of about `shuffle_buffer` rows.
+
+    Caveat: a batch's arrays are views of the buffer; do not write to them.
+
+    Args:
+      path: a data set that `convert` made.
+      batch_size: rows of a batch.
+      rank, size: this worker and how many there are.
+      shuffle: False for the order of the files.
+      seed: of the shuffling.
+      epochs: the number of the epoch to stop before, from the very first one on; None for no end.
+      position: what `position_after` gave, with the same data, seed and shuffling, but any `size` and `batch_size`.
+      shuffle_buffer: rows that are shuffled among each other, about.
+      dim: width of every sparse feature's embedding, in place of the spec's.
+
+    Raises:
+      UserError: no such data set, an empty one, or a position in another order.
+    """
+
+    def __init__(
+        self,
+        path,
+        batch_size,
+        rank=0,
+        size=1,
+        shuffle=True,
+        seed=0,
+        epochs=None,
+        position=None,
+        shuffle_buffer=200_000,
+        dim=None,
+    ):
+        if batch_size < 1:
+            raise UserError(f"batch size {batch_size} is not at least 1")
+        if not 0 <= rank < size:
+            raise ValueError(f"rank {rank} is not one of {size} workers'")
+        self._info = open_dataset(path)
+        if dim:
+            self._info = dataclasses.replace(self._info, spec=self._info.spec.with_dim(dim))
+        if not self._info.rows:
+            raise UserError(f"data set {path}: it has no rows")
+        self._groups = RowGroups(self._info)
+        self._order = plan.Order(self._groups.rows, shuffle, seed, shuffle_buffer)
+        self._rank, self._epochs = rank, epochs
+        self._start = Position.beginning(0, self.rows, size)
+        if position is not None:
+            self._start = Position.restore(position, self._order, size)
+        self.batch_size = batch_size
+
+    @property
+    def spec(self):
+        """The FeatureSpec that the data was converted with."""
+        return self._info.spec
+
+    @property
+    def statistics(self):
+        """By dense feature, the training data's `mean`, `std`, `min`, `max`."""
+        return self._info.statistics
+
+    @property
+    def rows(self):
+        """Rows of the whole data set."""
+        return self._info.rows
+
+    @property
+    def steps_per_epoch(self):
+        """Batches of a whole epoch, the same on every worker."""
+        return plan.steps(plan.even_shares([[0, self.rows]], len(self._start.shares)), self.batch_size)
+
+    def position_after(self, steps):
+        """-> JSON-able position of all workers when each has taken `steps` batches since this reader's start.
+
+        Pure arithmetic, the same on every worker.
+        """
+        return self._start.after(steps, self.batch_size, self.rows).to_dict(self._order)
+
+    def __iter__(self):
+        """Yields Batches from this reader's start on."""
+        with Prefetch(self._pieces(), 1, name=f"reading {self._info.path}") as pieces:
+            for position in self._epochs_from_start():
+                # None ends an epoch's pieces
+                yield from self._batches(iter(pieces.__next__, None), plan.steps(position.shares, self.batch_size))
+
+    def _epochs_from_start(self):
+        """Yields the position that each epoch begins at."""
+        position = self._start
+        while self._epochs is None or position.epoch < self._epochs:
+            yield position
+            position = Position.beginning(position.epoch + 1, self.rows, len(position.shares))
+
+    def _pieces(self):
+        """Yields this worker's Rows in order, some buffer's at a time, and None after each epoch. Runs in a thread."""
+        try:
+            for position in self._epochs_from_start():
+                share = position.shares[self._rank]
+                if not share:  # the batches are padding, which has the shape of rows
+                    yield self._groups.read((0,)).slice(0, 0)
+                for buffer, start, stop in self._order.pieces(position.epoch, share):
+                    rows = self._groups.read(buffer.groups)
+                    order = self._order.permutation(position.epoch, buffer)
+                    yield rows.slice(start, stop) if order is None else rows.take(order[start:stop])
+                yield None
+        finally:
+            self._groups.close()
+
+    def _batches(self, pieces, steps):
+        """Yields `steps` Batches of the pieces, which it uses up."""
+        piece, at = next(pieces), 0
+        for _ in range(steps):
+            parts, wanted = [piece.slice(at, min(at + self.batch_size, len(piece)))], self.batch_size
+            while True:
+                at += len(parts[-1])
+                wanted -= len(parts[-1])
+                if not wanted or (following := next(pieces, None)) is None:
+                    break
+                piece, at = following, 0
+                parts.append(piece.slice(0, min(wanted, len(piece))))
+            yield concatenate(parts).batch(self.batch_size)
+        for _ in pieces:
+            raise AssertionError("rows are left after the epoch's last batch")

@@ -1,0 +1,92 @@
+"""Rows of a data set as arrays: what buffers hold and batches are cut from."""
+
+import dataclasses
+
+import numba
+import numpy as np
+
+from ctr_trainer.data.batch import Bag, Batch
+
+
+@dataclasses.dataclass
+class Rows:
+    """`n` examples; the arrays as in Batch, but a bag's splits are int64[n + 1] and may start above 0."""
+
+    keys: dict[str, np.ndarray]
+    bags: dict[str, Bag]
+    dense: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+    ids: dict[str, np.ndarray]
+
+    def __len__(self):
+        return len(self.labels)
+
+    def slice(self, start, stop):
+        """-> rows [start, stop), as views."""
+        return self._map(lambda a: a[start:stop], lambda bag: Bag(bag.values, bag.splits[start : stop + 1]))
+
+    def take(self, order):
+        """-> the rows of the int64 array `order`, copied."""
+        return self._map(lambda a: a[order], lambda bag: Bag(*_take_bags(bag.values, bag.splits, order)))
+
+    def batch(self, batch_size):
+        """-> Batch of these rows, padded to `batch_size`; without padding its arrays are views of these."""
+        padding = batch_size - len(self)
+        rows = self if not padding else self._map(lambda a: _pad(a, padding), lambda bag: _pad_bag(bag, padding))
+        bags = {
+            name: Bag(b.values[b.splits[0] : b.splits[-1]], (b.splits - b.splits[0]).astype(np.int32))
+            for name, b in rows.bags.items()
+        }
+        return Batch(len(self), rows.keys, bags, rows.dense, rows.labels, rows.weights, rows.ids)
+
+    def _map(self, array, bag):
+        return Rows(
+            keys={name: array(a) for name, a in self.keys.items()},
+            bags={name: bag(b) for name, b in self.bags.items()},
+            dense=array(self.dense),
+            labels=array(self.labels),
+            weights=array(self.weights),
+            ids={name: array(a) for name, a in self.ids.items()},
+        )
+
+
+def concatenate(parts):
+    """-> Rows of all the parts, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    return Rows(
+        keys={name: np.concatenate([p.keys[name] for p in parts]) for name in first.keys},
+        bags={name: _concatenate_bags([p.bags[name] for p in parts]) for name in first.bags},
+        dense=np.concatenate([p.dense for p in parts]),
+        labels=np.concatenate([p.labels for p in parts]),
+        weights=np.concatenate([p.weights for p in parts]),
+        ids={name: np.concatenate([p.ids[name] for p in parts]) for name in first.ids},
+    )
+
+
+def _concatenate_bags(bags):
+    lengths = np.concatenate([np.diff(b.splits) for b in bags])
+    values = np.concatenate([b.values[b.splits[0] : b.splits[-1]] for b in bags])
+    return Bag(values, np.concatenate([[0], np.cumsum(lengths)]))
+
+
+def _pad(array, padding):
+    fill = np.full((padding, *array.shape[1:]), "" if array.dtype.kind == "O" else 0, array.dtype)
+    return np.concatenate([array, fill])
+
+
+def _pad_bag(bag, padding):
+    return Bag(bag.values, np.concatenate([bag.splits, np.full(padding, bag.splits[-1])]))
+
+
+@numba.njit(nogil=True, cache=True)
+def _take_bags(values, splits, order):
+    taken_splits = np.zeros(len(order) + 1, np.int64)
+    for i in range(len(order)):
+        taken_splits[i + 1] = taken_splits[i] + splits[order[i] + 1] - splits[order[i]]
+    taken = np.empty(taken_splits[-1], np.int64)
+    for i in range(len(order)):
+        taken[taken_splits[i] : taken_splits[i + 1]] = values[splits[order[i]] : splits[order[i] + 1]]
+    return taken, taken_splits

@@ -1,0 +1,56 @@
+"""Which part of a data set, train, valid or test, each row goes to."""
+
+import dataclasses
+
+import numpy as np
+
+from ctr_trainer.errors import UserError
+
+_FORM = "'random:0.8,0.1,0.1' or 'time:0.8,0.1,0.1:timestamp' (two fractions: train,test; three: train,valid,test)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    """`kind` is `random` or `time`; `fractions` add up to 1; `column` is the time's, None for `random`."""
+
+    kind: str
+    fractions: tuple[float, ...]
+    column: str | None = None
+
+    @staticmethod
+    def parse(text):
+        """`"random:0.8,0.1,0.1"` -> Split.
+
+        Raises:
+          UserError: it has another form.
+        """
+        kind, _, rest = text.partition(":")
+        fractions, _, column = rest.partition(":")
+        try:
+            fractions = tuple(float(f) for f in fractions.split(","))
+        except ValueError:
+            fractions = ()
+        if kind not in ("random", "time") or len(fractions) not in (2, 3) or bool(column) != (kind == "time"):
+            raise UserError(f"split {text!r}: expected {_FORM}")
+        if min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-9:
+            raise UserError(f"split {text!r}: the fractions must be positive and add up to 1, as in {_FORM}")
+        return Split(kind, fractions, column or None)
+
+    @property
+    def parts(self):
+        return ("train", "test") if len(self.fractions) == 2 else ("train", "valid", "test")
+
+    def assign(self, rows, seed=0, times=None):
+        """-> uint8[rows]: the number in `parts` of each row's part.
+
+        A random split permutes the rows, a split by time sorts them, equal times in the order of the files; the
+        result is cut at int(rows * sum of the fractions so far).
+        """
+        order = np.random.default_rng(seed).permutation(rows)
+        if self.kind == "time":
+            order = np.argsort(times, kind="stable")
+        part = np.empty(rows, np.uint8)
+        cuts = [int(rows * round(c, 12)) for c in np.cumsum(self.fractions)[:-1]]
+        for number, piece in enumerate(np.split(order, cuts)):
+            part[piece] = number
+        return part

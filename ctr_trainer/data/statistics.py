@@ -1,0 +1,64 @@
+"""What is counted of a data set while it is written."""
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_trainer.data.distinct import DistinctKeys
+
+
+class Moments:
+    """Mean, standard deviation (of the population), minimum and maximum of a column's present values, in float64."""
+
+    def __init__(self):
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+        self.min, self.max = math.inf, -math.inf
+
+    def add(self, values):
+        """Adds a float array; NaN is a missing value."""
+        values = values[~np.isnan(values)].astype(np.float64)
+        if not len(values):
+            return
+        # Chan et al., "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+        mean, total = values.mean(), self.count + len(values)
+        delta = mean - self.mean
+        self.squares += np.square(values - mean).sum() + delta * delta * self.count * len(values) / total
+        self.mean += delta * len(values) / total
+        self.count = total
+        self.min, self.max = min(self.min, values.min()), max(self.max, values.max())
+
+    def to_dict(self):
+        """-> JSON-able figures; all 0 where no value was present."""
+        if not self.count:
+            return dict(mean=0.0, std=0.0, min=0.0, max=0.0, count=0)
+        std = math.sqrt(self.squares / self.count)
+        return dict(mean=float(self.mean), std=std, min=float(self.min), max=float(self.max), count=self.count)
+
+
+class Statistics:
+    """The figures of one data set: rows, label mean, distinct keys by sparse feature, moments by dense feature."""
+
+    def __init__(self, spec):
+        self.rows, self.positive = 0, 0.0
+        self.distinct = {f.name: DistinctKeys() for f in spec.sparse}
+        self.moments = {f.name: Moments() for f in spec.dense}
+
+    def add(self, table):
+        """Adds the rows of an encoded table (see `encode.schema`)."""
+        self.rows += len(table)
+        self.positive += float(table["label"].to_numpy().sum(dtype=np.float64))
+        for name, moments in self.moments.items():
+            moments.add(table[name].to_numpy())
+        for name, distinct in self.distinct.items():
+            keys = table[name]
+            distinct.add((pc.list_flatten(keys) if pa.types.is_list(keys.type) else keys).to_numpy())
+
+    def to_dict(self):
+        return dict(
+            rows=self.rows,
+            label_mean=self.positive / self.rows if self.rows else 0.0,
+            distinct={name: distinct.count for name, distinct in self.distinct.items()},
+            dense={name: moments.to_dict() for name, moments in self.moments.items()},
+        )

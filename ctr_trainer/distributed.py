@@ -1,0 +1,136 @@
+"""All that touches Horovod: start, device pinning, learning rate, optimizer, broadcast, reductions of host values.
+
+Every function that communicates is a collective: all ranks call it, in the same order, never inside a branch on the
+rank. A collective that some rank does not reach is reported by Horovod's stall check, with the name given here and the
+ranks that are missing, and ends the job after `HOROVOD_STALL_SHUTDOWN_TIME_SECONDS` (set in `run.sh`).
+"""
+
+import functools
+import json
+import math
+
+import numpy as np
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+# Horovod defines its session hooks only where it finds the name that TensorFlow 2.16 dropped with tf.estimator.
+tf.train.SessionRunHook = tf1.train.SessionRunHook
+
+try:
+    import horovod.tensorflow as hvd
+except ImportError as error:
+    raise ImportError(
+        "Horovod with TensorFlow support is not installed; build it with `python -m ctr_trainer.build_horovod`"
+    ) from error
+
+SCALE_LR = ("linear", "sqrt", "none")
+
+
+def init():
+    """Starts Horovod; without `horovodrun` this process is rank 0 of 1."""
+    hvd.init()
+
+
+def rank():
+    return hvd.rank()
+
+
+def size():
+    return hvd.size()
+
+
+def local_rank():
+    return hvd.local_rank()
+
+
+def local_size():
+    return hvd.local_size()
+
+
+def is_chief():
+    """Whether this is rank 0, which alone writes checkpoints, summaries and exports."""
+    return hvd.rank() == 0
+
+
+def session_config(threads=0):
+    """The session's options: one GPU a process by local rank where there are any, else `threads` CPU threads.
+
+    Args:
+      threads: threads of an operation and between operations; 0 lets TensorFlow choose.
+    """
+    config = tf1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
+    # Idle threads that spin would take the core that Horovod's background thread wants.
+    config.experimental.disable_thread_spinning = True
+    if tf.config.list_physical_devices("GPU"):
+        config.gpu_options.visible_device_list = str(hvd.local_rank())
+        config.gpu_options.allow_growth = True
+    return config
+
+
+def lr_scale(how):
+    """-> what a learning rate for one worker is multiplied by on `size()` workers.
+
+    Args:
+      how: `linear` (size; Goyal et al. 2017, section 2.1), `sqrt` (its root) or `none`.
+    """
+    return {"linear": float(hvd.size()), "sqrt": math.sqrt(hvd.size()), "none": 1.0}[how]
+
+
+def optimizer(inner, local=(), fp16=False):
+    """Wraps a `tf.compat.v1` optimizer so that its gradients are averaged over all workers.
+
+    Args:
+      inner: the optimizer of one worker.
+      local: tensors that may stand in `compute_gradients(var_list=...)` and whose gradient stays this worker's own: the
+        embedding rows, which the lookup service merges.
+      fp16: send float16; the sum over workers is then in float16 too.
+    """
+    compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
+    wrapped = hvd.DistributedOptimizer(inner, compression=compression, scale_local_gradients=False)
+    for tensor in local:
+        wrapped.register_local_var(tensor)
+    return wrapped
+
+
+def broadcast_hook():
+    """-> the hook that gives every rank the variables of rank 0 when the session starts."""
+    return hvd.BroadcastGlobalVariablesHook(0)
+
+
+@functools.lru_cache(maxsize=None)
+def _host_collective(kind, dtype, name):
+    """-> f(numpy array) -> numpy array: one collective in a graph and session of its own."""
+    graph = tf.Graph()
+    with graph.as_default(), tf.device("/cpu:0"):
+        value = tf1.placeholder(dtype, None)
+        if kind == "sum":
+            result = hvd.allreduce(value, op=hvd.Sum, name=f"{name}.sum")
+        else:
+            result = hvd.broadcast(value, 0, name=f"{name}.broadcast")
+    session = tf1.Session(graph=graph, config=session_config(threads=1))
+    return lambda array: session.run(result, {value: array})
+
+
+def all_sum(array, name):
+    """-> the sum of every rank's `array` (equal shapes and dtypes), on every rank.
+
+    Args:
+      name: what Horovod's stall report calls this exchange.
+    """
+    array = np.asarray(array)
+    return array if size() == 1 else _host_collective("sum", array.dtype, name)(array)
+
+
+def broadcast_object(value, name):
+    """-> rank 0's `value`, anything JSON can hold, on every rank."""
+    if size() == 1:
+        return value
+    text = np.frombuffer(json.dumps(value if is_chief() else None).encode(), np.uint8)
+    length = _host_collective("broadcast", np.dtype(np.int64), f"{name}.length")(np.array([len(text)]))[0]
+    text = text if is_chief() else np.zeros(length, np.uint8)
+    return json.loads(_host_collective("broadcast", np.dtype(np.uint8), name)(text).tobytes())
+
+
+def barrier(name):
+    """Returns when every rank has called it."""
+    all_sum(np.zeros(1, np.int32), f"barrier.{name}")

@@ -1,0 +1,233 @@
+"""The Store that lives in one or more embedding services."""
+
+import concurrent.futures
+import pathlib
+import time
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import flight
+
+from ctr_trainer.embedding import snapshot, wire
+from ctr_trainer.embedding.index_kernels import shard_of
+from ctr_trainer.errors import UserError
+
+_FIRST_BACKOFF = 0.05
+_LONGEST_BACKOFF = 2.0
+# A snapshot takes as long as its disk; a service that is gone is noticed earlier, when its connection breaks.
+_SNAPSHOT_SECONDS = 3600
+_RETRIED = (
+    flight.FlightUnavailableError,
+    flight.FlightTimedOutError,
+    flight.FlightCancelledError,
+    flight.FlightInternalError,
+)
+_CHANNEL = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class ServiceClient:
+    """A Store over S services, each the owner of the keys with hash(key) % S == its place in the list.
+
+    A service that does not answer is asked again, with the same sequence, until `timeout` has passed; so a push is
+    applied once even where its answer was lost. A service that was restarted has lost the rows since the last
+    checkpoint, so it is an error. Safe to use from several threads.
+    """
+
+    def __init__(self, addresses, timeout, token=None):
+        """Connects, waiting up to `timeout` for each service to answer.
+
+        Args:
+          addresses: sequence of `host:port`, the same in the same order on every worker.
+          timeout: seconds a request may take, retries included.
+          token: str, where the services ask for one.
+
+        Raises:
+          UserError: no answer, a wrong token, or a service that another worker knows as another shard.
+        """
+        if not addresses:
+            raise UserError("no address of an embedding service was given")
+        shards = len(addresses)
+        self._shards = [_Shard(address, i, shards, timeout, token) for i, address in enumerate(addresses)]
+        self._threads = concurrent.futures.ThreadPoolExecutor(shards) if shards > 1 else None
+        self._widths = {}
+        self._on_all(lambda shard: shard.hello())
+
+    def create_table(self, config):
+        body = {"config": snapshot.config_to_json(config)}
+        self._on_all(lambda shard: shard.action("create_table", body))
+        self._widths[config.name] = config.width
+
+    def pull(self, table, keys, missing="initial"):
+        return self._exchange(dict(op="pull", table=table, missing=missing), keys)
+
+    def push(self, table, keys, deltas, worker, sequence):
+        self._exchange(dict(op="push", table=table, worker=worker, sequence=sequence), keys, deltas)
+
+    def sync(self, table, keys, deltas, worker, sequence):
+        return self._exchange(dict(op="sync", table=table, worker=worker, sequence=sequence), keys, deltas)
+
+    def save(self, path, step):
+        body = {"path": _absolute(path), "step": step}
+        return [file for files in self._on_all(lambda shard: shard.action("save", body)) for file in files]
+
+    def restore(self, path, files):
+        body = {"path": _absolute(path), "files": list(files)}
+        self._on_all(lambda shard: shard.action("restore", body))
+
+    def clear(self):
+        self._on_all(lambda shard: shard.action("clear", {}))
+
+    def stats(self):
+        """As Store; with `services`, the same by address."""
+        services = dict(self._on_all(lambda shard: (shard.address, shard.action("stats", {}))))
+        tables = {}
+        for service in services.values():
+            for name, figures in service["tables"].items():
+                table = tables.setdefault(name, dict.fromkeys(figures, 0))
+                for figure, value in figures.items():
+                    table[figure] += value
+        return {"tables": tables, "services": services}
+
+    def close(self):
+        if self._threads:
+            self._threads.shutdown()
+        for shard in self._shards:
+            shard.close()
+
+    def _exchange(self, request, keys, deltas=None):
+        width = self._widths.get(request["table"])
+        if width is None:
+            raise UserError(f"no table {request['table']!r}: this client has not created it")
+        keys = np.require(keys, np.int64, ("C",))
+        if deltas is not None and deltas.shape != (len(keys), width):
+            raise UserError(f"table {request['table']}: deltas {list(deltas.shape)}, expected {[len(keys), width]}")
+        if self._threads is None:
+            return self._shards[0].exchange(request, keys, deltas, width)
+        owner = np.empty(len(keys), np.int32)
+        shard_of(keys, len(self._shards), owner)
+        places = [np.flatnonzero(owner == i) for i in range(len(self._shards))]
+
+        def ask(shard):
+            own = places[shard.number]
+            return shard.exchange(request, keys[own], None if deltas is None else deltas[own], width)
+
+        answers = self._on_all(ask)
+        if request["op"] == "push":
+            return None
+        rows = np.empty((len(keys), width), np.float32)
+        for own, answer in zip(places, answers, strict=True):
+            rows[own] = answer
+        return rows
+
+    def _on_all(self, call):
+        """-> [call(shard) for each shard], asked in parallel; waits for all of them before it raises."""
+        if self._threads is None:
+            return [call(self._shards[0])]
+        futures = [self._threads.submit(call, shard) for shard in self._shards]
+        concurrent.futures.wait(futures)
+        return [future.result() for future in futures]
+
+
+class _Shard:
+    """The connection to one service."""
+
+    def __init__(self, address, number, shards, timeout, token):
+        self.address = address
+        self.number = number
+        self._shards = shards
+        self._timeout = timeout
+        self._incarnation = None
+        self._headers = [] if token is None else [(wire.TOKEN.encode(), f"Bearer {token}".encode())]
+        try:
+            self._flight = flight.FlightClient(f"grpc://{address}", generic_options=_CHANNEL)
+        except pa.ArrowException as error:
+            raise UserError(f"embedding service {address!r}: expected host:port: {error}") from None
+
+    def hello(self):
+        """Tells the service its place and learns its incarnation."""
+        self._incarnation = self.action("hello", {"shard": self.number, "shards": self._shards})["incarnation"]
+
+    def action(self, name, body):
+        """-> the answer to one action."""
+
+        def call(options):
+            results = list(self._flight.do_action(flight.Action(name, self._encoded(body)), options))
+            if not results:
+                raise flight.FlightUnavailableError("the answer was cut off")
+            return wire.json.loads(results[0].body.to_pybytes())
+
+        return self._retried(name, call, _SNAPSHOT_SECONDS if name in ("save", "restore") else None)
+
+    def exchange(self, request, keys, deltas, width):
+        """-> float32[U, width], or None of a push."""
+
+        def call(options):
+            descriptor = flight.FlightDescriptor.for_command(self._encoded({**request, "count": len(keys)}))
+            writer, reader = self._flight.do_exchange(descriptor, options)
+            with writer:
+                try:
+                    if deltas is None:
+                        wire.write_keys(writer, keys)
+                    else:
+                        wire.write_keys_and_rows(writer, keys, np.require(deltas, np.float32, ("C",)))
+                    writer.done_writing()
+                except pa.ArrowException:
+                    pass  # The service refused before it had read all: why, is in its answer.
+                if request["op"] == "push":
+                    return wire.read_receipt(reader, len(keys))
+                return wire.read_rows(reader, len(keys), width)
+
+        return self._retried(request["op"], call)
+
+    def close(self):
+        self._flight.close()
+
+    def _encoded(self, request):
+        return wire.to_json(request if self._incarnation is None else {**request, "incarnation": self._incarnation})
+
+    def _retried(self, what, call, call_seconds=None):
+        """Calls `call(options)` until the service answers, for as long as `timeout`."""
+        waited_from, backoff, failure = time.monotonic(), _FIRST_BACKOFF, None
+        while True:
+            left = waited_from + self._timeout - time.monotonic()
+            if left <= 0:
+                raise UserError(
+                    f"embedding service {self.address} did not answer `{what}` within {self._timeout:g} s: {failure}. "
+                    "Is it running, and is the address right?"
+                )
+            # Less than all of the time for one attempt, so that a connection that died in silence is tried again.
+            seconds = call_seconds or min(left, max(self._timeout / 3, 1.0))
+            try:
+                return call(flight.FlightCallOptions(timeout=seconds, headers=self._headers))
+            except _RETRIED as error:
+                if call_seconds and failure is None:
+                    waited_from = time.monotonic()  # A snapshot may rightly have run for longer than `timeout`.
+                failure = _first_line(error)
+                time.sleep(min(backoff, left))
+                backoff = min(2 * backoff, _LONGEST_BACKOFF)
+            except flight.FlightUnauthenticatedError as error:
+                raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
+            except flight.FlightServerError as error:
+                if not _first_line(error).startswith("restarted"):
+                    raise
+                raise UserError(
+                    f"embedding service {self.address} was restarted: the rows since the last checkpoint are gone. "
+                    "Start the same command again to resume from it"
+                ) from None
+            except (pa.ArrowInvalid, KeyError) as error:
+                raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
+
+
+def _absolute(path):
+    # A relative path is relative to this process, not to the service's directory.
+    return str(pathlib.Path(path).absolute())
+
+
+def _first_line(error):
+    """An error's message without gRPC's context."""
+    return str(error).split(". Detail:")[0].split(". gRPC client debug context")[0].splitlines()[0]

@@ -1,0 +1,71 @@
+"""The hash index: a slot for each distinct key."""
+
+import numpy as np
+
+from ctr_trainer.embedding import index_kernels
+from ctr_trainer.embedding.memory import GrowableArray
+
+_FIRST_BUCKETS = 1024
+_MOST_BUCKETS = 1 << 32
+
+
+class Index:
+    """Gives the distinct keys it meets the slots 0, 1, 2, ...; the key 0 ("no value") has slot -1.
+
+    8 bytes a key and 6 to 12 bytes of buckets a row. Not safe to use from several threads at a time.
+    """
+
+    def __init__(self):
+        self._keys = GrowableArray(np.int64)
+        self._buckets = np.zeros(_FIRST_BUCKETS, np.uint32)
+        self._count = 0
+
+    def __len__(self):
+        return self._count
+
+    @property
+    def keys(self):
+        """int64[n], a view in slot order, valid until the index changes."""
+        return self._keys.array[: self._count]
+
+    @property
+    def nbytes(self):
+        return self._buckets.nbytes + self._count * 8
+
+    def find(self, keys):
+        """int64[U] -> int64[U] slots, -1 where a key is unknown."""
+        slots = np.empty(len(keys), np.int64)
+        index_kernels.find(self._buckets, self._keys.array, keys, slots)
+        return slots
+
+    def find_or_add(self, keys):
+        """int64[U] -> int64[U] slots, a new one for each unknown key, in the order of `keys`."""
+        slots = np.empty(len(keys), np.int64)
+        # Most often every key is there, and looking alone is a quarter faster than looking in order to add.
+        if index_kernels.find(self._buckets, self._keys.array, keys, slots):
+            self.add_all(keys, slots)
+        return slots
+
+    def add_all(self, keys, slots):
+        """`find_or_add` for keys that are mostly new: fills the int64 or int32 array `slots`."""
+        done = 0
+        while True:
+            limit = len(self._buckets) * 2 // 3
+            self._keys.reserve(min(limit, self._count + len(keys) - done))
+            done, self._count = index_kernels.find_or_add(
+                self._buckets, self._keys.array, self._count, limit, keys, slots, done
+            )
+            if done == len(keys):
+                return
+            self._grow()
+
+    def clear(self):
+        """Forgets every key; the room stays."""
+        self._buckets.fill(0)
+        self._count = 0
+
+    def _grow(self):
+        if len(self._buckets) == _MOST_BUCKETS:
+            raise OverflowError(f"an index holds at most {_MOST_BUCKETS * 2 // 3} keys")
+        self._buckets = np.zeros(2 * len(self._buckets), np.uint32)
+        index_kernels.rebuild(self._buckets, self.keys)

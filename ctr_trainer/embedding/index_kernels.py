@@ -1,0 +1,133 @@
+"""Compiled loops of the hash index: from a 64-bit key to the slot its row lies in.
+
+The index is open addressing with linear probing over a power of two of 4-byte buckets. A bucket is 0 where it is
+empty, otherwise it holds `slot + 1` in its low `log2(buckets)` bits and, in the bits left over, bits of the key's hash,
+so that a probe rarely has to look at the key of another row. At most two thirds of the buckets are taken: 6 to 12
+bytes of index a row.
+
+Plain loops, on purpose: a core overlaps the cache misses of several probes by itself. Measured on a table of 2 million
+rows, 8,600 keys a batch, one core: 23 ns a key, against 26 ns where the buckets of a block are read ahead of its keys
+and 19 ns with prefetch instructions, which Numba does not offer.
+"""
+
+import numba
+import numpy as np
+from numba import types
+
+KEYS = types.Array(types.int64, 1, "C", readonly=True)
+SLOTS = types.Array(types.int64, 1, "C", readonly=True)
+_BUCKETS = types.Array(types.uint32, 1, "C", readonly=True)
+_BUCKETS_OUT = types.Array(types.uint32, 1, "C")
+_KEYS_OUT = types.Array(types.int64, 1, "C")
+_INDEX_OUT = types.Array(types.int32, 1, "C")
+
+
+@numba.njit(types.uint64(types.uint64), nogil=True, cache=True)
+def mix(value):
+    """The finalizer of SplitMix64, a bijection of 64-bit integers (Steele et al., OOPSLA 2014)."""
+    value = value + np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+@numba.njit(nogil=True, cache=True)
+def _bits(buckets):
+    bits = 0
+    while (1 << bits) < buckets.size:
+        bits += 1
+    return np.uint64(bits)
+
+
+@numba.njit(nogil=True, cache=True)
+def _probe(buckets, keys, bits, key, hashed):
+    """-> (slot or -1, the bucket where the search ended). The bucket comes from the hash's high bits."""
+    mask = (np.uint64(1) << bits) - np.uint64(1)
+    tag = hashed & ~mask & np.uint64(0xFFFFFFFF)
+    bucket = hashed >> (np.uint64(64) - bits)
+    while True:
+        entry = np.uint64(buckets[bucket])
+        if entry == np.uint64(0):
+            return np.int64(-1), bucket
+        if entry & ~mask == tag:
+            slot = (entry & mask) - np.uint64(1)
+            if keys[slot] == key:
+                return np.int64(slot), bucket
+        bucket = (bucket + np.uint64(1)) & mask
+
+
+@numba.njit(types.int64(_BUCKETS, KEYS, KEYS, _KEYS_OUT), nogil=True, cache=True)
+def find(buckets, keys, wanted, slots):
+    """slots[i] = the slot of wanted[i], -1 where it has none. `keys` is in slot order. -> how many keys are unknown"""
+    bits = _bits(buckets)
+    unknown = 0
+    for i in range(wanted.size):
+        key = wanted[i]
+        slot = np.int64(-1)
+        if key != 0:
+            slot = _probe(buckets, keys, bits, key, mix(np.uint64(key)))[0]
+            unknown += slot < 0
+        slots[i] = slot
+    return unknown
+
+
+@numba.njit(nogil=True, cache=True)
+def _find_or_add(buckets, keys, count, limit, wanted, slots, start):
+    bits = _bits(buckets)
+    mask = (np.uint64(1) << bits) - np.uint64(1)
+    for i in range(start, wanted.size):
+        key = wanted[i]
+        if key == 0:
+            slots[i] = -1
+            continue
+        hashed = mix(np.uint64(key))
+        slot, bucket = _probe(buckets, keys, bits, key, hashed)
+        if slot < 0:
+            if count == limit:
+                return i, count
+            slot = count
+            keys[slot] = key
+            buckets[bucket] = np.uint32((hashed & ~mask & np.uint64(0xFFFFFFFF)) | np.uint64(slot + 1))
+            count += 1
+        slots[i] = slot
+    return wanted.size, count
+
+
+_FIND_OR_ADD = types.UniTuple(types.int64, 2)
+
+
+@numba.njit(
+    [
+        _FIND_OR_ADD(_BUCKETS_OUT, _KEYS_OUT, types.int64, types.int64, KEYS, _KEYS_OUT, types.int64),
+        _FIND_OR_ADD(_BUCKETS_OUT, _KEYS_OUT, types.int64, types.int64, KEYS, _INDEX_OUT, types.int64),
+    ],
+    nogil=True,
+    cache=True,
+)
+def find_or_add(buckets, keys, count, limit, wanted, slots, start):
+    """Finds wanted[start:], and gives the unknown ones the slots count, count + 1, ... up to `limit`.
+
+    Returns:
+      (done, count): wanted[start:done] have their slots; done < len(wanted) where the index is full and has to grow.
+    """
+    return _find_or_add(buckets, keys, count, limit, wanted, slots, start)
+
+
+@numba.njit(types.void(_BUCKETS_OUT, KEYS), nogil=True, cache=True)
+def rebuild(buckets, keys):
+    """Enters `keys`, which differ from each other, into empty buckets."""
+    bits = _bits(buckets)
+    mask = (np.uint64(1) << bits) - np.uint64(1)
+    for slot in range(keys.size):
+        hashed = mix(np.uint64(keys[slot]))
+        bucket = hashed >> (np.uint64(64) - bits)
+        while buckets[bucket] != 0:
+            bucket = (bucket + np.uint64(1)) & mask
+        buckets[bucket] = np.uint32((hashed & ~mask & np.uint64(0xFFFFFFFF)) | np.uint64(slot + 1))
+
+
+@numba.njit(types.void(KEYS, types.int64, _INDEX_OUT), nogil=True, cache=True)
+def shard_of(keys, shards, out):
+    """out[i] = the shard that owns keys[i]."""
+    for i in range(keys.size):
+        out[i] = np.int32(mix(np.uint64(keys[i])) % np.uint64(shards))

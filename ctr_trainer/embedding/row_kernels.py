@@ -1,0 +1,153 @@
+"""Compiled loops over rows: initial values, optimizer steps, sums.
+
+How they are written is measured, on 8,600 rows of 17 weights and 17 accumulators: columns are unsigned, because Numba
+checks a signed index for being negative and then the loop is not vectorized (Adagrad 0.30 ms, signed 0.96); and rows
+are indexed in full, because a view of a row inside a branch counts references (0.65 ms).
+No fused multiply-add and no reordering (`fastmath` is off), so that equal inputs give equal bits on every machine.
+"""
+
+import numba
+import numpy as np
+from numba import types
+
+from ctr_trainer.embedding.index_kernels import KEYS, SLOTS, mix
+
+ROWS = types.Array(types.float32, 2, "C", readonly=True)
+ROWS_OUT = types.Array(types.float32, 2, "C")
+_FLAGS_OUT = types.Array(types.uint8, 1, "C")
+_WIDTHS = types.Array(types.int64, 1, "C")
+_SCALES = types.Array(types.float32, 1, "C")
+_ZERO = np.float32(0)
+_FBGEMM_EPSILON = np.float32(1e-8)
+
+
+@numba.njit(
+    types.void(ROWS_OUT, KEYS, types.uint64, _WIDTHS, _SCALES, types.float32),
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def initialize(rows, keys, seed, dims, scales, accumulator):
+    """rows[i] = the initial row of keys[i]: uniform weights in (-scale, scale) by segment, then the state.
+
+    A weight is an odd 25-bit integer from the hash of (seed, key, position), times scale / 2**24: exact but for the one
+    rounding of the product, so the same bits everywhere. The key 0 gets zeros.
+    """
+    for i in range(keys.size):
+        if keys[i] == 0:
+            rows[i] = _ZERO
+            continue
+        hashed = mix(mix(seed) ^ np.uint64(keys[i]))
+        position = 0
+        for segment in range(dims.size):
+            step = scales[segment] * np.float32(2.0**-24)
+            for _ in range(dims[segment]):
+                draw = np.int64(mix(hashed + np.uint64(position)) >> np.uint64(40))
+                rows[i, position] = np.float32(2 * draw + 1 - (1 << 24)) * step
+                position += 1
+        for state in range(position, rows.shape[1]):
+            rows[i, state] = accumulator
+
+
+@numba.njit(types.void(ROWS, SLOTS, types.uint64, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
+def take(rows, slots, start, out):
+    """out[i] = rows[slots[i], start:start + out.shape[1]]; zeros where the slot is -1."""
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot < 0:
+            for d in range(np.uint64(out.shape[1])):
+                out[i, d] = _ZERO
+        else:
+            for d in range(np.uint64(out.shape[1])):
+                out[i, d] = rows[slot, start + d]
+
+
+@numba.njit(types.void(ROWS_OUT, SLOTS, ROWS), nogil=True, cache=True, error_model="numpy")
+def put(rows, slots, values):
+    """rows[slots[i]] = values[i]; the slot -1 is skipped."""
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0:
+            for d in range(np.uint64(rows.shape[1])):
+                rows[slot, d] = values[i, d]
+
+
+@numba.njit(types.void(ROWS_OUT, SLOTS, ROWS), nogil=True, cache=True, error_model="numpy")
+def add(rows, slots, deltas):
+    """rows[slots[i]] += deltas[i]; the slot -1 is skipped."""
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0:
+            for d in range(np.uint64(rows.shape[1])):
+                rows[slot, d] += deltas[i, d]
+
+
+@numba.njit(types.void(ROWS, ROWS, SLOTS, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
+def difference(rows, base, slots, out):
+    """out[i] = rows[slots[i]] - base[slots[i]]; no slot may be -1."""
+    for i in range(slots.size):
+        slot = slots[i]
+        for d in range(np.uint64(rows.shape[1])):
+            out[i, d] = rows[slot, d] - base[slot, d]
+
+
+@numba.njit(types.int64(ROWS), nogil=True, cache=True, error_model="numpy")
+def first_not_finite(rows):
+    """-> the first row with an infinity or a NaN in it, -1 where there is none."""
+    for i in range(rows.shape[0]):
+        total = _ZERO
+        for d in range(np.uint64(rows.shape[1])):
+            total += rows[i, d] * _ZERO  # 0 * infinity and 0 * NaN are NaN.
+        if total != _ZERO:
+            return i
+    return -1
+
+
+@numba.njit(types.void(_FLAGS_OUT, SLOTS), nogil=True, cache=True)
+def mark(flags, slots):
+    """flags[slots[i]] = 1; the slot -1 is skipped."""
+    for i in range(slots.size):
+        if slots[i] >= 0:
+            flags[slots[i]] = 1
+
+
+_STEP = types.void(ROWS_OUT, SLOTS, ROWS, types.uint64, types.uint64, types.float32)
+
+
+@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
+def sgd(rows, slots, gradients, start, _state, learning_rate):
+    """w -= lr * g, for w = rows[slots[i], start:start + dim] and g = gradients[i]."""
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0:
+            for d in range(np.uint64(gradients.shape[1])):
+                rows[slot, start + d] -= learning_rate * gradients[i, d]
+
+
+@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
+def adagrad(rows, slots, gradients, start, state, learning_rate):
+    """acc += g * g, w -= lr * g / sqrt(acc), elementwise; acc = rows[slots[i], state:state + dim]."""
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0:
+            for d in range(np.uint64(gradients.shape[1])):
+                gradient = gradients[i, d]
+                accumulator = rows[slot, state + d] + gradient * gradient
+                rows[slot, state + d] = accumulator
+                rows[slot, start + d] -= learning_rate * gradient / np.sqrt(accumulator)
+
+
+@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
+def rowwise_adagrad(rows, slots, gradients, start, state, learning_rate):
+    """acc += mean(g * g), w -= lr * g / (sqrt(acc) + 1e-8); one acc a segment, rows[slots[i], state]."""
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0:
+            squares = _ZERO
+            for d in range(np.uint64(gradients.shape[1])):
+                squares += gradients[i, d] * gradients[i, d]
+            accumulator = rows[slot, state] + squares / np.float32(gradients.shape[1])
+            rows[slot, state] = accumulator
+            rate = learning_rate / (np.sqrt(accumulator) + _FBGEMM_EPSILON)
+            for d in range(np.uint64(gradients.shape[1])):
+                rows[slot, start + d] -= rate * gradients[i, d]

@@ -1,0 +1,275 @@
+"""The embedding lookup service: tables that the workers of a job share, served over Arrow Flight."""
+
+import hmac
+import ipaddress
+import logging
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+import uuid
+
+import pyarrow as pa
+from pyarrow import flight
+
+from ctr_trainer.embedding import snapshot, wire
+from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.errors import UserError
+from ctr_trainer.latency import Latency
+
+_log = logging.getLogger(__name__)
+_STATUS_SECONDS = 30
+_SHUTDOWN_SECONDS = 10
+
+
+class Service(flight.FlightServerBase):
+    """A Flight server around a LocalStore; it answers from the moment it is made until `shutdown`.
+
+    A bad request is answered with INVALID_ARGUMENT and changes nothing. Every answer's headers carry the
+    service's incarnation, and a request may name the one it expects, so that a client notices a restart, after which
+    the rows since the last checkpoint are gone.
+
+    Any Flight client may read: `list_flights` lists the tables, `do_get` with a table's name as the ticket streams it.
+    """
+
+    def __init__(self, location, data_dir, token=None):
+        """
+        Args:
+          location: as `grpc://127.0.0.1:0`.
+          data_dir: where snapshots are written to and read from, and nowhere else.
+          token: str that each call has to bring in its `authorization` header, or None.
+        """
+        self.incarnation = uuid.uuid4().hex
+        self.latencies = (Latency("PsEmbeddingLookup"), Latency("PsPushGrad"))
+        self._store = LocalStore()
+        self._data_dir = pathlib.Path(data_dir).resolve()
+        self._place = None
+        self._place_lock = threading.Lock()
+        self._actions = {
+            "hello": self._hello,
+            "create_table": lambda body: self._store.create_table(snapshot.config_from_json(body["config"])),
+            "save": lambda body: self._store.save(self._inside(body["path"]), body["step"], *self._place),
+            "restore": lambda body: self._store.restore(self._inside(body["path"]), body["files"], *self._place),
+            "clear": lambda body: self._store.clear(),
+            "stats": lambda body: self._store.stats(),
+        }
+        super().__init__(location, middleware={"gate": _Gate(token, self.incarnation)})
+
+    def do_exchange(self, context, descriptor, reader, writer):
+        """A pull, push or sync: see `wire`."""
+        with _typed_errors():
+            request = self._request(descriptor.command)
+            op, table, count = request["op"], request["table"], request["count"]
+            if op == "pull":
+                keys, _ = wire.read_request(reader, table, count)
+                with self.latencies[0].measure():
+                    rows = self._store.pull(table, keys, request["missing"])
+            elif op in ("push", "sync"):
+                keys, deltas = wire.read_request(reader, table, count, self._config(table).width)
+                with self.latencies[1].measure():
+                    call = self._store.push if op == "push" else self._store.sync
+                    rows = call(table, keys, deltas, str(request["worker"]), int(request["sequence"]))
+            else:
+                raise UserError(f"no operation {op!r}; there are pull, push and sync")
+            if rows is None:
+                wire.write_receipt(writer, count)
+            else:
+                wire.write_rows(writer, rows)
+
+    def do_action(self, context, action):
+        """One of `hello`, `create_table`, `save`, `restore`, `clear` and `stats`, JSON in and out."""
+        with _typed_errors():
+            if action.type not in self._actions:
+                raise UserError(f"no action {action.type!r}; there are: {', '.join(self._actions)}")
+            body = self._request(action.body.to_pybytes())
+            if self._place is None and action.type in ("save", "restore"):
+                raise UserError(f"{action.type}: say hello first, with this service's shard and the number of shards")
+            return [flight.Result(wire.to_json(self._actions[action.type](body)))]
+
+    def list_flights(self, context, criteria):
+        """Yields one FlightInfo a table."""
+        for name in sorted(self._store.tables):
+            yield self._info(name)
+
+    def get_flight_info(self, context, descriptor):
+        """The FlightInfo of the table that the descriptor's path names."""
+        with _typed_errors():
+            if len(descriptor.path) != 1:
+                raise UserError(f"a table's path is its name, not {descriptor.path}")
+            return self._info(descriptor.path[0].decode())
+
+    def do_get(self, context, ticket):
+        """Streams a table: the ticket is its name. Rows that are created meanwhile may or may not be among them."""
+        with _typed_errors():
+            name = ticket.ticket.decode()
+            schema = snapshot.schema(self._config(name))
+        batches = (
+            pa.RecordBatch.from_arrays([snapshot.key_array(keys), snapshot.row_array(rows)], schema=schema)
+            for keys, rows in self._store.read_blocks(name)
+        )
+        return flight.GeneratorStream(schema, batches)
+
+    def _info(self, name):
+        config, rows = self._config(name), self._store.stats()["tables"][name]["rows"]
+        endpoints = [flight.FlightEndpoint(name.encode(), [])]
+        descriptor = flight.FlightDescriptor.for_path(name)
+        return flight.FlightInfo(snapshot.schema(config), descriptor, endpoints, rows, rows * (config.width * 4 + 8))
+
+    def _config(self, table):
+        if table not in self._store.tables:
+            raise UserError(f"no table {table!r}; there are: {', '.join(sorted(self._store.tables)) or 'none'}")
+        return self._store.tables[table].config
+
+    def _request(self, data):
+        request = wire.from_json(data)
+        expected = request.get("incarnation", self.incarnation)
+        if expected != self.incarnation:
+            # A Flight error of its own, so that the client can tell it from a mistake in the request.
+            raise flight.FlightServerError("restarted", extra_info=self.incarnation.encode())
+        return request
+
+    def _hello(self, body):
+        place = (int(body["shard"]), int(body["shards"]))
+        if not 0 <= place[0] < place[1]:
+            raise UserError(f"hello: no shard {place[0]} of {place[1]}; they are counted from 0")
+        with self._place_lock:
+            self._place = self._place or place
+            if self._place != place:
+                raise UserError(
+                    f"this service is shard {self._place[0]} of {self._place[1]} (counted from 0), not {place[0]} of "
+                    f"{place[1]}: name the same addresses in the same order on every worker, or restart the services"
+                )
+        return {"incarnation": self.incarnation}
+
+    def _inside(self, path):
+        resolved = (self._data_dir / str(path)).resolve()
+        if not resolved.is_relative_to(self._data_dir):
+            raise UserError(f"snapshot path {path} is outside the service's data_dir {self._data_dir}")
+        return resolved
+
+
+class _Gate(flight.ServerMiddlewareFactory):
+    """Refuses calls without the token; puts the incarnation into every answer."""
+
+    def __init__(self, token, incarnation):
+        super().__init__()
+        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._answer = _Answer({wire.INCARNATION: incarnation})
+
+    def start_call(self, info, headers):
+        if self._expected is not None:
+            given = (headers.get(wire.TOKEN) or [""])[0]
+            if not hmac.compare_digest(given.encode(errors="replace"), self._expected):
+                raise flight.FlightUnauthenticatedError("this service needs a token: see --service_token_file")
+        return self._answer
+
+
+class _Answer(flight.ServerMiddleware):
+    def __init__(self, headers):
+        super().__init__()
+        self._headers = headers
+
+    def sending_headers(self):
+        return self._headers
+
+
+class _typed_errors:  # noqa: N801, used as a with statement
+    """Turns what is wrong with a request into Flight's INVALID_ARGUMENT."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, _):
+        if isinstance(error, UserError):
+            raise pa.ArrowInvalid(str(error)) from None
+        if isinstance(error, KeyError):
+            raise pa.ArrowInvalid(f"the request lacks {error}") from None
+        if isinstance(error, (TypeError, ValueError)) and not isinstance(error, pa.ArrowException):
+            raise pa.ArrowInvalid(f"bad request: {error}") from None
+
+
+def serve(bind, data_dir, token_file=None, port_file=None, exit_with_stdin=False):
+    """Serves until SIGTERM or SIGINT; call it on the main thread.
+
+    Args:
+      bind: `host:port`; port 0 picks a free one.
+      data_dir: directory of the snapshots, made where it is not there.
+      token_file: a file with the token that each call has to bring; needed where `bind` is not a loopback address.
+      port_file: where `host:port` is written, by rename, once the service answers.
+      exit_with_stdin: also end when stdin closes, that is when the parent process ends, however it ends.
+
+    Raises:
+      UserError: an address that cannot be bound, or a non-loopback one without a token.
+    """
+    if not logging.getLogger().handlers:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    host, port = _split(bind)
+    token = None if token_file is None else read_token(token_file)
+    if token is None and not _is_loopback(host):
+        raise UserError(f"--bind={bind} lets other machines in: give the service and its clients a token file as well")
+    stop = threading.Event()
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: stop.set())
+    if exit_with_stdin:
+        threading.Thread(target=_set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
+    pathlib.Path(data_dir).mkdir(parents=True, exist_ok=True)
+    try:
+        service = Service(f"grpc://{host}:{port}", data_dir, token)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"cannot serve on {bind}: {error}; is the port taken?") from None
+    address = f"{host}:{service.port}"
+    _log.info("embedding service %s answers on %s", service.incarnation, address)
+    if port_file:
+        partial = f"{port_file}.partial"
+        pathlib.Path(partial).write_text(address)
+        os.replace(partial, port_file)
+    next_status = time.monotonic() + _STATUS_SECONDS
+    while not stop.wait(max(next_status - time.monotonic(), 0)):
+        next_status += _STATUS_SECONDS
+        for latency in service.latencies:
+            _log.info("%s", latency.status_line())
+    _log.info("embedding service on %s ends", address)
+    # Calls that are under way may end, but a client that has stopped reading does not hold up the exit.
+    closing = threading.Thread(target=service.shutdown, daemon=True)
+    closing.start()
+    closing.join(_SHUTDOWN_SECONDS)
+    if closing.is_alive():
+        _log.warning("calls still under way after %d s are cut off", _SHUTDOWN_SECONDS)
+        os._exit(0)
+
+
+def read_token(path):
+    """-> the token in a file, without the white space around it.
+
+    Raises:
+      UserError: no such file, or an empty one.
+    """
+    try:
+        token = pathlib.Path(path).read_text().strip()
+    except OSError as error:
+        raise UserError(f"token file {path}: {error.strerror}") from None
+    if not token:
+        raise UserError(f"token file {path} is empty")
+    return token
+
+
+def _split(bind):
+    host, colon, port = bind.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise UserError(f"--bind={bind}: expected host:port, as 127.0.0.1:0")
+    return host, int(port)
+
+
+def _is_loopback(host):
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _set_at_end_of(descriptor, event):
+    while os.read(descriptor, 4096):  # Not through sys.stdin, whose lock would be held at exit.
+        pass
+    event.set()

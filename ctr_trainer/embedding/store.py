@@ -1,0 +1,205 @@
+"""Where the trainer's embedding rows are kept."""
+
+import dataclasses
+import pathlib
+import re
+import threading
+from typing import Protocol
+
+import numpy as np
+
+from ctr_trainer.embedding import row_kernels, snapshot
+from ctr_trainer.embedding.index_kernels import shard_of
+from ctr_trainer.embedding.table import Table
+from ctr_trainer.errors import UserError
+
+_TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+class Store(Protocol):
+    """Embedding tables by name, shared by the workers of a job.
+
+    Keys are int64[U], distinct within a call and not 0; rows and deltas are float32[U, width] as TableConfig lays them
+    out. A user's mistake, and a store that is gone, raise UserError.
+    """
+
+    def create_table(self, config):
+        """Makes an empty table; a table that is there with the same TableConfig stays as it is."""
+
+    def pull(self, table, keys, missing="initial"):
+        """-> float32[U, width]. A key without a row reads its initial row, or `zeros`; no row is created."""
+
+    def push(self, table, keys, deltas, worker, sequence):
+        """Adds `deltas` to rows, creating missing ones at their initial values.
+
+        Applied exactly once: a `sequence` not greater than the worker's last one for that table does nothing. So
+        `worker` has to be another name each time a worker starts.
+        """
+
+    def sync(self, table, keys, deltas, worker, sequence):
+        """`push`, then `pull` of the same keys, in one round trip. -> float32[U, width]"""
+
+    def save(self, path, step):
+        """Writes every table into the directory `path`.
+
+        Returns:
+          for `restore`, a list of dicts of `file` (relative to `path`), `table`, `rows`, `bytes`, `crc32`.
+        """
+
+    def restore(self, path, files):
+        """Replaces all rows by those of `save`, from any number of shards; a bad file leaves the rows as they are."""
+
+    def clear(self):
+        """Forgets every row; the tables stay."""
+
+    def stats(self):
+        """-> {"tables": {name: {"rows": int, "bytes": int}}, ...}"""
+
+    def close(self):
+        """Ends the use of the store."""
+
+
+class LocalStore:
+    """The Store in this process. Safe to use from several threads: one lock a table.
+
+    Attributes:
+      tables: dict[str, Table].
+    """
+
+    def __init__(self):
+        self.tables = {}
+        self._locks = {}
+        self._sequences = {}
+        self._lock = threading.RLock()
+
+    def create_table(self, config):
+        if not _TABLE_NAME.fullmatch(config.name):
+            raise UserError(f"table name {config.name!r}: expected up to 100 letters, digits, and any of _ . -")
+        with self._lock:
+            if config.name not in self.tables:
+                self._locks[config.name] = threading.RLock()
+                self.tables[config.name] = Table(config)
+            _refuse_difference(self.tables[config.name].config, config)
+
+    def pull(self, table, keys, missing="initial"):
+        with self._locked(table) as target:
+            return target.read(keys, missing)
+
+    def push(self, table, keys, deltas, worker, sequence):
+        with self._locked(table) as target:
+            self._push(target, keys, deltas, worker, sequence)
+
+    def sync(self, table, keys, deltas, worker, sequence):
+        with self._locked(table) as target:
+            slots = self._push(target, keys, deltas, worker, sequence)
+            return target.read(keys) if slots is None else target.take(slots)
+
+    def save(self, path, step, shard=0, shards=1):
+        """As Store; `shard` of `shards` names the files. `step` is only for the reader of an error."""
+        path = pathlib.Path(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            files = []
+            for name in sorted(self.tables):
+                with self._locked(name) as table:
+                    files.append(snapshot.write(path, table, shard, shards))
+            return files
+        except OSError as error:
+            raise UserError(f"snapshot of step {step} in {path}: {error.strerror} ({error.filename})") from None
+
+    def restore(self, path, files, shard=0, shards=1):
+        """As Store; keeps only the rows that belong to `shard` of `shards`."""
+        for entry in files:
+            snapshot.check(path, entry)
+            config, _, _ = next(snapshot.read(path, entry))
+            self.create_table(config)
+        self.clear()
+        for entry in files:
+            for config, keys, rows in snapshot.read(path, entry):
+                if shards > 1:
+                    owner = np.empty(len(keys), np.int32)
+                    shard_of(keys, shards, owner)
+                    own = owner == shard
+                    keys, rows = keys[own], rows[own]
+                with self._locked(config.name) as table:
+                    table.find_or_insert(keys, rows)
+
+    def clear(self):
+        for name in list(self.tables):
+            with self._locked(name) as table:
+                table.clear()
+
+    def stats(self):
+        tables = list(self.tables.items())
+        return {"tables": {name: {"rows": len(table), "bytes": table.nbytes} for name, table in tables}}
+
+    def close(self):
+        """Nothing to do."""
+
+    def read_blocks(self, name):
+        """Yields (keys, rows) copies of a table, in blocks; rows that come meanwhile may or may not be among them."""
+        first = 0
+        while True:
+            with self._locked(name) as table:
+                block = next(snapshot.row_blocks(table.keys[first:], table.rows[first:]), None)
+                if block is None:
+                    return
+                keys, rows = (array.copy() for array in block)
+            yield keys, rows
+            first += len(keys)
+
+    def _push(self, table, keys, deltas, worker, sequence):
+        """-> the rows' slots, or None where this push was there before."""
+        _check_deltas(table, keys, deltas)
+        last = (table.config.name, worker)
+        if sequence <= self._sequences.get(last, -1):
+            return None
+        slots = table.add(keys, deltas)
+        self._sequences[last] = sequence
+        return slots
+
+    def _locked(self, name):
+        if name not in self.tables:
+            raise UserError(f"no table {name!r}; there are: {', '.join(sorted(self.tables)) or 'none'}")
+        return _Locked(self._locks[name], self.tables[name])
+
+
+class _Locked:
+    """A table while its lock is held."""
+
+    def __init__(self, lock, table):
+        self._lock = lock
+        self._table = table
+
+    def __enter__(self):
+        self._lock.acquire()
+        return self._table
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+
+def _check_deltas(table, keys, deltas):
+    name, width = table.config.name, table.config.width
+    if deltas.dtype != np.float32 or deltas.shape != (len(keys), width):
+        raise UserError(
+            f"table {name}: deltas {deltas.dtype}{list(deltas.shape)}, expected float32{[len(keys), width]}"
+        )
+    if len(keys) and not keys.all():
+        raise UserError(f"table {name}: the key 0 stands for no value and has no row to push to")
+    bad = row_kernels.first_not_finite(np.require(deltas, requirements=("C", "A")))
+    if bad >= 0:
+        raise UserError(
+            f"table {name}: the change of key {keys[bad]} is not finite: the training diverged; "
+            "lower the learning rate and start again from the last checkpoint"
+        )
+
+
+def _refuse_difference(have, want):
+    for field in dataclasses.fields(have):
+        old, new = getattr(have, field.name), getattr(want, field.name)
+        if old != new:
+            raise UserError(
+                f"table {have.name} exists with {field.name} = {old}, not {new}: use the same configuration, "
+                "or another table name, or restart the service"
+            )

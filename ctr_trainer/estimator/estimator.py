@@ -1,0 +1,251 @@
+"""The Estimator: trains, evaluates, predicts with and exports a `model_fn`."""
+
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator.embeddings import open_store
+from ctr_trainer.estimator.evaluation import Evaluation
+from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
+from ctr_trainer.estimator.run_config import RunConfig
+from ctr_trainer.estimator.training_hooks import training_hooks
+from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.export.saved_model import export_saved_model
+from ctr_trainer.hooks.throughput_hook import ThroughputHook
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+
+class Estimator:
+    """Runs a `model_fn` in a `MonitoredTrainingSession`, each rank on its own share of the input.
+
+    `train`, `evaluate` and `predict` are collectives: all ranks call them alike, after `distributed.init`.
+
+    Args:
+      model_fn: f(features, labels, mode, params) -> `EstimatorSpec`. `features` is a dict of tensors where the input is
+        a `tf.data.Dataset`, or `features.tensors.Features` where it is a `BatchReader`.
+      model_dir: where checkpoints, summaries and the feature spec are kept.
+      params: handed to `model_fn` as it is.
+      config: `RunConfig`.
+    """
+
+    def __init__(self, model_fn, model_dir, params=None, config=None):
+        self.model_fn = model_fn
+        self.model_dir = os.path.abspath(model_dir)
+        self.params = params
+        self.config = config or RunConfig()
+
+    def train(self, input_fn, hooks=(), steps=None, max_steps=None):
+        """Trains until the input ends or a step is reached, from the newest checkpoint on if there is one.
+
+        Args:
+          input_fn: f() -> `BatchReader` or `tf.data.Dataset`. It may declare any of the arguments `mode`, `params`,
+            `config` and `position` (where a restarted run goes on in its data). All ranks must get equally many batches.
+          hooks: more session hooks.
+          steps: how many more steps; exclusive with `max_steps`.
+          max_steps: the global step to stop at; a checkpoint that is already there ends the call on all ranks.
+
+        Returns:
+          dict of `workers`, `steps` (done now), `global_step`, `examples` (of all workers, now), `seconds`,
+          `examples_per_sec` (of all workers) and `input_wait_seconds` (of this rank); None where nothing was to do.
+        """
+        if steps is not None and max_steps is not None:
+            raise ValueError("give steps or max_steps, not both")
+        checkpoint = self.latest_checkpoint()
+        start = checkpoint.step if checkpoint else 0
+        last = start + steps if steps is not None else max_steps
+        if last is not None and start >= last:
+            _log.info("nothing to train: the checkpoint in %s is at step %d, to stop at %d", self.model_dir, start, last)
+            return None
+        throughput = ThroughputHook()
+        with self._graph(ModeKeys.TRAIN, input_fn, checkpoint) as (inputs, spec, store):
+            if inputs.hook and distributed.is_chief():
+                save_features(self.model_dir, inputs.features)
+            saver = tf1.train.Saver(max_to_keep=None)
+            save = self._saver(saver, inputs, store, checkpoint)
+            own = training_hooks(inputs, spec, self.config, self.model_dir, save, last)
+            with self._session(checkpoint, [throughput, *inputs.hooks, *own, *hooks], saver) as session:
+                while not session.should_stop():
+                    session.run(spec.train_op)
+            examples = inputs.hook.examples if inputs.hook else 0
+            waited = inputs.hook.read.total_seconds if inputs.hook else 0.0
+        examples = int(distributed.all_sum(np.int64(examples), "train_examples"))
+        return {
+            "workers": distributed.size(),
+            "steps": throughput.steps,
+            "global_step": throughput.step,
+            "examples": examples,
+            "seconds": round(throughput.seconds, 3),
+            "examples_per_sec": round(examples / max(throughput.seconds, 1e-9), 1),
+            "input_wait_seconds": round(waited, 3),
+        }
+
+    def evaluate(self, input_fn, steps=None, hooks=(), checkpoint=None):
+        """Computes the metrics of a checkpoint over all ranks' examples.
+
+        Args:
+          input_fn: as for `train`; keys that training never saw look up zeros.
+          steps: batches of each rank; None for all.
+          hooks: more session hooks.
+          checkpoint: a `Checkpoint`; the newest by default.
+
+        Returns:
+          dict: `global_step`, `examples`, `loss`, and for click models `auc`, `logloss`, `prob_mean`, `real_mean`.
+        """
+        checkpoint = checkpoint or self.latest_checkpoint(required=True)
+        with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (inputs, spec, _):
+            evaluation = Evaluation(inputs, spec)
+            own = [*inputs.hooks, *spec.evaluation_hooks, *hooks]
+            with self._session(checkpoint, own) as session:
+                while not session.should_stop() and (steps is None or evaluation.steps < steps):
+                    evaluation.step(session)
+        return {"global_step": checkpoint.step, **evaluation.results()}
+
+    def predict(self, input_fn, hooks=(), checkpoint=None, yield_single_examples=True):
+        """Yields predictions in the order of the input, this rank's share of it.
+
+        Args:
+          yield_single_examples: True yields a dict an example, False a dict of arrays a batch. The kept id columns of
+            the data stand beside the predictions.
+        """
+        checkpoint = checkpoint or self.latest_checkpoint(required=True)
+        with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (inputs, spec, _):
+            predictions = spec.predictions if isinstance(spec.predictions, dict) else {"output": spec.predictions}
+            with self._session(checkpoint, [*inputs.hooks, *hooks]) as session:
+                while not session.should_stop():
+                    values = session.run(predictions)
+                    if inputs.hook:
+                        batch = inputs.hook.batch
+                        values = {name: value[: batch.size] for name, value in {**batch.ids, **values}.items()}
+                    if not yield_single_examples:
+                        yield values
+                        continue
+                    for index in range(len(next(iter(values.values())))):
+                        yield {name: value[index] for name, value in values.items()}
+
+    def export_saved_model(self, export_dir_base, serving_input_receiver_fn=None, checkpoint=None):
+        """Writes a SavedModel of stock operations under a new directory named by the time, as TensorFlow Serving wants.
+
+        Not a collective: call it on rank 0.
+
+        Args:
+          export_dir_base: the parent of the new directory.
+          serving_input_receiver_fn: for a model fed by a `tf.data.Dataset`: f() -> object with `features` and
+            `receiver_tensors`. Without it the graph takes the raw values of the feature spec.
+          checkpoint: a `Checkpoint`; the newest by default.
+
+        Returns:
+          the path written.
+        """
+        path = os.path.join(export_dir_base, str(int(time.time())))
+        return self.export_to(path, serving_input_receiver_fn, checkpoint)
+
+    def export_to(self, path, serving_input_receiver_fn=None, checkpoint=None):
+        """As `export_saved_model`, to `path` itself; an earlier export there is replaced."""
+        checkpoint = checkpoint or checkpoints.latest_checkpoint(self.model_dir)
+        if checkpoint is None:
+            raise self._no_checkpoint()
+        return export_saved_model(
+            path, self.model_fn, self.params, checkpoint, load_features(self.model_dir), serving_input_receiver_fn
+        )
+
+    def latest_checkpoint(self, required=False):
+        """-> rank 0's newest `Checkpoint`, on every rank; None where there is none. A collective.
+
+        Raises:
+          UserError: it is required and there is none, or its dense half was altered.
+        """
+        found = checkpoints.latest_checkpoint(self.model_dir) if distributed.is_chief() else None
+        if found:
+            found.verify_dense()
+        values = distributed.broadcast_object(dataclasses.asdict(found) if found else None, "latest_checkpoint")
+        if values is None and required:
+            raise self._no_checkpoint()
+        return checkpoints.Checkpoint(**values) if values else None
+
+    def _no_checkpoint(self):
+        return UserError(f"there is no checkpoint in {self.model_dir}; train first, with this --model_dir")
+
+    @contextlib.contextmanager
+    def _graph(self, mode, input_fn, checkpoint):
+        """Gives (input, EstimatorSpec, store): the graph of a mode, its tables restored from the checkpoint."""
+        config = self.config
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(tf.Graph().as_default())
+            tf1.set_random_seed(config.tf_random_seed)
+            tf1.train.get_or_create_global_step()
+            position = checkpoint.position if checkpoint and mode == ModeKeys.TRAIN else None
+            inputs = make_input(call_input_fn(input_fn, mode, self.params, config, position), self.model_dir)
+            stack.callback(inputs.close)
+            spec = self.model_fn(
+                inputs.features, inputs.labels if mode != ModeKeys.PREDICT else None, mode, self.params
+            )
+            store = LocalStore()
+            if inputs.uses_embeddings:
+                store = stack.enter_context(open_store(config.embedding, self.model_dir))
+            if inputs.fed:
+                inputs.connect(store, config, spec if mode == ModeKeys.TRAIN else None)
+            if distributed.is_chief():
+                self._restore_rows(store, checkpoint)
+            distributed.barrier("embedding_rows_restored")
+            yield inputs, spec, store
+
+    def _restore_rows(self, store, checkpoint):
+        """Brings the tables to the checkpoint, or makes sure that a fresh run starts with empty ones."""
+        if checkpoint:
+            store.restore(checkpoint.path, checkpoint.tables)
+            return
+        rows = {name: table["rows"] for name, table in store.stats()["tables"].items() if table["rows"]}
+        if rows:
+            raise UserError(
+                f"the embedding service holds rows ({rows}) and {self.model_dir} has no checkpoint, so this would be a "
+                "fresh model on another's rows: restart the service empty, or name the --model_dir that they belong to"
+            )
+
+    def _saver(self, saver, inputs, store, restored):
+        """-> f(session, step) -> path: saves a checkpoint; a collective."""
+        start, examples_before = (restored.step, restored.examples) if restored else (0, 0)
+
+        def save(session, step):
+            if inputs.embeddings:
+                inputs.embeddings.sync(self.config.embedding.strict_sync)
+            examples = inputs.hook.examples if inputs.hook else 0
+            # Also the barrier after which every rank's rows are at the service.
+            examples = int(distributed.all_sum(np.int64(examples), "checkpoint_examples"))
+            path = checkpoints.checkpoint_path(self.model_dir, step)
+            if distributed.is_chief():
+                checkpoints.begin(path)
+                tables = store.save(path, step)
+                saver.save(session, os.path.join(path, checkpoints.DENSE), write_meta_graph=False)
+                position = inputs.position_after(step - start)
+                checkpoints.commit(path, step, tables, position, examples_before + examples)
+                checkpoints.remove_old(self.model_dir, self.config.keep_checkpoint_max)
+            distributed.barrier("checkpoint_written")
+            return path
+
+        return save
+
+    def _session(self, checkpoint, hooks, saver=None):
+        """-> the session: rank 0 restores the dense variables, then all ranks get its."""
+        restore = checkpoint is not None and distributed.is_chief()
+        return tf1.train.MonitoredTrainingSession(
+            checkpoint_dir=checkpoint.path if restore else None,
+            scaffold=tf1.train.Scaffold(saver=saver or tf1.train.Saver(max_to_keep=None)),
+            hooks=[distributed.broadcast_hook(), *hooks],
+            config=distributed.session_config(self.config.threads),
+            save_checkpoint_secs=None,
+            save_checkpoint_steps=None,
+            save_summaries_secs=None,
+            save_summaries_steps=None,
+            log_step_count_steps=None,
+        )

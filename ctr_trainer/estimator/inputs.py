@@ -1,0 +1,134 @@
+"""What an `input_fn` returns, as a graph takes it."""
+
+import inspect
+import json
+import os
+
+import tensorflow as tf
+
+from ctr_trainer.data.prefetch import Prefetch
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.features.tensors import FedFeatures
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.hooks.input_hook import InputHook
+
+_FEATURES_FILE = "features.json"
+
+
+def call_input_fn(input_fn, mode, params, config, position=None):
+    """Calls `input_fn` with those of `mode`, `params`, `config` and `position` that it declares.
+
+    Args:
+      position: where the input goes on after a restart, as `BatchReader.position_after` gave it.
+    """
+    offered = {"mode": mode, "params": params, "config": config, "position": position}
+    declared = inspect.signature(input_fn).parameters
+    return input_fn(**{name: value for name, value in offered.items() if name in declared})
+
+
+class DatasetInput:
+    """A `tf.data.Dataset` of (features, labels), or a tuple of the two as tensors: read inside the graph."""
+
+    def __init__(self, data):
+        if isinstance(data, tf.data.Dataset):
+            data = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
+        self.features, self.labels = data if isinstance(data, tuple) else (data, None)
+        self.hook, self.hooks, self.embeddings = None, [], None
+
+    fed = uses_embeddings = False
+
+    def position_after(self, steps):
+        """A Dataset starts anew after a restart."""
+        return None
+
+    def close(self):
+        """Nothing to end: the graph owns the iterator."""
+
+
+class BatchInput:
+    """A `data.reader.BatchReader`, or any iterable of `Batch` with its `spec`, `statistics` and `batch_size`: fed.
+
+    Args:
+      spec, statistics: of the data that the model was trained on; the reader's own for a new model.
+    """
+
+    def __init__(self, reader, spec, statistics):
+        self._reader = reader
+        self.features = FedFeatures(spec, statistics, reader.batch_size)
+        self.labels = self.features.labels
+        self.hook, self.hooks, self.embeddings = None, [], None
+        self._prefetch = None
+
+    fed = True
+
+    @property
+    def uses_embeddings(self):
+        """Whether the model asked for any embedding input; known once it was built."""
+        return bool(self.features.segments)
+
+    def position_after(self, steps):
+        """-> where the input stands after `steps` more batches of every worker; None if the reader does not know."""
+        return self._reader.position_after(steps) if hasattr(self._reader, "position_after") else None
+
+    def connect(self, store, config, spec):
+        """Ties the embedding inputs that the model asked for to the store, and feeds each step from here on.
+
+        Args:
+          spec: the `EstimatorSpec` to train; None to evaluate or predict.
+        """
+        if spec is not None and not self.features.gradients:
+            rows = self.features.placeholders
+            gradients = tf.gradients(spec.loss, rows) if rows else []
+            self.features.gradients = {r.name: g for r, g in zip(rows, gradients, strict=True) if g is not None}
+        if self.features.learning_rate is None:
+            self.features.learning_rate = tf.constant(config.embedding.learning_rate)
+        self.embeddings = Embeddings(self.features, config.embedding, config.tf_random_seed, store)
+        self._prefetch = Prefetch(map(self.embeddings.prepare, self._reader), config.prefetch_batches)
+        self.hook = InputHook(self.features, self.embeddings, self._prefetch, training=spec is not None)
+        self.hooks = [self.hook]
+
+    def close(self):
+        """Ends the thread that reads ahead."""
+        if self._prefetch is not None:
+            self._prefetch.close()
+
+
+def make_input(data, model_dir):
+    """-> `DatasetInput` or `BatchInput` of what an `input_fn` returned.
+
+    Raises:
+      UserError: the data's feature spec is not that of the model in `model_dir`.
+    """
+    if not hasattr(data, "spec"):
+        return DatasetInput(data)
+    trained = load_features(model_dir)
+    if trained is None:
+        return BatchInput(data, data.spec, data.statistics)
+    spec, statistics = trained
+    if (spec.dense, spec.sparse) != (data.spec.dense, data.spec.sparse):
+        raise UserError(
+            f"the data's feature spec {data.spec.name!r} has other features than the one that the model in {model_dir} "
+            f"was trained with ({os.path.join(model_dir, _FEATURES_FILE)}); convert the data with that spec, or train "
+            "into another --model_dir"
+        )
+    return BatchInput(data, spec, statistics)
+
+
+def save_features(model_dir, features):
+    """Keeps the feature spec and the dense statistics beside the model, for evaluation and export."""
+    os.makedirs(model_dir, exist_ok=True)
+    path = os.path.join(model_dir, _FEATURES_FILE)
+    with open(f"{path}.tmp", "w") as file:
+        json.dump({"spec": features.spec.to_dict(), "statistics": features.statistics}, file, indent=1)
+    os.replace(f"{path}.tmp", path)
+
+
+def load_features(model_dir):
+    """-> (FeatureSpec, statistics) of the model in `model_dir`, or None."""
+    path = os.path.join(model_dir, _FEATURES_FILE)
+    if not os.path.exists(path):
+        return None
+    with open(path) as file:
+        saved = json.load(file)
+    return FeatureSpec.from_dict(saved["spec"]), saved["statistics"]

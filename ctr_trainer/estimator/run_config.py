@@ -1,0 +1,62 @@
+"""How an Estimator runs, apart from what it computes."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingConfig:
+    """Where the embedding rows live and how they are trained.
+
+    Attributes:
+      service: `auto` keeps the tables in the process for one worker and starts a local lookup service for several;
+        `host:port,host:port` uses running shards.
+      optimizer: of `embedding.config.OPTIMIZERS`.
+      learning_rate: of one worker; see `optimize.TrainOp` for how it scales with the workers.
+      initial_accumulator: what Adagrad's state starts at.
+      init_stddev: standard deviation of a new row's embedding weights (uniform); linear weights start at 0.
+      sync_steps: steps between two syncs with the service; a row that a worker reads lags by fewer than this many
+        steps behind the others' updates.
+      strict_sync: at a sync all workers push, meet at a barrier, then pull, so that every lookup sees every push of
+        the window before.
+      timeout: seconds a lost service is retried for.
+      token_file: the file with the token of a service that asks for one.
+    """
+
+    service: str = "auto"
+    optimizer: str = "adagrad"
+    learning_rate: float = 0.05
+    initial_accumulator: float = 1e-5
+    init_stddev: float = 0.01
+    sync_steps: int = 30
+    strict_sync: bool = False
+    timeout: float = 60.0
+    token_file: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """The settings of a run; `tf.estimator.RunConfig`'s names where it had them.
+
+    Attributes:
+      tf_random_seed: of the dense variables and of new embedding rows.
+      save_checkpoints_steps: steps between checkpoints; 0 saves at the end only.
+      keep_checkpoint_max: how many checkpoints stay; 0 keeps all.
+      log_step_count_steps: steps between the log's lines.
+      log_secs: seconds between the `[RunStatus]` lines.
+      auc_window_steps: 0 logs the AUC since the start, n over the last n steps (rounded to log lines).
+      save_summary_steps: steps between TensorBoard summaries; 0 writes none.
+      threads: CPU threads of this worker; 0 lets TensorFlow choose.
+      prefetch_batches: how many batches are read ahead; 0 reads in the training thread.
+      embedding: see `EmbeddingConfig`.
+    """
+
+    tf_random_seed: int = 1
+    save_checkpoints_steps: int = 1000
+    keep_checkpoint_max: int = 5
+    log_step_count_steps: int = 100
+    log_secs: float = 30.0
+    auc_window_steps: int = 0
+    save_summary_steps: int = 100
+    threads: int = 0
+    prefetch_batches: int = 2
+    embedding: EmbeddingConfig = EmbeddingConfig()

@@ -1,0 +1,45 @@
+"""What a `model_fn` is told and what it returns."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class ModeKeys:
+    """Why a `model_fn` is called; the names and values of `tf.estimator.ModeKeys`."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+    PREDICT = "infer"
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimatorSpec:
+    """The operations of one mode, as `tf.estimator.EstimatorSpec` had them.
+
+    Attributes:
+      mode: of `ModeKeys`.
+      predictions: tensor, or dict of tensors whose first dimension is the batch. Where it has `logits` and
+        `probabilities`, both float32[B], the hooks and `evaluate` compute the click metrics from them.
+      loss: scalar; needed for training and evaluation.
+      train_op: needed for training.
+      eval_metric_ops: dict of name -> (value, update_op). Over several workers the values are averaged, weighted by
+        examples, which is exact for means only.
+      training_hooks, evaluation_hooks: session hooks of this model.
+    """
+
+    mode: str
+    predictions: Any = None
+    loss: Any = None
+    train_op: Any = None
+    eval_metric_ops: Mapping[str, Any] | None = None
+    training_hooks: Sequence[Any] = ()
+    evaluation_hooks: Sequence[Any] = ()
+
+    def __post_init__(self):
+        needs = {ModeKeys.TRAIN: ("loss", "train_op"), ModeKeys.EVAL: ("loss",), ModeKeys.PREDICT: ("predictions",)}
+        if self.mode not in needs:
+            raise ValueError(f"mode {self.mode!r} is not one of {', '.join(needs)}")
+        missing = [name for name in needs[self.mode] if getattr(self, name) is None]
+        if missing:
+            raise ValueError(f"an EstimatorSpec of mode {self.mode!r} needs {' and '.join(missing)}")

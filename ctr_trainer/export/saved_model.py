@@ -1,0 +1,88 @@
+"""Writes a trained model as a SavedModel that any TensorFlow Serving loads."""
+
+import os
+import shutil
+
+import tensorflow as tf
+
+from ctr_trainer.embedding import snapshot
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.export.exported_table import ExportedTable
+from ctr_trainer.export.receiver import ExportedFeatures
+
+tf1 = tf.compat.v1
+
+
+def export_saved_model(path, model_fn, params, checkpoint, trained_features, serving_input_receiver_fn=None):
+    """Writes the SavedModel; an earlier export at `path` is replaced once the new one is complete.
+
+    The signature `serving_default` takes the raw values of the feature spec (see `receiver.ExportedFeatures`) and
+    returns the model's predictions.
+
+    Args:
+      path: the SavedModel's directory.
+      model_fn, params: as for `Estimator`.
+      checkpoint: the `Checkpoint` to export.
+      trained_features: (FeatureSpec, statistics) of the model; None where `serving_input_receiver_fn` is given.
+      serving_input_receiver_fn: see `Estimator.export_saved_model`.
+
+    Returns:
+      `path`.
+
+    Raises:
+      UserError: `path` holds something else than an export.
+    """
+    path = os.path.abspath(path)
+    if os.path.isdir(path) and os.listdir(path) and not os.path.exists(os.path.join(path, "saved_model.pb")):
+        raise UserError(f"{path} is not empty and is no earlier export; name another --export_dir")
+    draft = f"{path}.tmp"
+    shutil.rmtree(draft, ignore_errors=True)
+    with tf.Graph().as_default():
+        tf1.train.get_or_create_global_step()
+        features, receivers, tables = _receive(checkpoint, trained_features, serving_input_receiver_fn)
+        predictions = model_fn(features, None, ModeKeys.PREDICT, params).predictions
+        predictions = predictions if isinstance(predictions, dict) else {"output": predictions}
+        exported = {variable.name for table in tables for variable in table.variables}
+        saver = tf1.train.Saver([v for v in tf1.global_variables() if v.name not in exported])
+        signature = tf1.saved_model.predict_signature_def(receivers, predictions)
+        with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+            saver.restore(session, checkpoint.dense_prefix)
+            for table in tables:
+                table.initialize(session)
+            builder = tf1.saved_model.Builder(draft)
+            builder.add_meta_graph_and_variables(
+                session,
+                [tf1.saved_model.tag_constants.SERVING],
+                {tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signature},
+                strip_default_attrs=True,
+            )
+            builder.save()
+    shutil.rmtree(path, ignore_errors=True)
+    os.replace(draft, path)
+    return path
+
+
+def _receive(checkpoint, trained_features, serving_input_receiver_fn):
+    """-> (features, receiver tensors by name, exported tables)."""
+    if serving_input_receiver_fn is not None:
+        receiver = serving_input_receiver_fn()
+        tensors = receiver.receiver_tensors
+        return receiver.features, tensors if isinstance(tensors, dict) else {"input": tensors}, []
+    if trained_features is None:
+        raise UserError(
+            f"{checkpoint.path} has no feature spec beside it: a model that was fed by a tf.data.Dataset is exported "
+            "with a serving_input_receiver_fn"
+        )
+    tables = _tables(checkpoint)
+    features = ExportedFeatures(*trained_features, tables)
+    return features, features.receivers, list(tables.values())
+
+
+def _tables(checkpoint):
+    """-> dict of table name -> `ExportedTable`, read from the checkpoint's files."""
+    blocks, configs = {}, {}
+    for config, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
+        configs[config.name] = config
+        blocks.setdefault(config.name, []).append((keys, rows[:, : config.weights].copy()))
+    return {name: ExportedTable(config, blocks[name]) for name, config in configs.items()}

@@ -1,0 +1,33 @@
+"""Logs the learning rate."""
+
+import logging
+
+import tensorflow as tf
+
+from ctr_trainer.hooks.step_hook import StepHook, periodic
+
+_log = logging.getLogger(__name__)
+
+
+class LearningRateHook(StepHook):
+    """Logs `current lr: 0.050000`.
+
+    Args:
+      learning_rate: scalar tensor, of the dense variables and scaled by the workers.
+      scalars: dict that gets `lr`, for the summaries.
+      every_n_steps, every_n_secs: exactly one.
+    """
+
+    def __init__(self, learning_rate, scalars, every_n_steps=None, every_n_secs=None):
+        super().__init__()
+        self._timer = periodic(every_n_steps, every_n_secs)
+        self._learning_rate, self._scalars = learning_rate, scalars
+
+    def before_run(self, run_context):
+        return tf.compat.v1.train.SessionRunArgs(self._learning_rate)
+
+    def after_step(self, run_context, run_values):
+        if self._timer.should_trigger_for_step(self.step):
+            self._timer.update_last_triggered_step(self.step)
+            self._scalars["lr"] = float(run_values.results)
+            _log.info("current lr: %f", run_values.results)

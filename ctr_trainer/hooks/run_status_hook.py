@@ -1,0 +1,39 @@
+"""Logs the latency percentiles of a step's parts."""
+
+import logging
+
+from ctr_trainer.hooks.step_hook import StepHook, periodic
+
+_log = logging.getLogger(__name__)
+
+
+class RunStatusHook(StepHook):
+    """Logs `[RunStatus]: OpsEmbeddingLookup statistics => count: 1553  P50: ...` of the time since the line before.
+
+    Args:
+      latencies: list of `Latency`.
+      every_n_steps, every_n_secs: exactly one.
+    """
+
+    def __init__(self, latencies, every_n_steps=None, every_n_secs=None):
+        super().__init__()
+        self._timer = periodic(every_n_steps, every_n_secs)
+        self._latencies = latencies
+
+    def after_create_session(self, session, coord):
+        super().after_create_session(session, coord)
+        self._timer.update_last_triggered_step(self.step)
+
+    def after_step(self, run_context, run_values):
+        if self._timer.should_trigger_for_step(self.step):
+            self._timer.update_last_triggered_step(self.step)
+            self._report()
+
+    def end(self, session):
+        self._report()
+
+    def _report(self):
+        for latency in self._latencies:
+            if latency.count:
+                _log.info(latency.status_line())
+                latency.reset()

@@ -1,0 +1,32 @@
+"""The base of the hooks that act after a step."""
+
+import tensorflow as tf
+
+
+class StepHook(tf.compat.v1.train.SessionRunHook):
+    """Counts steps itself: a global step fetched beside the operation that raises it may come out either way.
+
+    Subclasses define `after_step(run_context, run_values)`, in which `self.step` is the number of the step just done.
+    """
+
+    def __init__(self):
+        self.step = 0
+
+    def begin(self):
+        self._global_step = tf.compat.v1.train.get_or_create_global_step()
+
+    def after_create_session(self, session, coord):
+        self.step = int(session.run(self._global_step))
+
+    def after_run(self, run_context, run_values):
+        self.step += 1
+        self.after_step(run_context, run_values)
+
+    def after_step(self, run_context, run_values):
+        """Called after each step."""
+        raise NotImplementedError(f"{type(self).__name__} must define after_step")
+
+
+def periodic(every_n_steps=None, every_n_secs=None):
+    """-> a timer for exactly one of the two periods; raises ValueError for none or both."""
+    return tf.compat.v1.train.SecondOrStepTimer(every_secs=every_n_secs, every_steps=every_n_steps)

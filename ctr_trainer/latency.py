@@ -1,0 +1,63 @@
+"""Latency percentiles of the operations that the log's `[RunStatus]` lines report."""
+
+import contextlib
+import threading
+import time
+
+from hdrh.histogram import HdrHistogram
+
+_LONGEST_US = 3_600_000_000
+
+
+class Latency:
+    """Percentiles of one operation's duration, in microseconds, to three significant digits.
+
+    Safe to record into from several threads. `reset` starts a new interval; `total_seconds` goes on.
+    """
+
+    def __init__(self, name):
+        self.name = name
+        self._histogram = HdrHistogram(1, _LONGEST_US, 3)
+        self._lock = threading.Lock()
+        self._total_us = 0
+
+    @contextlib.contextmanager
+    def measure(self):
+        """Records how long the body of the `with` takes."""
+        start = time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.record((time.perf_counter_ns() - start) // 1000)
+
+    def record(self, microseconds):
+        """Adds one duration."""
+        with self._lock:
+            self._histogram.record_value(min(max(int(microseconds), 1), _LONGEST_US))
+            self._total_us += microseconds
+
+    def reset(self):
+        """Forgets the percentiles, as after each line of the log."""
+        with self._lock:
+            self._histogram.reset()
+
+    @property
+    def count(self):
+        return self._histogram.get_total_count()
+
+    @property
+    def total_seconds(self):
+        return self._total_us / 1e6
+
+    def percentiles(self):
+        """-> dict of `count`, `P50`, `P95`, `P99`, `Max`; microseconds, all 0 where nothing was recorded."""
+        with self._lock:
+            at = self._histogram.get_value_at_percentile
+            if not self.count:
+                return dict(count=0, P50=0, P95=0, P99=0, Max=0)
+            return dict(count=self.count, P50=at(50), P95=at(95), P99=at(99), Max=self._histogram.get_max_value())
+
+    def status_line(self):
+        """-> the line of the log, as `[RunStatus]: OpsPushGrad statistics => count: 3  P50: 10 ...`."""
+        figures = "  ".join(f"{name}: {value}" for name, value in self.percentiles().items())
+        return f"[RunStatus]: {self.name} statistics => {figures}"

@@ -1,0 +1,20 @@
+"""The first-order term of a click model."""
+
+import tensorflow as tf
+
+from ctr_trainer.layers.mlp import dense
+
+
+def linear(features, name="linear"):
+    """`sum_f w_f + v . x + b`: a weight a sparse feature, a weight a dense feature and a bias.
+
+    Args:
+      features: of which `linear` float32[B, F, 1] and, where there are dense features, `dense` float32[B, n] are read.
+
+    Returns:
+      logits, float32[B, 1].
+    """
+    sparse = tf.reduce_sum(features["linear"], 1)
+    if "dense" in list(features):
+        return sparse + dense(features["dense"], 1, name)
+    return sparse + tf.compat.v1.get_variable(f"{name}/bias", [1], initializer=tf.compat.v1.zeros_initializer())

@@ -1,0 +1,140 @@
+"""The demo, end to end: generates a data set, trains on it, evaluates and exports; its last line is one JSON object.
+
+`make demo` calls it in .venv. The data set is made once and kept; the model is trained afresh each time.
+
+The last line has `workers`, `steps`, `examples` and `examples_per_sec` of the training, `auc` and `logloss` on the test
+set, `oracle_auc` (what the probabilities that the labels were drawn from reach there: no model does better),
+`model_dir`, `export_dir`, and `seconds`, the wall clock of all of this.
+
+Environment: WORKERS, how many workers train; default 2.
+"""
+
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import signal
+import sys
+import sysconfig
+import time
+
+from ctr_trainer import command
+from ctr_trainer.errors import UserError
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FLAGFILE = "configs/demo.flags"
+DEMO = pathlib.Path("demo")
+DATA = DEMO / "data"
+EXPORT = DEMO / "export"
+STEP_TIMEOUT_S = 3600
+
+
+def read_flag(flagfile, name):
+    """-> the value of `--name=value` in an absl flagfile; the last one counts, as for absl."""
+    prefix = f"--{name}="
+    lines = [line.strip() for line in pathlib.Path(flagfile).read_text(encoding="utf-8").splitlines()]
+    values = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+    if not values:
+        raise UserError(f"{flagfile}: has no line {prefix}...; the demo needs it")
+    return values[-1]
+
+
+def read_json(path, *keys):
+    """-> the object in a JSON file, which has the keys."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: cannot be read as JSON: {error}") from error
+    return require(content, path, *keys)
+
+
+def require(content, where, *keys):
+    missing = [key for key in keys if not isinstance(content, dict) or key not in content]
+    if missing:
+        raise UserError(f"{where}: expected an object with {', '.join(missing)}, got {json.dumps(content)}")
+    return content
+
+
+def last_json(lines, what, *keys):
+    """-> the object that the last line of a command's stdout is, which has the keys."""
+    last = lines[-1] if lines else ""
+    try:
+        content = json.loads(last)
+    except ValueError as error:
+        raise UserError(f"{what}: expected a JSON object as the last line, got {last!r}") from error
+    return require(content, f"{what}, last line", *keys)
+
+
+def stream(what, *arguments):
+    """Runs a command, passes on what it prints; -> the lines of its stdout."""
+    print(f"$ {shlex.join(map(str, arguments))}", flush=True)
+    return command.run(arguments, what, STEP_TIMEOUT_S, show=lambda line: print(line, flush=True))
+
+
+def make_data():
+    """Generates the data set unless it is there whole: each part gets its `_dataset.json` last."""
+    if all((DATA / part / "_dataset.json").exists() for part in ("train", "test")):
+        print(f"demo: keeping the data set of an earlier run in {DATA}", flush=True)
+        return
+    remove_old(DATA, "unfinished data set")
+    trainer = [sys.executable, "-m", "ctr_trainer"]
+    stream("generating the data set", *trainer, "convert", "--format=synthetic", f"--output={DATA}")
+
+
+def remove_old(directory, what):
+    """Removes what an earlier run left; refuses outside of demo/, where it would be somebody's work."""
+    if not directory.exists():
+        return
+    if not directory.resolve().is_relative_to(DEMO.resolve()):
+        raise UserError(f"{what} {directory} is there and not under {DEMO}/: move it away to run the demo")
+    print(f"demo: removing {directory}, the {what} of an earlier run, to start it afresh", flush=True)
+    shutil.rmtree(directory)
+
+
+def run_demo(workers):
+    """-> what the last line holds, a dict."""
+    start = time.monotonic()
+    model_dir = pathlib.Path(read_flag(FLAGFILE, "model_dir"))
+    make_data()
+    oracle = read_json(DATA / "test" / "_dataset.json", "extra")["extra"]
+    require(oracle, DATA / "test" / "_dataset.json", "oracle_auc")
+    remove_old(model_dir, "model")
+    remove_old(EXPORT, "export")
+
+    horovodrun = pathlib.Path(sysconfig.get_path("scripts")) / "horovodrun"
+    stream("training", horovodrun, "-np", workers, "./run.sh", f"--flagfile={FLAGFILE}")
+    summary = model_dir / "train_summary.json"
+    training = read_json(summary, "workers", "steps", "examples", "examples_per_sec")
+
+    trainer = [sys.executable, "-m", "ctr_trainer"]
+    evaluation = stream("evaluating", *trainer, "evaluate", f"--flagfile={FLAGFILE}")
+    scores = last_json(evaluation, "evaluating", "auc", "logloss")
+    export = stream("exporting", *trainer, "export", f"--flagfile={FLAGFILE}", f"--export_dir={EXPORT}")
+    exported = last_json(export, "exporting", "export_dir")
+    return {
+        **{key: training[key] for key in ("workers", "steps", "examples", "examples_per_sec")},
+        "auc": scores["auc"],
+        "logloss": scores["logloss"],
+        "oracle_auc": oracle["oracle_auc"],
+        "model_dir": str(model_dir),
+        "export_dir": exported["export_dir"],
+        "seconds": round(time.monotonic() - start, 1),
+    }
+
+
+def main():
+    # So that an end from outside ends the workers too: command.run stops what it started on its way out.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    os.chdir(ROOT)
+    workers = os.environ.get("WORKERS") or "2"
+    try:
+        if not (workers.isascii() and workers.isdigit() and int(workers) > 0):
+            raise UserError(f"WORKERS={workers}: expected a whole number from 1 on")
+        print(json.dumps(run_demo(int(workers))))
+    except UserError as error:
+        sys.exit(f"demo: {error}")
+
+
+if __name__ == "__main__":
+    main()

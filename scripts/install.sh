@@ -1,0 +1,114 @@
+#!/usr/bin/env bash
+# Makes .venv with the package (editable), its development tools, TensorFlow and Horovod. `make install` calls it.
+#
+# Environment: PYTHON, TF, HOROVOD_GPU_OPERATIONS, as the Makefile says.
+# The stamp is written last, so an installation that was interrupted goes on, and a finished one is left alone.
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+cd "$root"
+
+venv=.venv
+stamp=$venv/installed
+tensorflow=${TF:-tensorflow-cpu}
+
+say() { printf 'install: %s\n' "$1" >&2; }
+
+fail() {
+    printf 'install: %s\n' "$@" >&2
+    exit 1
+}
+
+# "MINOR EXECUTABLE VERSION" of a Python 3, without the virtual environment it may stand in; nothing if it does not run.
+describe() {
+    "$1" -c 'import os, platform, sys
+if sys.version_info[0] == 3:
+    executable = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    print(sys.version_info[1], executable, platform.python_version())' 2>/dev/null || true
+}
+
+# Where a Python is installed and which build it is: the same for it and for the virtual environments made with it.
+build_of() {
+    "$1" -c 'import sys; print(sys.base_prefix, sys.version)' 2>/dev/null || true
+}
+
+# Sets `described` to the first usable Python. TensorFlow comes late for a new Python, so 3.10 to 3.13 go before newer ones.
+find_python() {
+    local candidate minor newer=""
+    local candidates=(python3 python3.13 python3.12 python3.11 python3.10)
+    [[ -z ${PYTHON:-} ]] || candidates=("$PYTHON")
+    for candidate in "${candidates[@]}"; do
+        described=$(describe "$candidate")
+        minor=${described%% *}
+        if [[ -n $minor && $minor -ge 10 && $minor -le 13 ]]; then
+            return
+        elif [[ -n $minor && $minor -gt 13 ]]; then
+            newer=${newer:-$described}
+        fi
+    done
+    described=$newer
+    [[ -n $described ]] || fail \
+        "no Python 3.10 or later: looked for ${candidates[*]} on PATH ($(python_found))." \
+        "Install one, then run this again (PYTHON=/path/to/python3 names one that is not on PATH):" \
+        "  Debian, Ubuntu:  sudo apt-get install -y python3 python3-venv" \
+        "  Fedora, RHEL:    sudo dnf install -y python3.12"
+    say "Python ${described##* } is newer than what this was tested with; if it fails, install one of 3.10 to 3.13"
+}
+
+python_found() {
+    local version
+    version=$("${PYTHON:-python3}" --version 2>&1) || version="not found"
+    printf '%s is %s' "${PYTHON:-python3}" "${version%%$'\n'*}"
+}
+
+# Whether what stands in .venv can be gone on with: of this Python, of this place, and without another TensorFlow.
+venv_fits() {
+    [[ -x $venv/bin/python && $(build_of "$venv/bin/python") == "$(build_of "$python")" ]] &&
+        grep -qF "$root/$venv/bin/python" "$venv/bin/pip" 2>/dev/null &&
+        [[ $(cat "$venv/tensorflow" 2>/dev/null) == "$tensorflow" ]]
+}
+
+pip_install() {
+    # Ignored: setuptools warns of every editable installation that it is one.
+    PYTHONWARNINGS=ignore "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" ||
+        fail "pip could not install $* (its message is above). Run this again: what is installed is kept."
+}
+
+find_python
+python=${described#* }
+python=${python% *}
+key="$described
+checkout $root
+tensorflow $tensorflow
+gpu operations ${HOROVOD_GPU_OPERATIONS:-none}
+recipe $(cat setup.py ctr_trainer/build_horovod.py scripts/install.sh | cksum)"
+if [[ -f $stamp && $(cat "$stamp") == "$key" ]]; then
+    exit 0
+fi
+
+# Everything the machine must bring is asked for before the first download.
+minor=${described%% *}
+"$python" -c 'import ensurepip, venv' 2>/dev/null || fail \
+    "$python cannot make virtual environments: its modules ensurepip and venv are missing. Install them, then run this again:" \
+    "  Debian, Ubuntu:  sudo apt-get install -y python3.$minor-venv" \
+    "  Fedora, RHEL:    sudo dnf install -y python3-libs python3-pip"
+"$python" -m ctr_trainer.build_horovod --check_tools || exit 1
+
+rm -f "$stamp"
+if ! venv_fits; then
+    say "making $venv with Python ${described##* } ($python)"
+    "$python" -m venv --clear "$venv" || fail "$python -m venv $venv failed (its message is above)."
+    printf '%s\n' "$tensorflow" >"$venv/tensorflow"
+fi
+
+say "installing $tensorflow and the package's requirements; the first time this downloads several hundred MB"
+pip_install --upgrade pip
+case $tensorflow in
+    tensorflow-cpu) pip_install --editable '.[cpu,dev]' ;;
+    'tensorflow[and-cuda]') pip_install --editable '.[gpu,dev]' ;;
+    *) pip_install --editable '.[dev]' "$tensorflow" ;;
+esac
+"$venv/bin/python" -m ctr_trainer.build_horovod || fail "run this again once that is mended: what is installed is kept."
+
+printf '%s\n' "$key" >"$stamp.new"
+mv "$stamp.new" "$stamp"
+say "done: . $venv/bin/activate"

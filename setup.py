@@ -1,0 +1,55 @@
+"""The package's metadata: what it needs, and the `ctr_trainer` command."""
+
+import pathlib
+import re
+
+import setuptools
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def read_version():
+    """-> `__version__` of ctr_trainer/__init__.py, read and not imported: setup runs before the requirements exist."""
+    text = (HERE / "ctr_trainer" / "__init__.py").read_text(encoding="utf-8")
+    return re.search(r'^__version__ = "([^"]+)"$', text, re.MULTILINE).group(1)
+
+
+def read_readme():
+    readme = HERE / "README.md"
+    return readme.read_text(encoding="utf-8") if readme.exists() else ""
+
+
+# Horovod is compiled against TensorFlow's headers, so the upper bound is the newest minor version that it was seen to
+# compile with (ctr_trainer/build_horovod.py). Raise it when `make test` passes with the next one.
+TENSORFLOW_VERSIONS = ">=2.16,<2.22"
+
+setuptools.setup(
+    name="ctr_trainer",
+    version=read_version(),
+    description="Train click-through-rate models with TensorFlow and Horovod, their embeddings in a lookup service",
+    long_description=read_readme(),
+    long_description_content_type="text/markdown",
+    packages=setuptools.find_packages(include=["ctr_trainer", "ctr_trainer.*"]),
+    python_requires=">=3.10",
+    # TensorFlow is an extra, since its builds for CPU and GPU are different distributions that overwrite each other.
+    # Horovod is none: its last release needs a patch, see ctr_trainer/build_horovod.py.
+    install_requires=[
+        "absl-py",
+        "hdrhistogram",
+        "matplotlib",
+        "numba",
+        "numpy",
+        "prometheus_client",
+        "psutil",
+        "pyarrow",
+        'tomli; python_version < "3.11"',
+        "tqdm",
+    ],
+    extras_require={
+        "cpu": [f"tensorflow-cpu{TENSORFLOW_VERSIONS}"],
+        "gpu": [f"tensorflow[and-cuda]{TENSORFLOW_VERSIONS}"],
+        "dev": ["hypothesis", "pandas", "pytest", "pytest-timeout", "ruff", "scikit-learn"],
+    },
+    entry_points={"console_scripts": ["ctr_trainer=ctr_trainer.cli:main"]},
+    zip_safe=False,
+)

@@ -1,0 +1,250 @@
+import gzip
+import json
+import logging
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ctr_trainer.data.convert import convert, format_summary
+from ctr_trainer.data.dataset import open_dataset
+from ctr_trainer.errors import UserError
+from ctr_trainer.features.hashing import keys
+from ctr_trainer.features.spec import FeatureSpec
+from tests.data.make import CONFIGS, SPEC, make_rows
+
+
+def write(path, text):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def criteo():
+    return FeatureSpec.load(CONFIGS / "criteo.toml")
+
+
+def criteo_row(label="0", dense="", sparse="a"):
+    return "\t".join([label, *[dense] * 13, *[sparse] * 26]) + "\n"
+
+
+def run(*args, **options):
+    return convert(*args, progress=False, **options)
+
+
+def read(path):
+    return pa.concat_tables([pq.read_table(path / f["name"]) for f in open_dataset(path).files])
+
+
+def test_columns_hold_keys_numbers_and_labels(tmp_path):
+    source = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n7,1,2.5,0.5,red,a||b\n8,0,,2,,\n")
+    run("csv", source, tmp_path / "out", SPEC)
+    table = read(tmp_path / "out")
+    assert table["c"].to_pylist() == keys("c", pa.array(["red", None])).tolist()
+    assert table["tags"].to_pylist() == [keys("tags", pa.array(["a", "b"])).tolist(), []]
+    assert table["label"].to_pylist() == [1, 0]
+    assert table["weight"].to_pylist() == [0.5, 2]
+    assert table["id:row"].to_pylist() == ["7", "8"]
+    x = table["x"].to_numpy()
+    assert x.dtype == np.float32 and x[0] == 2.5 and np.isnan(x[1])
+
+
+def test_the_summary_counts_what_was_written(tmp_path):
+    info = open_dataset(make_rows(tmp_path, 50))
+    assert (info.rows, info.bad_rows, info.label_mean) == (50, 0, 0.5)
+    assert info.distinct == {"c": 3, "row": 50, "tags": 3}
+    assert info.statistics["x"] == pytest.approx(dict(mean=24.5, std=np.arange(50).std(), min=0, max=49, count=50))
+    assert [f["rows"] for f in info.files] == [30, 20]
+    assert [f["row_groups"] for f in info.files] == [[7, 7, 7, 7, 2], [7, 7, 6]]
+    assert info.spec == SPEC
+
+
+def test_a_bag_keeps_its_first_values(tmp_path):
+    spec = FeatureSpec.from_dict(SPEC.to_dict() | {"sparse": [dict(SPEC.to_dict()["sparse"][2], max_length=2)]})
+    source = write(tmp_path / "a.csv", "row,y,x,w,tags\n1,1,1,1,|a|b|c|d\n2,1,1,1,e\n3,1,1,1,|a|b|c|d\n")
+    run("csv", source, tmp_path / "out", spec)
+    ab, e = keys("tags", pa.array(["a", "b"])).tolist(), keys("tags", pa.array(["e"])).tolist()
+    assert read(tmp_path / "out")["tags"].to_pylist() == [ab, e, ab]
+
+
+@pytest.mark.parametrize(
+    "row, parts",
+    [
+        (criteo_row(label="2"), ["'label'", "'2'", "0 or 1"]),
+        (criteo_row(label=""), ["'label'", "None", "0 or 1"]),
+        (criteo_row(dense="1x"), ["'I1'", "'1x'", "a finite number"]),
+        (criteo_row(dense="inf"), ["'I1'", "'inf'", "a finite number"]),
+        ("0\t1\t2\n", ["40 fields", "it has 3"]),
+    ],
+)
+def test_a_bad_row_is_named_and_budgeted(tmp_path, caplog, row, parts):
+    good = criteo_row(dense="1")
+    source = write(tmp_path / "a.tsv", good + "\n" + "0\n" + row + good)
+    with pytest.raises(UserError, match="a.tsv, line 3.*max_bad_rows"):
+        run("criteo", source, tmp_path / "none", criteo())
+    with pytest.raises(UserError) as error:
+        run("criteo", source, tmp_path / "one", criteo(), max_bad_rows=1)
+    for part in ["a.tsv", "line 4" if "fields" in parts[0] else "line", *parts]:
+        assert part in str(error.value)
+    with pytest.raises(UserError, match="run `convert` first"):
+        open_dataset(tmp_path / "one")
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        summary = run("criteo", source, tmp_path / "two", criteo(), max_bad_rows=2)
+    assert summary["bad_rows"] == 2 and open_dataset(tmp_path / "two").rows == 2
+    lines = sorted(r.getMessage().split("line ")[1].split(",")[0].split(":")[0] for r in caplog.records)
+    assert lines == ["3", "4"]
+
+
+def test_only_the_first_fault_of_a_row_counts(tmp_path):
+    source = write(tmp_path / "a.tsv", criteo_row(label="x", dense="y"))
+    with pytest.raises(UserError, match="has no rows"):
+        run("criteo", source, tmp_path / "out", criteo(), max_bad_rows=1)
+
+
+def test_text_that_is_not_utf8_is_a_bad_label_and_a_good_key(tmp_path):
+    spec = FeatureSpec.load(CONFIGS / "adult.toml")
+    fields = ["1"] * 14 + [">50K"]
+    rows = [", ".join(fields), ", ".join([*fields[:1], "\udcff", *fields[2:]]), ", ".join([*fields[:14], "\udcff"])]
+    source = write(tmp_path / "a.csv", "\n".join(rows).encode(errors="surrogateescape"))
+    with pytest.raises(UserError, match="a.csv, line 3, column 'income'.*xff.*UTF-8"):
+        run("csv", source, tmp_path / "out", spec)
+    run("csv", source, tmp_path / "out", spec, max_bad_rows=1)
+    assert open_dataset(tmp_path / "out").distinct["workclass"] == 2
+
+
+def test_a_header_names_the_columns_and_counts_as_line_1(tmp_path):
+    source = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n\n1,1,1,-1,a,b\n")
+    with pytest.raises(UserError, match="a.csv, line 3, column 'w': '-1' is not a weight of at least 0"):
+        run("csv", source, tmp_path / "out", SPEC)
+
+
+def test_a_missing_column_is_named_with_what_wants_it(tmp_path):
+    source = write(tmp_path / "a.csv", "row,y,w,c,tags\n1,1,1,a,b\n")
+    with pytest.raises(UserError, match="a.csv: no column 'x'.*feature 'x'.*row, y, w, c, tags"):
+        run("csv", source, tmp_path / "out", SPEC)
+
+
+def test_several_files_and_gzip_are_read_in_order(tmp_path):
+    (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(criteo_row(dense="2").encode()))
+    write(tmp_path / "a.tsv", criteo_row(dense="1"))
+    run("criteo", str(tmp_path / "*.tsv*"), tmp_path / "out", criteo())
+    assert read(tmp_path / "out")["I1"].to_pylist() == [1, 2]
+    run("criteo", [tmp_path / "b.tsv.gz", tmp_path / "a.tsv"], tmp_path / "turned", criteo())
+    assert read(tmp_path / "turned")["I1"].to_pylist() == [2, 1]
+    with pytest.raises(UserError, match="nothing.*no such file"):
+        run("criteo", str(tmp_path / "nothing*"), tmp_path / "none", criteo())
+
+
+def test_rows_longer_than_one_block_of_text_are_all_converted(tmp_path, monkeypatch):
+    monkeypatch.setattr("ctr_trainer.data.delimited._BLOCK", 400)
+    rows = "".join(criteo_row(dense=str(i)) for i in range(100)) + criteo_row(dense="bad")
+    source = write(tmp_path / "a.tsv", "0\n" + rows)
+    with pytest.raises(UserError, match="line 102, column 'I1'"):
+        run("criteo", source, tmp_path / "out", criteo(), max_bad_rows=1)
+    run("criteo", source, tmp_path / "out", criteo(), max_bad_rows=2)
+    assert read(tmp_path / "out")["I1"].to_pylist() == list(range(100))
+
+
+def test_an_existing_data_set_is_not_overwritten(tmp_path):
+    output = make_rows(tmp_path, 5)
+    with pytest.raises(UserError, match="holds a data set already"):
+        run("csv", tmp_path / "rows.csv", output, SPEC)
+
+
+def test_a_split_by_time_sorts_and_cuts(tmp_path):
+    times = [5, 1, 4, 1, 3, 9, 2, 8, 7, 6]
+    source = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + "".join(f"{i},1,{t},1,a,\n" for i, t in enumerate(times)))
+    run("csv", source, tmp_path / "out", SPEC, split="time:0.5,0.2,0.3:x")
+    parts = [sorted(read(tmp_path / "out" / p)["x"].to_pylist()) for p in ("train", "valid", "test")]
+    assert parts == [[1, 1, 2, 3, 4], [5, 6], [7, 8, 9]]
+    # Every part has the training part's statistics.
+    assert {open_dataset(tmp_path / "out" / p).statistics["x"]["max"] for p in ("train", "valid", "test")} == {4}
+    assert not (tmp_path / "out" / ".unsplit").exists()
+
+
+@pytest.mark.parametrize("split", ["random", "random:0.8,0.1", "random:1.1,-0.1", "time:0.8,0.2", "random:0.8,0.2:x"])
+def test_a_split_that_makes_no_sense_is_refused(tmp_path, split):
+    with pytest.raises(UserError, match="split"):
+        run("criteo", "none.tsv", tmp_path / "out", criteo(), split=split)
+
+
+def test_format_summary_has_a_line_a_part_and_a_feature(tmp_path):
+    make_rows(tmp_path, 10)
+    summary = run("csv", tmp_path / "rows.csv", tmp_path / "out", SPEC, split="random:0.8,0.2")
+    text = format_summary(summary)
+    assert [line.split()[:2] for line in text.splitlines()[2:4]] == [["train", "8"], ["test", "2"]]
+    assert any(line.split() == ["tags", "3"] for line in text.splitlines())
+    assert json.loads((tmp_path / "out" / "train" / "_dataset.json").read_text())["rows"] == 8
+
+
+def test_criteos_head_loses_no_row(real_data, tmp_path):
+    summary = run("criteo", real_data / "criteo" / "train_head.tsv", tmp_path / "out", criteo())
+    lines = (real_data / "criteo" / "train_head.tsv").read_text().splitlines()
+    fields = np.array([line.split("\t") for line in lines])
+    info = summary["parts"]["all"]
+    assert info.rows == len(lines) == 10_000
+    assert info.label_mean == pytest.approx(np.mean(fields[:, 0] == "1"))
+    assert info.distinct["C3"] == len(set(fields[:, 16]))
+    table = read(tmp_path / "out")
+    assert table["C26"].to_pylist() == keys("C26", pa.array(fields[:, 39].tolist())).tolist()
+    assert np.isnan(table["I1"].to_numpy()).sum() == np.sum(fields[:, 1] == "")
+
+
+def test_adult_converts_with_both_spellings_of_its_labels(real_data, tmp_path):
+    spec = FeatureSpec.load(CONFIGS / "adult.toml")
+    for name, rows in (("adult.data", 32_561), ("adult.test", 16_281)):
+        info = run("csv", real_data / "adult" / name, tmp_path / name, spec)["parts"]["all"]
+        lines = [line for line in (real_data / "adult" / name).read_text().splitlines() if line.strip()]
+        assert info.rows == len(lines) == rows
+        assert info.label_mean == pytest.approx(np.mean([">50K" in line for line in lines]))
+        assert info.distinct["workclass"] == len({line.split(", ")[1] for line in lines})
+        assert info.statistics["age"]["mean"] == pytest.approx(np.mean([int(line.split(", ")[0]) for line in lines]))
+
+
+@pytest.mark.parametrize("kind", ["random", "time"])
+def test_movielens_parts_are_those_of_the_peers_measurements(real_data, tmp_path, kind):
+    spec = FeatureSpec.load(CONFIGS / "movielens.toml")
+    split = "random:0.8,0.1,0.1" if kind == "random" else "time:0.8,0.1,0.1:timestamp"
+    parts = run("movielens", real_data / "movielens", tmp_path / "out", spec, split=split)["parts"]
+    lines = (real_data / "movielens" / "ratings.dat").read_text().splitlines()
+    ratings = np.array([line.split("::") for line in lines], np.int64)
+    n = len(ratings)
+    order = np.random.default_rng(2026).permutation(n) if kind == "random" else np.argsort(ratings[:, 3], kind="stable")
+    cut = dict(train=order[: int(n * 0.8)], valid=order[int(n * 0.8) : int(n * 0.9)], test=order[int(n * 0.9) :])
+    for part, rows in cut.items():
+        table = read(tmp_path / "out" / part)
+        assert parts[part].rows == len(table) == len(rows)
+        wanted = ratings[np.sort(rows)]  # a part keeps the order of the file
+        for at, name in enumerate(("user_id", "movie_id")):
+            assert np.array_equal(np.array(table["id:" + name].to_pylist(), np.int64), wanted[:, at])
+        assert np.array_equal(table["label"].to_numpy(), wanted[:, 2] >= 4)
+    assert parts["train"].distinct["genres"] == 18
+    assert parts["train"].distinct["gender"] == 2
+
+
+def test_movielens_joins_users_and_movies(tmp_path):
+    write(tmp_path / "ratings.dat", "1::10::4::100\n2::11::3::101\n3::12::5::102\n")
+    write(tmp_path / "users.dat", "1::F::25::7::48067\n2::M::1::0::98\n")
+    write(tmp_path / "movies.dat", "10::Am\xe9lie: (a) (2001)::Comedy|Romance\n11::No year::Drama\n".encode("latin-1"))
+    run("movielens", tmp_path, tmp_path / "out", FeatureSpec.load(CONFIGS / "movielens.toml"))
+    table = read(tmp_path / "out")
+    for name, values in {
+        "gender": ["F", "M", None],
+        "zip3": ["480", "98", None],
+        "year": ["2001", None, None],
+        "movie_id": ["10", "11", "12"],
+    }.items():
+        assert table[name].to_pylist() == keys(name, pa.array(values)).tolist(), name
+    assert [len(genres) for genres in table["genres"].to_pylist()] == [2, 1, 0]
+    assert table["label"].to_pylist() == [1, 0, 1]
+
+
+def test_a_bad_movielens_row_is_named(tmp_path):
+    write(tmp_path / "ratings.dat", "1::10::4::100\n1::10::x::100\n1::10::4\n")
+    write(tmp_path / "movies.dat", "10::A (2000)::Comedy\n")
+    spec = FeatureSpec.load(CONFIGS / "movielens.toml")
+    with pytest.raises(UserError, match="ratings.dat, line 3.*4 fields"):
+        run("movielens", tmp_path, tmp_path / "out", spec)
+    with pytest.raises(UserError, match="ratings.dat, line 2, column 'rating': 'x'"):
+        run("movielens", tmp_path, tmp_path / "out", spec, max_bad_rows=1)

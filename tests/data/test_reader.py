@@ -1,0 +1,208 @@
+import collections
+import itertools
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ctr_trainer.data import plan
+from ctr_trainer.data.reader import BatchReader, open_dataset
+from ctr_trainer.errors import UserError
+from ctr_trainer.features.hashing import keys
+from tests.data.make import make_rows
+
+ROWS = 101
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return make_rows(tmp_path_factory.mktemp("data"), ROWS)
+
+
+def reader(path, batch_size=8, **options):
+    return BatchReader(path, batch_size, shuffle_buffer=20, **options)
+
+
+def rows_of(batches):
+    """The numbers of the examples, in order."""
+    return [int(row) for b in batches for row in b.ids["row"][: b.size]]
+
+
+def assert_equal(a, b):
+    """Batch `a` is batch `b`, bit by bit."""
+    assert a.size == b.size
+    for name in a.keys:
+        assert np.array_equal(a.keys[name], b.keys[name])
+    for name in a.bags:
+        assert np.array_equal(a.bags[name].values, b.bags[name].values)
+        assert np.array_equal(a.bags[name].splits, b.bags[name].splits)
+    assert a.dense.tobytes() == b.dense.tobytes()
+    assert np.array_equal(a.labels, b.labels) and np.array_equal(a.weights, b.weights)
+    assert a.ids["row"].tolist() == b.ids["row"].tolist()
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_each_row_keeps_its_own_columns(path, shuffle):
+    tags = keys("tags", pa.array(["t0", "t1", "t2"]))
+    values = keys("c", pa.array(["0", "1", "2"]))
+    for b in reader(path, epochs=1, shuffle=shuffle):
+        bag = b.bags["tags"]
+        assert bag.splits.dtype == np.int32 and bag.splits[0] == 0 and bag.splits[-1] == len(bag.values)
+        for at in range(b.size):
+            i = int(b.ids["row"][at])
+            assert b.labels[at] == i % 2 and b.dense[at, 0] == i and b.weights[at] == 1
+            assert b.keys["dim4"][at].tolist() == [values[i % 3]]
+            assert b.keys["dim2"][at].tolist() == keys("row", pa.array([str(i)])).tolist()
+            assert bag.values[bag.splits[at] : bag.splits[at + 1]].tolist() == tags[: i % 4].tolist()
+
+
+def test_the_last_batch_is_padded_with_weight_zero(path):
+    *_, last = reader(path, epochs=1)
+    assert last.size == ROWS % 8 == 5
+    assert last.keys["dim4"].shape == (8, 1) and last.dense.shape == (8, 1)
+    assert not last.keys["dim4"][5:].any() and not last.dense[5:].any()
+    assert not last.labels[5:].any() and last.weights.tolist() == [1] * 5 + [0] * 3
+    assert last.bags["tags"].splits[5:].tolist() == [last.bags["tags"].splits[5]] * 4
+    assert last.ids["row"][5:].tolist() == [""] * 3
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_every_row_comes_once_an_epoch_whatever_the_number_of_workers(path, size, shuffle):
+    workers = [list(reader(path, rank=r, size=size, epochs=2, shuffle=shuffle)) for r in range(size)]
+    steps = reader(path, size=size).steps_per_epoch
+    assert {len(w) for w in workers} == {2 * steps}
+    for epoch in (slice(0, steps), slice(steps, None)):
+        assert sorted(i for w in workers for i in rows_of(w[epoch])) == list(range(ROWS))
+
+
+def test_more_workers_than_rows_pad_whole_batches(tmp_path):
+    path = make_rows(tmp_path, 3)
+    workers = [list(reader(path, rank=r, size=5, epochs=1)) for r in range(5)]
+    assert sorted(rows_of(itertools.chain(*workers))) == [0, 1, 2]
+    for (batch,) in workers:
+        assert batch.keys["dim4"].shape == (8, 1) and batch.weights.sum() == batch.size
+
+
+def test_the_order_does_not_depend_on_the_number_of_workers(path):
+    one = rows_of(reader(path, epochs=1))
+    three = [i for r in range(3) for i in rows_of(reader(path, rank=r, size=3, epochs=1))]
+    assert one == three
+
+
+def test_epochs_and_seeds_have_orders_of_their_own(path):
+    batches = list(reader(path, epochs=2))
+    first, second = rows_of(batches[:13]), rows_of(batches[13:])
+    orders = {tuple(o) for o in (first, second, rows_of(reader(path, epochs=1, seed=1)), range(ROWS))}
+    assert len(orders) == 4
+    assert rows_of(reader(path, epochs=1, shuffle=False)) == list(range(ROWS))
+
+
+def test_without_an_end_epoch_follows_epoch(path):
+    steps = reader(path).steps_per_epoch
+    rows = rows_of(itertools.islice(reader(path), 3 * steps))
+    assert collections.Counter(rows) == collections.Counter(list(range(ROWS)) * 3)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("taken", [0, 1, 3, 5, 7, 13, 14, 20])
+def test_the_same_workers_go_on_bit_by_bit(path, size, taken):
+    for rank in range(size):
+        whole = list(reader(path, rank=rank, size=size, epochs=2))
+        position = json.loads(json.dumps(reader(path, rank=rank, size=size).position_after(taken)))
+        rest = list(reader(path, rank=rank, size=size, epochs=2, position=position))
+        assert len(rest) == max(len(whole) - taken, 0)
+        for a, b in zip(rest, whole[taken:], strict=True):
+            assert_equal(a, b)
+
+
+@pytest.mark.parametrize("before, after", [(1, 2), (2, 1), (2, 3), (3, 2), (3, 7)])
+@pytest.mark.parametrize("batch_size", [8, 5])
+def test_other_workers_go_on_and_no_row_is_lost_or_repeated(path, before, after, batch_size):
+    taken = 3
+    rows = [i for r in range(before) for i in rows_of(itertools.islice(reader(path, rank=r, size=before), taken))]
+    position = reader(path, size=before).position_after(taken)
+    workers = [list(reader(path, batch_size, rank=r, size=after, epochs=1, position=position)) for r in range(after)]
+    assert len({len(w) for w in workers}) == 1
+    assert sorted(rows + rows_of(itertools.chain(*workers))) == list(range(ROWS))
+
+
+def test_a_position_can_be_taken_from_a_reader_that_went_on_itself(path):
+    first = reader(path, size=3).position_after(2)
+    rows = [i for r in range(3) for i in rows_of(itertools.islice(reader(path, rank=r, size=3), 2))]
+    for rank in range(2):
+        rows += rows_of(itertools.islice(reader(path, rank=rank, size=2, position=first), 2))
+    second = reader(path, size=2, position=first).position_after(2)
+    rows += rows_of(reader(path, epochs=1, position=second))
+    assert sorted(rows) == list(range(ROWS))
+
+
+def test_positions_by_hand(path):
+    r = reader(path, 10, size=2)
+    assert r.steps_per_epoch == 6  # shares of 50 and 51 rows
+    assert r.position_after(0)["shares"] == [[[0, 50]], [[50, 101]]]
+    assert r.position_after(2)["shares"] == [[[20, 50]], [[70, 101]]]
+    assert r.position_after(5)["shares"] == [[], [[100, 101]]]
+    after = r.position_after(7)
+    assert (after["epoch"], after["shares"]) == (1, [[[10, 50]], [[60, 101]]])
+
+
+@pytest.mark.parametrize("changed", [dict(seed=1), dict(shuffle=False)])
+def test_a_position_of_another_order_is_refused(path, changed):
+    position = reader(path).position_after(2)
+    with pytest.raises(UserError, match=f"{next(iter(changed))} = "):
+        reader(path, position=position, **changed)
+
+
+def test_a_position_of_another_data_set_is_refused(path, tmp_path):
+    with pytest.raises(UserError, match="rows = 101, and now rows = 30"):
+        reader(make_rows(tmp_path, 30), position=reader(path).position_after(2))
+
+
+def test_dim_replaces_the_specs(path):
+    r = reader(path, dim=3, epochs=1)
+    assert [t.name for t in r.spec.tables] == ["dim3"]
+    assert next(iter(r)).keys["dim3"].shape == (8, 2)
+
+
+def test_an_early_end_leaves_no_thread_behind(path):
+    import threading
+
+    for _ in zip(range(2), reader(path), strict=False):
+        pass
+    batches = iter(reader(path))
+    next(batches)
+    batches.close()
+    assert not [t for t in threading.enumerate() if t.name.startswith("reading") and t.is_alive() and not t.daemon]
+    assert not [t for t in threading.enumerate() if t.name == f"reading {path}"]
+
+
+def test_an_unfinished_data_set_is_refused(path, tmp_path):
+    with pytest.raises(UserError, match="no such directory.*convert"):
+        open_dataset(tmp_path / "nothing")
+    with pytest.raises(UserError, match="no conversion finished there.*convert"):
+        BatchReader(tmp_path, 8)
+
+
+def test_a_file_that_is_gone_is_named(tmp_path):
+    path = make_rows(tmp_path, 20)
+    (path / "part-00000.parquet").unlink()
+    with pytest.raises(UserError, match="part-00000.parquet"):
+        next(iter(reader(path)))
+
+
+def test_shares_are_cut_evenly_across_ranges():
+    assert plan.even_shares([[0, 4], [10, 13]], 2) == [[[0, 3]], [[3, 4], [10, 13]]]
+    assert plan.advance([[3, 4], [10, 13]], 2) == [[11, 13]]
+    assert plan.advance([[0, 4]], 4) == []
+    assert plan.steps([[[0, 4]], [[4, 9]]], 2) == 3
+
+
+def test_buffers_hold_every_row_group_once():
+    order = plan.Order((5, 5, 5, 2), shuffle=True, seed=3, shuffle_buffer=8)
+    buffers = order.buffers(0)
+    assert sorted(g for b in buffers for g in b.groups) == [0, 1, 2, 3]
+    assert [b.start for b in buffers] == [0, *[b.stop for b in buffers[:-1]]] and buffers[-1].stop == 17
+    assert order.buffers(1) != buffers
+    assert sorted(order.permutation(0, buffers[0])) == list(range(buffers[0].stop))

@@ -1,0 +1,110 @@
+import threading
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.lookup import Lookup
+
+ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)  # Slot s has the weights 3s, 3s + 1, 3s + 2.
+
+
+def _bag(values, splits, mean):
+    return np.array(values, np.int64), np.array(splits, np.int32), mean
+
+
+def test_each_key_of_the_batch_is_looked_up_once():
+    lookup = Lookup(np.array([[5, 7], [7, 0]]), [_bag([9, 5, 0], [0, 1, 3], False)])
+    assert lookup.unique.tolist() == [5, 7, 9]
+
+
+def test_gather_reads_a_segment_and_zeros_for_no_value():
+    lookup = Lookup(np.array([[5, 7], [7, 0]]))
+    out = lookup.gather(ROWS, np.array([2, 1]), 1, 2)
+    np.testing.assert_array_equal(out, [[[7, 8], [4, 5]], [[4, 5], [0, 0]]])
+
+
+def test_an_unknown_key_reads_zeros():
+    out = Lookup(np.array([[5, 7]])).gather(ROWS, np.array([-1, 1]), 0, 3)
+    np.testing.assert_array_equal(out, [[[0, 0, 0], [3, 4, 5]]])
+
+
+@pytest.mark.parametrize(("mean", "second"), [(False, [4, 6]), (True, [2, 3])])
+def test_bags_are_pooled_over_their_values(mean, second):
+    # Keys 5, 7 have the slots 0, 1: the bag (5, 0, 7) pools [0, 1] and [4, 5] of ROWS[:, :2] plus no value.
+    rows = np.float32([[0, 1], [4, 5]])
+    lookup = Lookup(np.array([[5], [5], [0]]), [_bag([7, 5, 0, 7], [0, 1, 4, 4], mean)])
+    out = lookup.gather(rows, np.array([0, 1]), 0, 2)
+    np.testing.assert_array_equal(out, [[[0, 1], [4, 5]], [[0, 1], second], [[0, 0], [0, 0]]])
+
+
+def test_gradients_of_equal_keys_are_summed():
+    lookup = Lookup(np.array([[5, 7], [7, 0]]))
+    gradient = np.float32([[[1, 2], [3, 4]], [[5, 6], [7, 8]]])
+    np.testing.assert_array_equal(lookup.sum_gradients(gradient), [[1, 2], [8, 10]])
+
+
+@pytest.mark.parametrize(("mean", "share"), [(False, 10), (True, 5)])
+def test_a_bags_gradient_goes_to_each_of_its_values(mean, share):
+    lookup = Lookup(np.array([[5], [7]]), [_bag([7, 5, 0], [0, 0, 3], mean)])
+    gradient = np.float32([[[1], [100]], [[2], [10]]])
+    np.testing.assert_array_equal(lookup.sum_gradients(gradient), [[1 + share], [2 + share]])
+
+
+def test_a_key_twice_in_a_bag_counts_twice():
+    lookup = Lookup(np.zeros((1, 0), np.int64), [_bag([5, 5, 7, 7], [0, 4], True)])
+    np.testing.assert_array_equal(lookup.gather(np.float32([[4], [8]]), np.array([0, 1]), 0, 1), [[[6]]])
+    np.testing.assert_array_equal(lookup.sum_gradients(np.float32([[[1]]])), [[0.5], [0.5]])
+
+
+def test_gather_and_sum_are_numpys_on_a_random_batch():
+    rng = np.random.default_rng(0)
+    keys = rng.integers(0, 50, (64, 5))
+    values, splits = rng.integers(0, 50, 300), np.append(0, np.sort(rng.integers(0, 301, 64)))
+    splits[-1] = 300
+    lookup = Lookup(keys, [(values, splits.astype(np.int32), True)])
+    rows = rng.standard_normal((len(lookup.unique), 9)).astype(np.float32)
+    row_of = {0: np.zeros(8)} | {key: rows[slot, 1:] for slot, key in enumerate(lookup.unique.tolist())}
+    expected = np.zeros((64, 6, 8))
+    sums = {key: np.zeros(8) for key in row_of}
+    gradient = rng.standard_normal((64, 6, 8)).astype(np.float32)
+    for b in range(64):
+        for f in range(5):
+            expected[b, f] = row_of[keys[b, f]]
+            sums[keys[b, f]] += gradient[b, f]
+        bag = [key for key in values[splits[b] : splits[b + 1]].tolist() if key]
+        for key in bag:
+            expected[b, 5] += row_of[key] / len(bag)
+            sums[key] += gradient[b, 5] / len(bag)
+    slots = np.arange(len(lookup.unique))
+    np.testing.assert_allclose(lookup.gather(rows, slots, 1, 8), expected, rtol=1e-5, atol=1e-6)
+    summed = lookup.sum_gradients(gradient)
+    np.testing.assert_allclose(summed, [sums[key] for key in lookup.unique.tolist()], rtol=1e-5, atol=1e-5)
+
+
+def test_the_tensor_is_aligned_for_tensorflow_and_not_reused():
+    lookup = Lookup(np.array([[5, 7], [7, 0]]))
+    outs = [lookup.gather(ROWS, np.array([2, 1]), 0, dim) for dim in (1, 2, 3, 1, 2, 3)]
+    assert all(out.ctypes.data % 64 == 0 and out.flags.c_contiguous for out in outs)
+    assert len({out.ctypes.data for out in outs}) == len(outs)
+
+
+def test_a_batch_of_no_key_is_zeros():
+    lookup = Lookup(np.zeros((2, 3), np.int64))
+    assert lookup.unique.tolist() == []
+    assert not lookup.gather(ROWS, np.empty(0, np.int64), 0, 2).any()
+    assert lookup.sum_gradients(np.ones((2, 3, 2), np.float32)).shape == (0, 2)
+
+
+def test_splits_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match="column 1: splits do not cut 2 values into 1 bags"):
+        Lookup(np.array([[5]]), [_bag([7, 8], [0, 1], False)])
+
+
+def test_a_lookup_made_in_another_thread_outlives_it():
+    made = []
+    thread = threading.Thread(target=lambda: made.append(Lookup(np.array([[5, 7]]))))
+    thread.start()
+    thread.join(10)
+    Lookup(np.array([[1, 2]]))
+    assert made[0].unique.tolist() == [5, 7]
+    np.testing.assert_array_equal(made[0].gather(ROWS, np.array([0, 1]), 0, 1), [[[0], [3]]])

@@ -1,0 +1,135 @@
+"""The whole training path against the same model with `tf.Variable` embeddings and TensorFlow's own sparse Adagrad."""
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.table import Table
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, ModeKeys, RunConfig
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.features.tensors import EMBEDDING, Features
+from ctr_trainer.models import deepfm
+from ctr_trainer.models.params import ModelParams
+from tests import small
+
+tf1 = tf.compat.v1
+STEPS, BATCH_SIZE, LEARNING_RATE, ACCUMULATOR, STDDEV, SEED = 200, 32, 0.05, 0.1, 0.01, 3
+PARAMS = ModelParams(TrainOp("adagrad", LEARNING_RATE, LEARNING_RATE), hidden_units=(16, 8))
+
+
+class Recorder(tf1.train.SessionRunHook):
+    """The dense variables before the first step, and each step's loss."""
+
+    def __init__(self):
+        self.losses = []
+
+    def begin(self):
+        self._variables = {v.op.name: v for v in tf1.trainable_variables()}
+        (self._loss,) = (op.outputs[0] for op in tf1.get_default_graph().get_operations() if op.name == "div_no_nan")
+
+    def after_create_session(self, session, coord):
+        self.initial = session.run(self._variables)
+
+    def before_run(self, run_context):
+        return tf1.train.SessionRunArgs(self._loss)
+
+    def after_run(self, run_context, run_values):
+        self.losses.append(run_values.results)
+
+
+class InGraphFeatures(Features):
+    """Embeddings as variables: key number k of the vocabulary is row k, row 0 stands for no value."""
+
+    def __init__(self, spec, statistics, initial_rows):
+        super().__init__(spec, statistics)
+        (table,) = spec.tables
+        self.positions = tf1.placeholder(tf.int32, [BATCH_SIZE, len(table.single)])
+        self.bag = tf1.placeholder(tf.int32, [BATCH_SIZE, None])
+        self.labels, self.weights = (tf1.placeholder(tf.float32, [BATCH_SIZE]) for _ in range(2))
+        self.dense_values = tf1.placeholder(tf.float32, [BATCH_SIZE, len(spec.dense)])
+        self._rows = initial_rows
+        self._variables = {}
+        self.placeholders = []
+
+    def _raw_dense(self):
+        return self.dense_values
+
+    def _weight(self):
+        return self.weights
+
+    def _segment(self, table, kind, dim):
+        start = 0 if kind == EMBEDDING else table.dim
+        variable = tf1.get_variable(f"in_graph_{kind}", initializer=self._rows[:, start : start + dim])
+        present = tf.cast(tf.not_equal(self.bag, 0), tf.float32)[..., None]
+        pooled = tf.math.divide_no_nan(
+            tf.reduce_sum(tf.gather(variable, self.bag) * present, 1, keepdims=True),
+            tf.reduce_sum(present, 1, keepdims=True),
+        )
+        return tf.concat([tf.gather(variable, self.positions), pooled], 1)
+
+
+def _ours(data, model_dir):
+    reader = BatchReader(data, BATCH_SIZE, seed=SEED)
+    config = RunConfig(
+        tf_random_seed=SEED,
+        threads=1,
+        prefetch_batches=0,
+        save_checkpoints_steps=0,
+        embedding=EmbeddingConfig(
+            learning_rate=LEARNING_RATE, initial_accumulator=ACCUMULATOR, init_stddev=STDDEV, sync_steps=1
+        ),
+    )
+    recorder = Recorder()
+    Estimator(deepfm.model_fn, model_dir, PARAMS, config).train(lambda: reader, hooks=[recorder], max_steps=STEPS)
+    return recorder
+
+
+def _in_graph(data, dense_variables):
+    reader = BatchReader(data, BATCH_SIZE, seed=SEED)
+    batches = [batch for batch, _ in zip(reader, range(STEPS), strict=False)]
+    keys = [np.concatenate([b.keys["dim4"].ravel(), b.bags["tags"].values]) for b in batches]
+    vocabulary = np.concatenate([[0], np.setdiff1d(np.concatenate(keys), [0])])  # not sorted: row 0 is the key 0
+    place = {key: index for index, key in enumerate(vocabulary.tolist())}
+    rows = Table(TableConfig("dim4", (4, 1), (STDDEV * 3**0.5, 0.0), "adagrad", ACCUMULATOR, SEED)).initial_rows(vocabulary)
+    with tf.Graph().as_default():
+        features = InGraphFeatures(reader.spec, reader.statistics, rows[:, :5])
+        train_op = lambda loss, _: tf1.train.AdagradOptimizer(  # noqa: E731
+            LEARNING_RATE, initial_accumulator_value=ACCUMULATOR
+        ).minimize(loss)
+        params = ModelParams(train_op, hidden_units=PARAMS.hidden_units)
+        spec = deepfm.model_fn(features, features.labels, ModeKeys.TRAIN, params)
+        losses = []
+        with tf1.Session(config=distributed.session_config(1)) as session:
+            session.run(tf1.global_variables_initializer())
+            for variable in tf1.trainable_variables():
+                if variable.op.name in dense_variables:
+                    variable.load(dense_variables[variable.op.name], session)
+            for batch in batches:
+                feed = {
+                    features.positions: np.vectorize(place.get)(batch.keys["dim4"]),
+                    features.bag: _padded(batch.bags["tags"], place),
+                    features.dense_values: batch.dense,
+                    features.labels: batch.labels,
+                    features.weights: batch.weights,
+                }
+                losses.append(session.run([spec.loss, spec.train_op], feed)[0])
+    return losses
+
+
+def _padded(bag, place):
+    """-> int32[B, longest], the positions of each row's keys, padded with 0."""
+    lists = [[place[key] for key in bag.values[a:b].tolist()] for a, b in zip(bag.splits, bag.splits[1:], strict=False)]
+    longest = max(1, *map(len, lists))
+    return np.array([row + [0] * (longest - len(row)) for row in lists], np.int32)
+
+
+def test_200_losses_equal_those_with_variables_in_the_graph(tmp_path):
+    distributed.init()
+    data = small.make(tmp_path, rows=2000)
+    ours = _ours(data, tmp_path / "model")
+    expected = _in_graph(data, ours.initial)
+    assert len(ours.losses) == len(expected) == STEPS
+    np.testing.assert_allclose(ours.losses, expected, atol=1e-5, rtol=0)
+    assert np.mean(expected[-60:]) < np.mean(expected[:60]) - 0.01  # it learns, so the updates took part

@@ -1,0 +1,71 @@
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctr_trainer.features import hashing
+
+
+def fingerprint(text):
+    """Fingerprint64 by another road: TensorFlow's hash bucket op takes the same function modulo the buckets."""
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        return session.run(tf.strings.to_hash_bucket_fast([text], 2**62))[0]
+
+
+def test_a_key_is_the_fingerprint_of_slot_and_value():
+    key = hashing.keys("C1", pa.array(["68fd1e64"]))[0]
+    assert int(np.uint64(key.view(np.uint64)) % 2**62) == fingerprint(b"C1\x1f68fd1e64")
+
+
+def test_keys_of_all_time_do_not_change():
+    # Saved models and data sets hold these numbers.
+    assert hashing.keys("a", pa.array(["b", ""])).tolist() == [-609077389624536054, 7944271733962358688]
+
+
+def test_a_missing_value_hashes_as_the_empty_string():
+    keys = hashing.keys("a", pa.array([None, "", "x"]))
+    assert keys[0] == keys[1] != keys[2]
+    assert hashing.keys("a", pa.nulls(2, pa.string())).tolist() == [keys[0]] * 2
+
+
+def test_integers_hash_as_their_digits():
+    numbers = hashing.keys("a", pa.array([12, -3, None]))
+    assert numbers.tolist() == hashing.keys("a", pa.array(["12", "-3", None])).tolist()
+
+
+def test_the_slot_sets_equal_values_apart():
+    assert hashing.keys("a", pa.array(["x"])) != hashing.keys("b", pa.array(["x"]))
+
+
+def test_chunked_dictionary_and_binary_columns_hash_alike():
+    plain = hashing.keys("a", pa.array(["x", "y", None, "x"]))
+    chunked = pa.chunked_array([["x", "y"], [None, "x"]])
+    for values in (chunked, chunked.dictionary_encode(), chunked.cast(pa.binary())):
+        assert hashing.keys("a", values).tolist() == plain.tolist()
+    assert hashing.keys("a", pa.array([], pa.string())).shape == (0,)
+
+
+def test_key_0_is_kept_for_no_value(monkeypatch):
+    monkeypatch.setattr(tf, "fingerprint", lambda data, method: tf.zeros([tf.size(data), 8], tf.uint8))
+    hashing._hasher.cache_clear()
+    try:
+        assert hashing.keys("a", pa.array(["x"])).tolist() == [1]
+    finally:
+        hashing._hasher.cache_clear()
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=8), st.sampled_from(["C1", "f\u00fcr"]))
+def test_an_exported_graph_computes_the_same_keys(values, slot):
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tensor = tf.constant([[v.encode() for v in values]])
+        graph = session.run(hashing.graph_keys(slot, tensor))
+    assert graph.shape == (1, len(values))
+    assert graph[0].tolist() == hashing.keys(slot, pa.array(values)).tolist()
+
+
+def test_keys_are_pure_within_a_graph_and_with_eager_execution():
+    eager = hashing.keys("a", pa.array(["x"]))
+    with tf.Graph().as_default() as graph:
+        assert hashing.keys("a", pa.array(["x"])) == eager
+        assert not graph.get_operations()

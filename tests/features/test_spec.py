@@ -1,0 +1,115 @@
+import dataclasses
+import pathlib
+
+import pytest
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.features.spec import FeatureSpec
+
+CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs" / "features"
+SPEC = """
+name = "shop"
+ids = ["row"]
+[label]
+column = "clicked"
+[defaults]
+dim = 4
+transform = "log1p"
+[[dense]]
+columns = ["price1..price3"]
+[[sparse]]
+columns = ["user", "item"]
+[[sparse]]
+name = "history"
+column = "seen"
+slot = "item"
+combiner = "mean"
+separator = " "
+max_length = 5
+[[sparse]]
+name = "country"
+dim = 2
+"""
+
+
+def load(tmp_path, text):
+    path = tmp_path / "shop.toml"
+    path.write_text(text)
+    return FeatureSpec.load(path)
+
+
+def test_compact_forms_write_out_to_one_feature_a_column(tmp_path):
+    spec = load(tmp_path, SPEC)
+    assert [(f.name, f.column, f.transform) for f in spec.dense] == [
+        ("price1", "price1", "log1p"),
+        ("price2", "price2", "log1p"),
+        ("price3", "price3", "log1p"),
+    ]
+    assert [(f.name, f.column, f.slot, f.dim, f.combiner) for f in spec.sparse] == [
+        ("user", "user", "user", 4, None),
+        ("item", "item", "item", 4, None),
+        ("history", "seen", "item", 4, "mean"),
+        ("country", "country", "country", 2, None),
+    ]
+
+
+def test_tables_group_features_by_dim_in_the_specs_order(tmp_path):
+    wide, narrow = load(tmp_path, SPEC).tables
+    assert (wide.name, wide.dim, narrow.name, narrow.dim) == ("dim4", 4, "dim2", 2)
+    assert [f.name for f in wide.single] == ["user", "item"]
+    assert [f.name for f in wide.bags] == ["history"]
+    assert [f.name for f in narrow.single] == ["country"]
+
+
+def test_with_dim_replaces_every_dim(tmp_path):
+    spec = load(tmp_path, SPEC).with_dim(8)
+    assert [(t.name, len(t.single)) for t in spec.tables] == [("dim8", 3)]
+
+
+@pytest.mark.parametrize("name", ["criteo", "movielens", "adult", "demo"])
+def test_shipped_specs_survive_a_round_trip_as_a_dict(name):
+    spec = FeatureSpec.load(CONFIGS / f"{name}.toml")
+    assert spec.name == name
+    assert FeatureSpec.from_dict(spec.to_dict()) == spec
+
+
+def test_a_spec_is_frozen(tmp_path):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        load(tmp_path, SPEC).name = "other"
+
+
+@pytest.mark.parametrize(
+    "old, new, parts",
+    [
+        ("max_length = 5", "max_len = 5", ["shop.toml", "history", "'max_len'", "max_length"]),
+        ("dim = 2", 'dim = "2"', ["shop.toml", "country", "'dim'", "a whole number"]),
+        ("dim = 2", "dim = true", ["country", "True"]),
+        ("dim = 2", "dim = 0", ["country", "at least 1"]),
+        ("max_length = 5", "max_length = -1", ["history", "-1"]),
+        ('combiner = "mean"', 'combiner = "max"', ["history", "'max'", "sum, mean"]),
+        ('transform = "log1p"', 'transform = "log"', ["'log'", "none, log1p, standardize, minmax"]),
+        ('name = "country"', 'name = "user"', ["shop.toml", "'user'", "twice"]),
+        ('name = "country"', 'name = "label"', ["'label'", "twice"]),
+        ('name = "country"', 'name = "country"\nslot = "item"', ["'item'", "country", "(dim 2)", "(dim 4)"]),
+        ('column = "clicked"', 'column = "clicked"\npositive = "1"\nthreshold = 1', ["positive", "threshold"]),
+        ('column = "clicked"', "threshold = 4", ["[label]", "'column'"]),
+        ("price1..price3", "price3..price1", ["price3..price1"]),
+        ("dim = 4\n", "", ["'dim'", "[defaults]"]),
+        ('ids = ["row"]', "ids = [1]", ["'ids'"]),
+        ('name = "shop"', "name = shop", ["shop.toml", "not TOML"]),
+        ('name = "shop"', "", ["shop.toml", "'name'"]),
+        ("[label]", "[csv]\nheader = false\n[label]", ["[csv]", "columns"]),
+        ("[label]", '[csv]\ndelimiter = "::"\n[label]', ["[csv]", "'::'"]),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_file_feature_and_key(tmp_path, old, new, parts):
+    assert old in SPEC
+    with pytest.raises(UserError) as error:
+        load(tmp_path, SPEC.replace(old, new, 1))
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match="nowhere.toml"):
+        FeatureSpec.load(tmp_path / "nowhere.toml")

@@ -1,0 +1,57 @@
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.features.spec import DenseFeature, FeatureSpec, Label
+from ctr_trainer.features.transforms import dense_transform
+
+STATISTICS = {"x": dict(mean=2.0, std=4.0, min=-1.0, max=9.0)}
+
+
+def transformed(values, transform, default=0.0, statistics=STATISTICS):
+    spec = FeatureSpec("s", Label("y"), (DenseFeature("x", "x", transform, default),), ())
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        dense = tf.constant(np.reshape(values, [-1, 1]), tf.float32)
+        return session.run(dense_transform(dense, spec, statistics))[:, 0]
+
+
+def test_none_only_fills():
+    assert transformed([1.5, math.nan], "none", default=7).tolist() == [1.5, 7]
+
+
+def test_log1p_keeps_the_sign():
+    np.testing.assert_allclose(transformed([math.e - 1, 1 - math.e, 0], "log1p"), [1, -1, 0], rtol=1e-6)
+
+
+def test_a_missing_value_is_filled_before_the_transform():
+    np.testing.assert_allclose(transformed([math.nan], "log1p", default=math.e - 1), [1], rtol=1e-6)
+    assert transformed([math.nan], "standardize", default=6).tolist() == [1]
+
+
+def test_standardize_and_minmax_by_hand():
+    assert transformed([2, 6, -2], "standardize").tolist() == [0, 1, -1]
+    np.testing.assert_allclose(transformed([-1, 9, 4, 19], "minmax"), [0, 1, 0.5, 2], rtol=1e-6)
+
+
+@pytest.mark.parametrize("transform", ["standardize", "minmax"])
+def test_a_constant_feature_becomes_zero(transform):
+    constant = {"x": dict(mean=3.0, std=0.0, min=3.0, max=3.0)}
+    assert transformed([3, 5], transform, statistics=constant).tolist() == [0, 0]
+
+
+def test_each_column_has_its_own_transform():
+    features = (DenseFeature("a", "a", "log1p"), DenseFeature("b", "b", "standardize"), DenseFeature("c", "c"))
+    spec = FeatureSpec("s", Label("y"), features, ())
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        dense = tf.constant([[math.e - 1, 10, -5], [0, math.nan, math.nan]], tf.float32)
+        out = session.run(dense_transform(dense, spec, {"b": dict(mean=4.0, std=2.0, min=0.0, max=9.0)}))
+    np.testing.assert_allclose(out, [[1, 3, -5], [0, -2, 0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("statistics", [None, {}, {"other": STATISTICS["x"]}])
+def test_missing_statistics_are_refused(statistics):
+    with pytest.raises(UserError, match="'x'.*standardize"):
+        transformed([1], "standardize", statistics=statistics)

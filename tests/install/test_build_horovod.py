@@ -1,0 +1,182 @@
+import subprocess
+import sys
+
+import pytest
+
+from ctr_trainer import build_horovod
+from ctr_trainer.errors import UserError
+
+CMAKE_LISTS = """\
+# TF SOURCES
+list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/mpi_ops.cc")
+list(APPEND TF_SOURCES "${PROJECT_SOURCE_DIR}/horovod/tensorflow/xla_mpi_ops.cc")
+# Create library
+"""
+
+
+@pytest.fixture
+def cmake_lists(tmp_path):
+    path = tmp_path / "CMakeLists.txt"
+    path.write_text(CMAKE_LISTS)
+    return path
+
+
+def test_the_patch_takes_out_the_one_line_and_no_other(cmake_lists):
+    build_horovod.drop_unused_source(cmake_lists)
+    lines = CMAKE_LISTS.splitlines(keepends=True)
+    assert cmake_lists.read_text() == lines[0] + lines[1] + lines[3]
+
+
+@pytest.mark.parametrize("times", [0, 2])
+def test_the_patch_refuses_other_sources_and_leaves_them(cmake_lists, times):
+    lines = CMAKE_LISTS.splitlines(keepends=True)
+    text = "".join(lines[:2] + lines[2:3] * times + lines[3:])
+    cmake_lists.write_text(text)
+    with pytest.raises(UserError, match=rf"CMakeLists.txt: expected xla_mpi_ops.cc on exactly one line.* on {times};"):
+        build_horovod.drop_unused_source(cmake_lists)
+    assert cmake_lists.read_text() == text
+
+
+def test_the_cache_is_the_users_and_names_all_that_a_wheel_depends_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    keys = {
+        build_horovod.cache_directory("tensorflow-cpu", "2.21.0", ""),
+        build_horovod.cache_directory("tensorflow-cpu", "2.20.0", ""),
+        build_horovod.cache_directory("tensorflow", "2.21.0", ""),
+        build_horovod.cache_directory("tensorflow", "2.21.0", "NCCL"),
+    }
+    assert len(keys) == 4
+    for key in keys:
+        assert key.parent == tmp_path / "ctr_trainer" / "wheels"
+        assert key.name.startswith(f"horovod-0.28.1_{sys.implementation.cache_tag}")
+
+
+def test_without_xdg_cache_home_the_cache_is_in_the_home_directory(tmp_path, monkeypatch):
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    key = build_horovod.cache_directory("tensorflow-cpu", "2.21.0", "")
+    assert key.parent == tmp_path / ".cache" / "ctr_trainer" / "wheels"
+
+
+def write_cmake(directory, version):
+    path = directory / "cmake"
+    path.write_text(f"#!/bin/sh\necho cmake version {version}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("version, taken", [("3.12.4", False), ("3.13.0", True), ("3.25.1", True), ("4.1.2", True)])
+def test_cmake_of_path_is_taken_from_3_13_on(tmp_path, monkeypatch, version, taken):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    path = write_cmake(tmp_path, version)
+    assert build_horovod._find_cmake() == (str(path) if taken else None)
+
+
+def test_a_failed_compilation_names_its_first_error_and_its_log(tmp_path, monkeypatch):
+    output = ["[ 10%] Building", "mpi_ops.cc:7:1: error: no member named 'x'", *["Traceback"] * 99]
+    fake = tmp_path / "python"
+    fake.write_text("#!/bin/sh\n" + "".join(f'echo "{line}"\n' for line in output) + "exit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fake))
+    log = tmp_path / "build.log"
+    with pytest.raises(UserError, match="compiling Horovod failed with status 1") as caught:
+        build_horovod._compile(["horovod"], None, log)
+    assert "first error: mpi_ops.cc:7:1: error: no member named 'x'" in str(caught.value)
+    assert str(log) in str(caught.value)
+    assert log.read_text().splitlines() == output
+
+
+CHECK_BUILD = """\
+Available Frameworks:
+    [X] TensorFlow
+    [ ] PyTorch
+Available Controllers:
+    [X] Gloo
+Available Tensor Operations:
+    [ ] NCCL
+    [X] Gloo"""
+
+
+@pytest.mark.parametrize(
+    "output, gpu_operations, missing",
+    [
+        (CHECK_BUILD, "", None),
+        (CHECK_BUILD, "NCCL", "NCCL"),
+        (CHECK_BUILD.replace("[X] TensorFlow", "[ ] TensorFlow"), "", "TensorFlow"),
+        (CHECK_BUILD.replace("[X]", "[ ]"), "", "TensorFlow, Gloo"),
+    ],
+)
+def test_an_installed_horovod_without_what_is_needed_is_refused(monkeypatch, output, gpu_operations, missing):
+    monkeypatch.setattr(build_horovod.command, "run", lambda *_, **__: output.splitlines())
+    if missing is None:
+        build_horovod.check_installed(gpu_operations)
+    else:
+        with pytest.raises(UserError, match=f"lacks {missing}; .*horovodrun --check-build says"):
+            build_horovod.check_installed(gpu_operations)
+
+
+class Steps:
+    """Stands in for the slow steps of main() and writes down which were taken."""
+
+    def __init__(self, monkeypatch, tmp_path):
+        self.taken = []
+        self.bad = set()
+        self.directory = tmp_path / "wheels"
+        monkeypatch.setattr(sys, "argv", ["build_horovod"])
+        monkeypatch.delenv("HOROVOD_GPU_OPERATIONS", raising=False)
+        monkeypatch.setattr(build_horovod.signal, "signal", lambda *_: None)
+        monkeypatch.setattr(build_horovod, "find_tensorflow", lambda: ("tensorflow-cpu", "2.21.0"))
+        monkeypatch.setattr(build_horovod, "cache_directory", lambda *_: self.directory)
+        monkeypatch.setattr(build_horovod, "check_tools", lambda: None)
+        monkeypatch.setattr(build_horovod, "build_wheel", self.build)
+        monkeypatch.setattr(build_horovod, "install", self.install)
+        monkeypatch.setattr(build_horovod, "check_installed", self.check)
+
+    def add_wheel(self, content):
+        self.directory.mkdir(exist_ok=True)
+        path = self.directory / "horovod-0.28.1-any.whl"
+        path.write_text(content)
+        return path
+
+    def build(self, destination, gpu_operations):
+        self.taken.append("build")
+        return self.add_wheel("built")
+
+    def install(self, wheel):
+        self.installed = wheel.read_text()
+        self.taken.append(f"install {self.installed}")
+
+    def check(self, gpu_operations):
+        if self.installed in self.bad:
+            raise UserError("the installed Horovod lacks TensorFlow")
+
+
+@pytest.fixture
+def steps(monkeypatch, tmp_path):
+    return Steps(monkeypatch, tmp_path)
+
+
+def test_the_first_installation_builds_and_the_second_does_not(steps):
+    assert build_horovod.main() == 0
+    assert build_horovod.main() == 0
+    assert steps.taken == ["build", "install built", "install built"]
+
+
+def test_a_cached_wheel_that_does_not_work_is_built_again(steps):
+    steps.add_wheel("stale")
+    steps.bad.add("stale")
+    assert build_horovod.main() == 0
+    assert steps.taken == ["install stale", "build", "install built"]
+
+
+def test_a_build_that_does_not_work_is_an_error(steps, capsys):
+    steps.bad.add("built")
+    assert build_horovod.main() == 1
+    assert "lacks TensorFlow" in capsys.readouterr().err
+
+
+def test_it_imports_nothing_that_has_to_be_installed(tmp_path):
+    # -S: without site-packages; -P is not in Python 3.10, so the package is found by a path of its own.
+    package = build_horovod.__file__.removesuffix("/ctr_trainer/build_horovod.py")
+    code = f"import sys; sys.path.insert(0, {package!r}); import ctr_trainer.build_horovod"
+    subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=tmp_path, check=True, timeout=60)

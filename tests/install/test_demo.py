@@ -1,0 +1,173 @@
+"""scripts/demo.py in a copy of the checkout whose package and run.sh are small stand-ins."""
+
+import json
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# Writes down how it was called, and does what the demo relies on, with numbers that can be told apart.
+FAKE_TRAINER = """\
+import json, os, pathlib, sys
+
+command, flags = sys.argv[1], dict(a[2:].split("=", 1) for a in sys.argv[2:])
+with open("calls", "a") as file:
+    print(command, *sys.argv[2:], file=file)
+if pathlib.Path("fail").exists() and pathlib.Path("fail").read_text() == command:
+    sys.exit(5)
+if command == "convert":
+    for part in ("train", "test"):
+        os.makedirs(f"{flags['output']}/{part}")
+        with open(f"{flags['output']}/{part}/_dataset.json", "w") as file:
+            json.dump({"extra": {"oracle_auc": 0.8}}, file)
+elif command == "train":
+    os.makedirs("demo/model")
+    with open("demo/model/train_summary.json", "w") as file:
+        json.dump(dict(workers=3, steps=10, examples=2000, seconds=4.0, examples_per_sec=500.0), file)
+elif command == "evaluate":
+    print("a line of the log")
+    print(json.dumps(dict(global_step=10, examples=100, auc=0.75, logloss=0.5)))
+elif command == "export":
+    print(json.dumps(dict(export_dir=flags["export_dir"])))
+"""
+
+
+class Demo:
+    def __init__(self, directory):
+        self.directory = directory
+        for name in ("scripts/demo.py", *(f"ctr_trainer/{module}.py" for module in ("__init__", "errors", "command"))):
+            (directory / name).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, directory / name)
+        (directory / "ctr_trainer" / "__main__.py").write_text(FAKE_TRAINER)
+        (directory / "configs").mkdir()
+        self.flagfile = directory / "configs" / "demo.flags"
+        self.flagfile.write_text("# the demo\n--model_dir=demo/model\n--train_data=demo/data/train\n")
+        # The program beside horovodrun's place: demo.py looks for it with the scripts of its own Python.
+        scripts = directory / "bin"
+        scripts.mkdir()
+        horovodrun = scripts / "horovodrun"
+        horovodrun.write_text(f'#!/bin/sh\necho "horovodrun $*" >>calls\nexec {sys.executable} -m ctr_trainer train\n')
+        horovodrun.chmod(0o755)
+
+    def run(self, **variables):
+        """-> (the finished process, how the commands were called)."""
+        calls = self.directory / "calls"
+        calls.write_text("")
+        code = "import sys, sysconfig, runpy; get = sysconfig.get_path\n"
+        code += "sysconfig.get_path = lambda name, *rest: sys.argv[1] if name == 'scripts' else get(name, *rest)\n"
+        code += "runpy.run_path('scripts/demo.py', run_name='__main__')"
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(self.directory / "bin")],
+            env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(self.directory), **variables},
+            cwd=self.directory,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        return done, calls.read_text().splitlines()
+
+
+@pytest.fixture
+def demo(tmp_path):
+    return Demo(tmp_path)
+
+
+def test_the_last_line_is_what_the_commands_reported(demo):
+    done, calls = demo.run()
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert 0 < result.pop("seconds") < 120
+    assert result == {
+        "workers": 3,
+        "steps": 10,
+        "examples": 2000,
+        "examples_per_sec": 500.0,
+        "auc": 0.75,
+        "logloss": 0.5,
+        "oracle_auc": 0.8,
+        "model_dir": "demo/model",
+        "export_dir": "demo/export",
+    }
+    assert calls == [
+        "convert --format=synthetic --output=demo/data",
+        "horovodrun -np 2 ./run.sh --flagfile=configs/demo.flags",
+        "train",
+        "evaluate --flagfile=configs/demo.flags",
+        "export --flagfile=configs/demo.flags --export_dir=demo/export",
+    ]
+    assert "a line of the log" in done.stdout
+
+
+def test_a_second_run_keeps_the_data_and_trains_afresh(demo):
+    demo.run()
+    (demo.directory / "demo" / "export").mkdir()
+    left = demo.directory / "demo" / "model" / "of-the-first-run"
+    left.touch()
+    done, calls = demo.run()
+    assert done.returncode == 0, done.stderr
+    assert not [call for call in calls if call.startswith("convert")]
+    assert not left.exists() and not (demo.directory / "demo" / "export").exists()
+    assert "keeping the data set" in done.stdout and "removing demo/model, the model of an earlier run" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "command, what",
+    [
+        ("convert", "generating the data set"),
+        ("train", "training"),
+        ("evaluate", "evaluating"),
+        ("export", "exporting"),
+    ],
+)
+def test_a_failed_step_is_named_and_the_next_run_goes_on(demo, command, what):
+    (demo.directory / "fail").write_text(command)
+    done, _ = demo.run()
+    assert done.returncode == 1
+    assert f"demo: {what} failed with status 5" in done.stderr
+    (demo.directory / "fail").unlink()
+    assert demo.run()[0].returncode == 0
+
+
+def test_a_data_set_that_was_left_half_made_is_made_again(demo):
+    demo.run()
+    data = demo.directory / "demo" / "data"
+    (data / "test" / "_dataset.json").unlink()
+    (data / "train" / "left").touch()
+    done, calls = demo.run()
+    assert done.returncode == 0, done.stderr
+    assert calls[0].startswith("convert")
+    assert not (data / "train" / "left").exists()
+
+
+def test_a_model_outside_of_the_demo_is_never_removed(demo, tmp_path_factory):
+    model = tmp_path_factory.mktemp("somebodys") / "model"
+    model.mkdir()
+    demo.flagfile.write_text(f"--model_dir={model}\n")
+    done, calls = demo.run()
+    assert done.returncode == 1
+    assert str(model) in done.stderr and "move it away" in done.stderr
+    assert model.exists() and not [call for call in calls if call.startswith("horovodrun")]
+
+
+def test_workers_is_how_many_train(demo):
+    assert "horovodrun -np 5 ./run.sh --flagfile=configs/demo.flags" in demo.run(WORKERS="5")[1]
+
+
+@pytest.mark.parametrize("workers", ["0", "two", "-1"])
+def test_workers_that_are_no_number_are_refused_before_anything_runs(demo, workers):
+    done, calls = demo.run(WORKERS=workers)
+    assert done.returncode == 1
+    assert f"WORKERS={workers}: expected a whole number" in done.stderr
+    assert calls == []
+
+
+def test_a_last_line_that_is_no_json_is_named(demo):
+    main = demo.directory / "ctr_trainer" / "__main__.py"
+    main.write_text(main.read_text().replace("print(json.dumps(dict(global_step", "print(repr(dict(global_step"))
+    done, _ = demo.run()
+    assert done.returncode == 1
+    assert "demo: evaluating: expected a JSON object as the last line, got" in done.stderr

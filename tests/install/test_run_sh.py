@@ -1,0 +1,129 @@
+"""run.sh, with a fake Python beside it that prints what it was given."""
+
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SHOWN = [
+    "CTR_TRAINER_THREADS",
+    "OMP_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "TF_CPP_MIN_LOG_LEVEL",
+    "PYTHONUNBUFFERED",
+    "HOROVOD_STALL_CHECK_TIME_SECONDS",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+    "PYTHONPATH",
+]
+
+
+def write_program(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def fake_python(name):
+    """-> a script that prints its name, each argument, its directory and the variables above, a line each."""
+    variables = "\n".join(f'echo "{variable}=${variable}"' for variable in SHOWN)
+    return f'echo "python={name}"\nfor a in "$@"; do echo "argument=$a"; done\necho "directory=$PWD"\n{variables}'
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """A copy of run.sh with a .venv whose python is fake, on a machine of 8 cores."""
+    directory = tmp_path / "a checkout"
+    directory.mkdir()
+    shutil.copy(ROOT / "run.sh", directory)
+    write_program(directory / ".venv" / "bin" / "python", fake_python("venv"))
+    write_program(tmp_path / "bin" / "nproc", "echo 8")
+    # Without it a container's CPU quota would show through.
+    text = (directory / "run.sh").read_text()
+    assert "/sys/fs/cgroup/cpu.max" in text
+    (directory / "run.sh").write_text(text.replace("/sys/fs/cgroup/cpu.max", f'"{tmp_path}/cpu.max"'))
+    return directory
+
+
+def run(checkout, *arguments, cwd=None, **variables):
+    """-> (list of arguments, dict of the other lines)."""
+    path = f"{checkout.parent / 'bin'}:{os.environ['PATH']}"
+    env = {"PATH": path, "HOME": str(checkout), **variables}
+    done = subprocess.run(
+        [checkout / "run.sh", *arguments], env=env, cwd=cwd, capture_output=True, text=True, timeout=60, check=True
+    )
+    lines = [line.split("=", 1) for line in done.stdout.splitlines()]
+    return [value for name, value in lines if name == "argument"], dict(lines)
+
+
+def test_one_worker_takes_all_cores_and_logs_no_warnings_of_tensorflow(checkout):
+    _, shown = run(checkout, "--max_steps=1")
+    assert [shown[name] for name in SHOWN[:5]] == ["8", "8", "8", "2", "1"]
+
+
+def test_workers_of_one_machine_share_its_cores(checkout):
+    _, shown = run(checkout, "--max_steps=1", HOROVOD_LOCAL_SIZE="3")
+    assert [shown[name] for name in SHOWN[:3]] == ["2", "2", "2"]
+
+
+def test_more_workers_than_cores_have_one_thread_each(checkout):
+    _, shown = run(checkout, "--max_steps=1", HOROVOD_LOCAL_SIZE="9")
+    assert shown["CTR_TRAINER_THREADS"] == "1"
+
+
+@pytest.mark.parametrize(
+    "quota, threads",
+    [("300000 100000", "3"), ("max 100000", "8"), ("50000 100000", "1"), ("1600000 100000", "8")],
+)
+def test_cores_are_no_more_than_the_cpu_quota(checkout, quota, threads):
+    (checkout.parent / "cpu.max").write_text(quota + "\n")
+    _, shown = run(checkout, "--max_steps=1")
+    assert shown["CTR_TRAINER_THREADS"] == threads
+
+
+def test_a_stalled_collective_ends_the_job(checkout):
+    _, shown = run(checkout, "--max_steps=1")
+    check, shutdown = (float(shown[name]) for name in SHOWN[5:7])
+    assert 0 < check < shutdown <= 3600
+
+
+def test_what_the_caller_set_stays(checkout):
+    own = {name: str(number) for number, name in enumerate(SHOWN[:7], start=11)}
+    _, shown = run(checkout, "--max_steps=1", HOROVOD_LOCAL_SIZE="2", **own)
+    assert {name: shown[name] for name in own} == own
+
+
+def test_arguments_are_passed_on_unchanged(checkout):
+    arguments, _ = run(checkout, "--flagfile=x.flags", "--model_dir=with a space", "--glob=*", "")
+    assert arguments == ["-m", "ctr_trainer", "train", "--flagfile=x.flags", "--model_dir=with a space", "--glob=*", ""]
+
+
+def test_without_arguments_it_trains_the_demo_from_any_directory(checkout, tmp_path):
+    arguments, shown = run(checkout, cwd=tmp_path)
+    assert arguments == ["-m", "ctr_trainer", "train", "--flagfile=configs/demo.flags"]
+    assert shown["directory"] == str(checkout)
+
+
+def test_with_arguments_paths_are_relative_to_the_caller(checkout, tmp_path):
+    _, shown = run(checkout, "--flagfile=x.flags", cwd=tmp_path)
+    assert shown["directory"] == str(tmp_path)
+
+
+def test_the_package_beside_it_is_found_and_the_callers_path_stays(checkout):
+    _, shown = run(checkout, "--max_steps=1", PYTHONPATH="/elsewhere")
+    assert shown["PYTHONPATH"] == f"{checkout}:/elsewhere"
+
+
+def test_without_a_venv_it_takes_python3_of_path(checkout):
+    shutil.rmtree(checkout / ".venv")
+    write_program(checkout.parent / "bin" / "python3", fake_python("path"))
+    _, shown = run(checkout, "--max_steps=1")
+    assert shown["python"] == "path"
+
+
+def test_its_status_is_that_of_the_training(checkout):
+    write_program(checkout / ".venv" / "bin" / "python", "exit 7")
+    done = subprocess.run([checkout / "run.sh", "--max_steps=1"], timeout=60)
+    assert done.returncode == 7

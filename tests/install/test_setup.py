@@ -1,0 +1,55 @@
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+import ctr_trainer
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def metadata(tmp_path_factory):
+    """-> dict by file name of the text of what setuptools makes of setup.py."""
+    base = tmp_path_factory.mktemp("egg_info")
+    ask = [sys.executable, "setup.py", "--quiet"]
+    subprocess.run([*ask, "egg_info", "--egg-base", base], cwd=ROOT, check=True, timeout=120, capture_output=True)
+    info = base / "ctr_trainer.egg-info"
+    return {name: (info / name).read_text() for name in ("PKG-INFO", "requires.txt", "entry_points.txt")}
+
+
+def extras(metadata):
+    """-> dict by extra ("" for what is always needed) of requirement lines."""
+    sections, section = {"": []}, ""
+    for line in metadata["requires.txt"].splitlines():
+        if line.startswith("["):
+            section = line[1:-1]
+            sections[section] = []
+        elif line:
+            sections[section].append(line)
+    return sections
+
+
+def test_the_version_is_the_packages(metadata):
+    lines = metadata["PKG-INFO"].splitlines()
+    assert "Name: ctr_trainer" in [line.replace("-", "_") for line in lines]
+    assert f"Version: {ctr_trainer.__version__}" in lines
+    assert "Requires-Python: >=3.10" in lines
+
+
+def test_tensorflow_comes_by_an_extra_only(metadata):
+    requirements = extras(metadata)
+    assert "pyarrow" in requirements[""]
+    assert not [line for line in requirements[""] if "tensorflow" in line or "horovod" in line]
+    assert requirements["cpu"][0].startswith("tensorflow-cpu")
+    assert requirements["gpu"][0].startswith("tensorflow[and-cuda]")
+    assert {"pytest", "pytest-timeout", "ruff"} <= set(requirements["dev"])
+
+
+def test_tomli_is_for_pythons_without_tomllib(metadata):
+    assert extras(metadata)[':python_version < "3.11"'] == ["tomli"]
+
+
+def test_the_command_is_the_command_line(metadata):
+    assert "ctr_trainer = ctr_trainer.cli:main" in metadata["entry_points.txt"].replace("=", " = ").replace("  ", " ")

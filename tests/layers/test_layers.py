@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer.layers.fm import fm
+from ctr_trainer.layers.linear import linear
+from ctr_trainer.layers.mlp import mlp
+
+tf1 = tf.compat.v1
+
+
+def _run(tensor):
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        return session.run(tensor)
+
+
+def test_fm_is_the_sum_of_the_dot_products_of_all_pairs():
+    with tf.Graph().as_default():
+        # <(1,2),(3,4)> + <(1,2),(5,6)> + <(3,4),(5,6)> = 11 + 17 + 39
+        result = _run(fm(tf.constant([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]])))
+    np.testing.assert_allclose(result, [[67.0]])
+
+
+def test_mlp_has_a_layer_for_each_width_and_none_is_the_identity():
+    with tf.Graph().as_default():
+        assert mlp(tf.zeros([5, 3]), (8, 4)).shape == (5, 4)
+        assert [v.shape.as_list() for v in tf1.trainable_variables()] == [[3, 8], [8], [8, 4], [4]]
+        inputs = tf.ones([5, 3])
+        assert mlp(inputs, (), name="empty") is inputs
+
+
+def test_dropout_acts_only_while_training():
+    with tf.Graph().as_default():
+        tf1.set_random_seed(1)
+        with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
+            inputs = tf.ones([50, 40])
+            dropped = mlp(inputs, (40,), dropout=0.5, training=True)
+            kept = mlp(inputs, (40,), dropout=0.5, training=False)
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            dropped, kept = session.run([dropped, kept])
+    assert np.count_nonzero(dropped) < 0.7 * np.count_nonzero(kept)
+
+
+@pytest.mark.parametrize("with_dense", [True, False])
+def test_linear_sums_a_weight_a_feature(with_dense):
+    with tf.Graph().as_default():
+        features = {"linear": tf.constant([[[1.0], [2.0]], [[0.5], [0.25]]])}
+        if with_dense:
+            features["dense"] = tf.zeros([2, 3])
+        np.testing.assert_allclose(_run(linear(features)), [[3.0], [0.75]])

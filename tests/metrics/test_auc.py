@@ -1,0 +1,43 @@
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from ctr_trainer.metrics.auc import AUC
+
+
+def _auc(logits, labels, weights=None):
+    metric = AUC()
+    logits, labels = np.float32(logits), np.float32(labels)
+    metric.update(logits, labels, np.ones_like(logits) if weights is None else np.float32(weights))
+    return metric
+
+
+def test_counts_pairs_in_the_right_order_and_ties_as_half():
+    # pairs (positive, negative): (2, 1) right, (2, 2) tie, (0, 1) wrong, (0, 2) wrong -> 1.5 of 4
+    assert _auc([2, 0, 1, 2], [1, 1, 0, 0]).result() == pytest.approx(1.5 / 4)
+
+
+def test_is_undefined_for_one_class():
+    assert np.isnan(_auc([1, 2], [1, 1]).result())
+
+
+def test_ignores_padding():
+    assert _auc([3, 1, 2], [1, 0, 0], [1, 1, 0]).result() == 1.0
+
+
+def test_counts_a_weight_of_two_as_two_examples():
+    twice = _auc([1, 2, 0, 3], [1, 1, 0, 0], [2, 1, 1, 1])
+    assert twice.result() == pytest.approx(_auc([1, 1, 2, 0, 3], [1, 1, 1, 0, 0]).result())
+
+
+def test_is_within_1e_5_of_the_exact_auc_and_merges():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(-2, 1, 200_000).astype(np.float32)
+    labels = (rng.random(200_000) < 1 / (1 + np.exp(-logits))).astype(np.float32)
+    first, second = _auc(logits[:70_000], labels[:70_000]), _auc(logits[70_000:], labels[70_000:])
+    first.state += second.state
+    assert first.result() == pytest.approx(roc_auc_score(labels, logits), abs=1e-5)
+
+
+def test_scores_beyond_the_bins_count_at_their_ends():
+    assert _auc([1e9, -1e9], [1, 0]).result() == 1.0

@@ -1,0 +1,39 @@
+"""Starts real jobs under horovodrun."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+WORKERS = pathlib.Path(__file__).parent / "workers"
+ROOT = pathlib.Path(__file__).parents[2]
+TIMEOUT_SECONDS = 240
+
+
+def environment():
+    """-> the environment of a job: this interpreter first, one thread a worker, quiet."""
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CTR_TRAINER_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def command(workers, *arguments):
+    """-> the command line of a job whose workers run `python arguments...`; without horovodrun for 0 workers."""
+    python = [sys.executable, *map(str, arguments)]
+    return python if not workers else ["horovodrun", "-np", str(workers), "--gloo", *python]
+
+
+def run(workers, *arguments, check=True):
+    """Runs a job to its end. -> `subprocess.CompletedProcess`, its output as text."""
+    done = subprocess.run(
+        command(workers, *arguments), env=environment(), capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+    )
+    if check and done.returncode:
+        raise AssertionError(f"{done.args} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done

@@ -1,0 +1,109 @@
+"""A training job on the small data, which says what it saw: the tests read what it leaves below --out.
+
+At the start each rank writes start-RANK.npz (the global step and the dense variables), at the
+end seen-RANK.json (the ids of the examples it trained on). --evaluate adds metrics.json and predictions-RANK.npz.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding import snapshot
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.models import deepfm
+from ctr_trainer.models.params import ModelParams
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--data")
+parser.add_argument("--model_dir")
+parser.add_argument("--out")
+parser.add_argument("--epochs", type=int, default=1)
+parser.add_argument("--max_steps", type=int)
+parser.add_argument("--step_seconds", type=float, default=0.0)
+parser.add_argument("--fail_at_step", type=int, default=0)
+parser.add_argument("--evaluate", action="store_true")
+flags = parser.parse_args()
+out = pathlib.Path(flags.out)
+out.mkdir(parents=True, exist_ok=True)
+
+distributed.init()
+rank, size = distributed.rank(), distributed.size()
+
+
+class Witness(tf.compat.v1.train.SessionRunHook):
+    """Writes what the run starts from, and keeps the ids it sees."""
+
+    def __init__(self):
+        self.seen, self._steps = [], 0
+
+    def begin(self):
+        self._dense = {v.op.name: v for v in tf.compat.v1.global_variables()}
+
+    def after_create_session(self, session, coord):
+        values = {name.replace("/", "."): value for name, value in session.run(self._dense).items()}
+        np.savez(out / f"start-{rank}.npz", **values)
+        (out / f"pid-{rank}").write_text(str(os.getpid()))
+
+    def after_run(self, run_context, run_values):
+        self._steps += 1
+        time.sleep(flags.step_seconds)
+        if self._steps == flags.fail_at_step and rank == 1:
+            raise RuntimeError("failing on purpose")
+
+
+def input_fn(position):
+    reader = BatchReader(flags.data, 16, rank, size, epochs=flags.epochs or None, position=position, seed=5)
+    batches = iter(reader)
+
+    class Recording:
+        spec, statistics, batch_size = reader.spec, reader.statistics, reader.batch_size
+        position_after = staticmethod(reader.position_after)
+
+        def __iter__(self):
+            for batch in batches:
+                witness.seen.extend(map(str, batch.ids["row"][: batch.size]))
+                yield batch
+
+    return Recording()
+
+
+params = ModelParams(TrainOp("sgd", 0.1, 0.5), hidden_units=(8,))
+config = RunConfig(
+    threads=1,
+    prefetch_batches=0,
+    save_checkpoints_steps=10,
+    log_step_count_steps=5,
+    embedding=EmbeddingConfig(optimizer="sgd", learning_rate=0.5, sync_steps=5, strict_sync=True, timeout=30),
+)
+estimator = Estimator(deepfm.model_fn, flags.model_dir, params, config)
+witness = Witness()
+result = estimator.train(input_fn, hooks=[witness], max_steps=flags.max_steps)
+(out / f"seen-{rank}.json").write_text(json.dumps(witness.seen))
+(out / f"result-{rank}.json").write_text(json.dumps(result))
+if flags.evaluate:
+    once = dict(shuffle=False, epochs=1)
+    metrics = estimator.evaluate(lambda: BatchReader(flags.data, 16, rank, size, **once))
+    (out / f"metrics-{rank}.json").write_text(json.dumps(metrics))
+    parts = list(
+        estimator.predict(lambda: BatchReader(flags.data, 16, rank, size, **once), yield_single_examples=False)
+    )
+    np.savez(
+        out / f"predictions-{rank}.npz",
+        row=np.concatenate([np.array([str(r) for r in part["row"]]) for part in parts]),
+        probabilities=np.concatenate([part["probabilities"] for part in parts]),
+        logits=np.concatenate([part["logits"] for part in parts]),
+    )
+checkpoint = estimator.latest_checkpoint()
+if rank == 0:
+    blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
+    keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    order = np.argsort(keys)
+    np.savez(out / "rows.npz", keys=keys[order], rows=rows[order])

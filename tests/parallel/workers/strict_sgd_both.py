@@ -1,0 +1,55 @@
+"""What two workers do in strict_sgd.py, in one process: batches of both, side by side, and the sum of their gradients.
+
+python strict_sgd_both.py DATA OUT STEPS
+"""
+
+import sys
+
+import numpy as np
+
+from ctr_trainer import distributed
+from ctr_trainer.data.batch import Bag, Batch
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding import snapshot
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.models import deepfm
+from ctr_trainer.models.params import ModelParams
+
+data, out, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
+BATCH_SIZE, LEARNING_RATE = 16, 0.5
+
+
+class BothWorkers:
+    """The batches of ranks 0 and 1 of 2, joined."""
+
+    def __init__(self):
+        self._readers = [BatchReader(data, BATCH_SIZE, rank, 2, shuffle=False) for rank in (0, 1)]
+        self.spec, self.statistics = self._readers[0].spec, self._readers[0].statistics
+        self.batch_size = 2 * BATCH_SIZE
+
+    def __iter__(self):
+        for a, b in zip(*self._readers, strict=True):
+            bags = {name: _join_bags(a.bags[name], b.bags[name]) for name in a.bags}
+            keys = {name: np.concatenate([a.keys[name], b.keys[name]]) for name in a.keys}
+            dense, labels, weights = (
+                np.concatenate([getattr(a, name), getattr(b, name)]) for name in ("dense", "labels", "weights")
+            )
+            yield Batch(a.size + b.size, keys, bags, dense, labels, weights)
+
+
+def _join_bags(a, b):
+    return Bag(np.concatenate([a.values, b.values]), np.concatenate([a.splits, b.splits[1:] + a.splits[-1]]))
+
+
+distributed.init()
+# The mean over twice the examples halves each gradient: twice the rate makes it their sum.
+params = ModelParams(TrainOp("sgd", 0.0, 2 * LEARNING_RATE), hidden_units=(8,))
+config = RunConfig(
+    threads=1, prefetch_batches=0, save_checkpoints_steps=0, embedding=EmbeddingConfig(optimizer="sgd", sync_steps=1)
+)
+estimator = Estimator(deepfm.model_fn, f"{out}/model", params, config)
+estimator.train(BothWorkers, max_steps=steps)
+checkpoint = estimator.latest_checkpoint()
+blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
+np.savez(f"{out}/rows.npz", keys=np.concatenate([k for k, _ in blocks]), rows=np.concatenate([r for _, r in blocks]))

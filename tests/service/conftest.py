@@ -1,0 +1,60 @@
+"""Real services in processes of their own, on a real socket."""
+
+import concurrent.futures
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.client import ServiceClient
+from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.process import LocalService
+
+TIMEOUT = 60.0
+CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "sgd", seed=5)
+
+
+@pytest.fixture(scope="session")
+def data_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("services")
+
+
+@pytest.fixture
+def start(data_dir):
+    """start(n) -> n running services; they end with the test."""
+    services = []
+
+    def start(count=1):
+        with concurrent.futures.ThreadPoolExecutor(count) as threads:
+            services.extend(threads.map(lambda _: LocalService(data_dir, data_dir / "log", TIMEOUT), range(count)))
+        return services[-count:]
+
+    yield start
+    for service in services:
+        service.stop()
+
+
+@pytest.fixture
+def connect():
+    """connect(addresses, ...) -> a ServiceClient that is closed with the test."""
+    clients = []
+
+    def connect(addresses, timeout=TIMEOUT, token=None):
+        clients.append(ServiceClient(addresses, timeout, token))
+        return clients[-1]
+
+    yield connect
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def client(start, connect):
+    """A client of one service with the empty table `t`."""
+    (service,) = start()
+    client = connect([service.address])
+    client.create_table(CONFIG)
+    return client
+
+
+def ones(count):
+    return np.ones((count, CONFIG.width), np.float32)

@@ -1,0 +1,211 @@
+import contextlib
+import dataclasses
+import socket
+import time
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding import index_kernels
+from ctr_trainer.embedding.cache import Cache
+from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.embedding.table import Table
+from ctr_trainer.errors import UserError
+from tests.service.conftest import CONFIG, ones
+from tests.service.proxy import CuttingProxy
+
+pytestmark = pytest.mark.integration
+
+
+def test_one_shard_and_three_and_the_store_in_the_process_give_the_same_rows(start, connect):
+    clients = [connect([service.address for service in start(shards)]) for shards in (1, 3)]
+    rng = np.random.default_rng(0)
+    keys = rng.integers(-(2**62), 2**62, 5000)
+    deltas = rng.standard_normal((5000, CONFIG.width)).astype(np.float32)
+    answers = []
+    for store in (LocalStore(), *clients):
+        store.create_table(CONFIG)
+        store.push("t", keys[:4000], deltas[:4000], "w", 1)
+        answers.append(
+            [
+                store.sync("t", keys[1000:], deltas[1000:], "w", 2),
+                store.pull("t", keys),
+                store.pull("t", np.arange(1, 100)),
+                store.pull("t", np.arange(1, 100), missing="zeros"),
+                store.stats()["tables"]["t"]["rows"],
+                store.pull("t", np.empty(0, np.int64)),
+            ]
+        )
+    for answer in answers[1:]:
+        for got, expected in zip(answer, answers[0], strict=True):
+            np.testing.assert_array_equal(got, expected)
+    rows = [service["tables"]["t"]["rows"] for service in clients[1].stats()["services"].values()]
+    assert sum(rows) == 5000
+    assert min(rows) > 1500
+
+
+def test_a_key_belongs_to_its_hash_modulo_the_shards():
+    keys = np.array([1, -1, 2**40])
+    owner = np.empty(3, np.int32)
+    index_kernels.shard_of(keys, 3, owner)
+    assert owner.tolist() == [int(index_kernels.mix(key % 2**64)) % 3 for key in keys.tolist()]
+
+
+def test_two_workers_in_strict_sync_equal_one_table_with_both_gradients(client, start):
+    workers, alone = [Cache(client, CONFIG, name) for name in "ab"], Table(CONFIG)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        keys = [rng.choice(np.arange(1, 200), 100, replace=False) for _ in workers]
+        gradients = [[rng.standard_normal((100, dim)).astype(np.float32) for dim in CONFIG.dims] for _ in workers]
+        for worker, own, gradient in zip(workers, keys, gradients, strict=True):
+            worker.apply_gradients(worker.find_or_create(own), gradient, 0.1)
+            alone.apply_gradients(alone.find_or_create(own), gradient, 0.1)
+        for worker in workers:
+            worker.push()
+        for worker in workers:
+            worker.refresh()
+    for worker, own in zip(workers, keys, strict=True):
+        slots, expected = worker.find(own), alone.rows[alone.find(own)]
+        np.testing.assert_allclose(worker.rows[slots], expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("way", ["upward", "downward"])
+def test_a_push_whose_connection_breaks_is_applied_once(start, connect, way):
+    (service,) = start()
+    proxy = CuttingProxy(service.address)
+    try:
+        client = connect([proxy.address])
+        client.create_table(CONFIG)
+        keys = np.arange(1, 20_001)  # A push is 400 kB up and little down, a sync as much up and 240 kB down.
+        expected = client.pull("t", keys)
+        places = (1, 100, 1000, 30_000, 100_000, 200_000)
+        for sequence, place in enumerate(places, start=1):
+            expected = expected + 1
+            proxy.cut_after(**{way: place})
+            if way == "upward" and sequence % 2 or place <= 100:
+                client.push("t", keys, ones(20_000), "w", sequence)
+                assert proxy.cuts == sequence
+            else:
+                np.testing.assert_allclose(client.sync("t", keys, ones(20_000), "w", sequence), expected, rtol=1e-5)
+                assert proxy.cuts == sequence
+            np.testing.assert_allclose(client.pull("t", keys), expected, rtol=1e-5)
+        proxy.cut_after(**{way: 50_000})
+        np.testing.assert_allclose(client.pull("t", keys), expected, rtol=1e-5)
+        assert proxy.cuts == len(places) + 1
+    finally:
+        proxy.close()
+
+
+def test_a_service_that_is_gone_is_an_error_that_names_it(start, connect):
+    (service,) = start()
+    client = connect([service.address], timeout=2.0)
+    client.create_table(CONFIG)
+    service.stop()
+    begin = time.monotonic()
+    with pytest.raises(UserError, match=rf"{service.address} did not answer `pull` within 2 s"):
+        client.pull("t", np.array([1]))
+    assert time.monotonic() - begin >= 1.5  # It was asked again, for as long as it was to be.
+
+
+def test_a_service_that_accepts_and_never_answers_is_an_error_too(connect):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(UserError, match=f"{address} did not answer `hello` within 2 s"):
+            connect([address], timeout=2.0)
+
+
+def test_a_restarted_service_is_an_error_that_says_how_to_go_on(start, connect):
+    first, second = start(2)
+    proxies = [CuttingProxy(first.address)]
+    try:
+        port = int(proxies[0].address.split(":")[1])
+        client = connect([proxies[0].address])
+        client.create_table(CONFIG)
+        proxies[0].close()
+        proxies.append(_proxy_on(port, second.address))
+        for call in (
+            lambda: client.pull("t", np.array([1])),
+            lambda: client.push("t", np.array([1]), ones(1), "w", 1),
+            lambda: client.stats(),
+        ):
+            with pytest.raises(UserError, match="was restarted.*Start the same command again"):
+                call()
+        other = connect([second.address])
+        other.create_table(CONFIG)
+        assert other.stats()["tables"]["t"]["rows"] == 0
+    finally:
+        for proxy in proxies:
+            proxy.close()
+
+
+def _proxy_on(port, target):
+    create_server = socket.create_server
+    with contextlib.ExitStack() as stack:
+        stack.callback(setattr, socket, "create_server", create_server)
+        socket.create_server = lambda address: create_server((address[0], port))
+        return CuttingProxy(target)
+
+
+def test_services_named_in_another_order_are_refused(start, connect):
+    addresses = [service.address for service in start(2)]
+    connect(addresses)
+    with pytest.raises(UserError, match="is shard [01] of 2 .* the same order on every worker"):
+        connect(addresses[::-1])
+
+
+def test_an_address_that_is_none_is_refused(connect):
+    with pytest.raises(UserError, match="no address"):
+        connect([])
+
+
+def test_a_table_must_be_created_and_keeps_its_configuration(client):
+    with pytest.raises(UserError, match="'u': this client has not created it"):
+        client.pull("u", np.array([1]))
+    with pytest.raises(UserError, match="seed = 5, not 6"):
+        client.create_table(dataclasses.replace(CONFIG, seed=6))
+
+
+def test_restore_onto_another_number_of_shards_gives_the_same_rows(start, connect, data_dir):
+    config = TableConfig("t", (2, 1), (0.1, 0.0), "adagrad")
+    keys = np.random.default_rng(0).integers(-(2**62), 2**62, 3000)
+    deltas = np.random.default_rng(1).standard_normal((3000, config.width)).astype(np.float32)
+    expected, path, files = None, None, None
+    for number, shards in enumerate((1, 3, 2)):
+        client = connect([service.address for service in start(shards)])
+        client.create_table(config)
+        if files is None:
+            client.push("t", keys, deltas, "w", 1)
+            expected = client.pull("t", keys)
+        else:
+            client.push("t", np.array([7]), np.ones((1, config.width), np.float32), "w", 1)
+            client.restore(path, files)
+        np.testing.assert_array_equal(client.pull("t", keys, missing="zeros"), expected)
+        assert client.stats()["tables"]["t"]["rows"] == 3000
+        path = data_dir / f"restore-{number}"
+        files = client.save(path, step=number)
+        assert [file["file"] for file in files] == [f"t-{i:05d}-of-{shards:05d}.arrow" for i in range(shards)]
+        assert sum(file["rows"] for file in files) == 3000
+    client.clear()
+    assert client.stats()["tables"]["t"]["rows"] == 0
+
+
+def test_a_truncated_snapshot_is_refused_by_name_and_no_row_changes(client, data_dir):
+    client.push("t", np.arange(1, 100), ones(99), "w", 1)
+    path = data_dir / "truncated"
+    (entry,) = client.save(path, step=1)
+    file = path / entry["file"]
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(UserError, match=f"{entry['file']}.*truncated"):
+        client.restore(path, [entry])
+    assert client.stats()["tables"]["t"]["rows"] == 99
+
+
+def test_a_snapshot_outside_of_the_services_directory_is_refused(client, data_dir, tmp_path):
+    for path in (tmp_path, data_dir / ".." / "elsewhere"):
+        with pytest.raises(UserError, match="outside the service's data_dir"):
+            client.save(path, step=1)
+    (data_dir / "link").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="outside the service's data_dir"):
+        client.save(data_dir / "link", step=1)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,250 @@
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from ctr_trainer.embedding import service as service_module
+from ctr_trainer.embedding import snapshot, wire
+from ctr_trainer.embedding.process import LocalService
+from ctr_trainer.embedding.service import Service, serve
+from ctr_trainer.errors import UserError
+from tests.service.conftest import CONFIG, TIMEOUT, ones
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def server(tmp_path):
+    """(a raw Flight client, the store behind it) of a service in this process, over a real socket."""
+    with Service("grpc://127.0.0.1:0", tmp_path) as service:
+        service._store.create_table(CONFIG)
+        service._store.push("t", np.array([5]), ones(1), "w", 1)
+        with flight.FlightClient(f"grpc://127.0.0.1:{service.port}") as client:
+            yield client, service._store
+
+
+def _exchange(client, command, batch):
+    descriptor = flight.FlightDescriptor.for_command(command)
+    writer, reader = client.do_exchange(descriptor, flight.FlightCallOptions(timeout=TIMEOUT))
+    with writer:
+        writer.begin(batch.schema)
+        writer.write_batch(batch)
+        writer.done_writing()
+        return reader.read_all()
+
+
+def _command(**changes):
+    return json.dumps(dict(op="push", table="t", worker="w", sequence=2, count=1) | changes).encode()
+
+
+def _batch(keys=None, rows=None, width=3, key_type=None):
+    keys = pa.array([5] if keys is None else keys, key_type or pa.int64())
+    flat = pa.array(np.ones(len(keys) * width, np.float32) if rows is None else rows, pa.float32())
+    rows = pa.FixedSizeListArray.from_arrays(flat, type=snapshot.row_type(width))
+    return pa.RecordBatch.from_arrays([keys, rows], names=["key", "row"])
+
+
+@pytest.mark.parametrize(
+    ("command", "batch", "message"),
+    [
+        (_command(table="x"), _batch(), "no table 'x'"),
+        (_command(op="drop"), _batch(), "no operation 'drop'"),
+        (b"\xff", _batch(), "not JSON"),
+        (b"[1]", _batch(), "not a JSON object"),
+        (b"{}", _batch(), "lacks 'op'"),
+        (_command(sequence="x"), _batch(), "bad request"),
+        (_command(count=2), _batch(), "1 keys came of the 2 announced"),
+        (_command(), _batch(width=4), r"fixed_size_list<item: float not null>\[4\], expected key int64, row .*\[3\]"),
+        (_command(), _batch(key_type=pa.int32()), "key int32"),
+        (_command(), _batch().select(["key"]), "expected key int64, row"),
+        (_command(), _batch(rows=[1.0, np.nan, 1.0]), "key 5 is not finite"),
+        (_command(), _batch(keys=[0]), "key 0"),
+        (_command(), _batch(keys=[None]), "missing values"),
+        (_command(op="pull", missing="maybe"), _batch().select(["key"]), "missing is 'initial' or 'zeros'"),
+    ],
+)
+def test_a_bad_request_is_an_invalid_argument_and_harmless(server, command, batch, message):
+    client, store = server
+    before = store.tables["t"].rows.copy()
+    with pytest.raises(pa.ArrowInvalid, match=message):
+        _exchange(client, command, batch)
+    np.testing.assert_array_equal(store.tables["t"].rows, before)
+    assert _exchange(client, _command(), _batch()).column("key").to_pylist() == [1]
+    np.testing.assert_array_equal(store.tables["t"].rows, before + 1)
+
+
+def test_an_oversized_request_is_refused(server, monkeypatch):
+    monkeypatch.setattr(wire, "MOST_BYTES", 1000)
+    client, store = server
+    with pytest.raises(pa.ArrowInvalid, match="more than 1000 bytes"):
+        _exchange(client, _command(), _batch(keys=list(range(1, 101))))
+    assert len(store.tables["t"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "message"),
+    [
+        ("drop", {}, "no action 'drop'"),
+        ("create_table", {}, "lacks 'config'"),
+        ("create_table", {"config": "{}"}, "not a table's configuration"),
+        ("save", {"path": "a", "step": 1}, "say hello first"),
+        ("hello", {"shard": 2, "shards": 2}, "no shard 2 of 2"),
+    ],
+)
+def test_a_bad_action_is_an_invalid_argument(server, name, body, message):
+    with pytest.raises(pa.ArrowInvalid, match=message):
+        list(server[0].do_action(flight.Action(name, json.dumps(body).encode())))
+
+
+def test_any_flight_client_can_list_and_read_the_tables(server):
+    client, store = server
+    (info,) = client.list_flights()
+    assert (info.descriptor.path, info.total_records) == ([b"t"], 1)
+    table = client.do_get(info.endpoints[0].ticket).read_all()
+    assert table.column("key").to_pylist() == [5]
+    np.testing.assert_array_equal(table.column("row").to_pylist(), store.tables["t"].rows)
+    assert snapshot.config_from_json(table.schema.metadata[b"ctr_trainer.table"]) == CONFIG
+    with pytest.raises(pa.ArrowInvalid, match="no table 'x'; there are: t"):
+        client.do_get(flight.Ticket(b"x"))
+
+
+class _Headers(flight.ClientMiddlewareFactory):
+    def __init__(self):
+        self.seen = []
+
+    def start_call(self, info):
+        seen = self.seen
+
+        class Middleware(flight.ClientMiddleware):
+            def received_headers(self, headers):
+                seen.append(headers)
+
+        return Middleware()
+
+
+def test_every_answer_carries_the_incarnation(tmp_path):
+    headers = _Headers()
+    with Service("grpc://127.0.0.1:0", tmp_path) as service:
+        with flight.FlightClient(f"grpc://127.0.0.1:{service.port}", middleware=[headers]) as client:
+            list(client.do_action(flight.Action("stats", b"{}")))
+            list(client.list_flights())
+        # Trailers come as headers too.
+    assert [seen[wire.INCARNATION] for seen in headers.seen if seen] == [[service.incarnation]] * 2
+
+
+def test_a_token_is_needed_for_every_call(tmp_path, connect):
+    with Service("grpc://127.0.0.1:0", tmp_path, token="right") as service:
+        address = f"127.0.0.1:{service.port}"
+        for token in (None, "wrong", "rightish"):
+            with pytest.raises(UserError, match=f"{address}: this service needs a token"):
+                connect([address], token=token)
+        with flight.FlightClient(f"grpc://{address}") as client, pytest.raises(flight.FlightUnauthenticatedError):
+            list(client.list_flights())
+        client = connect([address], token="right")
+        client.create_table(CONFIG)
+        np.testing.assert_array_equal(client.pull("t", np.array([1]), missing="zeros"), [[0, 0, 0]])
+
+
+@pytest.mark.parametrize("bind", ["0.0.0.0:0", "192.0.2.1:7700", "example.org:1"])
+def test_an_address_off_this_machine_needs_a_token(tmp_path, bind):
+    with pytest.raises(UserError, match="token file"):
+        serve(bind, tmp_path)
+
+
+@pytest.mark.parametrize("bind", ["127.0.0.1", ":7700", "127.0.0.1:http"])
+def test_an_address_that_is_none_is_refused(tmp_path, bind):
+    with pytest.raises(UserError, match="expected host:port"):
+        serve(bind, tmp_path)
+
+
+def test_an_empty_or_missing_token_file_is_refused(tmp_path):
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(UserError, match="token is empty"):
+        serve("0.0.0.0:0", tmp_path, token_file=tmp_path / "token")
+    with pytest.raises(UserError, match="No such file"):
+        serve("0.0.0.0:0", tmp_path, token_file=tmp_path / "none")
+
+
+def test_sigterm_ends_the_service_and_its_address(start):
+    (service,) = start()
+    service.stop()
+    assert service._process.returncode == 0
+    host, port = service.address.split(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), timeout=5)
+
+
+def test_the_service_does_not_import_tensorflow(start):
+    code = "import sys; import ctr_trainer.embedding.service; sys.exit('tensorflow' in sys.modules)"
+    root = pathlib.Path(service_module.__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, timeout=TIMEOUT).returncode == 0
+
+
+def test_the_service_ends_when_its_parent_is_killed(tmp_path):
+    code = (
+        "import sys, time; from ctr_trainer.embedding.process import LocalService;"
+        f"print(LocalService({str(tmp_path)!r}, {str(tmp_path / 'log')!r}, {TIMEOUT}).pid, flush=True); time.sleep(600)"
+    )
+    root = pathlib.Path(service_module.__file__).parents[2]
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=root, stdout=subprocess.PIPE)
+    try:
+        pid = int(parent.stdout.readline())
+        assert _runs(pid)
+    finally:
+        parent.send_signal(signal.SIGKILL)
+        parent.wait(TIMEOUT)
+        parent.stdout.close()
+    deadline = time.monotonic() + TIMEOUT
+    while _runs(pid):
+        assert time.monotonic() < deadline, f"service {pid} outlived its parent"
+        time.sleep(0.05)
+
+
+def _runs(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")")[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_a_service_that_cannot_start_shows_its_log(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"(?s)ended with status \d+.*log ends with.*file"):
+        LocalService(tmp_path / "file", tmp_path / "log", TIMEOUT)
+
+
+def test_a_service_that_is_not_ready_in_time_is_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(LocalService, "_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
+    pids = []
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **options: pids.append(popen(*args, **options)) or pids[-1])
+    with pytest.raises(UserError, match="did not answer within 0.5 s"):
+        LocalService(tmp_path, tmp_path / "log", 0.5)
+    assert pids[0].returncode == -signal.SIGTERM
+
+
+def test_the_log_has_the_latencies(tmp_path):
+    code = (
+        "import ctr_trainer.embedding.service as s; s._STATUS_SECONDS = 0.2;"
+        f"s.serve('127.0.0.1:0', {str(tmp_path)!r}, exit_with_stdin=True)"
+    )
+    root = pathlib.Path(service_module.__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=root, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)
+    )
+    lines = [process.stderr.readline().decode() for _ in range(3)]
+    process.stdin.close()
+    process.wait(TIMEOUT)
+    process.stderr.close()
+    assert "answers on 127.0.0.1:" in lines[0]
+    assert "[RunStatus]: PsEmbeddingLookup statistics => count: 0  P50: 0" in lines[1]
+    assert "[RunStatus]: PsPushGrad statistics => count: 0" in lines[2]
