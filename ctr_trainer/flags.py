@@ -60,7 +60,7 @@ class EmbeddingFlags:
         "adagrad", "of the embedding rows", choices=("sgd", "adagrad", "rowwise_adagrad")
     )
     embedding_learning_rate: float = _flag(0.05, "of the embedding rows, for one worker", "1/step", minimum=0.0)
-    initial_accumulator: float = _flag(1e-5, "what Adagrad's state of a new row starts at", minimum=0.0)
+    initial_accumulator: float = _flag(1e-4, "what Adagrad's state of a new row starts at", minimum=0.0)
     embedding_stddev: float = _flag(0.01, "standard deviation of a new row's weights", minimum=0.0)
     sync_steps: int = _flag(30, "steps between two syncs of the rows with the service", "steps", minimum=1)
     strict_sync: bool = _flag(

@@ -4,7 +4,7 @@
 
 The last line has `workers`, `steps`, `examples` and `examples_per_sec` of the training, `auc` and `logloss` on the test
 set, `oracle_auc` (what the probabilities that the labels were drawn from reach there: no model does better),
-`model_dir`, `export_dir`, and `seconds`, the wall clock of all of this.
+`model_dir` and `export_dir` as absolute paths, and `seconds`, the wall clock of all of this.
 
 Environment: WORKERS, how many workers train; default 2.
 """
@@ -117,8 +117,8 @@ def run_demo(workers):
         "auc": scores["auc"],
         "logloss": scores["logloss"],
         "oracle_auc": oracle["oracle_auc"],
-        "model_dir": str(model_dir),
-        "export_dir": exported["export_dir"],
+        "model_dir": os.path.abspath(model_dir),
+        "export_dir": os.path.abspath(exported["export_dir"]),
         "seconds": round(time.monotonic() - start, 1),
     }
 
@@ -127,6 +127,7 @@ def main():
     # So that an end from outside ends the workers too: command.run stops what it started on its way out.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     os.chdir(ROOT)
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     workers = os.environ.get("WORKERS") or "2"
     try:
         if not (workers.isascii() and workers.isdigit() and int(workers) > 0):

@@ -25,7 +25,7 @@ class TableConfig:
     dims: tuple[int, ...]
     init_scales: tuple[float, ...]
     optimizer: str = "adagrad"
-    initial_accumulator: float = 1e-5
+    initial_accumulator: float = 1e-4
     seed: int = 0
 
     def __post_init__(self):

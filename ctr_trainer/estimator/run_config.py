@@ -25,7 +25,7 @@ class EmbeddingConfig:
     service: str = "auto"
     optimizer: str = "adagrad"
     learning_rate: float = 0.05
-    initial_accumulator: float = 1e-5
+    initial_accumulator: float = 1e-4
     init_stddev: float = 0.01
     sync_steps: int = 30
     strict_sync: bool = False

@@ -55,9 +55,11 @@ class ExportedFeatures(Features):
     def _pooled(self, exported, feature, start, dim):
         """-> float32[B, 1, dim], the sum or the mean of a bag's rows."""
         values = self.receivers[feature.name]
+        taken = tf.not_equal(values, "")
         if feature.max_length:
-            values = values[:, : feature.max_length]
-        keys = tf.where(tf.equal(values, ""), tf.zeros_like(values, tf.int64), graph_keys(feature.slot, values))
+            taken = tf.logical_and(taken, tf.cumsum(tf.cast(taken, tf.int32), 1) <= feature.max_length)
+        keys = graph_keys(feature.slot, values)
+        keys = tf.where(taken, keys, tf.zeros_like(keys))
         pooled = tf.reduce_sum(exported.look_up(keys, start, dim), 1, keepdims=True)
         if feature.combiner == "mean":
             count = tf.reduce_sum(tf.cast(tf.not_equal(keys, 0), tf.float32), 1)

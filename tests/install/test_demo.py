@@ -89,8 +89,8 @@ def test_the_last_line_is_what_the_commands_reported(demo):
         "auc": 0.75,
         "logloss": 0.5,
         "oracle_auc": 0.8,
-        "model_dir": "demo/model",
-        "export_dir": "demo/export",
+        "model_dir": str(demo.directory / "demo" / "model"),
+        "export_dir": str(demo.directory / "demo" / "export"),
     }
     assert calls == [
         "convert --format=synthetic --output=demo/data",

@@ -1,0 +1,100 @@
+"""An exported graph against `predict`, from raw values, in a process that does not know this package."""
+
+import csv
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.data.convert import convert
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import Estimator, RunConfig
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.models import deepfm, lr
+from ctr_trainer.models.params import ModelParams
+from tests import small
+
+SERVE = """
+import json, sys
+import numpy as np
+import tensorflow as tf
+
+rows = json.load(open(sys.argv[2]))
+signature = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
+longest = max(len(tags) for tags in rows["tags"])
+inputs = {name: tf.constant(rows[name]) for name in ("user", "item", "place")}
+inputs["tags"] = tf.constant([tags + [""] * (longest - len(tags)) for tags in rows["tags"]])
+inputs.update({name: tf.constant(np.float32(rows[name])) for name in ("price", "age")})
+np.save(sys.argv[3], signature(**inputs)["probabilities"].numpy())
+assert not any(name.startswith("ctr_trainer") for name in sys.modules)
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    distributed.init()
+    directory = tmp_path_factory.mktemp("export")
+    data = small.make(directory, rows=600)
+    # Other rows to serve, half of them with users and items that training never saw.
+    with open(directory / "rows.csv") as file:
+        lines = file.read().splitlines()
+    served = [line.replace(",u", ",new-u") if i % 2 else line for i, line in enumerate(lines[1:101])]
+    (directory / "served.csv").write_text("\n".join([lines[0], *served]) + "\n")
+    spec = FeatureSpec.load(directory / "spec.toml")
+    convert("csv", str(directory / "served.csv"), directory / "served", spec, progress=False)
+    return directory, data
+
+
+def _estimator(model_fn, model_dir, data):
+    params = ModelParams(TrainOp("adagrad", 0.1, 0.3), hidden_units=(8,))
+    estimator = Estimator(model_fn, model_dir, params, RunConfig(threads=1))
+    estimator.train(lambda: BatchReader(data, 32, epochs=2))
+    return estimator
+
+
+def _raw(path):
+    """-> the raw values of a csv file of tests/small.py, by column."""
+    with open(path) as file:
+        rows = list(csv.DictReader(file))
+    columns = {name: [row[name] for row in rows] for name in ("user", "item", "place")}
+    columns["tags"] = [row["tags"].split("|") if row["tags"] else [] for row in rows]
+    return columns | {name: [float(row[name] or "nan") for row in rows] for name in ("price", "age")}
+
+
+@pytest.mark.parametrize("model_fn", [lr.model_fn, deepfm.model_fn], ids=["lr", "deepfm"])
+def test_gives_predicts_numbers_from_raw_values_unknown_keys_included(trained, tmp_path, model_fn):
+    directory, data = trained
+    estimator = _estimator(model_fn, tmp_path / "model", data)
+    path = estimator.export_to(tmp_path / "export")
+    (tmp_path / "rows.json").write_text(json.dumps(_raw(directory / "served.csv")))
+    serve = [sys.executable, "-c", SERVE, path, str(tmp_path / "rows.json"), str(tmp_path / "served.npy")]
+    subprocess.run(serve, check=True, cwd=tmp_path, env={"PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}, timeout=120)
+    predicted = estimator.predict(lambda: BatchReader(directory / "served", 32, shuffle=False, epochs=1))
+    expected = np.array([example["probabilities"] for example in predicted])
+    assert len(expected) == 100
+    np.testing.assert_allclose(np.load(tmp_path / "served.npy"), expected, atol=1e-6, rtol=0)
+    assert expected.std() > 0.02  # different rows get different predictions
+
+
+def test_replaces_an_earlier_export_and_refuses_another_directory(trained, tmp_path):
+    estimator = _estimator(lr.model_fn, tmp_path / "model", trained[1])
+    first = estimator.export_to(tmp_path / "export")
+    assert estimator.export_to(tmp_path / "export") == first
+    assert (tmp_path / "export" / "saved_model.pb").exists()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("...")
+    with pytest.raises(UserError, match="is not empty and is no earlier export"):
+        estimator.export_to(tmp_path / "mine")
+
+
+def test_export_saved_model_makes_a_new_directory_below_the_base(trained, tmp_path):
+    estimator = _estimator(lr.model_fn, tmp_path / "model", trained[1])
+    path = estimator.export_saved_model(str(tmp_path / "serving"))
+    assert path.startswith(str(tmp_path / "serving"))
+    assert tf.saved_model.contains_saved_model(path)
