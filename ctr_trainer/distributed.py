@@ -97,7 +97,7 @@ def broadcast_hook():
     return hvd.BroadcastGlobalVariablesHook(0)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _host_collective(kind, dtype, name):
     """-> f(numpy array) -> numpy array: one collective in a graph and session of its own."""
     graph = tf.Graph()

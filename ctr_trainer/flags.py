@@ -56,9 +56,7 @@ class EmbeddingFlags:
         "auto",
         "auto: in the process for one worker, a local service for several; or the running shards as host:port,host:port",
     )
-    embedding_optimizer: str = _flag(
-        "adagrad", "of the embedding rows", choices=("sgd", "adagrad", "rowwise_adagrad")
-    )
+    embedding_optimizer: str = _flag("adagrad", "of the embedding rows", choices=("sgd", "adagrad", "rowwise_adagrad"))
     embedding_learning_rate: float = _flag(0.05, "of the embedding rows, for one worker", "1/step", minimum=0.0)
     initial_accumulator: float = _flag(1e-4, "what Adagrad's state of a new row starts at", minimum=0.0)
     embedding_stddev: float = _flag(0.01, "standard deviation of a new row's weights", minimum=0.0)

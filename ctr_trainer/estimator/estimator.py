@@ -65,7 +65,9 @@ class Estimator:
         start = checkpoint.step if checkpoint else 0
         last = start + steps if steps is not None else max_steps
         if last is not None and start >= last:
-            _log.info("nothing to train: the checkpoint in %s is at step %d, to stop at %d", self.model_dir, start, last)
+            _log.info(
+                "nothing to train: the checkpoint in %s is at step %d, to stop at %d", self.model_dir, start, last
+            )
             return None
         throughput = ThroughputHook()
         with self._graph(ModeKeys.TRAIN, input_fn, checkpoint) as (inputs, spec, store):

@@ -9,8 +9,8 @@ import tensorflow as tf
 from ctr_trainer.data.prefetch import Prefetch
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.embeddings import Embeddings
-from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.hooks.input_hook import InputHook
 
 _FEATURES_FILE = "features.json"
@@ -40,7 +40,7 @@ class DatasetInput:
 
     def position_after(self, steps):
         """A Dataset starts anew after a restart."""
-        return None
+        return
 
     def close(self):
         """Nothing to end: the graph owns the iterator."""

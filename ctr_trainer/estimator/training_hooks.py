@@ -35,9 +35,7 @@ def training_hooks(inputs, spec, config, model_dir, save, last_step):
         sync = Latency("OpsParameterSync")
         latencies.append(sync)
         embedding = config.embedding
-        hooks.append(
-            ParameterSyncHook(inputs.embeddings, embedding.sync_steps, embedding.strict_sync, sync, scalars)
-        )
+        hooks.append(ParameterSyncHook(inputs.embeddings, embedding.sync_steps, embedding.strict_sync, sync, scalars))
     hooks.append(CheckpointHook(save, config.save_checkpoints_steps))
     tensors = metric_tensors(inputs, spec)
     if tensors:

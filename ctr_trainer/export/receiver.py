@@ -2,8 +2,8 @@
 
 import tensorflow as tf
 
-from ctr_trainer.features.tensors import EMBEDDING, Features
 from ctr_trainer.features.hashing import graph_keys
+from ctr_trainer.features.tensors import EMBEDDING, Features
 
 tf1 = tf.compat.v1
 

@@ -1,29 +1,50 @@
 """Stacks of fully connected layers."""
 
+import math
+
 import tensorflow as tf
 
 tf1 = tf.compat.v1
 
 
 def dense(inputs, units, name):
-    """`x W + b`: float32[B, n] -> float32[B, units]; Glorot-uniform weights, zero bias."""
+    """`[x_1, ..., x_k] W + b`, computed as `x_1 W_1 + ... + x_k W_k + b`: Glorot-uniform weights, zero bias.
+
+    A kernel for each input saves the copies that concatenating them, and cutting the gradient again, would cost.
+
+    Args:
+      inputs: a float32[B, n_i], or a list of them.
+      units: width of the output.
+      name: of the variable scope.
+
+    Returns:
+      float32[B, units].
+    """
+    inputs = inputs if isinstance(inputs, list | tuple) else [inputs]
+    limit = math.sqrt(6.0 / (sum(x.shape[-1] for x in inputs) + units))
+    initializer = tf1.random_uniform_initializer(-limit, limit)
     with tf1.variable_scope(name):
-        kernel = tf1.get_variable("kernel", [inputs.shape[-1], units], initializer=tf1.glorot_uniform_initializer())
+        names = ["kernel"] if len(inputs) == 1 else [f"kernel_{index}" for index in range(len(inputs))]
+        kernels = [
+            tf1.get_variable(kernel, [x.shape[-1], units], initializer=initializer)
+            for kernel, x in zip(names, inputs, strict=True)
+        ]
         bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
-    return tf.nn.bias_add(tf.matmul(inputs, kernel), bias)
+    first, *others = (tf.matmul(x, kernel) for x, kernel in zip(inputs, kernels, strict=True))
+    return tf.nn.bias_add(sum(others, first), bias)
 
 
 def mlp(inputs, hidden_units, dropout=0.0, training=False, name="mlp"):
     """A ReLU layer for each of `hidden_units`, with dropout behind each.
 
     Args:
-      inputs: float32[B, n].
-      hidden_units: width of each layer.
+      inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
+      hidden_units: width of each layer; at least one.
       dropout: share of activations set to zero while training.
       training: whether dropout applies.
 
     Returns:
-      float32[B, hidden_units[-1]], or the inputs where there are no layers.
+      float32[B, hidden_units[-1]].
     """
     with tf1.variable_scope(name):
         for index, units in enumerate(hidden_units):

@@ -2,11 +2,11 @@
 
 import tensorflow as tf
 
+from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.layers.fm import fm
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.layers.mlp import dense, mlp
 from ctr_trainer.models.head import binary_head
-from ctr_trainer.estimator_spec import ModeKeys
 
 
 def model_fn(features, labels, mode, params):
@@ -16,9 +16,9 @@ def model_fn(features, labels, mode, params):
     """
     embeddings = features["embedding"]
     _, count, dim = embeddings.shape
-    inputs = tf.reshape(embeddings, [-1, count * dim])
+    inputs = [tf.reshape(embeddings, [-1, count * dim])]
     if "dense" in list(features):
-        inputs = tf.concat([inputs, features["dense"]], 1)
+        inputs.append(features["dense"])
     deep = mlp(inputs, params.hidden_units, params.dropout, training=mode == ModeKeys.TRAIN)
     logits = linear(features) + fm(embeddings) + dense(deep, 1, "logits")
     return binary_head(features, labels, mode, params, logits)

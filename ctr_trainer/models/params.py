@@ -21,7 +21,8 @@ class ModelParams:
     dropout: float = 0.0
 
     def __post_init__(self):
-        if any(units < 1 for units in self.hidden_units):
-            raise UserError(f"--hidden_units={','.join(map(str, self.hidden_units))}: every width must be at least 1")
+        if not self.hidden_units or min(self.hidden_units) < 1:
+            given = ",".join(map(str, self.hidden_units))
+            raise UserError(f"--hidden_units={given}: expected one width or more, each at least 1")
         if not 0 <= self.dropout < 1:
             raise UserError(f"--dropout={self.dropout}: must be at least 0 and below 1")

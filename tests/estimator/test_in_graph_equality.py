@@ -92,7 +92,9 @@ def _in_graph(data, dense_variables):
     keys = [np.concatenate([b.keys["dim4"].ravel(), b.bags["tags"].values]) for b in batches]
     vocabulary = np.concatenate([[0], np.setdiff1d(np.concatenate(keys), [0])])  # not sorted: row 0 is the key 0
     place = {key: index for index, key in enumerate(vocabulary.tolist())}
-    rows = Table(TableConfig("dim4", (4, 1), (STDDEV * 3**0.5, 0.0), "adagrad", ACCUMULATOR, SEED)).initial_rows(vocabulary)
+    rows = Table(TableConfig("dim4", (4, 1), (STDDEV * 3**0.5, 0.0), "adagrad", ACCUMULATOR, SEED)).initial_rows(
+        vocabulary
+    )
     with tf.Graph().as_default():
         features = InGraphFeatures(reader.spec, reader.statistics, rows[:, :5])
         train_op = lambda loss, _: tf1.train.AdagradOptimizer(  # noqa: E731

@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from ctr_trainer.layers.fm import fm
 from ctr_trainer.layers.linear import linear
-from ctr_trainer.layers.mlp import mlp
+from ctr_trainer.layers.mlp import dense, mlp
 
 tf1 = tf.compat.v1
 
@@ -22,12 +22,31 @@ def test_fm_is_the_sum_of_the_dot_products_of_all_pairs():
     np.testing.assert_allclose(result, [[67.0]])
 
 
-def test_mlp_has_a_layer_for_each_width_and_none_is_the_identity():
+def test_fms_gradient_is_the_sum_of_the_other_vectors():
+    with tf.Graph().as_default():
+        vectors = tf.constant([[[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]])
+        (gradient,) = tf.gradients(2.0 * fm(vectors), [vectors])
+        result = _run(gradient)
+    np.testing.assert_allclose(result, [[[16.0, 20.0], [12.0, 16.0], [8.0, 12.0]]])
+
+
+def test_mlp_has_a_layer_for_each_width():
     with tf.Graph().as_default():
         assert mlp(tf.zeros([5, 3]), (8, 4)).shape == (5, 4)
         assert [v.shape.as_list() for v in tf1.trainable_variables()] == [[3, 8], [8], [8, 4], [4]]
-        inputs = tf.ones([5, 3])
-        assert mlp(inputs, (), name="empty") is inputs
+
+
+def test_a_list_of_inputs_stands_for_their_concatenation():
+    with tf.Graph().as_default():
+        a, b = tf.constant([[1.0, 2.0]]), tf.constant([[3.0]])
+        apart = dense([a, b], 2, "layer")
+        kernels = [v for v in tf1.trainable_variables() if "kernel" in v.op.name]
+        joined = tf.matmul(tf.concat([a, b], 1), tf.concat(kernels, 0))
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            apart, joined, values = session.run([apart, joined, kernels])
+    np.testing.assert_allclose(apart, joined, rtol=1e-6)
+    assert max(np.abs(value).max() for value in values) <= (6 / (3 + 2)) ** 0.5
 
 
 def test_dropout_acts_only_while_training():

@@ -33,4 +33,6 @@ estimator.train(lambda: reader, max_steps=steps)
 checkpoint = estimator.latest_checkpoint()
 if distributed.is_chief():
     blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
-    np.savez(f"{out}/rows.npz", keys=np.concatenate([k for k, _ in blocks]), rows=np.concatenate([r for _, r in blocks]))
+    np.savez(
+        f"{out}/rows.npz", keys=np.concatenate([k for k, _ in blocks]), rows=np.concatenate([r for _, r in blocks])
+    )
