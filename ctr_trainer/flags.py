@@ -54,7 +54,7 @@ class EmbeddingFlags:
 
     embedding_service: str = _flag(
         "auto",
-        "auto: in the process for one worker, a local service for several; or the running shards as host:port,host:port",
+        "auto: in the process for one worker, a local service for several; or running shards as host:port,host:port",
     )
     embedding_optimizer: str = _flag("adagrad", "of the embedding rows", choices=("sgd", "adagrad", "rowwise_adagrad"))
     embedding_learning_rate: float = _flag(0.05, "of the embedding rows, for one worker", "1/step", minimum=0.0)

@@ -39,7 +39,7 @@ def run(model, data, training, embedding, run_flags, export):
         with open(os.path.join(model.model_dir, SUMMARY_FILE), "w") as file:
             json.dump(result, file)
         _log.info(
-            "trained %d steps on %d workers: %d examples in %.1f s, %.1f examples/sec together; waited %.1f s for input",
+            "trained %d steps on %d workers: %d examples in %.1f s, %.1f examples/sec together; input waits: %.1f s",
             result["steps"],
             result["workers"],
             result["examples"],

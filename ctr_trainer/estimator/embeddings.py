@@ -38,7 +38,7 @@ def open_store(config, model_dir):
     if distributed.local_size() != distributed.size():
         raise UserError(
             "--embedding_service=auto starts a service that only workers on its own host reach; start "
-            "`python -m ctr_trainer serve` on a host that all workers reach and name it with --embedding_service=host:port"
+            "`python -m ctr_trainer serve` on a host that all of them reach and name it: --embedding_service=host:port"
         )
     with contextlib.ExitStack() as stack:
         address = None

@@ -50,7 +50,7 @@ class Estimator:
 
         Args:
           input_fn: f() -> `BatchReader` or `tf.data.Dataset`. It may declare any of the arguments `mode`, `params`,
-            `config` and `position` (where a restarted run goes on in its data). All ranks must get equally many batches.
+            `config` and `position` (where a restarted run goes on in its data). All ranks must get as many batches.
           hooks: more session hooks.
           steps: how many more steps; exclusive with `max_steps`.
           max_steps: the global step to stop at; a checkpoint that is already there ends the call on all ranks.
@@ -65,9 +65,7 @@ class Estimator:
         start = checkpoint.step if checkpoint else 0
         last = start + steps if steps is not None else max_steps
         if last is not None and start >= last:
-            _log.info(
-                "nothing to train: the checkpoint in %s is at step %d, to stop at %d", self.model_dir, start, last
-            )
+            _log.info("nothing to train: the checkpoint in %s is at step %d of %d", self.model_dir, start, last)
             return None
         throughput = ThroughputHook()
         with self._graph(ModeKeys.TRAIN, input_fn, checkpoint) as (inputs, spec, store):
