@@ -75,6 +75,7 @@ class RunFlags:
     threads: int = _flag(
         int(os.environ.get("CTR_TRAINER_THREADS", "0")), "CPU threads of a worker; 0 lets TensorFlow choose", minimum=0
     )
+    stall_timeout: float = _flag(1800.0, "longest wait for another rank; then the job ends", "seconds", minimum=1.0)
     save_checkpoints_steps: int = _flag(1000, "between checkpoints; 0 saves at the end only", "steps", minimum=0)
     keep_checkpoint_max: int = _flag(5, "checkpoints that stay; 0 keeps all", "checkpoints", minimum=0)
     log_steps: int = _flag(100, "between the log's lines", "steps", minimum=1)

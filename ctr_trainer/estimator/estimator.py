@@ -21,6 +21,7 @@ from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.hooks.throughput_hook import ThroughputHook
+from ctr_trainer.hooks.watchdog_hook import WatchdogHook
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -75,6 +76,10 @@ class Estimator:
             save = self._saver(saver, inputs, store, checkpoint)
             own = training_hooks(inputs, spec, self.config, self.model_dir, save, last)
             with self._session(checkpoint, [throughput, *inputs.hooks, *own, *hooks], saver) as session:
+                if throughput.step != start:
+                    raise UserError(
+                        f"{checkpoint.path} was restored to step {throughput.step}, not {start}: it is damaged"
+                    )
                 while not session.should_stop():
                     session.run(spec.train_op)
             examples = inputs.hook.examples if inputs.hook else 0
@@ -241,7 +246,7 @@ class Estimator:
         return tf1.train.MonitoredTrainingSession(
             checkpoint_dir=checkpoint.path if restore else None,
             scaffold=tf1.train.Scaffold(saver=saver or tf1.train.Saver(max_to_keep=None)),
-            hooks=[distributed.broadcast_hook(), *hooks],
+            hooks=[distributed.broadcast_hook(), *hooks, WatchdogHook()],
             config=distributed.session_config(self.config.threads),
             save_checkpoint_secs=None,
             save_checkpoint_steps=None,
