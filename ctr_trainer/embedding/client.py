@@ -3,6 +3,7 @@
 import concurrent.futures
 import pathlib
 import time
+import uuid
 
 import numpy as np
 import pyarrow as pa
@@ -71,9 +72,15 @@ class ServiceClient:
     def sync(self, table, keys, deltas, worker, sequence):
         return self._exchange(dict(op="sync", table=table, worker=worker, sequence=sequence), keys, deltas)
 
-    def save(self, path, step):
-        body = {"path": _absolute(path), "step": step}
-        return [file for files in self._on_all(lambda shard: shard.action("save", body)) for file in files]
+    def advance(self, step):
+        self._on_all(lambda shard: shard.action("advance", {"step": step}))
+
+    def save(self, path, step, since=None):
+        body = {"path": _absolute(path), "step": step, "since": since, "snapshot": uuid.uuid4().hex}
+        files = [file for files in self._on_all(lambda shard: shard.action("save", body)) for file in files]
+        if since is not None and any(file["since"] is None for file in files):
+            return self.save(path, step)  # One shard had no snapshot to add to, so none may add to its own.
+        return files
 
     def restore(self, path, files):
         body = {"path": _absolute(path), "files": list(files)}

@@ -50,7 +50,8 @@ class Service(flight.FlightServerBase):
         self._actions = {
             "hello": self._hello,
             "create_table": lambda body: self._store.create_table(snapshot.config_from_json(body["config"])),
-            "save": lambda body: self._store.save(self._inside(body["path"]), body["step"], *self._place),
+            "save": self._save,
+            "advance": lambda body: self._store.advance(int(body["step"])),
             "restore": lambda body: self._store.restore(self._inside(body["path"]), body["files"], *self._place),
             "clear": lambda body: self._store.clear(),
             "stats": lambda body: self._store.stats(),
@@ -79,7 +80,7 @@ class Service(flight.FlightServerBase):
                 wire.write_rows(writer, rows)
 
     def do_action(self, context, action):
-        """One of `hello`, `create_table`, `save`, `restore`, `clear` and `stats`, JSON in and out."""
+        """One of `hello`, `create_table`, `advance`, `save`, `restore`, `clear` and `stats`, JSON in and out."""
         with _typed_errors():
             if action.type not in self._actions:
                 raise UserError(f"no action {action.type!r}; there are: {', '.join(self._actions)}")
@@ -142,6 +143,10 @@ class Service(flight.FlightServerBase):
                     f"{place[1]}: name the same addresses in the same order on every worker, or restart the services"
                 )
         return {"incarnation": self.incarnation}
+
+    def _save(self, body):
+        path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
+        return self._store.save(path, int(body["step"]), since, *self._place, identity)
 
     def _inside(self, path):
         resolved = (self._data_dir / str(path)).resolve()

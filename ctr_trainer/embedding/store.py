@@ -1,18 +1,23 @@
 """Where the trainer's embedding rows are kept."""
 
+import contextlib
 import dataclasses
 import pathlib
 import re
 import threading
+import uuid
 from typing import Protocol
 
 import numpy as np
 
-from ctr_trainer.embedding import row_kernels, snapshot
+from ctr_trainer.embedding import row_kernels, snapshot, snapshot_writer
+from ctr_trainer.embedding.config import LIMITS
 from ctr_trainer.embedding.index_kernels import shard_of
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.errors import UserError
 
+# A save of the same store that is under way ends in this time, or its disk hangs.
+_SNAPSHOT_SECONDS = 3600
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -39,21 +44,38 @@ class Store(Protocol):
     def sync(self, table, keys, deltas, worker, sequence):
         """`push`, then `pull` of the same keys, in one round trip. -> float32[U, width]"""
 
-    def save(self, path, step):
-        """Writes every table into the directory `path`.
+    def advance(self, step):
+        """Tells the global step, the clock of `lru` and `ttl_steps`; evicts the rows that have expired."""
+
+    def save(self, path, step, since=None):
+        """Writes every table, as it is at the moment of the call, into the directory `path`; pulls and pushes go on.
+
+        Args:
+          path: made where it is not there.
+          step: the global step, which goes into the names of a delta's files.
+          since: the `snapshot` that the last `save` or `restore` of this store left behind, to write only what changed
+            since then. Where it is not the last one, all rows are written.
 
         Returns:
-          for `restore`, a list of dicts of `file` (relative to `path`), `table`, `rows`, `bytes`, `crc32`.
+          for `restore`, a list of dicts: see `snapshot_writer.write`. Each `since` is None if all rows were written.
         """
 
     def restore(self, path, files):
-        """Replaces all rows by those of `save`, from any number of shards; a bad file leaves the rows as they are."""
+        """Replaces all rows by those of a chain, from any number of shards; a bad file leaves the rows as they are.
+
+        Args:
+          path: the directory of all of its files.
+          files: what `save` returned for a full snapshot, and after it for each of its deltas.
+        """
 
     def clear(self):
         """Forgets every row; the tables stay."""
 
     def stats(self):
-        """-> {"tables": {name: {"rows": int, "bytes": int}}, ...}"""
+        """-> {"tables": {name: {"rows", "bytes", "created", "admitted", "evicted", "refused": int}}, ...}
+
+        See `Table` for the counters.
+        """
 
     def close(self):
         """Ends the use of the store."""
@@ -71,15 +93,20 @@ class LocalStore:
         self._locks = {}
         self._sequences = {}
         self._lock = threading.RLock()
+        self._snapshot_lock = threading.Lock()
+        self._last_snapshot = None
 
     def create_table(self, config):
+        self._create_table(config)
+
+    def _create_table(self, config, but=()):
         if not _TABLE_NAME.fullmatch(config.name):
             raise UserError(f"table name {config.name!r}: expected up to 100 letters, digits, and any of _ . -")
         with self._lock:
             if config.name not in self.tables:
                 self._locks[config.name] = threading.RLock()
-                self.tables[config.name] = Table(config)
-            _refuse_difference(self.tables[config.name].config, config)
+                self.tables[config.name] = Table(config, tracked=True)
+            _refuse_difference(self.tables[config.name].config, config, but)
 
     def pull(self, table, keys, missing="initial"):
         with self._locked(table) as target:
@@ -92,61 +119,102 @@ class LocalStore:
     def sync(self, table, keys, deltas, worker, sequence):
         with self._locked(table) as target:
             slots = self._push(target, keys, deltas, worker, sequence)
-            return target.read(keys) if slots is None else target.take(slots)
+            return target.read(keys) if slots is None or -1 in slots else target.take(slots)
 
-    def save(self, path, step, shard=0, shards=1):
-        """As Store; `shard` of `shards` names the files. `step` is only for the reader of an error."""
+    def advance(self, step):
+        for name in list(self.tables):
+            with self._locked(name) as table:
+                table.advance(step)
+
+    def save(self, path, step, since=None, shard=0, shards=1, identity=None):
+        """As Store; `shard` of `shards` names the files, `identity` this snapshot."""
         path = pathlib.Path(path)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            files = []
-            for name in sorted(self.tables):
-                with self._locked(name) as table:
-                    files.append(snapshot.write(path, table, shard, shards))
+        with self._alone("save"):
+            if since is not None and since != self._last_snapshot:
+                since = None
+            # Until all is written there is none that the next one could add to.
+            self._last_snapshot, identity = None, identity or uuid.uuid4().hex
+            captures = []
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                for name in sorted(self.tables):
+                    with self._locked(name) as table:
+                        captures.append((self._locked(name), table.changes.begin(table, full=since is None)))
+                files = []
+                for lock, capture in captures:
+                    files += snapshot_writer.write(path, capture, lock, identity, since, step, shard, shards)
+            except OSError as error:
+                raise UserError(f"snapshot of step {step} in {path}: {error.strerror} ({error.filename})") from None
+            finally:
+                for lock, _ in captures:
+                    with lock as table:
+                        table.changes.end()
+            self._last_snapshot = identity
             return files
-        except OSError as error:
-            raise UserError(f"snapshot of step {step} in {path}: {error.strerror} ({error.filename})") from None
 
     def restore(self, path, files, shard=0, shards=1):
         """As Store; keeps only the rows that belong to `shard` of `shards`."""
-        for entry in files:
-            snapshot.check(path, entry)
-            config, _, _ = next(snapshot.read(path, entry))
-            self.create_table(config)
-        self.clear()
-        for entry in files:
-            for config, keys, rows in snapshot.read(path, entry):
-                if shards > 1:
-                    owner = np.empty(len(keys), np.int32)
-                    shard_of(keys, shards, owner)
-                    own = owner == shard
-                    keys, rows = keys[own], rows[own]
+        with self._alone("restore"):
+            snapshot.check_chain(files)
+            for entry in files:
+                snapshot.check(path, entry)
+                # Which keys have rows may be decided anew; what a row is may not.
+                self._create_table(snapshot.read_config(path, entry), but=LIMITS)
+            self._clear()
+            for config, keys, rows in snapshot.merged(path, files):
+                own = _owned(keys, shard, shards)
                 with self._locked(config.name) as table:
-                    table.find_or_insert(keys, rows)
+                    table.find_or_insert(keys[own], rows[own])
+            for entry in files:
+                if entry.get("kind") == "use":
+                    for keys, *use in snapshot.read_use(path, entry):
+                        with self._locked(entry["table"]) as table:
+                            table.set_use(keys, *use)
+            for name in list(self.tables):
+                with self._locked(name) as table:
+                    table.changes.restored(table)
+                    table.trim()
+            self._last_snapshot = files[-1].get("snapshot") if files else None
 
     def clear(self):
+        with self._alone("clear"):
+            self._clear()
+
+    def _clear(self):
+        self._last_snapshot = None
         for name in list(self.tables):
             with self._locked(name) as table:
                 table.clear()
 
     def stats(self):
-        tables = list(self.tables.items())
-        return {"tables": {name: {"rows": len(table), "bytes": table.nbytes} for name, table in tables}}
+        return {"tables": {name: table.stats() for name, table in list(self.tables.items())}}
+
+    @contextlib.contextmanager
+    def _alone(self, what):
+        """One save, restore or clear at a time."""
+        if not self._snapshot_lock.acquire(timeout=_SNAPSHOT_SECONDS):
+            raise UserError(f"{what}: another save or restore of this store has not ended in {_SNAPSHOT_SECONDS} s")
+        try:
+            yield
+        finally:
+            self._snapshot_lock.release()
 
     def close(self):
         """Nothing to do."""
 
     def read_blocks(self, name):
-        """Yields (keys, rows) copies of a table, in blocks; rows that come meanwhile may or may not be among them."""
+        """Yields (keys, rows) copies of a table, in blocks; rows that come or go meanwhile may or may not be there."""
         first = 0
         while True:
             with self._locked(name) as table:
-                block = next(snapshot.row_blocks(table.keys[first:], table.rows[first:]), None)
+                slots = len(table.keys)
+                block = next(snapshot.row_blocks(table.keys[first:], table.rows[first:slots]), None)
                 if block is None:
                     return
-                keys, rows = (array.copy() for array in block)
+                there = block[0] != 0
+                keys, rows = (array[there] for array in block)
             yield keys, rows
-            first += len(keys)
+            first += len(there)
 
     def _push(self, table, keys, deltas, worker, sequence):
         """-> the rows' slots, or None where this push was there before."""
@@ -195,8 +263,19 @@ def _check_deltas(table, keys, deltas):
         )
 
 
-def _refuse_difference(have, want):
+def _owned(keys, shard, shards):
+    """-> which of int64[n] belong to a shard."""
+    if shards == 1:
+        return slice(None)
+    owner = np.empty(len(keys), np.int32)
+    shard_of(keys, shards, owner)
+    return owner == shard
+
+
+def _refuse_difference(have, want, but):
     for field in dataclasses.fields(have):
+        if field.name in but:
+            continue
         old, new = getattr(have, field.name), getattr(want, field.name)
         if old != new:
             raise UserError(
