@@ -65,6 +65,9 @@ class EmbeddingFlags:
         False, "all workers push, meet, then pull at a sync: every lookup sees every push of the window before"
     )
     service_timeout: float = _flag(60.0, "how long a lost service is retried", "seconds", minimum=0.0)
+    service_restarts: int = _flag(
+        0, "how often a lost service of `auto` is started again, from the last checkpoint", "times", minimum=0
+    )
     token_file: str = _flag("", "file with the token of a service that asks for one", "path")
 
 
@@ -77,6 +80,9 @@ class RunFlags:
     )
     save_checkpoints_steps: int = _flag(1000, "between checkpoints; 0 saves at the end only", "steps", minimum=0)
     keep_checkpoint_max: int = _flag(5, "checkpoints that stay; 0 keeps all", "checkpoints", minimum=0)
+    full_checkpoint_every: int = _flag(
+        10, "so many checkpoints a full one; those between hold what changed", "checkpoints", minimum=1
+    )
     log_steps: int = _flag(100, "between the log's lines", "steps", minimum=1)
     log_secs: float = _flag(30.0, "between the log's [RunStatus] lines", "seconds", minimum=0.1)
     auc_window_steps: int = _flag(0, "log the AUC over so many steps; 0 since the start", "steps", minimum=0)

@@ -19,6 +19,8 @@ class EmbeddingConfig:
       strict_sync: at a sync all workers push, meet at a barrier, then pull, so that every lookup sees every push of
         the window before.
       timeout: seconds a lost service is retried for.
+      service_restarts: how often a service that `auto` started and that is lost is started again; all workers then go
+        back to the last checkpoint. With 0 the job stops.
       token_file: the file with the token of a service that asks for one.
     """
 
@@ -30,6 +32,7 @@ class EmbeddingConfig:
     sync_steps: int = 30
     strict_sync: bool = False
     timeout: float = 60.0
+    service_restarts: int = 0
     token_file: str = ""
 
 
@@ -41,6 +44,8 @@ class RunConfig:
       tf_random_seed: of the dense variables and of new embedding rows.
       save_checkpoints_steps: steps between checkpoints; 0 saves at the end only.
       keep_checkpoint_max: how many checkpoints stay; 0 keeps all.
+      full_checkpoint_every: every so many checkpoints all rows are written, otherwise those that changed since the
+        checkpoint before; 1 always writes all. A damaged file costs all checkpoints up to the next full one.
       log_step_count_steps: steps between the log's lines.
       log_secs: seconds between the `[RunStatus]` lines.
       auc_window_steps: 0 logs the AUC since the start, n over the last n steps (rounded to log lines).
@@ -53,6 +58,7 @@ class RunConfig:
     tf_random_seed: int = 1
     save_checkpoints_steps: int = 1000
     keep_checkpoint_max: int = 5
+    full_checkpoint_every: int = 10
     log_step_count_steps: int = 100
     log_secs: float = 30.0
     auc_window_steps: int = 0
