@@ -1,5 +1,7 @@
 """A table of embedding rows that grows as keys come."""
 
+import contextlib
+
 import numpy as np
 
 from ctr_trainer.embedding import row_kernels
@@ -19,10 +21,15 @@ class Table:
     The rows lie in one array in slot order, the order of their creation, so a slot stays valid until `clear`.
     The key 0 stands for "no value": it has the slot -1 and never a row.
 
-    With `sync`, `push` and `refresh` as no-ops a table serves a lone worker where several would use a `Cache`.
+    A table serves a lone worker where several would each use a `Cache`.
 
     Caveat: not safe to use from several threads at a time. `keys` and `rows` are views, valid until a row is created.
+
+    Attributes:
+      lock: what a user of `rows` holds who may have a `Cache` in a table's place; here it locks nothing.
     """
+
+    lock = contextlib.nullcontext()
 
     def __init__(self, config):
         """`config` is a TableConfig.
@@ -143,11 +150,6 @@ class Table:
     def clear(self):
         """Forgets every row."""
         self._index.clear()
-
-    def sync(self):
-        """Nothing to do: the rows are the only copy."""
-
-    push = refresh = sync
 
     def _find_or_add(self, keys):
         # Room for the rows first: where that fails, the index has not changed either.
