@@ -46,6 +46,7 @@ def make_estimator(model, data, training, embedding, run):
             init_stddev=embedding.embedding_stddev,
             sync_steps=embedding.sync_steps,
             strict_sync=embedding.strict_sync,
+            sync_compression=embedding.sync_compression,
             timeout=embedding.service_timeout,
             service_restarts=embedding.service_restarts,
             token_file=embedding.token_file,

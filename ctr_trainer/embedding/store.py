@@ -10,10 +10,11 @@ from typing import Protocol
 
 import numpy as np
 
-from ctr_trainer.embedding import row_kernels, snapshot, snapshot_writer
+from ctr_trainer.embedding import half, row_kernels, snapshot, snapshot_writer, version_kernels
 from ctr_trainer.embedding.config import LIMITS
 from ctr_trainer.embedding.index_kernels import shard_of
 from ctr_trainer.embedding.table import Table
+from ctr_trainer.embedding.versions import ABSENT, NONE_KNOWN, Newer, Versions
 from ctr_trainer.errors import UserError
 
 # A save of the same store that is under way ends in this time, or its disk hangs.
@@ -26,6 +27,9 @@ class Store(Protocol):
 
     Keys are int64[U], distinct within a call and not 0; rows and deltas are float32[U, width] as TableConfig lays them
     out. A user's mistake, and a store that is gone, raise UserError.
+
+    A row has a version, uint32, which each push to it changes: 0 for a row that is not there and reads as its initial
+    row. Versions are comparable for one key only, and only within one life of the store.
     """
 
     def create_table(self, config):
@@ -34,6 +38,13 @@ class Store(Protocol):
     def pull(self, table, keys, missing="initial"):
         """-> float32[U, width]. A key without a row reads its initial row, or `zeros`; no row is created."""
 
+    def pull_newer(self, table, keys, versions, packed=False):
+        """-> `Newer`: the rows whose version is not that of `versions` uint32[U], which the asker knows.
+
+        Args:
+          packed: whether rows come as float16[n, width + 1], see `half`.
+        """
+
     def push(self, table, keys, deltas, worker, sequence):
         """Adds `deltas` to rows, creating missing ones at their initial values.
 
@@ -41,8 +52,17 @@ class Store(Protocol):
         `worker` has to be another name each time a worker starts.
         """
 
-    def sync(self, table, keys, deltas, worker, sequence):
-        """`push`, then `pull` of the same keys, in one round trip. -> float32[U, width]"""
+    def sync(self, table, keys, deltas, worker, sequence, versions=None):
+        """`push`, and back the rows that others changed, in one round trip.
+
+        Args:
+          deltas: float32[U, width]; or float16[U, width + 1], see `half`: then the answer's rows are packed too.
+          versions: uint32[U], what the worker last saw of each row; None brings all rows back.
+
+        Returns:
+          `Newer`: the rows that were of another version than the worker knew, with `deltas` added. A row that is not
+          among them is the one the worker knew plus its delta, to the bit. A repeated sync brings all rows back.
+        """
 
     def advance(self, step):
         """Tells the global step, the clock of `lru` and `ttl_steps`; evicts the rows that have expired."""
@@ -90,6 +110,7 @@ class LocalStore:
 
     def __init__(self):
         self.tables = {}
+        self._versions = {}
         self._locks = {}
         self._sequences = {}
         self._lock = threading.RLock()
@@ -105,21 +126,43 @@ class LocalStore:
         with self._lock:
             if config.name not in self.tables:
                 self._locks[config.name] = threading.RLock()
-                self.tables[config.name] = Table(config, tracked=True)
+                table = Table(config, tracked=True)
+                self._versions[config.name] = Versions()
+                table.follow(self._versions[config.name])
+                self.tables[config.name] = table
             _refuse_difference(self.tables[config.name].config, config, but)
 
     def pull(self, table, keys, missing="initial"):
         with self._locked(table) as target:
             return target.read(keys, missing)
 
+    def pull_newer(self, table, keys, versions, packed=False):
+        _check_versions(table, keys, versions)
+        with self._locked(table) as target:
+            newer = self._newer(target, keys, versions)
+        return _packed(newer) if packed else newer
+
     def push(self, table, keys, deltas, worker, sequence):
         with self._locked(table) as target:
-            self._push(target, keys, deltas, worker, sequence)
+            _check_deltas(target, keys, deltas)
+            if self._is_new(target, worker, sequence):
+                slots = target.add(keys, deltas)
+                self._mark(target, slots)
+                self._sequences[table, worker] = sequence
 
-    def sync(self, table, keys, deltas, worker, sequence):
+    def sync(self, table, keys, deltas, worker, sequence, versions=None):
+        packed = deltas.dtype == np.float16
+        deltas = half.unpack(deltas) if packed else deltas
+        if versions is not None:
+            _check_versions(table, keys, versions)
         with self._locked(table) as target:
-            slots = self._push(target, keys, deltas, worker, sequence)
-            return target.read(keys) if slots is None or -1 in slots else target.take(slots)
+            _check_deltas(target, keys, deltas)
+            if self._is_new(target, worker, sequence):
+                newer = self._merge(target, keys, deltas, versions)
+                self._sequences[table, worker] = sequence
+            else:
+                newer = self._newer(target, keys, None)
+        return _packed(newer) if packed else newer
 
     def advance(self, step):
         for name in list(self.tables):
@@ -164,7 +207,7 @@ class LocalStore:
             for config, keys, rows in snapshot.merged(path, files):
                 own = _owned(keys, shard, shards)
                 with self._locked(config.name) as table:
-                    table.find_or_insert(keys[own], rows[own])
+                    self._mark(table, table.find_or_insert(keys[own], rows[own]))
             for entry in files:
                 if entry.get("kind") == "use":
                     for keys, *use in snapshot.read_use(path, entry):
@@ -185,9 +228,15 @@ class LocalStore:
         for name in list(self.tables):
             with self._locked(name) as table:
                 table.clear()
+                self._versions[name].clear()
 
     def stats(self):
-        return {"tables": {name: table.stats() for name, table in list(self.tables.items())}}
+        return {
+            "tables": {
+                name: {**table.stats(), "bytes": table.nbytes + self._versions[name].nbytes}
+                for name, table in list(self.tables.items())
+            }
+        }
 
     @contextlib.contextmanager
     def _alone(self, what):
@@ -216,15 +265,41 @@ class LocalStore:
             yield keys, rows
             first += len(there)
 
-    def _push(self, table, keys, deltas, worker, sequence):
-        """-> the rows' slots, or None where this push was there before."""
-        _check_deltas(table, keys, deltas)
-        last = (table.config.name, worker)
-        if sequence <= self._sequences.get(last, -1):
-            return None
-        slots = table.add(keys, deltas)
-        self._sequences[last] = sequence
-        return slots
+    def _is_new(self, table, worker, sequence):
+        return sequence > self._sequences.get((table.config.name, worker), -1)
+
+    def _mark(self, table, slots):
+        """Gives the rows at `slots` the version of a new push."""
+        versions = self._versions[table.config.name]
+        versions.reserve(len(table.keys))[slots[slots >= 0]] = versions.next()
+
+    def _merge(self, table, keys, deltas, known):
+        """-> `Newer` of the rows that were not as known, after the deltas were added."""
+        count, versions = len(keys), self._versions[table.config.name]
+        number = versions.next()
+        slots = table.find_or_make(keys)
+        known = np.full(count, NONE_KNOWN, np.uint32) if known is None else np.require(known, requirements=("C", "A"))
+        deltas = np.require(deltas, requirements=("C", "A"))
+        there, refused = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
+        if len(refused):
+            slots, known, deltas = slots[there], known[there], deltas[there]
+        positions = np.empty(len(there), np.int64)
+        rows = np.empty((len(there), table.config.width), np.float32)
+        table.before_change(slots)
+        current = versions.reserve(len(table.keys))
+        newer = version_kernels.merge(table.rows, current, slots, known, deltas, number, positions, rows)
+        answer = Newer(np.full(count, number, np.uint32), positions[:newer], rows[:newer])
+        return _with_refused(answer, there, refused, table.initial_rows(keys[refused])) if len(refused) else answer
+
+    def _newer(self, table, keys, known):
+        slots, versions = table.find(keys), self._versions[table.config.name]
+        versions.reserve(len(table.keys))
+        new_versions, positions = versions.differ(slots, known)
+        rows = table.take(slots[positions])
+        absent = np.flatnonzero(slots[positions] < 0)
+        if len(absent):
+            rows[absent] = table.initial_rows(keys[positions[absent]])
+        return Newer(new_versions, positions, rows)
 
     def _locked(self, name):
         if name not in self.tables:
@@ -245,6 +320,23 @@ class _Locked:
 
     def __exit__(self, *_):
         self._lock.release()
+
+
+def _with_refused(newer, there, refused, initial_rows):
+    """-> `Newer` for all keys, from that of the keys `there`: those refused a row have their initial one again."""
+    versions, positions = newer.versions, np.concatenate([there[newer.positions], refused])
+    versions[refused] = ABSENT
+    order = np.argsort(positions)
+    return Newer(versions, positions[order], np.concatenate([newer.rows, initial_rows])[order])
+
+
+def _packed(newer):
+    return dataclasses.replace(newer, rows=half.pack(newer.rows))
+
+
+def _check_versions(table, keys, versions):
+    if versions.dtype != np.uint32 or versions.shape != keys.shape:
+        raise UserError(f"table {table}: versions {versions.dtype}{list(versions.shape)}, expected uint32[{len(keys)}]")
 
 
 def _check_deltas(table, keys, deltas):

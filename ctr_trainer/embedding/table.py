@@ -1,5 +1,7 @@
 """A table of embedding rows that grows as keys come."""
 
+import contextlib
+
 import numpy as np
 
 from ctr_trainer.embedding import row_kernels
@@ -27,7 +29,7 @@ class Table:
     Rows come and go as `config` says: `find_or_create` and `add` first count a key (`min_frequency`), and make room
     (`max_rows`); `advance` removes rows that were not trained for too long (`ttl_steps`).
 
-    With `sync`, `push` and `refresh` as no-ops a table serves a lone worker where several would use a `Cache`.
+    A table serves a lone worker where several would each use a `Cache`.
 
     Caveat: not safe to use from several threads at a time. `keys` and `rows` are views, valid until a row is created.
     Who writes to `rows` tells first, with `before_change`.
@@ -37,7 +39,10 @@ class Table:
       changes: `Changes` since the last snapshot, or None.
       created, admitted, evicted, refused: rows made, keys let in by the counting filter, rows evicted, and times that a
         key was asked for and got no row, since the start.
+      lock: what a user of `rows` holds who may have a `Cache` in a table's place; here it locks nothing.
     """
+
+    lock = contextlib.nullcontext()
 
     def __init__(self, config, tracked=False):
         """
@@ -61,6 +66,7 @@ class Table:
         self.changes = Changes() if tracked else None
         self._admission = Admission(config.min_frequency) if config.min_frequency > 1 else None
         self._use = Use() if config.evicts else None
+        self._followers = [each for each in (self.changes, self._use) if each is not None]
         self._lent = 0
         self.created = self.admitted = self.evicted = self.refused = 0
 
@@ -95,7 +101,7 @@ class Table:
           UserError: the memory is used up; the table is unchanged.
         """
         keys = _int64(keys)
-        slots = self._find_or_make(keys)
+        slots = self.find_or_make(keys)
         wanting = np.flatnonzero((slots < 0) & (keys != 0)) if self._is_limited else ()
         self._lent = len(wanting)
         if self._lent:
@@ -104,6 +110,23 @@ class Table:
             slots[wanting] = np.arange(first, first + self._lent)
             self._initialize(keys[wanting], self._rows.array[first : first + self._lent])
         return slots
+
+    def find_or_make(self, keys):
+        """-> int64[U] slots; a missing row is created if its key is admitted and there is room, and is -1 otherwise."""
+        if not self._is_limited:
+            return self._make(keys, initialize=True)
+        slots = self.find(keys)
+        unknown = keys[(slots < 0) & (keys != 0)]
+        if not len(unknown):
+            return slots
+        admitted = unknown if self._admission is None else unknown[self._admission.admit(unknown)]
+        if self._admission is not None:
+            self.admitted += len(admitted)
+        if self.config.max_rows:
+            admitted = admitted[: self._make_room(len(admitted), slots)]
+        self.refused += len(unknown) - len(admitted)
+        self._make(admitted, initialize=True)
+        return self.find(keys)
 
     def initial_rows(self, keys):
         """int64[U] -> float32[U, width]: what new rows of these keys are, a pure function of (config.seed, key)."""
@@ -145,10 +168,14 @@ class Table:
 
         A key that gets no row has the slot -1, and its delta is dropped.
         """
-        slots = self._find_or_make(_int64(keys))
+        slots = self.find_or_make(_int64(keys))
         self.before_change(slots)
         row_kernels.add(self._rows.array, slots, _float32(deltas))
         return slots
+
+    def follow(self, follower):
+        """Calls `follower.created(slots int64[U], size)` whenever slots get rows, new slots or used ones."""
+        self._followers.append(follower)
 
     def remove(self, keys):
         """Removes the rows of int64[U]; unknown keys are skipped. -> how many there were."""
@@ -228,31 +255,9 @@ class Table:
         if self._admission is not None:
             self._admission.clear()
 
-    def sync(self):
-        """Nothing to do: the rows are the only copy."""
-
-    push = refresh = sync
-
     @property
     def _is_limited(self):
         return self._admission is not None or self.config.max_rows
-
-    def _find_or_make(self, keys):
-        """-> int64[U] slots; a missing row is created if its key is admitted and there is room, and is -1 otherwise."""
-        if not self._is_limited:
-            return self._make(keys, initialize=True)
-        slots = self.find(keys)
-        unknown = keys[(slots < 0) & (keys != 0)]
-        if not len(unknown):
-            return slots
-        admitted = unknown if self._admission is None else unknown[self._admission.admit(unknown)]
-        if self._admission is not None:
-            self.admitted += len(admitted)
-        if self.config.max_rows:
-            admitted = admitted[: self._make_room(len(admitted), slots)]
-        self.refused += len(unknown) - len(admitted)
-        self._make(admitted, initialize=True)
-        return self.find(keys)
 
     def _make(self, keys, initialize=False):
         """-> int64[U] slots; every missing row is created."""
@@ -269,11 +274,10 @@ class Table:
             if initialize:
                 self._initialize(self.keys[first], self._rows.array[first])
                 row_kernels.put(self._rows.array, reused, self.initial_rows(self.keys[reused]))
-            if self.changes is not None or self._use is not None:
+            if self._followers:
                 new = np.concatenate([np.arange(before, self._index.slots), reused])
-                for each in (self.changes, self._use):
-                    if each is not None:
-                        each.created(new, self._index.slots)
+                for follower in self._followers:
+                    follower.created(new, self._index.slots)
         return slots
 
     def _make_room(self, count, protected):

@@ -199,6 +199,7 @@ class Estimator:
                 store = stack.enter_context(open_store(config.embedding, self.model_dir))
             if inputs.fed:
                 inputs.connect(store, config, spec if mode == ModeKeys.TRAIN else None)
+                stack.callback(inputs.close)  # Again, since its threads use the store, which closes before the first.
             if distributed.is_chief():
                 self._restore_rows(store, checkpoint)
             distributed.barrier("embedding_rows_restored")
@@ -240,7 +241,7 @@ class Estimator:
         def save(session, step):
             nonlocal before
             if inputs.embeddings:
-                inputs.embeddings.sync(self.config.embedding.strict_sync)
+                inputs.embeddings.flush()
             examples = inputs.hook.examples if inputs.hook else 0
             # Also the barrier after which every rank's rows are at the service.
             examples = int(distributed.all_sum(np.int64(examples), "checkpoint_examples"))

@@ -84,12 +84,27 @@ def test_a_push_of_a_key_that_is_not_admitted_is_dropped_and_answered_by_its_ini
     store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3, min_frequency=2))
     keys, ones = np.array([5]), np.ones((1, 2), np.float32)
     initial = store.tables["t"].initial_rows(keys)
-    np.testing.assert_array_equal(store.sync("t", keys, ones, "w", 1), initial)
-    np.testing.assert_array_equal(store.sync("t", keys, ones, "w", 2), initial + 1)
-    assert store.stats()["tables"]["t"] == {
-        **{"rows": 1, "created": 1, "admitted": 1, "evicted": 0, "refused": 1},
-        "bytes": store.tables["t"].nbytes,
-    }
+    absent = np.zeros(1, np.uint32)  # What a worker knows who made the row for itself.
+    refused = store.sync("t", keys, ones, "w", 1, absent)
+    assert (refused.versions.tolist(), refused.positions.tolist()) == ([0], [0])
+    np.testing.assert_array_equal(refused.rows, initial)
+    admitted = store.sync("t", keys, ones, "w", 2, absent)
+    assert len(admitted.positions) == 0
+    np.testing.assert_array_equal(store.pull("t", keys), initial + 1)
+    stats = store.stats()["tables"]["t"]
+    assert (stats["rows"], stats["created"], stats["admitted"], stats["evicted"], stats["refused"]) == (1, 1, 1, 0, 1)
+
+
+def test_a_row_in_a_used_slot_has_no_version_of_the_row_before(tmp_path):
+    store = LocalStore()
+    store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3))
+    both, ones = np.array([5, 6]), np.ones((2, 2), np.float32)
+    known = store.sync("t", both, ones, "w", 1).versions  # One push, so both rows have one version.
+    store.tables["t"].remove(both)
+    store.push("t", both[:1], ones[:1], "w", 2)
+    answer = store.sync("t", both[1:], ones[:1], "w", 3, known[1:])
+    assert answer.positions.tolist() == [0]
+    np.testing.assert_array_equal(answer.rows, store.tables["t"].initial_rows(both[1:]) + 1)
 
 
 def test_the_counting_filter_never_counts_too_little():
