@@ -33,7 +33,9 @@ class DataFlags:
     batch_size: int = _flag(1024, "of each worker", "examples", minimum=1)
     epochs: int = _flag(1, "passes over the training data; 0 goes on until --max_steps", "epochs", minimum=0)
     shuffle: bool = _flag(True, "shuffle by row group and within a buffer, anew each epoch")
-    prefetch_batches: int = _flag(2, "batches read ahead; 0 reads in the training thread", "batches", minimum=0)
+    prefetch_batches: int = _flag(
+        2, "batches read and looked up ahead; 0 does both in the training thread", "batches", minimum=0
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +66,11 @@ class EmbeddingFlags:
     strict_sync: bool = _flag(
         False, "all workers push, meet, then pull at a sync: every lookup sees every push of the window before"
     )
+    sync_compression: str = _flag("none", "how rows travel: as they are, or as float16", choices=("none", "fp16"))
     service_timeout: float = _flag(60.0, "how long a lost service is retried", "seconds", minimum=0.0)
+    service_restarts: int = _flag(
+        0, "how often a lost service of `auto` is started again, from the last checkpoint", "times", minimum=0
+    )
     token_file: str = _flag("", "file with the token of a service that asks for one", "path")
 
 
@@ -78,6 +84,9 @@ class RunFlags:
     stall_timeout: float = _flag(1800.0, "longest wait for another rank; then the job ends", "seconds", minimum=1.0)
     save_checkpoints_steps: int = _flag(1000, "between checkpoints; 0 saves at the end only", "steps", minimum=0)
     keep_checkpoint_max: int = _flag(5, "checkpoints that stay; 0 keeps all", "checkpoints", minimum=0)
+    full_checkpoint_every: int = _flag(
+        10, "so many checkpoints a full one; those between hold what changed", "checkpoints", minimum=1
+    )
     log_steps: int = _flag(100, "between the log's lines", "steps", minimum=1)
     log_secs: float = _flag(30.0, "between the log's [RunStatus] lines", "seconds", minimum=0.1)
     auc_window_steps: int = _flag(0, "log the AUC over so many steps; 0 since the start", "steps", minimum=0)

@@ -35,6 +35,7 @@ def make_estimator(model, data, training, embedding, run):
         tf_random_seed=training.seed,
         save_checkpoints_steps=run.save_checkpoints_steps,
         keep_checkpoint_max=run.keep_checkpoint_max,
+        full_checkpoint_every=run.full_checkpoint_every,
         log_step_count_steps=run.log_steps,
         log_secs=run.log_secs,
         auc_window_steps=run.auc_window_steps,
@@ -49,7 +50,9 @@ def make_estimator(model, data, training, embedding, run):
             init_stddev=embedding.embedding_stddev,
             sync_steps=embedding.sync_steps,
             strict_sync=embedding.strict_sync,
+            sync_compression=embedding.sync_compression,
             timeout=embedding.service_timeout,
+            service_restarts=embedding.service_restarts,
             token_file=embedding.token_file,
         ),
     )

@@ -1,39 +1,56 @@
 """A worker's copies of the rows it trains on."""
 
+import threading
 import uuid
 
 import numpy as np
 
-from ctr_trainer.embedding import row_kernels
-from ctr_trainer.embedding.memory import GrowableArray
-from ctr_trainer.embedding.table import Table
+from ctr_trainer.embedding import half
+from ctr_trainer.embedding.copies import Copies
 from ctr_trainer.latency import Latency
+
+COMPRESSIONS = ("none", "fp16")
 
 # Rows a request, which bounds what the service holds at a time.
 _REQUEST_ROWS = 1 << 17
+# Rows handled in one hold of the lock, so that no thread waits for long: about a millisecond's worth.
+_LOCKED_ROWS = 1 << 13
 
 
 class Cache:
     """One worker's copies of one table's rows, trained on at once and merged with the other workers' at each sync.
 
-    A sync pushes `row - row_at_last_sync` of each row that was stepped since, weights and optimizer state alike; the
-    store adds the changes of all workers, and the merged rows come back.
+    For each row it keeps the row, which steps change, and its base: the service's row as far as this worker knows it,
+    with what this worker has sent. A sync sends `row - base` of the rows stepped since the last one, with the version
+    last seen; the service adds the changes of all workers, and only rows that others changed come back. Steps taken
+    while a sync is under way stay on top of what it brings, and go out with the next.
 
-    Staleness: a sync drops every row that was not stepped since the sync before it, so what is in the cache was pulled
-    or merged after the last sync, and no row is ever older than one sync interval. Within an interval a worker does not
-    see the others' changes.
+    A window is the time from the start of one sync to that of the next. A row that is used, and was neither stepped nor
+    checked in this window, is checked: its version goes to the service, and the row comes back only if it has another.
 
-    Caveat: `sync` and `refresh` renumber the slots. Not safe to use from several threads at a time.
+    Staleness: what a lookup returns was, by the service, up to date at the start of this window or later, if the sync
+    is awaited. Beside a sync under way, a row that is part of it still shows what the sync before it brought. Within a
+    window a worker does not see the others' changes.
+
+    With `compression="fp16"`, changes and rows travel as float16 (see `half`). What rounding takes from a change stays
+    in `row - base` and goes out with the row's next change, before the row leaves the cache, or at a `flush`.
+
+    Threads: one trains (`find_or_create`, `apply_gradients`, `begin_window`), one may `prefetch`, one may `exchange`.
+    They share the cache's `lock`, which is held around each use of its memory and never across a request. Slots are
+    valid from a lookup until `begin_window`, which only the training thread calls, when no `exchange` is under way.
 
     Attributes:
       config: the TableConfig.
-      hits, misses: distinct keys found here, and pulled, since the start.
-      bytes_synced: bytes of keys and rows that went to and came from the store.
+      lock: to be held while `rows` is read.
+      hits, misses: distinct keys found here and up to date, and asked for, since the start, by lookups.
+      prefetched: distinct keys asked for ahead of their lookup.
+      rows_pulled: rows that came back, as others had changed them, or made them first.
+      bytes_synced: bytes of keys, versions and rows that went to and came from the store.
       lookup_latency: OpsEmbeddingLookup, of `find` and `find_or_create` with their pulls.
-      push_latency: OpsPushGrad, of `sync` and `push`.
+      push_latency: OpsPushGrad, of `exchange`.
     """
 
-    def __init__(self, store, config, worker, lookup_latency=None, push_latency=None):
+    def __init__(self, store, config, worker, lookup_latency=None, push_latency=None, compression="none"):
         """Creates the table in the store, where it is not there.
 
         Args:
@@ -41,121 +58,170 @@ class Cache:
           config: the TableConfig.
           worker: str, this worker's name; it is made unique to this start, so that the store takes its first push.
           lookup_latency, push_latency: recorders shared with other caches; by default this cache has its own.
+          compression: one of COMPRESSIONS.
         """
+        if compression not in COMPRESSIONS:
+            raise ValueError(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")
         self.config = config
-        self.hits = self.misses = self.bytes_synced = 0
+        self.lock = threading.Lock()
+        self.hits = self.misses = self.prefetched = self.rows_pulled = self.bytes_synced = 0
         self.lookup_latency = lookup_latency or Latency("OpsEmbeddingLookup")
         self.push_latency = push_latency or Latency("OpsPushGrad")
         self._store = store
         self._worker = f"{worker}-{uuid.uuid4().hex}"
+        self._packed = compression == "fp16"
         self._sequence = 0
-        self._table = Table(config)
-        self._base = GrowableArray(np.float32, (config.width,))
-        self._touched = GrowableArray(np.uint8)
-        self._pushed = None
+        self._window = 1
+        self._pushed = False
+        self._copies = Copies(config)
         store.create_table(config)
 
     def __len__(self):
-        return len(self._table)
+        return len(self._copies)
 
     @property
     def rows(self):
         """float32[n, width], in slot order."""
-        return self._table.rows
+        return self._copies.table.rows
 
-    def find_or_create(self, keys):
-        """int64[U] -> int64[U] slots; what is not here is pulled, new rows with their initial values."""
+    def find_or_create(self, keys, since=None):
+        """int64[U] -> int64[U] slots; what is not here or not up to date is pulled.
+
+        Args:
+          since: what `prefetch` returned for these keys; rows checked from then on count as up to date. None for
+            those checked in this window.
+        """
         with self.lookup_latency.measure():
-            return self._find(keys, "initial")
+            return self._find(keys, since, create=True)
 
     def find(self, keys):
         """int64[U] -> int64[U] slots, for evaluation; -1 where the store has no row either."""
         with self.lookup_latency.measure():
-            return self._find(keys, "zeros")
+            return self._find(keys, None, create=False)
+
+    def prefetch(self, keys):
+        """Pulls what a coming `find_or_create` of these keys would; for another thread than the training one.
+
+        Returns:
+          `since` for that lookup: then its rows are up to date as of the window of this call, so the staleness of a
+          lookup is raised by as many steps as it was prefetched ahead.
+        """
+        with self.lock:
+            since = self._window
+            _, wanted, known = self._copies.stale(keys, since)
+            self.prefetched += len(wanted)
+        if len(wanted):
+            self._pull(wanted, known, since, create=True)
+        return since
 
     def apply_gradients(self, slots, gradients, learning_rate):
         """As Table's: one optimizer step on each row, here and at once."""
-        if self._pushed is not None:
-            raise RuntimeError("apply_gradients between push and refresh: the steps would be lost")
-        self._table.apply_gradients(slots, gradients, learning_rate)
-        row_kernels.mark(self._touched.array, np.require(slots, np.int64, ("C",)))
+        with self.lock:
+            self._refuse_between_push_and_refresh("apply_gradients")
+            self._copies.table.apply_gradients(slots, gradients, learning_rate)
+            self._copies.mark_stepped(slots)
 
     def sync(self):
-        """Pushes this worker's changes, takes the merged rows back and drops the rows that it did not step."""
+        """`begin_window` and `exchange`, one after the other."""
+        self.begin_window()
+        self.exchange()
+
+    def begin_window(self):
+        """Starts a sync, which `exchange` has to follow before the next one; renumbers the slots at times."""
+        with self.lock:
+            self._refuse_between_push_and_refresh("a sync")
+            self._copies.tidy(self._window)
+            self._window += 1
+
+    def exchange(self, packed=None):
+        """Sends what this worker changed, takes back the rows that others changed.
+
+        Args:
+          packed: whether as float16; by default as the cache's compression says.
+        """
         with self.push_latency.measure():
-            keys, deltas = self._changes()
-            merged = np.empty_like(deltas)
-            for part, sequence in self._requests(len(keys)):
-                merged[part] = self._store.sync(self.config.name, keys[part], deltas[part], self._worker, sequence)
-            self._replace(keys, merged)
-            self.bytes_synced += keys.nbytes + deltas.nbytes + merged.nbytes
+            with self.lock:
+                slots = self._copies.stepped()
+            for first in range(0, len(slots), _REQUEST_ROWS):
+                self._exchange(slots[first : first + _REQUEST_ROWS], self._packed if packed is None else packed)
+
+    def flush(self):
+        """A sync after which the store has all that this worker changed, to the bit."""
+        self.begin_window()
+        if self._packed:
+            with self.lock:
+                self._copies.mark_unsent()
+        self.exchange(packed=False)
 
     def push(self):
-        """The first half of a strict sync: pushes this worker's changes. `refresh` has to follow, after a barrier."""
-        with self.push_latency.measure():
-            keys, deltas = self._changes()
-            for part, sequence in self._requests(len(keys)):
-                self._store.push(self.config.name, keys[part], deltas[part], self._worker, sequence)
-            self._pushed = keys
-            self.bytes_synced += keys.nbytes + deltas.nbytes
+        """The first half of a strict sync: a flush. `refresh` has to follow, after a barrier."""
+        self.flush()
+        self._pushed = True
 
     def refresh(self):
-        """The second half: takes the rows that `push` pushed, as all workers left them, and drops the others."""
-        if self._pushed is None:
+        """The second half: from here on each row that is used is, to the bit, what all workers' pushes made of it."""
+        if not self._pushed:
             raise RuntimeError("refresh without a push")
-        merged = self._pull(self._pushed, "initial")
-        self._replace(self._pushed, merged)
-        self._pushed = None
-        self.bytes_synced += merged.nbytes
-
-    def _find(self, keys, missing):
-        if self._pushed is not None:
-            raise RuntimeError("a lookup between push and refresh")
-        slots = self._table.find(keys)
-        unknown = np.flatnonzero((slots < 0) & (keys != 0))
-        self.hits += np.count_nonzero(slots >= 0)
-        self.misses += len(unknown)
-        if len(unknown):
-            rows = self._pull(keys[unknown], missing)
-            self.bytes_synced += rows.nbytes + 8 * len(unknown)
-            if missing == "zeros":
-                # A row that is all zeros is not there, or reads as if it were not: either way -1 is right, and
-                # training will pull it with its initial values.
-                there = rows.any(axis=1)
-                unknown, rows = unknown[there], rows[there]
-            slots[unknown] = self._insert(keys[unknown], rows)
-        return slots
-
-    def _pull(self, keys, missing):
-        rows = np.empty((len(keys), self.config.width), np.float32)
+        with self.lock:
+            # Rows that came at the push were checked before other workers' pushes: all are to be checked again. Those
+            # just stepped are likely to be used next, so they are checked at once.
+            keys, known = self._copies.checked_in(self._window)
+            self._window += 1
+            window = self._window
         for first in range(0, len(keys), _REQUEST_ROWS):
             part = slice(first, first + _REQUEST_ROWS)
-            rows[part] = self._store.pull(self.config.name, keys[part], missing)
-        return rows
+            self._pull(keys[part], known[part], window, create=True, packed=False)
+        self._pushed = False
 
-    def _insert(self, keys, rows):
-        first = len(self._table)
-        self._base.reserve(first + len(keys))
-        self._touched.reserve(first + len(keys))
-        slots = self._table.find_or_insert(keys, rows)
-        self._base.array[first : len(self._table)] = rows
-        self._touched.array[first : len(self._table)] = 0
-        return slots
+    def _refuse_between_push_and_refresh(self, what):
+        if self._pushed:
+            raise RuntimeError(f"{what} between push and refresh: rows would be lost or stale")
 
-    def _changes(self):
-        """-> (int64[T], float32[T, width]): the rows stepped since the last sync, and by how much they changed."""
-        if self._pushed is not None:
-            raise RuntimeError("a sync between push and refresh")
-        slots = np.flatnonzero(self._touched.array[: len(self._table)])
-        deltas = np.empty((len(slots), self.config.width), np.float32)
-        row_kernels.difference(self._table.rows, self._base.array, slots, deltas)
-        return self._table.keys[slots], deltas
+    def _find(self, keys, since, create):
+        with self.lock:
+            self._refuse_between_push_and_refresh("a lookup")
+            window = self._window
+            slots, wanted, known = self._copies.stale(keys, window if since is None else since)
+            self.hits += np.count_nonzero(keys) - len(wanted)
+            self.misses += len(wanted)
+        if not len(wanted):
+            return slots
+        self._pull(wanted, known, window, create)
+        with self.lock:
+            return self._copies.table.find(keys)
 
-    def _requests(self, rows):
-        for first in range(0, rows, _REQUEST_ROWS):
-            self._sequence += 1
-            yield slice(first, first + _REQUEST_ROWS), self._sequence
+    def _pull(self, keys, known, window, create, packed=None):
+        packed = self._packed if packed is None else packed
+        newer = self._store.pull_newer(self.config.name, keys, known, packed)
+        self._count(newer, keys.nbytes + known.nbytes)
+        rows = _unpacked(newer.rows)
+        with self.lock:
+            self._copies.accept(keys, known, newer, rows, window, create)
 
-    def _replace(self, keys, rows):
-        self._table.clear()
-        self._insert(keys, rows)
+    def _exchange(self, slots, packed):
+        """One request of a sync."""
+        self._sequence += 1
+        width = self.config.width
+        keys, known = np.empty(len(slots), np.int64), np.empty(len(slots), np.uint32)
+        deltas = np.empty((len(slots), width + 1), np.float16) if packed else np.empty((len(slots), width), np.float32)
+        blocks = [slice(first, first + _LOCKED_ROWS) for first in range(0, len(slots), _LOCKED_ROWS)]
+        for block in blocks:
+            with self.lock:
+                keys[block], known[block], deltas[block] = self._copies.take(slots[block], packed)
+        newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known)
+        self._count(newer, keys.nbytes + known.nbytes + deltas.nbytes)
+        rows = _unpacked(newer.rows)
+        for block in blocks:
+            first, last = np.searchsorted(newer.positions, (block.start, block.stop))
+            positions = newer.positions[first:last] - block.start
+            with self.lock:
+                self._copies.land(slots[block], newer.versions[block], positions, rows[first:last], self._window)
+
+    def _count(self, newer, bytes_up):
+        self.rows_pulled += len(newer.rows)
+        self.bytes_synced += bytes_up + newer.rows.nbytes + 8 * len(newer.rows)
+
+
+def _unpacked(rows):
+    rows = half.unpack(rows) if rows.dtype == np.float16 else rows
+    return np.require(rows, requirements=("C", "A"))

@@ -3,6 +3,7 @@
 import concurrent.futures
 import pathlib
 import time
+import uuid
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ from pyarrow import flight
 
 from ctr_trainer.embedding import snapshot, wire
 from ctr_trainer.embedding.index_kernels import shard_of
+from ctr_trainer.embedding.versions import NONE_KNOWN, Newer
 from ctr_trainer.errors import UserError
 
 _FIRST_BACKOFF = 0.05
@@ -63,17 +65,44 @@ class ServiceClient:
         self._widths[config.name] = config.width
 
     def pull(self, table, keys, missing="initial"):
-        return self._exchange(dict(op="pull", table=table, missing=missing), keys)
+        request, width = dict(op="pull", table=table, missing=missing), self._width(table)
+        keys = np.require(keys, np.int64, ("C",))
+        rows = np.empty((len(keys), width), np.float32)
+        for own, answer in self._ask(keys, lambda shard, own: shard.pull(request, keys[own], width)):
+            rows[own] = answer
+        return rows
+
+    def pull_newer(self, table, keys, versions, packed=False):
+        request, width = dict(op="pull_newer", table=table, packed=packed), self._width(table)
+        keys, versions = np.require(keys, np.int64, ("C",)), np.require(versions, np.uint32, ("C",))
+        answers = self._ask(keys, lambda shard, own: shard.pull_newer(request, keys[own], versions[own], width))
+        return _joined(len(keys), answers)
 
     def push(self, table, keys, deltas, worker, sequence):
-        self._exchange(dict(op="push", table=table, worker=worker, sequence=sequence), keys, deltas)
+        request = dict(op="push", table=table, worker=worker, sequence=sequence)
+        keys, deltas = np.require(keys, np.int64, ("C",)), np.require(deltas, np.float32, ("C",))
+        self._check(table, keys, deltas, self._width(table))
+        self._ask(keys, lambda shard, own: shard.push(request, keys[own], deltas[own]))
 
-    def sync(self, table, keys, deltas, worker, sequence):
-        return self._exchange(dict(op="sync", table=table, worker=worker, sequence=sequence), keys, deltas)
+    def sync(self, table, keys, deltas, worker, sequence, versions=None):
+        width, packed = self._width(table), deltas.dtype == np.float16
+        request = dict(op="sync", table=table, worker=worker, sequence=sequence, packed=packed)
+        keys, deltas = np.require(keys, np.int64, ("C",)), np.require(deltas, requirements=("C",))
+        self._check(table, keys, deltas, width + packed)
+        if versions is None:
+            versions = np.full(len(keys), NONE_KNOWN, np.uint32)
+        answers = self._ask(keys, lambda shard, own: shard.sync(request, keys[own], versions[own], deltas[own], width))
+        return _joined(len(keys), answers)
 
-    def save(self, path, step):
-        body = {"path": _absolute(path), "step": step}
-        return [file for files in self._on_all(lambda shard: shard.action("save", body)) for file in files]
+    def advance(self, step):
+        self._on_all(lambda shard: shard.action("advance", {"step": step}))
+
+    def save(self, path, step, since=None):
+        body = {"path": _absolute(path), "step": step, "since": since, "snapshot": uuid.uuid4().hex}
+        files = [file for files in self._on_all(lambda shard: shard.action("save", body)) for file in files]
+        if since is not None and any(file["since"] is None for file in files):
+            return self.save(path, step)  # One shard had no snapshot to add to, so none may add to its own.
+        return files
 
     def restore(self, path, files):
         body = {"path": _absolute(path), "files": list(files)}
@@ -99,30 +128,24 @@ class ServiceClient:
         for shard in self._shards:
             shard.close()
 
-    def _exchange(self, request, keys, deltas=None):
-        width = self._widths.get(request["table"])
-        if width is None:
-            raise UserError(f"no table {request['table']!r}: this client has not created it")
-        keys = np.require(keys, np.int64, ("C",))
-        if deltas is not None and deltas.shape != (len(keys), width):
-            raise UserError(f"table {request['table']}: deltas {list(deltas.shape)}, expected {[len(keys), width]}")
+    def _width(self, table):
+        if table not in self._widths:
+            raise UserError(f"no table {table!r}: this client has not created it")
+        return self._widths[table]
+
+    @staticmethod
+    def _check(table, keys, deltas, width):
+        if deltas.shape != (len(keys), width):
+            raise UserError(f"table {table}: deltas {list(deltas.shape)}, expected {[len(keys), width]}")
+
+    def _ask(self, keys, call):
+        """-> [(own, call(shard, own)) for each shard]; `own` indexes the keys of the shard."""
         if self._threads is None:
-            return self._shards[0].exchange(request, keys, deltas, width)
+            return [(slice(None), call(self._shards[0], slice(None)))]
         owner = np.empty(len(keys), np.int32)
         shard_of(keys, len(self._shards), owner)
         places = [np.flatnonzero(owner == i) for i in range(len(self._shards))]
-
-        def ask(shard):
-            own = places[shard.number]
-            return shard.exchange(request, keys[own], None if deltas is None else deltas[own], width)
-
-        answers = self._on_all(ask)
-        if request["op"] == "push":
-            return None
-        rows = np.empty((len(keys), width), np.float32)
-        for own, answer in zip(places, answers, strict=True):
-            rows[own] = answer
-        return rows
+        return list(zip(places, self._on_all(lambda shard: call(shard, places[shard.number])), strict=True))
 
     def _on_all(self, call):
         """-> [call(shard) for each shard], asked in parallel; waits for all of them before it raises."""
@@ -163,24 +186,55 @@ class _Shard:
 
         return self._retried(name, call, _SNAPSHOT_SECONDS if name in ("save", "restore") else None)
 
-    def exchange(self, request, keys, deltas, width):
-        """-> float32[U, width], or None of a push."""
+    def pull(self, request, keys, width):
+        """-> float32[U, width]"""
+        return self._exchange(
+            request,
+            len(keys),
+            lambda writer: wire.write_keys(writer, keys),
+            lambda reader: wire.read_rows(reader, len(keys), width),
+        )
+
+    def pull_newer(self, request, keys, versions, width):
+        """-> `Newer`"""
+        return self._exchange(
+            request,
+            len(keys),
+            lambda writer: wire.write_versions(writer, keys, versions),
+            lambda reader: wire.read_newer(reader, width, request["packed"], versions, is_sync=False),
+        )
+
+    def push(self, request, keys, deltas):
+        """Returns once the deltas are added."""
+        self._exchange(
+            request,
+            len(keys),
+            lambda writer: wire.write_keys_and_rows(writer, keys, deltas),
+            lambda reader: wire.read_receipt(reader, len(keys)),
+        )
+
+    def sync(self, request, keys, versions, deltas, width):
+        """-> `Newer`"""
+        return self._exchange(
+            request,
+            len(keys),
+            lambda writer: wire.write_versions(writer, keys, versions, deltas),
+            lambda reader: wire.read_newer(reader, width, request["packed"], versions, is_sync=True),
+        )
+
+    def _exchange(self, request, count, write, read):
+        """-> read(reader), after write(writer)."""
 
         def call(options):
-            descriptor = flight.FlightDescriptor.for_command(self._encoded({**request, "count": len(keys)}))
+            descriptor = flight.FlightDescriptor.for_command(self._encoded({**request, "count": count}))
             writer, reader = self._flight.do_exchange(descriptor, options)
             with writer:
                 try:
-                    if deltas is None:
-                        wire.write_keys(writer, keys)
-                    else:
-                        wire.write_keys_and_rows(writer, keys, np.require(deltas, np.float32, ("C",)))
+                    write(writer)
                     writer.done_writing()
                 except pa.ArrowException:
                     pass  # The service refused before it had read all: why, is in its answer.
-                if request["op"] == "push":
-                    return wire.read_receipt(reader, len(keys))
-                return wire.read_rows(reader, len(keys), width)
+                return read(reader)
 
         return self._retried(request["op"], call)
 
@@ -221,6 +275,19 @@ class _Shard:
                 ) from None
             except (pa.ArrowInvalid, KeyError) as error:
                 raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
+
+
+def _joined(count, answers):
+    """[(index, Newer)] of the shards -> one Newer, its positions ascending."""
+    if len(answers) == 1:
+        return answers[0][1]
+    versions = np.empty(count, np.uint32)
+    for own, newer in answers:
+        versions[own] = newer.versions
+    positions = np.concatenate([own[newer.positions] for own, newer in answers])
+    rows = np.concatenate([newer.rows for _, newer in answers])
+    order = np.argsort(positions, kind="stable")
+    return Newer(versions, positions[order], rows[order])
 
 
 def _absolute(path):

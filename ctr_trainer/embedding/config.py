@@ -3,6 +3,10 @@
 import dataclasses
 
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad")
+EVICTIONS = ("lru", "lfu")
+MOST_FREQUENCY = 255
+# The fields that say which keys have rows: a table keeps its rows where these change.
+LIMITS = ("min_frequency", "max_rows", "eviction", "ttl_steps")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +23,15 @@ class TableConfig:
       optimizer: `sgd`, `adagrad` (a state float a weight) or `rowwise_adagrad` (a state float a segment).
       initial_accumulator: what Adagrad's state starts at.
       seed: a new row's weights are a pure function of (seed, key).
+      min_frequency: how often a key must have been asked for before it gets a row: in how many batches of a lone
+        worker, or pushes to a service (one a worker and sync window). 0 and 1 give one at once. See `admission`.
+      max_rows: rows of this table, of each shard of a service; 0 for as many as fit into memory.
+      eviction: which rows go where `max_rows` is reached: `lru`, those whose last training is the longest ago, or
+        `lfu`, those trained the least often.
+      ttl_steps: a row that was not trained for more steps than this goes at the next sync; 0 for never.
+
+    Caveat: a key that has no row reads its initial row, and what it learns is not kept. A key that comes back after its
+    row went is a new key.
     """
 
     name: str
@@ -27,6 +40,10 @@ class TableConfig:
     optimizer: str = "adagrad"
     initial_accumulator: float = 1e-4
     seed: int = 0
+    min_frequency: int = 0
+    max_rows: int = 0
+    eviction: str = "lru"
+    ttl_steps: int = 0
 
     def __post_init__(self):
         object.__setattr__(self, "dims", tuple(self.dims))
@@ -35,6 +52,18 @@ class TableConfig:
             raise ValueError(f"table {self.name}: optimizer {self.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
         if not self.dims or min(self.dims) < 1 or len(self.dims) != len(self.init_scales):
             raise ValueError(f"table {self.name}: dims {self.dims} and init_scales {self.init_scales} do not fit")
+        if self.eviction not in EVICTIONS:
+            raise ValueError(f"table {self.name}: eviction {self.eviction!r} is not one of {', '.join(EVICTIONS)}")
+        if not 0 <= self.min_frequency <= MOST_FREQUENCY or self.max_rows < 0 or self.ttl_steps < 0:
+            raise ValueError(
+                f"table {self.name}: min_frequency {self.min_frequency}, max_rows {self.max_rows} and ttl_steps "
+                f"{self.ttl_steps}: none may be negative, and min_frequency not above {MOST_FREQUENCY}"
+            )
+
+    @property
+    def evicts(self):
+        """Whether rows may go."""
+        return bool(self.max_rows or self.ttl_steps)
 
     @property
     def weights(self):

@@ -12,25 +12,33 @@ _MOST_BUCKETS = 1 << 32
 class Index:
     """Gives the distinct keys it meets the slots 0, 1, 2, ...; the key 0 ("no value") has slot -1.
 
-    8 bytes a key and 6 to 12 bytes of buckets a row. Not safe to use from several threads at a time.
+    A removed key's slot is given to one that comes later. 8 bytes a key and 6 to 12 bytes of buckets a row. Not safe to
+    use from several threads at a time.
     """
 
     def __init__(self):
         self._keys = GrowableArray(np.int64)
         self._buckets = np.zeros(_FIRST_BUCKETS, np.uint32)
         self._count = 0
+        self._free = GrowableArray(np.int64)
+        self._free_count = 0
 
     def __len__(self):
+        return self._count - self._free_count
+
+    @property
+    def slots(self):
+        """How many slots there are: the keys, and the slots of removed keys that no other has got yet."""
         return self._count
 
     @property
     def keys(self):
-        """int64[n], a view in slot order, valid until the index changes."""
+        """int64[slots], a view in slot order, 0 for a free slot; valid until the index changes."""
         return self._keys.array[: self._count]
 
     @property
     def nbytes(self):
-        return self._buckets.nbytes + self._count * 8
+        return self._buckets.nbytes + (self._count + self._free_count) * 8
 
     def find(self, keys):
         """int64[U] -> int64[U] slots, -1 where a key is unknown."""
@@ -39,7 +47,7 @@ class Index:
         return slots
 
     def find_or_add(self, keys):
-        """int64[U] -> int64[U] slots, a new one for each unknown key, in the order of `keys`."""
+        """int64[U] -> int64[U] slots, a free or a new one for each unknown key, in the order of `keys`."""
         slots = np.empty(len(keys), np.int64)
         # Most often every key is there, and looking alone is a quarter faster than looking in order to add.
         if index_kernels.find(self._buckets, self._keys.array, keys, slots):
@@ -49,6 +57,12 @@ class Index:
     def add_all(self, keys, slots):
         """`find_or_add` for keys that are mostly new: fills the int64 or int32 array `slots`."""
         done = 0
+        if self._free_count:
+            done, self._free_count = index_kernels.find_or_reuse(
+                self._buckets, self._keys.array, self._free.array, self._free_count, keys, slots, 0
+            )
+            if done == len(keys):
+                return
         while True:
             limit = len(self._buckets) * 2 // 3
             self._keys.reserve(min(limit, self._count + len(keys) - done))
@@ -59,10 +73,24 @@ class Index:
                 return
             self._grow()
 
+    def free_slots(self, count):
+        """-> int64[n], the free slots that the next `count` new keys get, as far as there are any."""
+        return self._free.array[max(self._free_count - count, 0) : self._free_count].copy()
+
+    def remove(self, keys):
+        """Forgets int64[U]. -> int64[U], the slots they had, now free; -1 where a key was unknown."""
+        slots = np.empty(len(keys), np.int64)
+        index_kernels.remove(self._buckets, self._keys.array, keys, slots)
+        freed = slots[slots >= 0]
+        self._free.reserve(self._free_count + len(freed))
+        self._free.array[self._free_count : self._free_count + len(freed)] = freed
+        self._free_count += len(freed)
+        return slots
+
     def clear(self):
         """Forgets every key; the room stays."""
         self._buckets.fill(0)
-        self._count = 0
+        self._count = self._free_count = 0
 
     def _grow(self):
         if len(self._buckets) == _MOST_BUCKETS:

@@ -113,12 +113,74 @@ def find_or_add(buckets, keys, count, limit, wanted, slots, start):
     return _find_or_add(buckets, keys, count, limit, wanted, slots, start)
 
 
+@numba.njit(
+    types.UniTuple(types.int64, 2)(_BUCKETS_OUT, _KEYS_OUT, KEYS, types.int64, KEYS, _KEYS_OUT, types.int64),
+    nogil=True,
+    cache=True,
+)
+def find_or_reuse(buckets, keys, free, free_count, wanted, slots, start):
+    """As `find_or_add`, but unknown keys get the slots free[free_count - 1], free[free_count - 2], ...
+
+    Returns:
+      (done, free_count): done < len(wanted) where no free slot is left for wanted[done].
+    """
+    bits = _bits(buckets)
+    mask = (np.uint64(1) << bits) - np.uint64(1)
+    for i in range(start, wanted.size):
+        key = wanted[i]
+        if key == 0:
+            slots[i] = -1
+            continue
+        hashed = mix(np.uint64(key))
+        slot, bucket = _probe(buckets, keys, bits, key, hashed)
+        if slot < 0:
+            if free_count == 0:
+                return i, free_count
+            free_count -= 1
+            slot = free[free_count]
+            keys[slot] = key
+            buckets[bucket] = np.uint32((hashed & ~mask & np.uint64(0xFFFFFFFF)) | np.uint64(slot + 1))
+        slots[i] = slot
+    return wanted.size, free_count
+
+
+@numba.njit(types.void(_BUCKETS_OUT, _KEYS_OUT, KEYS, _KEYS_OUT), nogil=True, cache=True)
+def remove(buckets, keys, unwanted, slots):
+    """Takes keys out: slots[i] = the slot that unwanted[i] had, -1 where it had none; keys[slot] = 0.
+
+    The entries behind a gap move up into it where a probe for them would otherwise end there, so no marker is left.
+    """
+    bits = _bits(buckets)
+    mask = (np.uint64(1) << bits) - np.uint64(1)
+    for i in range(unwanted.size):
+        key = unwanted[i]
+        slots[i] = -1
+        if key == 0:
+            continue
+        slot, gap = _probe(buckets, keys, bits, key, mix(np.uint64(key)))
+        slots[i] = slot
+        if slot < 0:
+            continue
+        keys[slot] = 0
+        bucket = (gap + np.uint64(1)) & mask
+        while buckets[bucket] != 0:
+            other = (np.uint64(buckets[bucket]) & mask) - np.uint64(1)
+            home = mix(np.uint64(keys[other])) >> (np.uint64(64) - bits)
+            if ((bucket - home) & mask) >= ((bucket - gap) & mask):
+                buckets[gap] = buckets[bucket]
+                gap = bucket
+            bucket = (bucket + np.uint64(1)) & mask
+        buckets[gap] = np.uint32(0)
+
+
 @numba.njit(types.void(_BUCKETS_OUT, KEYS), nogil=True, cache=True)
 def rebuild(buckets, keys):
-    """Enters `keys`, which differ from each other, into empty buckets."""
+    """Enters `keys`, which differ from each other, into empty buckets; a free slot has the key 0."""
     bits = _bits(buckets)
     mask = (np.uint64(1) << bits) - np.uint64(1)
     for slot in range(keys.size):
+        if keys[slot] == 0:
+            continue
         hashed = mix(np.uint64(keys[slot]))
         bucket = hashed >> (np.uint64(64) - bits)
         while buckets[bucket] != 0:

@@ -50,7 +50,8 @@ class Service(flight.FlightServerBase):
         self._actions = {
             "hello": self._hello,
             "create_table": lambda body: self._store.create_table(snapshot.config_from_json(body["config"])),
-            "save": lambda body: self._store.save(self._inside(body["path"]), body["step"], *self._place),
+            "save": self._save,
+            "advance": lambda body: self._store.advance(int(body["step"])),
             "restore": lambda body: self._store.restore(self._inside(body["path"]), body["files"], *self._place),
             "clear": lambda body: self._store.clear(),
             "stats": lambda body: self._store.stats(),
@@ -62,24 +63,34 @@ class Service(flight.FlightServerBase):
         with _typed_errors():
             request = self._request(descriptor.command)
             op, table, count = request["op"], request["table"], request["count"]
+            width, packed = self._config(table).width, bool(request.get("packed"))
             if op == "pull":
-                keys, _ = wire.read_request(reader, table, count)
+                (keys,) = wire.read_request(reader, table, count, wire.KEYS)
                 with self.latencies[0].measure():
                     rows = self._store.pull(table, keys, request["missing"])
-            elif op in ("push", "sync"):
-                keys, deltas = wire.read_request(reader, table, count, self._config(table).width)
-                with self.latencies[1].measure():
-                    call = self._store.push if op == "push" else self._store.sync
-                    rows = call(table, keys, deltas, str(request["worker"]), int(request["sequence"]))
-            else:
-                raise UserError(f"no operation {op!r}; there are pull, push and sync")
-            if rows is None:
-                wire.write_receipt(writer, count)
-            else:
                 wire.write_rows(writer, rows)
+            elif op == "pull_newer":
+                keys, versions = wire.read_request(reader, table, count, wire.KEYS_AND_VERSIONS)
+                with self.latencies[0].measure():
+                    newer = self._store.pull_newer(table, keys, versions, packed)
+                wire.write_newer(writer, newer)
+            elif op == "push":
+                keys, deltas = wire.read_request(reader, table, count, wire.keys_and_rows(width))
+                with self.latencies[1].measure():
+                    self._store.push(table, keys, deltas, str(request["worker"]), int(request["sequence"]))
+                wire.write_receipt(writer, count)
+            elif op == "sync":
+                schema = wire.keys_versions_and_rows(width, packed)
+                keys, versions, deltas = wire.read_request(reader, table, count, schema)
+                worker, sequence = str(request["worker"]), int(request["sequence"])
+                with self.latencies[1].measure():
+                    newer = self._store.sync(table, keys, deltas, worker, sequence, versions)
+                wire.write_newer(writer, newer)
+            else:
+                raise UserError(f"no operation {op!r}; there are pull, pull_newer, push and sync")
 
     def do_action(self, context, action):
-        """One of `hello`, `create_table`, `save`, `restore`, `clear` and `stats`, JSON in and out."""
+        """One of `hello`, `create_table`, `advance`, `save`, `restore`, `clear` and `stats`, JSON in and out."""
         with _typed_errors():
             if action.type not in self._actions:
                 raise UserError(f"no action {action.type!r}; there are: {', '.join(self._actions)}")
@@ -142,6 +153,10 @@ class Service(flight.FlightServerBase):
                     f"{place[1]}: name the same addresses in the same order on every worker, or restart the services"
                 )
         return {"incarnation": self.incarnation}
+
+    def _save(self, body):
+        path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
+        return self._store.save(path, int(body["step"]), since, *self._place, identity)
 
     def _inside(self, path):
         resolved = (self._data_dir / str(path)).resolve()

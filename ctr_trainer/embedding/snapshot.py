@@ -1,13 +1,22 @@
-"""Tables on disk: one Arrow IPC file a table and shard, readable by anything that reads Arrow.
+"""Tables on disk: Arrow IPC files, one a table and shard, readable by anything that reads Arrow.
 
-Columns `key` int64 and `row` FixedSizeList<float32>[width]; the schema's metadata holds the TableConfig as JSON. Files
-are written in batches of bounded size and renamed into place once they are on the disk, so a file that has its name is
-whole. The caller lists them, with their sizes and checksums, in its manifest.
+A snapshot is full, or a delta of the snapshot before it. Of each table and shard it has, by `kind`:
+
+    full      NAME-SHARD-of-SHARDS.arrow                      all rows
+    delta     NAME-SHARD-of-SHARDS.STEP.delta.arrow           the rows that changed since
+    removed   NAME-SHARD-of-SHARDS.STEP.removed.arrow         the keys that went since; only if there are any
+    use       NAME-SHARD-of-SHARDS[.STEP].use.arrow           of tables that evict: how lately and how often each of
+                                                              these rows was trained
+
+A chain is a full snapshot and the deltas after it, in order. Rows files have the columns `key` int64 and `row`
+FixedSizeList<float32>[width]; every schema's metadata holds the TableConfig as JSON. Files are written in batches of
+bounded size and renamed into place once they are on the disk, so a file that has its name is whole. The caller lists
+them, with their sizes and checksums, in its manifest.
 """
 
+import contextlib
 import dataclasses
 import json
-import os
 import pathlib
 import zlib
 
@@ -15,12 +24,15 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.index import Index
 from ctr_trainer.errors import UserError
 
 _BATCH_BYTES = 16 << 20
 _CRC_BYTES = 4 << 20
 _CONFIG = b"ctr_trainer.table"
 _MOST_WEIGHTS = 1 << 16
+_REMOVED = [pa.field("key", pa.int64(), nullable=False)]
+_USE = [*_REMOVED, *(pa.field(name, pa.uint32(), nullable=False) for name in ("last_used", "frequency"))]
 
 
 def config_to_json(config):
@@ -45,9 +57,10 @@ def config_from_json(text):
         raise UserError(f"not a table's configuration: {error}") from None
 
 
-def schema(config):
-    """-> the pyarrow schema of this table's rows."""
-    fields = [pa.field("key", pa.int64(), nullable=False), pa.field("row", row_type(config.width), nullable=False)]
+def schema(config, kind="full"):
+    """-> the pyarrow schema of this table's files of a kind."""
+    rows = [*_REMOVED, pa.field("row", row_type(config.width), nullable=False)]
+    fields = {"full": rows, "delta": rows, "removed": _REMOVED, "use": _USE}[kind]
     return pa.schema(fields, {_CONFIG: config_to_json(config)})
 
 
@@ -74,33 +87,6 @@ def row_blocks(keys, rows, bytes_a_block=_BATCH_BYTES):
         yield keys[first : first + step], rows[first : first + step]
 
 
-def write(path, table, shard=0, shards=1):
-    """Writes one shard's rows of a table.
-
-    Args:
-      path: the directory, which exists.
-      table: a Table.
-      shard, shards: which part of the table this is.
-
-    Returns:
-      a dict of `file` (relative to `path`), `table`, `rows`, `bytes` and `crc32`: what `check` needs.
-    """
-    name = f"{table.config.name}-{shard:05d}-of-{shards:05d}.arrow"
-    target = pathlib.Path(path) / name
-    partial = target.with_name(f".{name}.partial")
-    with open(partial, "wb") as file:
-        sink = _ChecksumFile(file)
-        of_table = schema(table.config)
-        with pa.PythonFile(sink, mode="w") as arrow_file, pa.ipc.new_file(arrow_file, of_table) as writer:
-            for keys, rows in row_blocks(table.keys, table.rows):
-                writer.write_batch(pa.RecordBatch.from_arrays([key_array(keys), row_array(rows)], schema=of_table))
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, target)
-    _sync_directory(path)
-    return dict(file=name, table=table.config.name, rows=len(table), bytes=sink.bytes, crc32=sink.crc32)
-
-
 def check(path, entry):
     """Makes sure that a file is what `write` left: its size, its checksum and its rows.
 
@@ -120,39 +106,103 @@ def check(path, entry):
         raise UserError(f"{file}: {error.strerror}; the snapshot needs this file") from None
     if crc32 != entry["crc32"]:
         raise UserError(f"{file}: checksum {crc32:08x}, expected {entry['crc32']:08x}: altered; use another snapshot")
-    rows = sum(len(keys) for _, keys, _ in read(path, entry))
+    rows = sum(map(len, _batches(path, entry)))
     if rows != entry["rows"]:
         raise UserError(f"{file}: {rows} rows, expected {entry['rows']}; use another snapshot")
 
 
 def read(path, entry):
-    """Yields (TableConfig, keys int64[n], rows float32[n, width]) of one file that was checked; at least once.
+    """Yields (TableConfig, keys int64[n], rows float32[n, width]) of one rows file that was checked; at least once.
 
     An empty file yields one block of no rows, so that its table is known.
     """
+    config = read_config(path, entry)
+    yield config, np.empty(0, np.int64), np.empty((0, config.width), np.float32)
+    for batch in _batches(path, entry):
+        yield config, *columns(batch)
+
+
+def read_config(path, entry):
+    """-> the TableConfig of a file that was checked."""
+    with _open(path, entry) as (config, _):
+        return config
+
+
+def read_use(path, entry):
+    """Yields (keys int64[n], last_used uint32[n], frequency uint32[n]) of a `use` file that was checked."""
+    for batch in _batches(path, entry):
+        yield tuple(column.to_numpy() for column in batch.columns)
+
+
+@contextlib.contextmanager
+def _open(path, entry):
+    """Gives (TableConfig, Arrow file reader)."""
     file = _file(path, entry)
     try:
         with pa.memory_map(str(file)) as source, pa.ipc.open_file(source) as reader:
             config = config_from_json((reader.schema.metadata or {}).get(_CONFIG, b"null"))
-            if not reader.schema.equals(schema(config)):
-                raise UserError(f"{file}: columns {reader.schema}, expected `key` and rows of {config.width} floats")
-            yield config, np.empty(0, np.int64), np.empty((0, config.width), np.float32)
-            for i in range(reader.num_record_batches):
-                yield config, *columns(reader.get_batch(i))
+            expected = schema(config, entry.get("kind", "full"))
+            if not reader.schema.equals(expected):
+                raise UserError(f"{file}: columns {reader.schema}, expected {expected}")
+            yield config, reader
     except pa.ArrowInvalid as error:
         raise UserError(f"{file}: not an Arrow IPC file of a table: {error}") from None
 
 
+def _batches(path, entry):
+    with _open(path, entry) as (_, reader):
+        for i in range(reader.num_record_batches):
+            yield reader.get_batch(i)
+
+
+def check_chain(files):
+    """Makes sure that files are one full snapshot and the deltas after it, in order.
+
+    Raises:
+      UserError: they are not.
+    """
+    before = None
+    for snapshot, since in dict.fromkeys((entry.get("snapshot"), entry.get("since")) for entry in files):
+        if since != before:
+            raise UserError(
+                f"the snapshot {snapshot} is a delta of {since}, not of {before}: list a full snapshot and all deltas "
+                "after it, in order"
+            )
+        before = snapshot
+
+
 def iterate(path, files):
-    """Checks each file, then yields its (TableConfig, keys int64[n], rows float32[n, width]) blocks.
+    """Checks each file, then yields the rows as `merged` does."""
+    check_chain(files)
+    for entry in files:
+        check(path, entry)
+    yield from merged(path, files)
+
+
+def merged(path, files):
+    """Yields the (TableConfig, keys int64[n], rows float32[n, width]) blocks of a chain that was checked.
+
+    Each key comes once, with its last row, and keys that were removed do not come; so it keeps an index of the keys in
+    the deltas. Each table comes at least once.
 
     Args:
       path: the snapshot's directory.
-      files: what the `save` of a store returned.
+      files: what the `save` of a store returned; after those of a full snapshot, those of its deltas.
     """
-    for entry in files:
-        check(path, entry)
-        yield from read(path, entry)
+    newer, base = {}, files[0].get("snapshot") if files else None
+    for entry in reversed(files):
+        kind, seen = entry.get("kind", "full"), newer.setdefault(entry["table"], Index())
+        if kind == "removed":
+            for batch in _batches(path, entry):
+                seen.find_or_add(batch.column("key").to_numpy())
+        elif kind != "use":
+            for config, keys, rows in read(path, entry):
+                if len(seen):
+                    new = seen.find(np.require(keys, requirements=("C", "A"))) < 0
+                    keys, rows = keys[new], rows[new]
+                yield config, keys, rows
+                if entry.get("snapshot") != base:
+                    seen.find_or_add(np.require(keys, requirements=("C", "A")))
 
 
 def columns(batch):
@@ -165,33 +215,3 @@ def _file(path, entry):
     if pathlib.PurePath(entry["file"]).name != entry["file"]:
         raise UserError(f"snapshot file {entry['file']!r}: expected a name without a directory")
     return pathlib.Path(path) / entry["file"]
-
-
-def _sync_directory(path):
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-class _ChecksumFile:
-    """A file to write to that knows its size and its CRC-32."""
-
-    closed = False
-
-    def __init__(self, file):
-        self._file = file
-        self.bytes = 0
-        self.crc32 = 0
-
-    def write(self, data):
-        self.crc32 = zlib.crc32(data, self.crc32)
-        self.bytes += len(data)
-        return self._file.write(data)
-
-    def flush(self):
-        self._file.flush()
-
-    def close(self):
-        """Left open: `write` has it synced to the disk first."""

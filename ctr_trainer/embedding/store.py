@@ -1,18 +1,24 @@
 """Where the trainer's embedding rows are kept."""
 
+import contextlib
 import dataclasses
 import pathlib
 import re
 import threading
+import uuid
 from typing import Protocol
 
 import numpy as np
 
-from ctr_trainer.embedding import row_kernels, snapshot
+from ctr_trainer.embedding import half, row_kernels, snapshot, snapshot_writer, version_kernels
+from ctr_trainer.embedding.config import LIMITS
 from ctr_trainer.embedding.index_kernels import shard_of
 from ctr_trainer.embedding.table import Table
+from ctr_trainer.embedding.versions import ABSENT, NONE_KNOWN, Newer, Versions
 from ctr_trainer.errors import UserError
 
+# A save of the same store that is under way ends in this time, or its disk hangs.
+_SNAPSHOT_SECONDS = 3600
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -21,6 +27,9 @@ class Store(Protocol):
 
     Keys are int64[U], distinct within a call and not 0; rows and deltas are float32[U, width] as TableConfig lays them
     out. A user's mistake, and a store that is gone, raise UserError.
+
+    A row has a version, uint32, which each push to it changes: 0 for a row that is not there and reads as its initial
+    row. Versions are comparable for one key only, and only within one life of the store.
     """
 
     def create_table(self, config):
@@ -29,6 +38,13 @@ class Store(Protocol):
     def pull(self, table, keys, missing="initial"):
         """-> float32[U, width]. A key without a row reads its initial row, or `zeros`; no row is created."""
 
+    def pull_newer(self, table, keys, versions, packed=False):
+        """-> `Newer`: the rows whose version is not that of `versions` uint32[U], which the asker knows.
+
+        Args:
+          packed: whether rows come as float16[n, width + 1], see `half`.
+        """
+
     def push(self, table, keys, deltas, worker, sequence):
         """Adds `deltas` to rows, creating missing ones at their initial values.
 
@@ -36,24 +52,50 @@ class Store(Protocol):
         `worker` has to be another name each time a worker starts.
         """
 
-    def sync(self, table, keys, deltas, worker, sequence):
-        """`push`, then `pull` of the same keys, in one round trip. -> float32[U, width]"""
+    def sync(self, table, keys, deltas, worker, sequence, versions=None):
+        """`push`, and back the rows that others changed, in one round trip.
 
-    def save(self, path, step):
-        """Writes every table into the directory `path`.
+        Args:
+          deltas: float32[U, width]; or float16[U, width + 1], see `half`: then the answer's rows are packed too.
+          versions: uint32[U], what the worker last saw of each row; None brings all rows back.
 
         Returns:
-          for `restore`, a list of dicts of `file` (relative to `path`), `table`, `rows`, `bytes`, `crc32`.
+          `Newer`: the rows that were of another version than the worker knew, with `deltas` added. A row that is not
+          among them is the one the worker knew plus its delta, to the bit. A repeated sync brings all rows back.
+        """
+
+    def advance(self, step):
+        """Tells the global step, the clock of `lru` and `ttl_steps`; evicts the rows that have expired."""
+
+    def save(self, path, step, since=None):
+        """Writes every table, as it is at the moment of the call, into the directory `path`; pulls and pushes go on.
+
+        Args:
+          path: made where it is not there.
+          step: the global step, which goes into the names of a delta's files.
+          since: the `snapshot` that the last `save` or `restore` of this store left behind, to write only what changed
+            since then. Where it is not the last one, all rows are written.
+
+        Returns:
+          for `restore`, a list of dicts: see `snapshot_writer.write`. Each `since` is None if all rows were written.
         """
 
     def restore(self, path, files):
-        """Replaces all rows by those of `save`, from any number of shards; a bad file leaves the rows as they are."""
+        """Replaces all rows by those of a chain, from any number of shards; a bad file leaves the rows as they are.
+
+        Args:
+          path: the directory of all of its files.
+          files: what `save` returned for a full snapshot, and after it for each of its deltas.
+        """
 
     def clear(self):
         """Forgets every row; the tables stay."""
 
     def stats(self):
-        """-> {"tables": {name: {"rows": int, "bytes": int}}, ...}"""
+        """-> {"tables": {name: {"rows", "bytes", "created", "admitted", "evicted", "refused": int}}, ...}
+
+        See `Table` for the counters.
+        """
 
     def close(self):
         """Ends the use of the store."""
@@ -68,95 +110,196 @@ class LocalStore:
 
     def __init__(self):
         self.tables = {}
+        self._versions = {}
         self._locks = {}
         self._sequences = {}
         self._lock = threading.RLock()
+        self._snapshot_lock = threading.Lock()
+        self._last_snapshot = None
 
     def create_table(self, config):
+        self._create_table(config)
+
+    def _create_table(self, config, but=()):
         if not _TABLE_NAME.fullmatch(config.name):
             raise UserError(f"table name {config.name!r}: expected up to 100 letters, digits, and any of _ . -")
         with self._lock:
             if config.name not in self.tables:
                 self._locks[config.name] = threading.RLock()
-                self.tables[config.name] = Table(config)
-            _refuse_difference(self.tables[config.name].config, config)
+                table = Table(config, tracked=True)
+                self._versions[config.name] = Versions()
+                table.follow(self._versions[config.name])
+                self.tables[config.name] = table
+            _refuse_difference(self.tables[config.name].config, config, but)
 
     def pull(self, table, keys, missing="initial"):
         with self._locked(table) as target:
             return target.read(keys, missing)
 
+    def pull_newer(self, table, keys, versions, packed=False):
+        _check_versions(table, keys, versions)
+        with self._locked(table) as target:
+            newer = self._newer(target, keys, versions)
+        return _packed(newer) if packed else newer
+
     def push(self, table, keys, deltas, worker, sequence):
         with self._locked(table) as target:
-            self._push(target, keys, deltas, worker, sequence)
+            _check_deltas(target, keys, deltas)
+            if self._is_new(target, worker, sequence):
+                slots = target.add(keys, deltas)
+                self._mark(target, slots)
+                self._sequences[table, worker] = sequence
 
-    def sync(self, table, keys, deltas, worker, sequence):
+    def sync(self, table, keys, deltas, worker, sequence, versions=None):
+        packed = deltas.dtype == np.float16
+        deltas = half.unpack(deltas) if packed else deltas
+        if versions is not None:
+            _check_versions(table, keys, versions)
         with self._locked(table) as target:
-            slots = self._push(target, keys, deltas, worker, sequence)
-            return target.read(keys) if slots is None else target.take(slots)
+            _check_deltas(target, keys, deltas)
+            if self._is_new(target, worker, sequence):
+                newer = self._merge(target, keys, deltas, versions)
+                self._sequences[table, worker] = sequence
+            else:
+                newer = self._newer(target, keys, None)
+        return _packed(newer) if packed else newer
 
-    def save(self, path, step, shard=0, shards=1):
-        """As Store; `shard` of `shards` names the files. `step` is only for the reader of an error."""
+    def advance(self, step):
+        for name in list(self.tables):
+            with self._locked(name) as table:
+                table.advance(step)
+
+    def save(self, path, step, since=None, shard=0, shards=1, identity=None):
+        """As Store; `shard` of `shards` names the files, `identity` this snapshot."""
         path = pathlib.Path(path)
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-            files = []
-            for name in sorted(self.tables):
-                with self._locked(name) as table:
-                    files.append(snapshot.write(path, table, shard, shards))
+        with self._alone("save"):
+            if since is not None and since != self._last_snapshot:
+                since = None
+            # Until all is written there is none that the next one could add to.
+            self._last_snapshot, identity = None, identity or uuid.uuid4().hex
+            captures = []
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                for name in sorted(self.tables):
+                    with self._locked(name) as table:
+                        captures.append((self._locked(name), table.changes.begin(table, full=since is None)))
+                files = []
+                for lock, capture in captures:
+                    files += snapshot_writer.write(path, capture, lock, identity, since, step, shard, shards)
+            except OSError as error:
+                raise UserError(f"snapshot of step {step} in {path}: {error.strerror} ({error.filename})") from None
+            finally:
+                for lock, _ in captures:
+                    with lock as table:
+                        table.changes.end()
+            self._last_snapshot = identity
             return files
-        except OSError as error:
-            raise UserError(f"snapshot of step {step} in {path}: {error.strerror} ({error.filename})") from None
 
     def restore(self, path, files, shard=0, shards=1):
         """As Store; keeps only the rows that belong to `shard` of `shards`."""
-        for entry in files:
-            snapshot.check(path, entry)
-            config, _, _ = next(snapshot.read(path, entry))
-            self.create_table(config)
-        self.clear()
-        for entry in files:
-            for config, keys, rows in snapshot.read(path, entry):
-                if shards > 1:
-                    owner = np.empty(len(keys), np.int32)
-                    shard_of(keys, shards, owner)
-                    own = owner == shard
-                    keys, rows = keys[own], rows[own]
+        with self._alone("restore"):
+            snapshot.check_chain(files)
+            for entry in files:
+                snapshot.check(path, entry)
+                # Which keys have rows may be decided anew; what a row is may not.
+                self._create_table(snapshot.read_config(path, entry), but=LIMITS)
+            self._clear()
+            for config, keys, rows in snapshot.merged(path, files):
+                own = _owned(keys, shard, shards)
                 with self._locked(config.name) as table:
-                    table.find_or_insert(keys, rows)
+                    self._mark(table, table.find_or_insert(keys[own], rows[own]))
+            for entry in files:
+                if entry.get("kind") == "use":
+                    for keys, *use in snapshot.read_use(path, entry):
+                        with self._locked(entry["table"]) as table:
+                            table.set_use(keys, *use)
+            for name in list(self.tables):
+                with self._locked(name) as table:
+                    table.changes.restored(table)
+                    table.trim()
+            self._last_snapshot = files[-1].get("snapshot") if files else None
 
     def clear(self):
+        with self._alone("clear"):
+            self._clear()
+
+    def _clear(self):
+        self._last_snapshot = None
         for name in list(self.tables):
             with self._locked(name) as table:
                 table.clear()
+                self._versions[name].clear()
 
     def stats(self):
-        tables = list(self.tables.items())
-        return {"tables": {name: {"rows": len(table), "bytes": table.nbytes} for name, table in tables}}
+        return {
+            "tables": {
+                name: {**table.stats(), "bytes": table.nbytes + self._versions[name].nbytes}
+                for name, table in list(self.tables.items())
+            }
+        }
+
+    @contextlib.contextmanager
+    def _alone(self, what):
+        """One save, restore or clear at a time."""
+        if not self._snapshot_lock.acquire(timeout=_SNAPSHOT_SECONDS):
+            raise UserError(f"{what}: another save or restore of this store has not ended in {_SNAPSHOT_SECONDS} s")
+        try:
+            yield
+        finally:
+            self._snapshot_lock.release()
 
     def close(self):
         """Nothing to do."""
 
     def read_blocks(self, name):
-        """Yields (keys, rows) copies of a table, in blocks; rows that come meanwhile may or may not be among them."""
+        """Yields (keys, rows) copies of a table, in blocks; rows that come or go meanwhile may or may not be there."""
         first = 0
         while True:
             with self._locked(name) as table:
-                block = next(snapshot.row_blocks(table.keys[first:], table.rows[first:]), None)
+                slots = len(table.keys)
+                block = next(snapshot.row_blocks(table.keys[first:], table.rows[first:slots]), None)
                 if block is None:
                     return
-                keys, rows = (array.copy() for array in block)
+                there = block[0] != 0
+                keys, rows = (array[there] for array in block)
             yield keys, rows
-            first += len(keys)
+            first += len(there)
 
-    def _push(self, table, keys, deltas, worker, sequence):
-        """-> the rows' slots, or None where this push was there before."""
-        _check_deltas(table, keys, deltas)
-        last = (table.config.name, worker)
-        if sequence <= self._sequences.get(last, -1):
-            return None
-        slots = table.add(keys, deltas)
-        self._sequences[last] = sequence
-        return slots
+    def _is_new(self, table, worker, sequence):
+        return sequence > self._sequences.get((table.config.name, worker), -1)
+
+    def _mark(self, table, slots):
+        """Gives the rows at `slots` the version of a new push."""
+        versions = self._versions[table.config.name]
+        versions.reserve(len(table.keys))[slots[slots >= 0]] = versions.next()
+
+    def _merge(self, table, keys, deltas, known):
+        """-> `Newer` of the rows that were not as known, after the deltas were added."""
+        count, versions = len(keys), self._versions[table.config.name]
+        number = versions.next()
+        slots = table.find_or_make(keys)
+        known = np.full(count, NONE_KNOWN, np.uint32) if known is None else np.require(known, requirements=("C", "A"))
+        deltas = np.require(deltas, requirements=("C", "A"))
+        there, refused = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
+        if len(refused):
+            slots, known, deltas = slots[there], known[there], deltas[there]
+        positions = np.empty(len(there), np.int64)
+        rows = np.empty((len(there), table.config.width), np.float32)
+        table.before_change(slots)
+        current = versions.reserve(len(table.keys))
+        newer = version_kernels.merge(table.rows, current, slots, known, deltas, number, positions, rows)
+        answer = Newer(np.full(count, number, np.uint32), positions[:newer], rows[:newer])
+        return _with_refused(answer, there, refused, table.initial_rows(keys[refused])) if len(refused) else answer
+
+    def _newer(self, table, keys, known):
+        slots, versions = table.find(keys), self._versions[table.config.name]
+        versions.reserve(len(table.keys))
+        new_versions, positions = versions.differ(slots, known)
+        rows = table.take(slots[positions])
+        absent = np.flatnonzero(slots[positions] < 0)
+        if len(absent):
+            rows[absent] = table.initial_rows(keys[positions[absent]])
+        return Newer(new_versions, positions, rows)
 
     def _locked(self, name):
         if name not in self.tables:
@@ -179,6 +322,23 @@ class _Locked:
         self._lock.release()
 
 
+def _with_refused(newer, there, refused, initial_rows):
+    """-> `Newer` for all keys, from that of the keys `there`: those refused a row have their initial one again."""
+    versions, positions = newer.versions, np.concatenate([there[newer.positions], refused])
+    versions[refused] = ABSENT
+    order = np.argsort(positions)
+    return Newer(versions, positions[order], np.concatenate([newer.rows, initial_rows])[order])
+
+
+def _packed(newer):
+    return dataclasses.replace(newer, rows=half.pack(newer.rows))
+
+
+def _check_versions(table, keys, versions):
+    if versions.dtype != np.uint32 or versions.shape != keys.shape:
+        raise UserError(f"table {table}: versions {versions.dtype}{list(versions.shape)}, expected uint32[{len(keys)}]")
+
+
 def _check_deltas(table, keys, deltas):
     name, width = table.config.name, table.config.width
     if deltas.dtype != np.float32 or deltas.shape != (len(keys), width):
@@ -195,8 +355,19 @@ def _check_deltas(table, keys, deltas):
         )
 
 
-def _refuse_difference(have, want):
+def _owned(keys, shard, shards):
+    """-> which of int64[n] belong to a shard."""
+    if shards == 1:
+        return slice(None)
+    owner = np.empty(len(keys), np.int32)
+    shard_of(keys, shards, owner)
+    return owner == shard
+
+
+def _refuse_difference(have, want, but):
     for field in dataclasses.fields(have):
+        if field.name in but:
+            continue
         old, new = getattr(have, field.name), getattr(want, field.name)
         if old != new:
             raise UserError(

@@ -1,31 +1,54 @@
 """A table of embedding rows that grows as keys come."""
 
+import contextlib
+
 import numpy as np
 
 from ctr_trainer.embedding import row_kernels
+from ctr_trainer.embedding.admission import Admission
+from ctr_trainer.embedding.changes import Changes
 from ctr_trainer.embedding.index import Index
 from ctr_trainer.embedding.memory import GrowableArray
+from ctr_trainer.embedding.use import Use
 from ctr_trainer.errors import UserError
 
 _STEPS = {"sgd": row_kernels.sgd, "adagrad": row_kernels.adagrad, "rowwise_adagrad": row_kernels.rowwise_adagrad}
 
 # Rows whose segments are stepped one after the other, few enough for the core's second-level cache to keep them.
 _STEP_BLOCK = 2048
+# Where `max_rows` is reached, this share of them goes at once: to look for the rows to go reads the use of every row.
+_EVICTED_SHARE = 16
 
 
 class Table:
     """Rows of `config.width` float32, found by 64-bit key.
 
-    The rows lie in one array in slot order, the order of their creation, so a slot stays valid until `clear`.
-    The key 0 stands for "no value": it has the slot -1 and never a row.
+    The rows lie in one array in slot order, the order of their creation, so a slot stays valid until its row is
+    removed; then the next new row gets it. The key 0 stands for "no value": it has the slot -1 and never a row.
 
-    With `sync`, `push` and `refresh` as no-ops a table serves a lone worker where several would use a `Cache`.
+    Rows come and go as `config` says: `find_or_create` and `add` first count a key (`min_frequency`), and make room
+    (`max_rows`); `advance` removes rows that were not trained for too long (`ttl_steps`).
+
+    A table serves a lone worker where several would each use a `Cache`.
 
     Caveat: not safe to use from several threads at a time. `keys` and `rows` are views, valid until a row is created.
+    Who writes to `rows` tells first, with `before_change`.
+
+    Attributes:
+      config: the TableConfig.
+      changes: `Changes` since the last snapshot, or None.
+      created, admitted, evicted, refused: rows made, keys let in by the counting filter, rows evicted, and times that a
+        key was asked for and got no row, since the start.
+      lock: what a user of `rows` holds who may have a `Cache` in a table's place; here it locks nothing.
     """
 
-    def __init__(self, config):
-        """`config` is a TableConfig.
+    lock = contextlib.nullcontext()
+
+    def __init__(self, config, tracked=False):
+        """
+        Args:
+          config: a TableConfig.
+          tracked: whether to keep `changes`, for snapshots.
 
         Raises:
           UserError: Adagrad with an accumulator that starts at or below zero, which would divide by zero.
@@ -40,24 +63,30 @@ class Table:
         self._dims = np.array(config.dims, np.int64)
         self._scales = np.array(config.init_scales, np.float32)
         self._seed = np.uint64(config.seed % 2**64)
+        self.changes = Changes() if tracked else None
+        self._admission = Admission(config.min_frequency) if config.min_frequency > 1 else None
+        self._use = Use() if config.evicts else None
+        self._followers = [each for each in (self.changes, self._use) if each is not None]
+        self._lent = 0
+        self.created = self.admitted = self.evicted = self.refused = 0
 
     def __len__(self):
         return len(self._index)
 
     @property
     def keys(self):
-        """int64[n], in slot order."""
+        """int64[n], in slot order; 0 for a slot that is free."""
         return self._index.keys
 
     @property
     def rows(self):
-        """float32[n, width], in slot order."""
-        return self._rows.array[: len(self._index)]
+        """float32[n, width], in slot order; then those that the last `find_or_create` lent."""
+        return self._rows.array[: self._index.slots + self._lent]
 
     @property
     def nbytes(self):
         """Bytes of the index and of the rows."""
-        return self._index.nbytes + len(self) * self.config.width * 4
+        return self._index.nbytes + self._index.slots * (self.config.width * 4 + 8 * self.config.evicts)
 
     def find(self, keys):
         """int64[U] -> int64[U] slots, -1 for unknown keys and for the key 0."""
@@ -66,14 +95,38 @@ class Table:
     def find_or_create(self, keys):
         """int64[U] -> int64[U] slots; a row that is not there is created with its initial values.
 
+        A key that gets no row is lent one, which starts as its initial row and is gone at the next call.
+
         Raises:
           UserError: the memory is used up; the table is unchanged.
         """
-        before = len(self)
-        slots = self._find_or_add(keys)
-        created = slice(before, len(self))
-        self._initialize(self._index.keys[created], self._rows.array[created])
+        keys = _int64(keys)
+        slots = self.find_or_make(keys)
+        wanting = np.flatnonzero((slots < 0) & (keys != 0)) if self._is_limited else ()
+        self._lent = len(wanting)
+        if self._lent:
+            first = self._index.slots
+            self._rows.reserve(first + self._lent)
+            slots[wanting] = np.arange(first, first + self._lent)
+            self._initialize(keys[wanting], self._rows.array[first : first + self._lent])
         return slots
+
+    def find_or_make(self, keys):
+        """-> int64[U] slots; a missing row is created if its key is admitted and there is room, and is -1 otherwise."""
+        if not self._is_limited:
+            return self._make(keys, initialize=True)
+        slots = self.find(keys)
+        unknown = keys[(slots < 0) & (keys != 0)]
+        if not len(unknown):
+            return slots
+        admitted = unknown if self._admission is None else unknown[self._admission.admit(unknown)]
+        if self._admission is not None:
+            self.admitted += len(admitted)
+        if self.config.max_rows:
+            admitted = admitted[: self._make_room(len(admitted), slots)]
+        self.refused += len(unknown) - len(admitted)
+        self._make(admitted, initialize=True)
+        return self.find(keys)
 
     def initial_rows(self, keys):
         """int64[U] -> float32[U, width]: what new rows of these keys are, a pure function of (config.seed, key)."""
@@ -105,15 +158,67 @@ class Table:
 
     def find_or_insert(self, keys, rows):
         """Sets the rows of `keys` to `rows` float32[U, width], creating those that are not there. -> int64[U] slots"""
-        slots = self._find_or_add(keys)
+        slots = self._make(_int64(keys))
+        self.before_change(slots)
         row_kernels.put(self._rows.array, slots, _float32(rows))
         return slots
 
     def add(self, keys, deltas):
-        """Adds float32[U, width] to the rows of `keys`, first creating missing ones as they start. -> int64[U] slots"""
-        slots = self.find_or_create(keys)
+        """Adds float32[U, width] to the rows of `keys`, first creating missing ones as they start. -> int64[U] slots
+
+        A key that gets no row has the slot -1, and its delta is dropped.
+        """
+        slots = self.find_or_make(_int64(keys))
+        self.before_change(slots)
         row_kernels.add(self._rows.array, slots, _float32(deltas))
         return slots
+
+    def follow(self, follower):
+        """Calls `follower.created(slots int64[U], size)` whenever slots get rows, new slots or used ones."""
+        self._followers.append(follower)
+
+    def remove(self, keys):
+        """Removes the rows of int64[U]; unknown keys are skipped. -> how many there were."""
+        keys = _int64(keys)
+        slots = self.find(keys)
+        slots = slots[slots >= 0]
+        if self.changes is not None:
+            self.changes.before_removal(self, slots)
+        self._index.remove(keys)
+        return len(slots)
+
+    def advance(self, step):
+        """Sets the clock that `lru` and `ttl_steps` go by to a global step, and evicts the rows that have expired."""
+        if self._use is not None:
+            self._use.step = step
+            if self.config.ttl_steps:
+                self._evict(self._use.expired(self.keys, self.config.ttl_steps))
+
+    def trim(self):
+        """Evicts rows until there are no more than `max_rows`."""
+        if self.config.max_rows:
+            self._make_room(0, np.empty(0, np.int64))
+
+    def before_change(self, slots):
+        """Has to be called before the rows of int64[U] slots, distinct, are trained or set; -1 is skipped."""
+        if self.changes is not None:
+            self.changes.before_change(self, slots)
+        if self._use is not None:
+            self._use.trained(slots)
+
+    def stats(self):
+        """-> dict of `rows`, `bytes` and the counters."""
+        counters = dict(created=self.created, admitted=self.admitted, evicted=self.evicted, refused=self.refused)
+        return dict(rows=len(self), bytes=self.nbytes, **counters)
+
+    def use_of(self, slots):
+        """-> (keys int64[U], last_used uint32[U], frequency uint32[U]) of a table that evicts."""
+        return (self.keys[slots], *self._use.get(slots))
+
+    def set_use(self, keys, last_used, frequency):
+        """Sets what `use_of` gives; unknown keys are skipped."""
+        if self._use is not None:
+            self._use.set(self.find(keys), last_used, frequency)
 
     def apply_gradients(self, slots, gradients, learning_rate):
         """One optimizer step on each row.
@@ -131,6 +236,7 @@ class Table:
             if gradient.shape != (len(slots), dim):
                 raise ValueError(f"gradient of shape {gradient.shape}, expected {(len(slots), dim)}")
         slots, gradients = _int64(slots), [_float32(gradient) for gradient in gradients]
+        self.before_change(slots)
         step = _STEPS[self.config.optimizer]
         for first in range(0, len(slots), _STEP_BLOCK):
             block = slice(first, first + _STEP_BLOCK)
@@ -143,16 +249,48 @@ class Table:
     def clear(self):
         """Forgets every row."""
         self._index.clear()
+        self._lent = 0
+        if self.changes is not None:
+            self.changes.clear()
+        if self._admission is not None:
+            self._admission.clear()
 
-    def sync(self):
-        """Nothing to do: the rows are the only copy."""
+    @property
+    def _is_limited(self):
+        return self._admission is not None or self.config.max_rows
 
-    push = refresh = sync
-
-    def _find_or_add(self, keys):
+    def _make(self, keys, initialize=False):
+        """-> int64[U] slots; every missing row is created."""
+        before, count = self._index.slots, len(self)
         # Room for the rows first: where that fails, the index has not changed either.
-        self._rows.reserve(len(self) + len(keys))
-        return self._index.find_or_add(_int64(keys))
+        self._rows.reserve(before + len(keys))
+        free = self._index.free_slots(len(keys))
+        slots = self._index.find_or_add(keys)
+        made = len(self) - count
+        if made:
+            self.created += made
+            reused = free[len(free) - min(made, len(free)) :]
+            first = slice(before, self._index.slots)
+            if initialize:
+                self._initialize(self.keys[first], self._rows.array[first])
+                row_kernels.put(self._rows.array, reused, self.initial_rows(self.keys[reused]))
+            if self._followers:
+                new = np.concatenate([np.arange(before, self._index.slots), reused])
+                for follower in self._followers:
+                    follower.created(new, self._index.slots)
+        return slots
+
+    def _make_room(self, count, protected):
+        """Evicts until `count` rows more may come, if that can be. -> for how many there is room now, up to `count`."""
+        most = self.config.max_rows
+        excess = len(self) + count - most
+        if excess > 0:
+            wanted = max(excess, most // _EVICTED_SHARE) if count else excess
+            self._evict(self._use.lowest(self.keys, wanted, self.config.eviction, protected))
+        return min(count, max(most - len(self), 0))
+
+    def _evict(self, slots):
+        self.evicted += self.remove(self.keys[slots])
 
     def _initialize(self, keys, rows):
         row_kernels.initialize(rows, keys, self._seed, self._dims, self._scales, self.config.initial_accumulator)

@@ -1,9 +1,10 @@
 """What travels between the client and the service.
 
-A row request is one Flight `do_exchange`: the descriptor's command is a JSON object, the batches up hold `key int64`
-and, where the operation pushes, `row FixedSizeList<float32>`; the batches down hold the rows, or after a push the
-number of rows that arrived. Everything else is a Flight action with a JSON body and a JSON answer. No pickle, no code
-travels.
+A row request is one Flight `do_exchange`: the descriptor's command is a JSON object, the batches up hold `key int64`,
+where the worker tells what it knows `version uint32`, and where the operation pushes `row FixedSizeList<float32>`. Down
+come the rows; or, to one who told versions, `position uint32`, `version uint32` and `row` of those that are newer; or
+after a push the number of rows that arrived. Packed rows are FixedSizeList<float16>, see `half`. Everything else is a
+Flight action with a JSON body and a JSON answer. No pickle, no code travels.
 
 Caveat: Flight lets a stream whose connection broke look like one that ended. So each side counts: the command says how
 many keys come, and an answer that falls short is a lost one.
@@ -15,15 +16,21 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from ctr_trainer.embedding.snapshot import columns, key_array, row_array, row_blocks
+from ctr_trainer.embedding.snapshot import key_array, row_array, row_blocks
+from ctr_trainer.embedding.versions import Newer
 from ctr_trainer.errors import UserError
 
 KEYS = pa.schema([pa.field("key", pa.int64(), nullable=False)])
+_VERSION = pa.field("version", pa.uint32(), nullable=False)
+KEYS_AND_VERSIONS = pa.schema([*KEYS, _VERSION])
 INCARNATION = "ctr-trainer-incarnation"
 TOKEN = "authorization"
 # What the service takes in one request; a trainer's requests are far below it.
 MOST_BYTES = 1 << 30
 _MESSAGE_BYTES = 4 << 20
+# In the metadata of the schema of newer rows.
+_COUNT = b"ctr_trainer.count"
+_NUMBER = b"ctr_trainer.version"
 
 
 def keys_and_rows(width):
@@ -31,10 +38,20 @@ def keys_and_rows(width):
     return pa.schema([*KEYS, *rows_only(width)])
 
 
-def rows_only(width):
+def keys_versions_and_rows(width, packed):
+    """-> the schema of a sync."""
+    return pa.schema([*KEYS_AND_VERSIONS, *rows_only(width, packed)])
+
+
+def rows_only(width, packed=False):
     """-> the schema of an answer."""
-    row = pa.list_(pa.field("item", pa.float32(), nullable=False), width)
-    return pa.schema([pa.field("row", row, nullable=False)])
+    item = pa.field("item", pa.float16() if packed else pa.float32(), nullable=False)
+    return pa.schema([pa.field("row", pa.list_(item, width + packed), nullable=False)])
+
+
+def newer_rows(width, packed):
+    """-> the schema of an answer to one who told versions."""
+    return pa.schema([pa.field("position", pa.uint32(), nullable=False), _VERSION, *rows_only(width, packed)])
 
 
 def write_keys(writer, keys):
@@ -49,6 +66,50 @@ def write_keys_and_rows(writer, keys, rows):
     writer.begin(schema)
     for some_keys, some_rows in row_blocks(keys, rows, _MESSAGE_BYTES):
         writer.write_batch(pa.RecordBatch.from_arrays([key_array(some_keys), row_array(some_rows)], schema=schema))
+
+
+def write_versions(writer, keys, versions, rows=None):
+    """Sends int64[U], uint32[U] and, of a sync, float32[U, width] or float16[U, width + 1]."""
+    if rows is None:
+        _write(writer, KEYS_AND_VERSIONS, [keys, versions])
+    else:
+        packed = rows.dtype == np.float16
+        _write(writer, keys_versions_and_rows(rows.shape[1] - packed, packed), [keys, versions, rows])
+
+
+def write_newer(writer, newer):
+    """Sends a `versions.Newer`. The keys of a sync that are not in it have one version, which goes along."""
+    packed = newer.rows.dtype == np.float16
+    schema = newer_rows(newer.rows.shape[1] - packed, packed)
+    left_out = np.flatnonzero(newer.positions != np.arange(len(newer.positions)))
+    first = left_out[0] if len(left_out) else len(newer.positions)
+    number = newer.versions[first] if first < len(newer.versions) else 0
+    schema = schema.with_metadata({_COUNT: str(len(newer.positions)), _NUMBER: str(number)})
+    columns = [newer.positions.astype(np.uint32), newer.versions[newer.positions], newer.rows]
+    _write(writer, schema, columns)
+
+
+def read_newer(reader, width, packed, known, is_sync):
+    """Reads what `write_newer` sent, in answer to a question with the versions `known` uint32[U]. -> `Newer`
+
+    Raises:
+      FlightUnavailableError: fewer rows came.
+      UserError: something else came.
+    """
+    expected = newer_rows(width, packed)
+    metadata = reader.schema.metadata or {}
+    if reader.schema != expected or _COUNT not in metadata or _NUMBER not in metadata:
+        raise UserError(f"the service answered with {reader.schema}, expected {expected}: another version?")
+    count = int(metadata[_COUNT])
+    positions, numbers, rows = _read(reader, expected, count, "the answer of newer rows")
+    if len(rows) != count:
+        raise flight.FlightUnavailableError(f"the answer was cut off after {len(rows)} rows of {count}")
+    if count and positions.max() >= len(known):
+        raise UserError(f"the service answered with row {positions.max()} of {len(known)} that were asked for")
+    versions = np.full(len(known), int(metadata[_NUMBER]), np.uint32) if is_sync else known.copy()
+    positions = positions.astype(np.int64)
+    versions[positions] = numbers
+    return Newer(versions, positions, rows)
 
 
 def write_receipt(writer, count):
@@ -98,41 +159,25 @@ def read_rows(reader, count, width):
     return rows
 
 
-def read_request(reader, table, count, width=None):
-    """Reads `count` keys of a pull, or keys and rows of a push where `width` is given.
+def read_request(reader, table, count, expected):
+    """Reads the `count` rows of a request.
+
+    Args:
+      expected: the schema that it must have.
 
     Returns:
-      (int64[U], float32[U, width] or None)
+      its columns, a list: int64[U], uint32[U], float32[U, width] or float16[U, width + 1].
 
     Raises:
       UserError: a wrong type or width, missing values, another number of them, or more than MOST_BYTES.
     """
-    expected = KEYS if width is None else keys_and_rows(width)
     if reader.schema.names != expected.names or reader.schema.types != expected.types:
         raise UserError(f"table {table}: request with {_types(reader.schema)}, expected {_types(expected)}")
-    keys, rows, size = [], [], 0
-    for chunk in reader:
-        batch = chunk.data
-        if batch is None:
-            continue
-        batch.validate(full=True)
-        size += batch.nbytes
-        if size > MOST_BYTES:
-            raise UserError(f"table {table}: a request of more than {MOST_BYTES} bytes; send fewer keys at a time")
-        if any(column.null_count for column in batch.columns) or (width and batch.column("row").flatten().null_count):
-            raise UserError(f"table {table}: request with missing values")
-        if width is None:
-            keys.append(batch.column("key").to_numpy())
-        else:
-            some_keys, some_rows = columns(batch)
-            keys.append(some_keys)
-            rows.append(some_rows)
-    came = sum(map(len, keys))
-    if came != count:
+    columns = _read(reader, expected, count, f"table {table}: a request")
+    if len(columns[0]) != count:
+        came = len(columns[0])
         raise UserError(f"table {table}: {came} keys came of the {count} announced; the request was cut off")
-    if width is None:
-        return _joined(keys, np.empty(0, np.int64)), None
-    return _joined(keys, np.empty(0, np.int64)), _joined(rows, np.empty((0, width), np.float32))
+    return columns
 
 
 def to_json(value):
@@ -159,7 +204,57 @@ def _types(schema):
     return ", ".join(f"{field.name} {field.type}" for field in schema)
 
 
-def _joined(parts, empty):
+def _write(writer, schema, columns):
+    """Sends columns of equal length in messages that the other side can read while the next is sent."""
+    writer.begin(schema)
+    step = max(_MESSAGE_BYTES // sum(column[:1].nbytes for column in columns), 1) if len(columns[0]) else 1
+    for first in range(0, len(columns[0]), step):
+        arrays = [
+            _array(column[first : first + step], field.type) for column, field in zip(columns, schema, strict=True)
+        ]
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+
+
+def _array(column, kind):
+    """A C-contiguous array -> an Arrow array of the type `kind`, without a copy."""
+    if column.ndim == 1:
+        return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
+    flat = pa.Array.from_buffers(kind.value_type, column.size, [None, pa.py_buffer(column)])
+    return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+
+
+def _read(reader, schema, count, what):
+    """-> the columns of the batches that come, at most `count` rows of them; one batch is not copied."""
+    parts, came, size = [], 0, 0
+    for chunk in reader:
+        batch = chunk.data
+        if batch is None:
+            continue
+        batch.validate(full=True)
+        size += batch.nbytes
+        if size > MOST_BYTES:
+            raise UserError(f"{what} of more than {MOST_BYTES} bytes; send fewer keys at a time")
+        part = [_numpy(batch.column(i), what) for i in range(len(schema))]
+        came += len(batch)
+        if came > count:
+            raise UserError(f"{what} of {came} rows came, where {count} were announced")
+        parts.append(part)
     if len(parts) == 1:
-        return np.require(parts[0], requirements=("C", "A"))
-    return np.concatenate(parts) if parts else empty
+        return [np.require(column, requirements=("C", "A")) for column in parts[0]]
+    if parts:
+        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
+    return [_empty(kind) for kind in schema.types]
+
+
+def _numpy(column, what):
+    rows = column.flatten() if pa.types.is_fixed_size_list(column.type) else column
+    if column.null_count or rows.null_count:
+        raise UserError(f"{what} with missing values")
+    values = rows.to_numpy()
+    return values if rows is column else values.reshape(len(column), column.type.list_size)
+
+
+def _empty(kind):
+    if pa.types.is_fixed_size_list(kind):
+        return np.empty((0, kind.list_size), kind.value_type.to_pandas_dtype())
+    return np.empty(0, kind.to_pandas_dtype())

@@ -1,14 +1,22 @@
-"""Checkpoints: dense variables and embedding rows of one step, under one manifest that is written last."""
+"""Checkpoints: dense variables and embedding rows of one step, under one manifest that is written last.
+
+The rows are a chain: a full snapshot and the deltas after it, of which all but the last delta were written for earlier
+checkpoints. Each checkpoint's directory holds all of its chain, the older files as hard links, so that removing one
+checkpoint never takes a file from another.
+"""
 
 import dataclasses
 import json
+import logging
 import os
 import re
 import shutil
 import zlib
 
+from ctr_trainer.embedding import snapshot
 from ctr_trainer.errors import UserError
 
+_log = logging.getLogger(__name__)
 _MANIFEST = "manifest.json"
 _DIRECTORY = re.compile(r"step-(\d{10})")
 DENSE = "dense"
@@ -21,7 +29,7 @@ class Checkpoint:
     Attributes:
       path: its directory, `MODEL_DIR/checkpoints/step-0000001000`.
       step: the global step of both halves.
-      tables: the files of the embedding rows, as `Store.save` described them.
+      tables: the files of the embedding rows, as `Store.save` described them: of a full snapshot, then of each delta.
       dense: the files of the dense variables: dicts of `file`, `bytes`, `crc32`.
       position: where the input goes on, or None.
       examples: examples trained on so far by all workers.
@@ -39,15 +47,33 @@ class Checkpoint:
         """What `tf.compat.v1.train.Saver` calls this checkpoint."""
         return os.path.join(self.path, DENSE)
 
+    @property
+    def snapshot(self):
+        """What `Store.save` calls the state of the rows, to write only what changes from here on; None without rows."""
+        return self.tables[-1].get("snapshot") if self.tables else None
+
+    @property
+    def chain_length(self):
+        """How many snapshots the rows are: 1 for a full one."""
+        return len({entry.get("snapshot") for entry in self.tables})
+
+    def verify(self):
+        """Reads every file.
+
+        Raises:
+          UserError: one is missing, or not as it was written; names it.
+        """
+        snapshot.check_chain(self.tables)
+        for entry in self.tables:
+            snapshot.check(self.path, entry)
+        self.verify_dense()
+
     def verify_dense(self):
         """Raises UserError, naming the file, where a file of the dense variables is not as it was written."""
         for entry in self.dense:
             path = os.path.join(self.path, entry["file"])
             if not os.path.exists(path) or describe_file(self.path, entry["file"]) != entry:
-                raise UserError(
-                    f"{path} is missing, truncated or altered since the checkpoint was written; remove the directory "
-                    f"{self.path} to go on from the checkpoint before it"
-                )
+                raise UserError(f"{path} is missing, truncated or altered since the checkpoint was written")
 
 
 def describe_file(directory, name):
@@ -65,20 +91,117 @@ def checkpoint_path(model_dir, step):
 
 
 def list_checkpoints(model_dir):
-    """-> the finished checkpoints of a model directory, oldest first; one without its manifest does not exist."""
-    root, found = os.path.join(model_dir, "checkpoints"), []
-    for name in sorted(os.listdir(root)) if os.path.isdir(root) else []:
-        manifest = os.path.join(root, name, _MANIFEST)
-        if _DIRECTORY.fullmatch(name) and os.path.exists(manifest):
-            with open(manifest) as file:
-                found.append(Checkpoint(path=os.path.join(root, name), **json.load(file)))
+    """-> the finished checkpoints of a model directory, oldest first; one without a sound manifest does not exist."""
+    found = []
+    for path in _directories(model_dir):
+        try:
+            found.append(_load(path))
+        except UserError as error:
+            _log.error("%s", error)
     return found
 
 
 def latest_checkpoint(model_dir):
-    """-> the newest finished `Checkpoint`, or None."""
+    """-> the newest finished `Checkpoint`, or None; its files are not read."""
     checkpoints = list_checkpoints(model_dir)
     return checkpoints[-1] if checkpoints else None
+
+
+def newest_whole(model_dir):
+    """-> the newest `Checkpoint` whose files are all as they were written, or None where there is no checkpoint.
+
+    Logs which it refuses, and why.
+
+    Raises:
+      UserError: there are checkpoints, and none is whole.
+    """
+    refused = []
+    for path in reversed(_directories(model_dir)):
+        try:
+            checkpoint = _load(path)
+            checkpoint.verify()
+        except UserError as error:
+            _log.error("REFUSED the checkpoint %s: %s", path, error)
+            refused.append(f"\n  {error}")
+            continue
+        if refused:
+            _log.error("going on from the checkpoint before it: %s, of step %d", path, checkpoint.step)
+        return checkpoint
+    if refused:
+        raise UserError(
+            f"no checkpoint in {model_dir} is whole, so there is nothing to go on from; to train from the beginning, "
+            f"name another --model_dir. What is wrong: {''.join(refused)}"
+        )
+    return None
+
+
+def set_aside(model_dir, after):
+    """Renames the checkpoints of steps greater than `after` to `refused-...`, so that they count no more.
+
+    Training goes on from the step `after`, since they were refused: were they still to count, `remove_old` would
+    keep them in place of whole ones.
+    """
+    for path in _directories(model_dir):
+        if int(_DIRECTORY.fullmatch(os.path.basename(path)).group(1)) > after:
+            aside = os.path.join(os.path.dirname(path), f"refused-{os.path.basename(path)}")
+            shutil.rmtree(aside, ignore_errors=True)
+            os.rename(path, aside)
+            _log.error("the refused checkpoint %s is now %s; remove it when you have looked at it", path, aside)
+
+
+def _directories(model_dir):
+    """-> the directories that have a manifest, oldest first."""
+    root = os.path.join(model_dir, "checkpoints")
+    names = sorted(os.listdir(root)) if os.path.isdir(root) else []
+    paths = [os.path.join(root, name) for name in names if _DIRECTORY.fullmatch(name)]
+    return [path for path in paths if os.path.exists(os.path.join(path, _MANIFEST))]
+
+
+def _load(path):
+    """-> the Checkpoint in a directory.
+
+    Raises:
+      UserError: its manifest is truncated or altered.
+    """
+    manifest = os.path.join(path, _MANIFEST)
+    try:
+        with open(manifest) as file:
+            values = json.load(file)
+        crc32 = values.pop("crc32", None)
+        if crc32 is not None and crc32 != _crc32(values):
+            raise ValueError("its checksum is another")
+        return Checkpoint(path=path, **values)
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise UserError(f"{manifest} is truncated or altered: {error}") from None
+
+
+def _crc32(manifest):
+    return zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
+
+
+def extend(path, files, before):
+    """Makes the files of a snapshot just written to `path` a whole chain there. -> all files, for `commit`.
+
+    Args:
+      files: what `Store.save` returned.
+      before: the `Checkpoint` whose rows it was to add to, or None.
+
+    Raises:
+      UserError: a file of the chain before is gone; names it.
+    """
+    if not files or files[0].get("since") is None:
+        return files
+    for entry in before.tables:
+        source, target = (os.path.join(directory, entry["file"]) for directory in (before.path, path))
+        try:
+            try:
+                os.link(source, target)
+            except OSError:
+                shutil.copyfile(source, target)  # A file system without hard links.
+                _fsync(target)
+        except OSError as error:
+            raise UserError(f"{target}: cannot be made from {source}: {error.strerror}") from None
+    return before.tables + files
 
 
 def begin(path):
@@ -99,9 +222,11 @@ def commit(path, step, tables, position, examples):
         "position": position,
         "examples": examples,
     }
+    # As it is read back: JSON has no tuples, and only strings for keys.
+    manifest = json.loads(json.dumps(manifest))
     draft = os.path.join(path, f"{_MANIFEST}.tmp")
     with open(draft, "w") as file:
-        json.dump(manifest, file, indent=1)
+        json.dump({**manifest, "crc32": _crc32(manifest)}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, os.path.join(path, _MANIFEST))

@@ -6,6 +6,7 @@ import os
 import pathlib
 
 from ctr_trainer import distributed
+from ctr_trainer.embedding.background import Background
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.config import TableConfig
@@ -14,6 +15,7 @@ from ctr_trainer.embedding.process import LocalService
 from ctr_trainer.embedding.store import LocalStore
 from ctr_trainer.errors import UserError
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR
+from ctr_trainer.latency import Latency
 
 _KINDS = (EMBEDDING, LINEAR)
 
@@ -58,35 +60,53 @@ class Embeddings:
     A lone worker trains the store's own tables. Several train their own copies (`embedding.cache.Cache`) and `sync`
     them; between two syncs a copy does not see the other workers' updates.
 
+    Staleness of a row that a step reads, in steps of this worker, behind what the service had of the others: below N,
+    the steps between two syncs, plus the steps that the sync under way has taken so far (below N, as the next sync
+    waits for it; 0 if `strict_sync`), plus the batches by which its lookup was prefetched (0 if `strict_sync`).
+
+    Threads: all methods are the training thread's, but for `prepare`, which may run ahead in one of its own.
+
     Args:
       features: `FedFeatures` after the model was built, or any object with its `spec` and `segments`.
       config: `EmbeddingConfig`.
       seed: of new rows.
       store: of `open_store`.
+      ahead: whether `prepare` pulls the rows of its batch, which helps where it runs in a thread of its own.
+
+    Attributes:
+      sources: by table name, its `Cache` or, of a lone worker, its `Table`.
+      sync_latency: OpsParameterSync, of each sync from its start to its end.
     """
 
-    def __init__(self, features, config, seed, store):
-        self._features = features
+    def __init__(self, features, config, seed, store, ahead=False):
+        self._features, self._strict, self._ahead = features, config.strict_sync, ahead
         self._tables = [table for table in features.spec.tables if table.name in features.segments]
         self.sources = {}
+        self.sync_latency = Latency("OpsParameterSync")
         for table in self._tables:
             table_config = _table_config(table, features.segments[table.name], config, seed)
             store.create_table(table_config)
             if isinstance(store, LocalStore):
                 self.sources[table.name] = store.tables[table.name]
             else:
-                self.sources[table.name] = Cache(store, table_config, f"rank{distributed.rank()}")
+                name, compression = f"rank{distributed.rank()}", config.sync_compression
+                self.sources[table.name] = Cache(store, table_config, name, compression=compression)
+        self._caches = {name: source for name, source in self.sources.items() if isinstance(source, Cache)}
+        self._background = Background("the sync of the embedding rows")
         self._step = []
 
     def prepare(self, batch):
-        """-> (batch, lookups by table): the part of a lookup that needs no table, safe to run ahead in a thread."""
+        """-> (batch, lookups by table): the part of a lookup that can be done ahead of the step."""
         lookups = {}
         for table in self._tables:
             bags = [
                 (batch.bags[feature.name].values, batch.bags[feature.name].splits, feature.combiner == "mean")
                 for feature in table.bags
             ]
-            lookups[table.name] = Lookup(batch.keys[table.name], bags)
+            lookup, since = Lookup(batch.keys[table.name], bags), None
+            if self._ahead and table.name in self._caches:
+                since = self._caches[table.name].prefetch(lookup.unique)
+            lookups[table.name] = (lookup, since)
         return batch, lookups
 
     def look_up(self, lookups, create):
@@ -97,13 +117,19 @@ class Embeddings:
         """
         feed, self._step = {}, []
         for name, source in self.sources.items():
-            lookup = lookups[name]
-            slots = source.find_or_create(lookup.unique) if create else source.find(lookup.unique)
+            lookup, since = lookups[name]
+            if not create:
+                slots = source.find(lookup.unique)
+            elif since is None or self._strict:  # A strict lookup sees every push before it, prefetched or not.
+                slots = source.find_or_create(lookup.unique)
+            else:
+                slots = source.find_or_create(lookup.unique, since)
             tensors, start = [], 0
-            for kind, dim in zip(self._kinds(name), source.config.dims, strict=True):
-                tensors.append(self._features.segments[name][kind])
-                feed[tensors[-1]] = lookup.gather(source.rows, slots, start, dim)
-                start += dim
+            with source.lock:
+                for kind, dim in zip(self._kinds(name), source.config.dims, strict=True):
+                    tensors.append(self._features.segments[name][kind])
+                    feed[tensors[-1]] = lookup.gather(source.rows, slots, start, dim)
+                    start += dim
             self._step.append((source, lookup, slots, tensors))
         return feed
 
@@ -118,23 +144,49 @@ class Embeddings:
             sums = [lookup.sum_gradients(gradients[tensor.name]) for tensor in tensors]
             source.apply_gradients(slots, sums, learning_rate)
 
-    def sync(self, strict):
-        """Brings this worker's copies and the service together. A collective if `strict`."""
-        if not strict:
-            for source in self.sources.values():
-                source.sync()
+    def sync(self):
+        """Brings this worker's copies and the service together: a collective if strict, else beside the steps to come.
+
+        Waits for the sync before, if that is still under way, and raises what it raised.
+        """
+        if self._strict:
+            with self.sync_latency.measure():
+                self._sync_strictly()
+        elif self._caches:
+            self._background.wait()
+            for cache in self._caches.values():
+                cache.begin_window()
+            self._background.start(self._exchange)
+
+    def flush(self):
+        """As `sync`, but returns when the service has, to the bit, all that this worker's steps changed."""
+        if self._strict:
+            self._sync_strictly()
             return
-        for source in self.sources.values():
-            source.push()
-        distributed.barrier("strict_sync")
-        for source in self.sources.values():
-            source.refresh()
+        self._background.wait()
+        for cache in self._caches.values():
+            cache.flush()
+
+    def close(self):
+        """Waits for the sync under way, whatever becomes of it; for a training that ends early."""
+        self._background.close()
 
     def hit_rate(self):
         """-> the share of looked-up keys that needed no request to the service; 1 where there is none."""
-        caches = [source for source in self.sources.values() if isinstance(source, Cache)]
-        hits, misses = sum(cache.hits for cache in caches), sum(cache.misses for cache in caches)
+        hits, misses = (sum(getattr(cache, name) for cache in self._caches.values()) for name in ("hits", "misses"))
         return hits / (hits + misses) if hits + misses else 1.0
+
+    def _exchange(self):
+        with self.sync_latency.measure():
+            for cache in self._caches.values():
+                cache.exchange()
+
+    def _sync_strictly(self):
+        for cache in self._caches.values():
+            cache.push()
+        distributed.barrier("strict_sync")
+        for cache in self._caches.values():
+            cache.refresh()
 
     def _kinds(self, name):
         return [kind for kind in _KINDS if kind in self._features.segments[name]]

@@ -68,6 +68,8 @@ class Estimator:
         if last is not None and start >= last:
             _log.info("nothing to train: the checkpoint in %s is at step %d of %d", self.model_dir, start, last)
             return None
+        if distributed.is_chief():
+            checkpoints.set_aside(self.model_dir, start)
         throughput = ThroughputHook()
         with self._graph(ModeKeys.TRAIN, input_fn, checkpoint) as (inputs, spec, store):
             if inputs.hook and distributed.is_chief():
@@ -157,7 +159,7 @@ class Estimator:
 
     def export_to(self, path, serving_input_receiver_fn=None, checkpoint=None):
         """As `export_saved_model`, to `path` itself; an earlier export there is replaced."""
-        checkpoint = checkpoint or checkpoints.latest_checkpoint(self.model_dir)
+        checkpoint = checkpoint or checkpoints.newest_whole(self.model_dir)
         if checkpoint is None:
             raise self._no_checkpoint()
         return export_saved_model(
@@ -165,14 +167,14 @@ class Estimator:
         )
 
     def latest_checkpoint(self, required=False):
-        """-> rank 0's newest `Checkpoint`, on every rank; None where there is none. A collective.
+        """-> rank 0's newest `Checkpoint` that is whole, on every rank; None where there is none. A collective.
+
+        Rank 0 reads all of its files; it logs each checkpoint that it refuses, and why, and takes the one before.
 
         Raises:
-          UserError: it is required and there is none, or its dense half was altered.
+          UserError: it is required and there is none, or there are some and none is whole.
         """
-        found = checkpoints.latest_checkpoint(self.model_dir) if distributed.is_chief() else None
-        if found:
-            found.verify_dense()
+        found = checkpoints.newest_whole(self.model_dir) if distributed.is_chief() else None
         values = distributed.broadcast_object(dataclasses.asdict(found) if found else None, "latest_checkpoint")
         if values is None and required:
             raise self._no_checkpoint()
@@ -200,6 +202,7 @@ class Estimator:
                 store = stack.enter_context(open_store(config.embedding, self.model_dir))
             if inputs.fed:
                 inputs.connect(store, config, spec if mode == ModeKeys.TRAIN else None)
+                stack.callback(inputs.close)  # Again, since its threads use the store, which closes before the first.
             if distributed.is_chief():
                 self._restore_rows(store, checkpoint)
             distributed.barrier("embedding_rows_restored")
@@ -220,21 +223,34 @@ class Estimator:
     def _saver(self, saver, inputs, store, restored):
         """-> f(session, step) -> path: saves a checkpoint; a collective."""
         start, examples_before = (restored.step, restored.examples) if restored else (0, 0)
+        before = restored  # The checkpoint that the rows of the next one add to.
+
+        def write(session, path, step, examples):
+            checkpoints.begin(path)
+            adds = before is not None and before.chain_length < self.config.full_checkpoint_every
+            files = store.save(path, step, before.snapshot if adds else None)
+            tables = checkpoints.extend(path, files, before)
+            try:
+                saver.save(session, os.path.join(path, checkpoints.DENSE), write_meta_graph=False)
+                written = checkpoints.commit(path, step, tables, inputs.position_after(step - start), examples)
+            except (OSError, tf.errors.OpError) as error:
+                raise UserError(
+                    f"the checkpoint {path} cannot be written: {error}; make room there (the checkpoints before it are "
+                    "whole), then start the same command again to go on from the last one"
+                ) from None
+            checkpoints.remove_old(self.model_dir, self.config.keep_checkpoint_max)
+            return written
 
         def save(session, step):
+            nonlocal before
             if inputs.embeddings:
-                inputs.embeddings.sync(self.config.embedding.strict_sync)
+                inputs.embeddings.flush()
             examples = inputs.hook.examples if inputs.hook else 0
             # Also the barrier after which every rank's rows are at the service.
             examples = int(distributed.all_sum(np.int64(examples), "checkpoint_examples"))
             path = checkpoints.checkpoint_path(self.model_dir, step)
             if distributed.is_chief():
-                checkpoints.begin(path)
-                tables = store.save(path, step)
-                saver.save(session, os.path.join(path, checkpoints.DENSE), write_meta_graph=False)
-                position = inputs.position_after(step - start)
-                checkpoints.commit(path, step, tables, position, examples_before + examples)
-                checkpoints.remove_old(self.model_dir, self.config.keep_checkpoint_max)
+                before = write(session, path, step, examples_before + examples)
             distributed.barrier("checkpoint_written")
             return path
 

@@ -83,15 +83,17 @@ class BatchInput:
             self.features.gradients = {r.name: g for r, g in zip(rows, gradients, strict=True) if g is not None}
         if self.features.learning_rate is None:
             self.features.learning_rate = tf.constant(config.embedding.learning_rate)
-        self.embeddings = Embeddings(self.features, config.embedding, config.tf_random_seed, store)
+        ahead = spec is not None and config.prefetch_batches > 0
+        self.embeddings = Embeddings(self.features, config.embedding, config.tf_random_seed, store, ahead)
         self._prefetch = Prefetch(map(self.embeddings.prepare, self._reader), config.prefetch_batches)
         self.hook = InputHook(self.features, self.embeddings, self._prefetch, training=spec is not None)
         self.hooks = [self.hook]
 
     def close(self):
-        """Ends the thread that reads ahead."""
+        """Ends the threads that read ahead and that sync; before the store is closed, which both use."""
         if self._prefetch is not None:
             self._prefetch.close()
+            self.embeddings.close()
 
 
 def make_input(data, model_dir):

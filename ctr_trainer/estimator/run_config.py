@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from ctr_trainer.errors import UserError
+
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingConfig:
@@ -14,11 +16,14 @@ class EmbeddingConfig:
       learning_rate: of one worker; see `optimize.TrainOp` for how it scales with the workers.
       initial_accumulator: what Adagrad's state starts at.
       init_stddev: standard deviation of a new row's embedding weights (uniform); linear weights start at 0.
-      sync_steps: steps between two syncs with the service; a row that a worker reads lags by fewer than this many
-        steps behind the others' updates.
+      sync_steps: steps between two syncs with the service; for how far a row may lag behind the others' updates, see
+        `embeddings.Embeddings`.
       strict_sync: at a sync all workers push, meet at a barrier, then pull, so that every lookup sees every push of
-        the window before.
+        the window before; training stands still meanwhile.
+      sync_compression: `fp16` sends changes and rows as float16, `none` as they are; of `cache.COMPRESSIONS`.
       timeout: seconds a lost service is retried for.
+      service_restarts: how often a service that `auto` started and that is lost is started again; all workers then go
+        back to the last checkpoint. With 0 the job stops.
       token_file: the file with the token of a service that asks for one.
     """
 
@@ -29,8 +34,16 @@ class EmbeddingConfig:
     init_stddev: float = 0.01
     sync_steps: int = 30
     strict_sync: bool = False
+    sync_compression: str = "none"
     timeout: float = 60.0
+    service_restarts: int = 0
     token_file: str = ""
+
+    def __post_init__(self):
+        if self.strict_sync and self.sync_compression != "none":
+            raise UserError(
+                f"strict_sync is exact, and sync_compression={self.sync_compression} is not: leave out one of the two"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,6 +54,8 @@ class RunConfig:
       tf_random_seed: of the dense variables and of new embedding rows.
       save_checkpoints_steps: steps between checkpoints; 0 saves at the end only.
       keep_checkpoint_max: how many checkpoints stay; 0 keeps all.
+      full_checkpoint_every: every so many checkpoints all rows are written, otherwise those that changed since the
+        checkpoint before; 1 always writes all. A damaged file costs all checkpoints up to the next full one.
       log_step_count_steps: steps between the log's lines.
       log_secs: seconds between the `[RunStatus]` lines.
       auc_window_steps: 0 logs the AUC since the start, n over the last n steps (rounded to log lines).
@@ -53,6 +68,7 @@ class RunConfig:
     tf_random_seed: int = 1
     save_checkpoints_steps: int = 1000
     keep_checkpoint_max: int = 5
+    full_checkpoint_every: int = 10
     log_step_count_steps: int = 100
     log_secs: float = 30.0
     auc_window_steps: int = 0

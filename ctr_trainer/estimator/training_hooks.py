@@ -32,10 +32,12 @@ def training_hooks(inputs, spec, config, model_dir, save, last_step):
     every, scalars, hooks = config.log_step_count_steps, {}, []
     latencies = list(inputs.hook.latencies) if inputs.hook else []
     if inputs.embeddings:
-        sync = Latency("OpsParameterSync")
-        latencies.append(sync)
-        embedding = config.embedding
-        hooks.append(ParameterSyncHook(inputs.embeddings, embedding.sync_steps, embedding.strict_sync, sync, scalars))
+        wait = Latency("OpsSyncWait")
+        latencies += [inputs.embeddings.sync_latency, wait]
+        steps, offset = config.embedding.sync_steps, 0
+        if not config.embedding.strict_sync:  # Which is a collective; else the ranks take turns over the window.
+            offset = distributed.rank() * steps // distributed.size()
+        hooks.append(ParameterSyncHook(inputs.embeddings, steps, wait, scalars, offset))
     hooks.append(CheckpointHook(save, config.save_checkpoints_steps))
     tensors = metric_tensors(inputs, spec)
     if tensors:

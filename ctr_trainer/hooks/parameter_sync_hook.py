@@ -4,36 +4,35 @@ from ctr_trainer.hooks.step_hook import StepHook
 
 
 class ParameterSyncHook(StepHook):
-    """Syncs after every step whose number divides by `every_n_steps`, and at the end.
+    """Starts a sync after every step for which `(step + offset)` divides by `every_n_steps`, and flushes at the end.
 
-    Staleness: between two syncs a worker sees its own updates at once and the other workers' not at all, so a row it
-    reads lags by fewer than `every_n_steps` steps of each other worker.
+    Staleness: see `Embeddings`. The sync runs beside the steps after it; a step waits only where the next sync is due
+    and the one before has not ended.
 
     Args:
       embeddings: `Embeddings`.
       every_n_steps: at least 1; 1 is the classic parameter server.
-      strict: see `EmbeddingConfig.strict_sync`.
-      latency: records the duration of each sync.
-      scalars: dict that gets `sync_ms` and `cache_hit_rate`.
+      wait: `Latency` that records for how long each sync held up the training thread.
+      scalars: dict that gets `sync_wait_ms` and `cache_hit_rate`.
+      offset: 0 to `every_n_steps` - 1, another one on each rank, so that not all come to the service at once.
     """
 
-    def __init__(self, embeddings, every_n_steps, strict, latency, scalars):
+    def __init__(self, embeddings, every_n_steps, wait, scalars, offset=0):
         super().__init__()
         if every_n_steps < 1:
             raise ValueError(f"every_n_steps must be at least 1, not {every_n_steps}")
-        self._embeddings, self._every_n_steps, self._strict = embeddings, every_n_steps, strict
-        self._latency, self._scalars = latency, scalars
+        if not 0 <= offset < every_n_steps:
+            raise ValueError(f"offset must be from 0 to {every_n_steps - 1}, not {offset}")
+        self._embeddings, self._every_n_steps, self._offset = embeddings, every_n_steps, offset
+        self._wait, self._scalars = wait, scalars
 
     def after_step(self, run_context, run_values):
-        if self.step % self._every_n_steps == 0:
-            self._sync()
+        if (self.step + self._offset) % self._every_n_steps == 0:
+            before = self._wait.total_seconds
+            with self._wait.measure():
+                self._embeddings.sync()
+            self._scalars["sync_wait_ms"] = 1000 * (self._wait.total_seconds - before)
+            self._scalars["cache_hit_rate"] = self._embeddings.hit_rate()
 
     def end(self, session):
-        self._sync()
-
-    def _sync(self):
-        before = self._latency.total_seconds
-        with self._latency.measure():
-            self._embeddings.sync(self._strict)
-        self._scalars["sync_ms"] = 1000 * (self._latency.total_seconds - before)
-        self._scalars["cache_hit_rate"] = self._embeddings.hit_rate()
+        self._embeddings.flush()

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ctr_trainer.embedding import snapshot
+from ctr_trainer.embedding import changes, snapshot
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.store import LocalStore
 from ctr_trainer.errors import UserError
@@ -45,7 +45,7 @@ def test_files_are_plain_arrow_with_their_configuration(store, tmp_path):
 
 
 def test_iterate_gives_the_rows_in_bounded_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr(snapshot.row_blocks, "__defaults__", (640,))  # 640 bytes are 20 rows of 8 + 6 * 4.
+    monkeypatch.setattr(changes, "_BLOCK_BYTES", 640)  # 20 rows of 8 + 6 * 4 bytes.
     store = LocalStore()
     store.create_table(CONFIG)
     store.push("t", np.arange(1, 51), np.zeros((50, 6), np.float32), "w", 1)

@@ -61,7 +61,74 @@ def test_a_sequence_is_applied_once_for_each_worker_and_table(store):
 def test_a_repeated_sync_answers_the_rows_again(store):
     key = np.array([4])
     first = store.sync("t", key, _ones(1), "a", 1)
-    np.testing.assert_array_equal(store.sync("t", key, _ones(1), "a", 1), first)
+    np.testing.assert_array_equal(store.sync("t", key, _ones(1), "a", 1).rows, first.rows)
+
+
+def _known(*versions):
+    return np.array(versions, np.uint32)
+
+
+def test_a_sync_answers_the_rows_that_others_changed_since(store):
+    keys = np.array([1, 2, 3])
+    ours = store.sync("t", keys, _ones(3), "a", 1, _known(0, 0, 0))
+    assert ours.positions.tolist() == []
+    store.push("t", np.array([2]), _ones(1), "b", 1)
+    newer = store.sync("t", keys, _ones(3), "a", 2, ours.versions)
+    assert newer.positions.tolist() == [1]
+    np.testing.assert_array_equal(newer.rows, store.pull("t", np.array([2])))
+    assert store.sync("t", keys, _ones(3), "a", 3, newer.versions).positions.tolist() == []
+
+
+def test_a_repeated_sync_answers_all_rows_as_they_are_by_then(store):
+    key = np.array([4])
+    store.sync("t", key, _ones(1), "a", 1, _known(0))
+    store.push("t", key, _ones(1), "b", 1)
+    again = store.sync("t", key, _ones(1), "a", 1, _known(0))
+    np.testing.assert_array_equal(again.rows, store.pull("t", key))
+    assert store.pull_newer("t", key, again.versions).positions.tolist() == []
+
+
+def test_pull_newer_leaves_out_what_is_known_and_what_is_not_there(store):
+    store.push("t", np.array([1, 2]), _ones(2), "a", 1)
+    keys = np.array([1, 2, 3])
+    newer = store.pull_newer("t", keys, _known(0, 0, 0))
+    assert newer.positions.tolist() == [0, 1]
+    np.testing.assert_array_equal(newer.rows, store.tables["t"].rows)
+    assert newer.versions[2] == 0
+    assert store.pull_newer("t", keys, newer.versions).positions.tolist() == []
+
+
+def test_a_row_that_is_gone_is_newer_and_reads_as_it_starts(store):
+    store.push("t", np.array([1]), _ones(1), "a", 1)
+    known = store.pull_newer("t", np.array([1]), _known(0)).versions
+    store.clear()
+    gone = store.pull_newer("t", np.array([1]), known)
+    assert gone.versions.tolist() == [0]
+    np.testing.assert_array_equal(gone.rows, store.tables["t"].initial_rows(np.array([1])))
+    # A version from before the clear is never taken for a later one.
+    assert store.sync("t", np.array([1]), _ones(1), "a", 2, known).positions.tolist() == [0]
+
+
+def test_restored_rows_are_newer(store, tmp_path):
+    store.push("t", np.array([1]), _ones(1), "a", 1)
+    known = store.pull_newer("t", np.array([1]), _known(0)).versions
+    store.restore(tmp_path, store.save(tmp_path, 1))
+    assert store.pull_newer("t", np.array([1]), known).positions.tolist() == [0]
+
+
+def test_versions_cost_4_bytes_a_row_and_running_out_is_refused(store):
+    bytes_before = store.stats()["tables"]["t"]["bytes"]
+    store.push("t", np.arange(1, 11), _ones(10), "a", 1)
+    assert store.stats()["tables"]["t"]["bytes"] - bytes_before == 10 * (8 + 2 * 4 + 4)
+    store._versions["t"]._last = 2**32 - 2
+    with pytest.raises(UserError, match="restart the service"):
+        store.push("t", np.arange(1, 11), _ones(10), "a", 2)
+
+
+def test_versions_of_another_kind_are_refused(store):
+    for versions in (np.zeros(2, np.uint32), np.zeros(1, np.int64)):
+        with pytest.raises(UserError, match=r"table t: versions .*, expected uint32\[1\]"):
+            store.pull_newer("t", np.array([1]), versions)
 
 
 @pytest.mark.parametrize(

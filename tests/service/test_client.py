@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding import index_kernels
+from ctr_trainer.embedding import half, index_kernels
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.store import LocalStore
@@ -29,12 +29,13 @@ def test_one_shard_and_three_and_the_store_in_the_process_give_the_same_rows(sta
         store.push("t", keys[:4000], deltas[:4000], "w", 1)
         answers.append(
             [
-                store.sync("t", keys[1000:], deltas[1000:], "w", 2),
+                store.sync("t", keys[1000:], deltas[1000:], "w", 2).rows,
                 store.pull("t", keys),
                 store.pull("t", np.arange(1, 100)),
                 store.pull("t", np.arange(1, 100), missing="zeros"),
                 store.stats()["tables"]["t"]["rows"],
                 store.pull("t", np.empty(0, np.int64)),
+                *_newer(store, keys[:3000], deltas[:3000]),
             ]
         )
     for answer in answers[1:]:
@@ -43,6 +44,22 @@ def test_one_shard_and_three_and_the_store_in_the_process_give_the_same_rows(sta
     rows = [service["tables"]["t"]["rows"] for service in clients[1].stats()["services"].values()]
     assert sum(rows) == 5000
     assert min(rows) > 1500
+
+
+def _newer(store, keys, deltas):
+    """-> the positions and rows of syncs and pulls that know a part, plain and packed."""
+    known = store.pull_newer("t", keys, np.zeros(3000, np.uint32)).versions
+    store.push("t", keys[::7], deltas[::7], "other", 1)
+    answers = [
+        store.pull_newer("t", keys, known),
+        store.pull_newer("t", keys, known, packed=True),
+        first := store.sync("t", keys, deltas, "w", 3, known),
+        store.sync("t", keys, half.pack(deltas), "w", 4, first.versions),
+        store.pull_newer("t", keys, first.versions),
+        store.sync("t", keys[:0], deltas[:0], "w", 5, known[:0]),
+    ]
+    assert [len(answer.positions) for answer in answers] == [429, 429, 429, 0, 3000, 0]
+    return [part for answer in answers for part in (answer.positions, answer.rows)]
 
 
 def test_a_key_belongs_to_its_hash_modulo_the_shards():
@@ -87,7 +104,9 @@ def test_a_push_whose_connection_breaks_is_applied_once(start, connect, way):
                 client.push("t", keys, ones(20_000), "w", sequence)
                 assert proxy.cuts == sequence
             else:
-                np.testing.assert_allclose(client.sync("t", keys, ones(20_000), "w", sequence), expected, rtol=1e-5)
+                np.testing.assert_allclose(
+                    client.sync("t", keys, ones(20_000), "w", sequence).rows, expected, rtol=1e-5
+                )
                 assert proxy.cuts == sequence
             np.testing.assert_allclose(client.pull("t", keys), expected, rtol=1e-5)
         proxy.cut_after(**{way: 50_000})

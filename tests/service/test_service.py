@@ -69,6 +69,9 @@ def _batch(keys=None, rows=None, width=3, key_type=None):
         (_command(), _batch(rows=[1.0, np.nan, 1.0]), "key 5 is not finite"),
         (_command(), _batch(keys=[0]), "key 0"),
         (_command(), _batch(keys=[None]), "missing values"),
+        (_command(op="sync"), _batch(), "key int64, row .*, expected key int64, version uint32, row"),
+        (_command(op="sync", packed=True), _batch(), r"expected .*halffloat"),
+        (_command(op="pull_newer"), _batch().select(["key"]), "expected key int64, version uint32"),
         (_command(op="pull", missing="maybe"), _batch().select(["key"]), "missing is 'initial' or 'zeros'"),
     ],
 )

@@ -1,0 +1,103 @@
+"""One bit for each slot of a table."""
+
+import numba
+import numpy as np
+from numba import types
+
+from ctr_trainer.embedding.index_kernels import SLOTS
+from ctr_trainer.embedding.memory import GrowableArray
+
+_BITS = types.Array(types.uint8, 1, "C", readonly=True)
+_BITS_OUT = types.Array(types.uint8, 1, "C")
+_SLOTS_OUT = types.Array(types.int64, 1, "C")
+
+
+class Bits:
+    """A set of slots: an eighth of a byte for each slot of the table. A new slot is not in it."""
+
+    def __init__(self):
+        self._bits = GrowableArray(np.uint8)
+        self._size = 0
+
+    def reserve(self, slots):
+        """Makes room for the slots below `slots`."""
+        self._bits.reserve(_bytes(slots))
+        self._size = max(self._size, slots)
+
+    def add(self, slots):
+        """Adds int64[U]; a slot for which there is no room, and -1, are skipped."""
+        _set(self._bits.array, slots, self._size, True)
+
+    def remove(self, slots):
+        """Takes int64[U] out."""
+        _set(self._bits.array, slots, self._size, False)
+
+    def among(self, slots):
+        """-> bool[U]: which of int64[U] are in the set."""
+        found = np.zeros(len(slots), np.bool_)
+        inside = (slots >= 0) & (slots < self._size)
+        own = slots[inside]
+        found[inside] = self._bits.array[own >> 3] >> (own & 7) & 1
+        return found
+
+    def fill(self, keys):
+        """Makes it the slots whose key is not 0, for int64[n] in slot order."""
+        self.reserve(len(keys))
+        self._bits.array[: _bytes(self._size)] = 0
+        packed = np.packbits(keys != 0, bitorder="little")
+        self._bits.array[: len(packed)] = packed
+
+    def clear(self):
+        """Takes every slot out."""
+        self._bits.array[: _bytes(self._size)] = 0
+        self._size = 0
+
+    def copy(self):
+        """-> Bits with the same slots."""
+        other = Bits()
+        other.reserve(self._size)
+        other._bits.array[: _bytes(self._size)] = self._bits.array[: _bytes(self._size)]
+        return other
+
+    def slots(self):
+        """-> int64[n], all slots in the set, ascending."""
+        return self.pop(0, self._size)[0] if self._size else np.empty(0, np.int64)
+
+    def pop(self, start, most, remove=False):
+        """Up to `most` slots from `start` on, ascending. -> (int64[n], the slot to start from next)"""
+        out = np.empty(min(most, self._size), np.int64)
+        count, after = _next(self._bits.array, start, self._size, out)
+        if remove:
+            self.remove(out[:count])
+        return out[:count], after
+
+
+def _bytes(slots):
+    return (slots + 7) // 8
+
+
+@numba.njit(types.void(_BITS_OUT, SLOTS, types.int64, types.boolean), nogil=True, cache=True)
+def _set(bits, slots, size, value):
+    for i in range(slots.size):
+        slot = slots[i]
+        if 0 <= slot < size:
+            bit = np.uint8(1 << (slot & 7))
+            if value:
+                bits[slot >> 3] |= bit
+            else:
+                bits[slot >> 3] &= np.uint8(0xFF ^ bit)
+
+
+@numba.njit(types.UniTuple(types.int64, 2)(_BITS, types.int64, types.int64, _SLOTS_OUT), nogil=True, cache=True)
+def _next(bits, start, size, out):
+    count, slot = 0, start
+    while slot < size and count < out.size:
+        byte = bits[slot >> 3]
+        if byte == 0:
+            slot = (slot >> 3 << 3) + 8
+            continue
+        if byte >> (slot & 7) & 1:
+            out[count] = slot
+            count += 1
+        slot += 1
+    return count, min(slot, size)

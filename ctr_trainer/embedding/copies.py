@@ -1,0 +1,148 @@
+"""The memory of a worker's cache: copies of rows, and what the worker knows of each."""
+
+import numpy as np
+
+from ctr_trainer.embedding import half, row_kernels, version_kernels
+from ctr_trainer.embedding.memory import GrowableArray
+from ctr_trainer.embedding.table import Table
+from ctr_trainer.embedding.versions import ABSENT
+
+# A row that was not used in so many windows may go, where there are so many rows and most are like it.
+_KEPT_WINDOWS = 8
+_TIDY_ROWS = 1 << 16
+
+
+class Copies:
+    """Rows with, for each, its base, version and state, and the window in which it was last checked.
+
+    The base is the service's row as far as this worker knows it, with what this worker has sent: a row that has no
+    change to send equals its base, but for what float16 took away. A row is `STEPPED` from a step until its change is
+    taken, `IN_FLIGHT` from then until it lands; it may be both.
+
+    Not safe to use from several threads at a time: see `Cache`, which locks. Slots are valid until `tidy`.
+
+    Attributes:
+      table: the Table of the rows.
+    """
+
+    def __init__(self, config):
+        self.table = Table(config)
+        self._base = GrowableArray(np.float32, (config.width,))
+        self._state = GrowableArray(np.uint8)
+        self._versions = GrowableArray(np.uint32)
+        self._stamps = GrowableArray(np.uint32)
+
+    def __len__(self):
+        return len(self.table)
+
+    def stale(self, keys, since):
+        """Looks keys up.
+
+        Args:
+          keys: int64[U].
+          since: the first window that counts.
+
+        Returns:
+          (slots int64[U], keys int64[n] of those that are not here or were checked before, their versions uint32[n])
+        """
+        slots, positions = self.table.find(keys), np.empty(len(keys), np.int64)
+        count = version_kernels.find_stale(keys, slots, self._state.array, self._stamps.array, since, positions)
+        positions = positions[:count]
+        known, of = np.full(count, ABSENT, np.uint32), slots[positions]
+        known[of >= 0] = self._versions.array[of[of >= 0]]
+        return slots, keys[positions], known
+
+    def mark_stepped(self, slots):
+        """After an optimizer step of the rows at `slots` int64[U]."""
+        row_kernels.mark(self._state.array, np.require(slots, np.int64, ("C",)))
+
+    def stepped(self):
+        """-> int64[n], the slots of the rows that have a change to send."""
+        return np.flatnonzero(self._state.array[: len(self)] & version_kernels.STEPPED)
+
+    def checked_in(self, window):
+        """-> (keys int64[n], versions uint32[n]) of the rows last checked in `window`."""
+        slots = np.flatnonzero(self._stamps.array[: len(self)] == window)
+        return self.table.keys[slots], self._versions.array[slots]
+
+    def take(self, slots, packed):
+        """Puts the changes of the rows at `slots` in flight. -> (keys, versions, deltas packed or not)"""
+        rows, base = self.table.rows, self._base.array
+        deltas = np.empty((len(slots), rows.shape[1]), np.float32)
+        if packed:
+            row_kernels.difference(rows, base, slots, deltas)
+            deltas = half.pack(deltas)
+            row_kernels.add(base, slots, half.unpack(deltas))
+            self._state.array[slots] = version_kernels.IN_FLIGHT
+        else:
+            version_kernels.take_changes(rows, base, self._state.array, slots, deltas)
+        return self.table.keys[slots], self._versions.array[slots], deltas
+
+    def land(self, slots, versions, positions, rows, window):
+        """Ends the flight of `slots`: `rows` become the base at slots[positions], under what was stepped since.
+
+        Args:
+          versions: uint32[U], now, of all `slots`.
+          window: that the rows are of now.
+        """
+        version_kernels.land(*self._arrays(), slots, versions, positions, rows, window)
+
+    def accept(self, keys, known, newer, rows, window, create):
+        """Takes the answer to a pull, but for rows that another answer has overtaken.
+
+        Args:
+          keys, known: the question.
+          newer: the `Newer` that is the answer.
+          rows: float32[n, width], its rows.
+          window: in which the question was asked.
+          create: whether keys that have no row anywhere get an initial one here.
+        """
+        slots = self.table.find(keys)
+        if (slots < 0).any():
+            self._add(keys, slots < 0, newer.positions, create)
+            slots = self.table.find(keys)
+        version_kernels.accept(*self._arrays(), slots, known, newer.versions, newer.positions, rows, window)
+
+    def mark_unsent(self):
+        """Marks the rows of which the service lacks something that float16 took away."""
+        unsent = (self.table.rows != self._base.array[: len(self)]).any(axis=1)
+        self._state.array[: len(self)][unsent] |= version_kernels.STEPPED
+
+    def tidy(self, window):
+        """Every eighth window, drops the rows not used in the last eight, if they are many and most. Renumbers slots.
+
+        Rows with something to send stay until it is sent.
+        """
+        count = len(self)
+        if window % _KEPT_WINDOWS or count < _TIDY_ROWS:
+            return
+        used = self._stamps.array[:count] + np.uint32(_KEPT_WINDOWS) > window
+        if 2 * np.count_nonzero(used) > count:
+            return
+        self.mark_unsent()
+        kept = np.flatnonzero(used | (self._state.array[:count] > 0))
+        keys, rows = self.table.keys[kept], self.table.take(kept)
+        beside = [(array, array.array[kept]) for array in (self._base, self._state, self._versions, self._stamps)]
+        self.table.clear()
+        self.table.find_or_insert(keys, rows)
+        for array, values in beside:
+            array.array[: len(kept)] = values
+
+    def _arrays(self):
+        return self.table.rows, self._base.array, self._state.array, self._versions.array, self._stamps.array
+
+    def _add(self, keys, unknown, answered, create):
+        """Makes rows of unknown keys: empty ones at the positions that are `answered`, initial ones at the others."""
+        first = len(self)
+        came = np.zeros(len(keys), bool)
+        came[answered] = True
+        there, absent = keys[unknown & came], keys[unknown & ~came]
+        self.table.find_or_insert(there, np.zeros((len(there), self.table.config.width), np.float32))
+        if create:
+            self.table.find_or_create(absent)
+        count = len(self)
+        for array in (self._base, self._state, self._versions, self._stamps):
+            array.reserve(count)
+        self._base.array[first:count] = self.table.rows[first:]
+        for array in (self._state, self._versions, self._stamps):
+            array.array[first:count] = 0

@@ -1,0 +1,109 @@
+"""Writes the files of a snapshot; see `snapshot` for what they are."""
+
+import contextlib
+import os
+import pathlib
+import zlib
+
+import pyarrow as pa
+
+from ctr_trainer.embedding.snapshot import key_array, row_array, schema
+from ctr_trainer.errors import UserError
+
+
+def write(path, capture, lock, identity, since, step, shard=0, shards=1):
+    """Writes one shard's rows of a table, as they were when the capture began.
+
+    Args:
+      path: the directory, which exists.
+      capture: a `changes.Capture`.
+      lock: a context manager that gives the table while it holds its lock, for a block at a time.
+      identity: str, of this snapshot.
+      since: the identity of the snapshot that this is a delta of; None for a full one.
+      step: of the snapshot.
+      shard, shards: which part of the table this is.
+
+    Returns:
+      a dict for each file: `file` (relative to `path`), `table`, `kind`, `snapshot`, `since`, `rows`, `bytes` and
+      `crc32`.
+
+    Raises:
+      UserError: a file cannot be written; names it.
+    """
+
+    def blocks():
+        while True:
+            with lock as table:
+                block = capture.read(table)
+            if block is None:
+                return
+            yield [key_array(block[0]), row_array(block[1])]
+
+    name, of_step = f"{capture.config.name}-{shard:05d}-of-{shards:05d}", "" if since is None else f".{step:010d}"
+    delta = "" if since is None else f"{of_step}.delta"
+    parts = [("full" if since is None else "delta", f"{name}{delta}.arrow", blocks())]
+    if len(capture.removed):
+        parts.append(("removed", f"{name}{of_step}.removed.arrow", [[key_array(capture.removed)]]))
+    if capture.use is not None:
+        parts.append(("use", f"{name}{of_step}.use.arrow", [[pa.array(column) for column in capture.use]]))
+    common = dict(table=capture.config.name, snapshot=identity, since=since)
+    return [
+        dict(file=file, kind=kind, **common, **_write_file(path, file, schema(capture.config, kind), batches))
+        for kind, file, batches in parts
+    ]
+
+
+def _write_file(path, name, of_file, batches):
+    """-> dict of `rows`, `bytes` and `crc32`."""
+    target = pathlib.Path(path) / name
+    partial = target.with_name(f".{name}.partial")
+    rows = 0
+    try:
+        with open(partial, "wb") as file:
+            sink = _ChecksumFile(file)
+            with pa.PythonFile(sink, mode="w") as arrow_file, pa.ipc.new_file(arrow_file, of_file) as writer:
+                for columns_of_batch in batches:
+                    rows += len(columns_of_batch[0])
+                    writer.write_batch(pa.RecordBatch.from_arrays(columns_of_batch, schema=of_file))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, target)
+        _sync_directory(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            partial.unlink()  # It would take the room that the next attempt needs.
+        raise UserError(
+            f"{target}: cannot be written: {error.strerror or error}; make room there (the snapshots before it are "
+            "whole), then start the same command again to go on from the last checkpoint"
+        ) from None
+    return dict(rows=rows, bytes=sink.bytes, crc32=sink.crc32)
+
+
+def _sync_directory(path):
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class _ChecksumFile:
+    """A file to write to that knows its size and its CRC-32."""
+
+    closed = False
+
+    def __init__(self, file):
+        self._file = file
+        self.bytes = 0
+        self.crc32 = 0
+
+    def write(self, data):
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self.bytes += len(data)
+        return self._file.write(data)
+
+    def flush(self):
+        self._file.flush()
+
+    def close(self):
+        """Left open: `write` has it synced to the disk first."""

@@ -1,0 +1,181 @@
+"""Which keys have rows: admission, eviction, and the slots that are used again."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctr_trainer.embedding.admission import Admission
+from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.index import Index
+from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.embedding.table import Table
+
+
+def _table(**limits):
+    return Table(TableConfig("t", (2,), (0.5,), "sgd", seed=3, **limits))
+
+
+def _train(table, keys, step=None):
+    if step is not None:
+        table.advance(step)
+    slots = table.find_or_create(np.array(keys))
+    table.apply_gradients(slots, [np.ones((len(keys), 2), np.float32)], 1.0)
+    return slots
+
+
+def _keys(table):
+    return sorted(key for key in table.keys.tolist() if key)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.integers(-50, 50), max_size=40, unique=True)), max_size=40))
+def test_an_index_with_removals_is_a_dict(changes):
+    index, expected = Index(), {}
+    for adds, keys in changes:
+        keys = np.array([key for key in keys if key], np.int64)
+        if adds:
+            expected.update(zip(keys.tolist(), index.find_or_add(keys).tolist(), strict=True))
+        else:
+            assert index.remove(keys).tolist() == [expected.pop(key, -1) for key in keys.tolist()]
+        probed = np.arange(-50, 51)
+        assert index.find(probed).tolist() == [expected.get(key, -1) for key in probed.tolist()]
+        assert len(index) == len(expected) == len(set(expected.values()))
+        assert {slot: key for key, slot in expected.items()} == {i: k for i, k in enumerate(index.keys.tolist()) if k}
+
+
+def test_removal_from_a_crowded_index_loses_no_other_key():
+    index, keys = Index(), np.random.default_rng(0).integers(1, 2**62, 600_000)
+    index.find_or_add(keys)
+    index.remove(keys[::2].copy())
+    assert (index.find(keys[::2].copy()) == -1).all()
+    assert (index.keys[index.find(keys[1::2].copy())] == keys[1::2]).all()
+    index.find_or_add(keys)
+    assert index.slots == len(keys)
+
+
+def test_the_next_new_rows_get_the_slots_of_removed_ones_and_start_anew():
+    table = _table()
+    _train(table, [1, 2, 3])
+    assert table.remove(np.array([1, 3, 99])) == 2
+    assert _keys(table) == [2]
+    slots = table.find_or_create(np.array([4, 5, 6]))
+    assert sorted(slots.tolist()) == [0, 2, 3]
+    np.testing.assert_array_equal(table.rows[slots], table.initial_rows(np.array([4, 5, 6])))
+
+
+def test_a_key_gets_a_row_when_it_comes_for_the_nth_time():
+    table = _table(min_frequency=3)
+    for time in (1, 2):
+        slots = _train(table, [7, time + 10])
+        assert (len(table), table.refused) == (0, 2 * time)
+        # The lent row was trained; the next time it starts anew.
+        assert not np.array_equal(table.rows[slots], table.initial_rows(np.array([7, time + 10])))
+        slots = table.find_or_create(np.array([0, 999 + time]))
+        np.testing.assert_array_equal(table.take(slots)[1:], table.initial_rows(np.array([999 + time])))
+        table.refused -= 1
+    _train(table, [7, 13])
+    assert (_keys(table), table.created, table.admitted) == ([7], 1, 1)
+    np.testing.assert_array_equal(table.rows[:1], table.initial_rows(np.array([7])) - 1)
+
+
+def test_a_push_of_a_key_that_is_not_admitted_is_dropped_and_answered_by_its_initial_row():
+    store = LocalStore()
+    store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3, min_frequency=2))
+    keys, ones = np.array([5]), np.ones((1, 2), np.float32)
+    initial = store.tables["t"].initial_rows(keys)
+    absent = np.zeros(1, np.uint32)  # What a worker knows who made the row for itself.
+    refused = store.sync("t", keys, ones, "w", 1, absent)
+    assert (refused.versions.tolist(), refused.positions.tolist()) == ([0], [0])
+    np.testing.assert_array_equal(refused.rows, initial)
+    admitted = store.sync("t", keys, ones, "w", 2, absent)
+    assert len(admitted.positions) == 0
+    np.testing.assert_array_equal(store.pull("t", keys), initial + 1)
+    stats = store.stats()["tables"]["t"]
+    assert (stats["rows"], stats["created"], stats["admitted"], stats["evicted"], stats["refused"]) == (1, 1, 1, 0, 1)
+
+
+def test_a_row_in_a_used_slot_has_no_version_of_the_row_before(tmp_path):
+    store = LocalStore()
+    store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3))
+    both, ones = np.array([5, 6]), np.ones((2, 2), np.float32)
+    known = store.sync("t", both, ones, "w", 1).versions  # One push, so both rows have one version.
+    store.tables["t"].remove(both)
+    store.push("t", both[:1], ones[:1], "w", 2)
+    answer = store.sync("t", both[1:], ones[:1], "w", 3, known[1:])
+    assert answer.positions.tolist() == [0]
+    np.testing.assert_array_equal(answer.rows, store.tables["t"].initial_rows(both[1:]) + 1)
+
+
+def test_the_counting_filter_never_counts_too_little():
+    admission, rng = Admission(3, width=1 << 12), np.random.default_rng(0)
+    seen = {}
+    for _ in range(3):
+        keys = rng.permutation(np.arange(1, 1001))
+        for key, admitted in zip(keys.tolist(), admission.admit(keys).tolist(), strict=True):
+            seen[key] = seen.get(key, 0) + 1
+            assert admitted or seen[key] < 3
+    few = Admission(3, width=1 << 12)
+    assert np.count_nonzero(few.admit(np.arange(1, 401))) == 0
+    assert np.count_nonzero(few.admit(np.arange(1, 401))) < 10
+
+
+def test_lru_evicts_the_rows_trained_the_longest_ago():
+    table = _table(max_rows=4, eviction="lru")
+    for step, keys in enumerate([[1, 2], [3], [4], [1]], start=1):
+        _train(table, keys, step)
+    _train(table, [5], 5)
+    assert _keys(table) == [1, 3, 4, 5]
+    _train(table, [6], 6)
+    assert (_keys(table), table.evicted, table.created) == ([1, 4, 5, 6], 2, 6)
+
+
+def test_lfu_evicts_the_rows_trained_the_least_often():
+    table = _table(max_rows=3, eviction="lfu")
+    for keys in [[1, 2, 3], [1, 2, 3], [1, 3]]:
+        _train(table, keys)
+    _train(table, [4])
+    assert _keys(table) == [1, 3, 4]
+    _train(table, [5])
+    assert _keys(table) == [1, 3, 5]
+
+
+def test_rows_of_the_batch_at_hand_are_not_evicted_and_what_does_not_fit_is_lent_a_row():
+    table = _table(max_rows=3)
+    _train(table, [1, 2])
+    slots = _train(table, [1, 2, 3, 4, 5])
+    assert len(table) == 3
+    assert len(set(slots.tolist())) == 5
+    assert {1, 2} < set(_keys(table))
+    np.testing.assert_array_equal(table.take(slots)[2:], table.initial_rows(np.array([3, 4, 5])) - 1)
+
+
+def test_ttl_evicts_rows_not_trained_for_longer():
+    table = _table(ttl_steps=10)
+    _train(table, [1, 2], 5)
+    _train(table, [2], 12)
+    table.advance(15)
+    assert _keys(table) == [1, 2]
+    table.advance(16)
+    assert _keys(table) == [2]
+    assert table.evicted == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("eviction", ["lru", "lfu"])
+def test_ten_million_new_keys_stay_under_the_bound(eviction):
+    store, most = LocalStore(), 200_000
+    store.create_table(TableConfig("t", (16,), (0.1,), "rowwise_adagrad", max_rows=most, eviction=eviction))
+    table, hot, files = store.tables["t"], np.arange(1, 1001), 0
+    for block in range(500):
+        keys = np.concatenate([hot, np.arange(20_000) + 1_000_000 + 20_000 * block])
+        store.push("t", keys, np.ones((len(keys), 17), np.float32), "w", block + 1)
+        store.advance(block)
+        assert len(table) <= most
+        files = max(files, len(table.keys))
+    assert table.created - table.evicted == len(table)
+    assert table.created == 10_001_000
+    assert files <= most
+    # 17 floats, 8 of use, and at most 20 of key and index for each row, and a free list no longer than the rows.
+    assert table.nbytes <= most * (17 * 4 + 8 + 20 + 8)
+    assert (table.find(hot) >= 0).all()

@@ -1,0 +1,164 @@
+"""Embeddings over caches, in one process: two of them are two workers, on a store that either reaches."""
+
+import threading
+import types
+
+import numpy as np
+import pytest
+
+from ctr_trainer import distributed
+from ctr_trainer.data.batch import Batch
+from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.estimator.run_config import EmbeddingConfig
+from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
+from ctr_trainer.features.tensors import EMBEDDING
+from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
+from ctr_trainer.latency import Latency
+
+
+class Remote:
+    """A store that is not in this process as far as `Embeddings` can tell; `gate` holds up syncs."""
+
+    def __init__(self, store):
+        self._store = store
+        self.gate = threading.Event()
+        self.gate.set()
+        self.pulls = 0
+
+    def create_table(self, config):
+        self._store.create_table(config)
+
+    def pull_newer(self, *arguments):
+        self.pulls += 1
+        return self._store.pull_newer(*arguments)
+
+    def sync(self, *arguments):
+        assert self.gate.wait(30)
+        return self._store.sync(*arguments)
+
+
+class Tensor:
+    """Stands for an embedding input: something with a name that a feed_dict takes as a key."""
+
+    name = "rows:0"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def horovod():
+    distributed.init()
+
+
+@pytest.fixture
+def store():
+    return LocalStore()
+
+
+def _worker(store, ahead=False, **config):
+    spec = FeatureSpec(name="s", label=Label("y"), dense=(), sparse=(SparseFeature("f", "f", 2, "f"),))
+    features = types.SimpleNamespace(spec=spec, segments={spec.tables[0].name: {EMBEDDING: Tensor()}})
+    config = EmbeddingConfig(optimizer="sgd", init_stddev=0.0, **config)
+    remote = Remote(store)
+    return Embeddings(features, config, 1, remote, ahead), remote, spec.tables[0].name
+
+
+def _batch(table, *keys):
+    keys = np.array(keys, np.int64)[:, None]
+    none = np.zeros(len(keys), np.float32)
+    return Batch(len(keys), {table: keys}, {}, none[:, None], none, none)
+
+
+def _train(embeddings, prepared):
+    """One step whose gradient is -1 everywhere, at the rate 1. -> what the step read, float32[B, 2]"""
+    _, lookups = prepared
+    (rows,) = embeddings.look_up(lookups, create=True).values()
+    embeddings.apply_gradients({Tensor.name: -np.ones_like(rows)}, 1.0)
+    return rows[:, 0]
+
+
+def test_steps_go_on_beside_a_sync_and_nothing_of_them_is_lost(store):
+    embeddings, remote, table = _worker(store)
+    batch = embeddings.prepare(_batch(table, 1, 2))
+    _train(embeddings, batch)
+    remote.gate.clear()
+    embeddings.sync()
+    np.testing.assert_array_equal(_train(embeddings, batch), np.ones((2, 2)))
+    assert len(store.tables[table]) == 0
+    remote.gate.set()
+    embeddings.flush()
+    np.testing.assert_array_equal(store.pull(table, np.array([1, 2])), np.full((2, 2), 2))
+
+
+def test_a_sync_that_failed_is_raised_by_the_next(store):
+    embeddings, remote, table = _worker(store)
+    _train(embeddings, embeddings.prepare(_batch(table, 1)))
+    remote.sync = lambda *_: (_ for _ in ()).throw(UserError("the service is gone"))
+    embeddings.sync()
+    with pytest.raises(UserError, match="the service is gone"):
+        embeddings.sync()
+    embeddings.close()
+
+
+def test_a_prefetched_batch_needs_no_request_at_its_step_also_across_a_sync(store):
+    embeddings, remote, table = _worker(store, ahead=True)
+    first, second = (embeddings.prepare(_batch(table, *keys)) for keys in ((1, 2), (2, 3)))
+    pulls = remote.pulls
+    _train(embeddings, first)
+    embeddings.sync()
+    embeddings.flush()
+    _train(embeddings, second)
+    assert remote.pulls == pulls == 2
+
+
+def test_a_strict_step_sees_the_pushes_before_it_although_it_was_prefetched(store):
+    (a, _, table), (b, _, _) = (_worker(store, ahead=True, strict_sync=True) for _ in range(2))
+    prepared = a.prepare(_batch(table, 1))
+    _train(b, b.prepare(_batch(table, 1)))
+    b.sync()
+    a.sync()
+    np.testing.assert_array_equal(_train(a, prepared), np.ones((1, 2)))
+
+
+def test_two_workers_with_fp16_have_the_same_rows_after_a_flush(store):
+    (a, _, table), (b, _, _) = (_worker(store, sync_compression="fp16") for _ in range(2))
+    for _ in range(3):
+        for worker in (a, b):
+            _train(worker, worker.prepare(_batch(table, 1, 2)))
+            worker.sync()
+    for worker in (a, b):
+        worker.flush()
+    np.testing.assert_array_equal(store.pull(table, np.array([1, 2])), np.full((2, 2), 6))
+
+
+def test_strict_and_compressed_exclude_each_other():
+    with pytest.raises(UserError, match="leave out one of the two"):
+        EmbeddingConfig(strict_sync=True, sync_compression="fp16")
+
+
+class _Counting:
+    def __init__(self):
+        self.synced_at, self.hook = [], None
+
+    def sync(self):
+        self.synced_at.append(self.hook.step)
+
+    def hit_rate(self):
+        return 1.0
+
+
+@pytest.mark.parametrize(
+    ("every", "offset", "expected"), [(1, 0, [1, 2, 3, 4, 5, 6, 7]), (3, 0, [3, 6]), (3, 1, [2, 5]), (3, 2, [1, 4, 7])]
+)
+def test_syncs_are_staggered_by_the_offset(every, offset, expected):
+    counting = _Counting()
+    counting.hook = ParameterSyncHook(counting, every, Latency("wait"), {}, offset)
+    for _ in range(7):
+        counting.hook.after_run(None, None)
+    assert counting.synced_at == expected
+
+
+@pytest.mark.parametrize(("every", "offset"), [(0, 0), (3, 3), (3, -1)])
+def test_an_offset_or_interval_that_is_none_is_refused(every, offset):
+    with pytest.raises(ValueError, match="must be"):
+        ParameterSyncHook(None, every, None, {}, offset)
