@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import distributed
+from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.store import LocalStore
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
@@ -201,12 +202,22 @@ class Estimator:
             if inputs.uses_embeddings:
                 store = stack.enter_context(open_store(config.embedding, self.model_dir))
             if inputs.fed:
-                inputs.connect(store, config, spec if mode == ModeKeys.TRAIN else None)
+                if mode == ModeKeys.TRAIN:
+                    inputs.connect(store, config, spec)
+                else:
+                    inputs.connect(store, config, trained=self._trained_tables(checkpoint))
                 stack.callback(inputs.close)  # Again, since its threads use the store, which closes before the first.
             if distributed.is_chief():
                 self._restore_rows(store, checkpoint)
             distributed.barrier("embedding_rows_restored")
             yield inputs, spec, store
+
+    def _trained_tables(self, checkpoint):
+        """-> dict of name -> TableConfig: a model is evaluated as it was trained, whatever the flags say now."""
+        configs = checkpoint.table_configs() if distributed.is_chief() else {}
+        configs = {name: dataclasses.asdict(config) for name, config in configs.items()}
+        configs = distributed.broadcast_object(configs, "trained_tables")
+        return {name: TableConfig(**values) for name, values in configs.items()}
 
     def _restore_rows(self, store, checkpoint):
         """Brings the tables to the checkpoint, or makes sure that a fresh run starts with empty ones."""

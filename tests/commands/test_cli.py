@@ -58,6 +58,15 @@ def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, caps
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"export_dir": str(tmp_path / "export")}
 
 
+def test_a_model_is_evaluated_as_it_was_trained_whatever_the_flags_say_now(tmp_path, data, capsys):
+    flagfile = _flagfile(tmp_path, data)
+    assert cli.main(["train", flagfile, "--seed=7", "--initial_accumulator=0.5"]) == 0
+    assert cli.main(["evaluate", flagfile]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == 300
+    assert cli.main(["evaluate", flagfile, "--model=lr"]) == 1
+    assert "the checkpoint has dim4 with dims [4, 1]" in capsys.readouterr().err
+
+
 def test_another_embedding_dim_than_the_specs(tmp_path, data, capsys):
     flagfile = _flagfile(tmp_path, data, "--embedding_dim=2", f"--export_dir={tmp_path / 'export'}")
     assert cli.main(["train", flagfile]) == 0

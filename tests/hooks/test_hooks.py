@@ -125,22 +125,28 @@ def test_checkpoints_come_every_n_steps_and_once_at_the_end():
     assert saved == [3]
 
 
-def test_syncs_come_every_n_steps_and_at_the_end():
+def test_syncs_come_every_n_steps_and_a_flush_at_the_end():
     class Embeddings:
-        def __init__(self):
-            self.syncs = []
+        sync_seconds = 0.25
 
-        def sync(self, strict):
-            self.syncs.append(strict)
+        def __init__(self):
+            self.calls = []
+
+        def sync(self):
+            self.calls.append("sync")
+
+        def flush(self):
+            self.calls.append("flush")
 
         def hit_rate(self):
             return 0.75
 
-    embeddings, scalars, latency = Embeddings(), {}, Latency("OpsParameterSync")
-    _run(lambda: [ParameterSyncHook(embeddings, 3, True, latency, scalars)], steps=7)
-    assert embeddings.syncs == [True] * 3  # after steps 3 and 6, and at the end
-    assert latency.count == 3
+    embeddings, scalars, wait = Embeddings(), {}, Latency("OpsSyncWait")
+    _run(lambda: [ParameterSyncHook(embeddings, 3, wait, scalars)], steps=7)
+    assert embeddings.calls == ["sync", "sync", "flush"]  # after steps 3 and 6, and at the end
+    assert wait.count == 2
     assert scalars["cache_hit_rate"] == 0.75
+    assert scalars["sync_ms"] == 250
 
 
 def test_summaries_hold_the_loss_and_what_other_hooks_left(tmp_path):
