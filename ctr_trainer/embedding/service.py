@@ -234,7 +234,9 @@ class _typed_errors:  # noqa: N801, used as a with statement
             raise pa.ArrowInvalid(str(error)) from None
         if isinstance(error, KeyError):
             raise pa.ArrowInvalid(f"the request lacks {error}") from None
-        if isinstance(error, (TypeError, ValueError)) and not isinstance(error, pa.ArrowException):
+        # What the parts of a request that JSON lets be anything raise where they are used as what they should be.
+        wrong = (TypeError, ValueError, AttributeError, OverflowError, OSError)
+        if isinstance(error, wrong) and not isinstance(error, pa.ArrowException):
             raise pa.ArrowInvalid(f"bad request: {error}") from None
 
 
