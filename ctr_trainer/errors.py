@@ -1,4 +1,4 @@
-"""The one error a user is meant to read."""
+"""The errors a user is meant to read."""
 
 
 class UserError(Exception):
@@ -7,3 +7,7 @@ class UserError(Exception):
     The command line prints its message without a traceback, so the message says what was wrong, where
     (file, row, column, value) and what to do.
     """
+
+
+class ServiceLost(UserError):
+    """The embedding service does not answer, or was restarted: the rows since the last checkpoint are gone."""

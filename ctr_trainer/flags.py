@@ -132,6 +132,8 @@ class ServeFlags:
     data_dir: str = _flag("", "the only directory that snapshots are written to and read from", "path")
     token_file: str = _flag("", "file with the token that clients must send; needed off loopback", "path")
     port_file: str = _flag("", "file that gets host:port once the service is ready", "path")
+    save_at_exit: bool = _flag(True, "save all rows below --data_dir at SIGTERM, for --restore")
+    restore: str = _flag("", "directory that such a save left, to start from", "path")
     exit_with_stdin: bool = _flag(False, "end when standard input closes, that is with the process that started it")
 
 

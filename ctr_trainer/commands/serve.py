@@ -14,4 +14,12 @@ def run(flags):
     from ctr_trainer.embedding.service import serve
 
     require(flags, "data_dir")
-    serve(flags.bind, flags.data_dir, flags.token_file or None, flags.port_file or None, flags.exit_with_stdin)
+    serve(
+        flags.bind,
+        flags.data_dir,
+        flags.token_file or None,
+        flags.port_file or None,
+        flags.exit_with_stdin,
+        flags.save_at_exit,
+        flags.restore or None,
+    )

@@ -12,7 +12,7 @@ from pyarrow import flight
 from ctr_trainer.embedding import snapshot, wire
 from ctr_trainer.embedding.index_kernels import shard_of
 from ctr_trainer.embedding.versions import NONE_KNOWN, Newer
-from ctr_trainer.errors import UserError
+from ctr_trainer.errors import ServiceLost, UserError
 
 _FIRST_BACKOFF = 0.05
 _LONGEST_BACKOFF = 2.0
@@ -40,13 +40,14 @@ class ServiceClient:
     checkpoint, so it is an error. Safe to use from several threads.
     """
 
-    def __init__(self, addresses, timeout, token=None):
+    def __init__(self, addresses, timeout, token=None, read_only=False):
         """Connects, waiting up to `timeout` for each service to answer.
 
         Args:
           addresses: sequence of `host:port`, the same in the same order on every worker.
           timeout: seconds a request may take, retries included.
           token: str, where the services ask for one.
+          read_only: whether nothing is to be saved through this client; then another may save in the same directory.
 
         Raises:
           UserError: no answer, a wrong token, or a service that another worker knows as another shard.
@@ -57,7 +58,7 @@ class ServiceClient:
         self._shards = [_Shard(address, i, shards, timeout, token) for i, address in enumerate(addresses)]
         self._threads = concurrent.futures.ThreadPoolExecutor(shards) if shards > 1 else None
         self._widths = {}
-        self._on_all(lambda shard: shard.hello())
+        self._on_all(lambda shard: shard.hello(read_only))
 
     def create_table(self, config):
         body = {"config": snapshot.config_to_json(config)}
@@ -171,9 +172,12 @@ class _Shard:
         except pa.ArrowException as error:
             raise UserError(f"embedding service {address!r}: expected host:port: {error}") from None
 
-    def hello(self):
+    def hello(self, read_only):
         """Tells the service its place and learns its incarnation."""
-        self._incarnation = self.action("hello", {"shard": self.number, "shards": self._shards})["incarnation"]
+        self._incarnation = self.action("hello", self._place(read_only))["incarnation"]
+
+    def _place(self, read_only):
+        return {"shard": self.number, "shards": self._shards, "read_only": read_only}
 
     def action(self, name, body):
         """-> the answer to one action."""
@@ -250,7 +254,7 @@ class _Shard:
         while True:
             left = waited_from + self._timeout - time.monotonic()
             if left <= 0:
-                raise UserError(
+                raise ServiceLost(
                     f"embedding service {self.address} did not answer `{what}` within {self._timeout:g} s: {failure}. "
                     "Is it running, and is the address right?"
                 )
@@ -269,7 +273,7 @@ class _Shard:
             except flight.FlightServerError as error:
                 if not _first_line(error).startswith("restarted"):
                     raise
-                raise UserError(
+                raise ServiceLost(
                     f"embedding service {self.address} was restarted: the rows since the last checkpoint are gone. "
                     "Start the same command again to resume from it"
                 ) from None

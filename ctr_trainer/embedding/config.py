@@ -65,6 +65,11 @@ class TableConfig:
         """Whether rows may go."""
         return bool(self.max_rows or self.ttl_steps)
 
+    def without_limits(self):
+        """-> this configuration, with a row for every key."""
+        limits = {field.name: field.default for field in dataclasses.fields(self) if field.name in LIMITS}
+        return dataclasses.replace(self, **limits)
+
     @property
     def weights(self):
         """Floats of a row that the model reads."""

@@ -26,7 +26,7 @@ class Copies:
     """
 
     def __init__(self, config):
-        self.table = Table(config)
+        self.table = Table(config.without_limits())  # The service says which keys have rows.
         self._base = GrowableArray(np.float32, (config.width,))
         self._state = GrowableArray(np.uint8)
         self._versions = GrowableArray(np.uint32)

@@ -74,6 +74,7 @@ class LocalService:
 
     def _command(self, data_dir, port_file):
         arguments = ["--bind=127.0.0.1:0", f"--data_dir={data_dir}", f"--port_file={port_file}", "--exit_with_stdin"]
+        arguments.append("--nosave_at_exit")  # Its trainer has its own checkpoints.
         return [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
 
     def _wait_for(self, port_file, timeout):

@@ -1,5 +1,6 @@
 """The embedding lookup service: tables that the workers of a job share, served over Arrow Flight."""
 
+import fcntl
 import hmac
 import ipaddress
 import logging
@@ -14,7 +15,7 @@ import uuid
 import pyarrow as pa
 from pyarrow import flight
 
-from ctr_trainer.embedding import snapshot, wire
+from ctr_trainer.embedding import exit_snapshot, snapshot, wire
 from ctr_trainer.embedding.store import LocalStore
 from ctr_trainer.errors import UserError
 from ctr_trainer.latency import Latency
@@ -47,6 +48,7 @@ class Service(flight.FlightServerBase):
         self._data_dir = pathlib.Path(data_dir).resolve()
         self._place = None
         self._place_lock = threading.Lock()
+        self._directory_lock = None
         self._actions = {
             "hello": self._hello,
             "create_table": lambda body: self._store.create_table(snapshot.config_from_json(body["config"])),
@@ -152,7 +154,38 @@ class Service(flight.FlightServerBase):
                     f"this service is shard {self._place[0]} of {self._place[1]} (counted from 0), not {place[0]} of "
                     f"{place[1]}: name the same addresses in the same order on every worker, or restart the services"
                 )
+            if not body.get("read_only") and self._directory_lock is None:
+                self._directory_lock = self._lock_directory()
         return {"incarnation": self.incarnation}
+
+    def _lock_directory(self):
+        """Makes this the one service of its place that saves below the data_dir. -> the locked file."""
+        path = self._data_dir / ".shard-{:05d}-of-{:05d}.lock".format(*self._place)
+        file = open(path, "a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            holder = file.read().strip()
+            file.close()
+            raise UserError(
+                f"another service (process {holder}) saves in {self._data_dir} as shard {self._place[0]} of "
+                f"{self._place[1]}: is another job training this model? End it, or use another directory"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        return file
+
+    def restore_exit(self, path):
+        """Takes up what a service left at its exit, and its place among the shards."""
+        self._place = exit_snapshot.read(self._store, path)
+
+    def save_exit(self):
+        """Writes all rows, for `restore_exit`. -> the directory, or None of a service without tables."""
+        if not self._store.tables:
+            return None
+        return exit_snapshot.write(self._store, self._data_dir, *(self._place or (0, 1)))
 
     def _save(self, body):
         path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
@@ -201,12 +234,14 @@ class _typed_errors:  # noqa: N801, used as a with statement
             raise pa.ArrowInvalid(str(error)) from None
         if isinstance(error, KeyError):
             raise pa.ArrowInvalid(f"the request lacks {error}") from None
-        if isinstance(error, (TypeError, ValueError)) and not isinstance(error, pa.ArrowException):
+        # What the parts of a request that JSON lets be anything raise where they are used as what they should be.
+        wrong = (TypeError, ValueError, AttributeError, OverflowError, OSError)
+        if isinstance(error, wrong) and not isinstance(error, pa.ArrowException):
             raise pa.ArrowInvalid(f"bad request: {error}") from None
 
 
-def serve(bind, data_dir, token_file=None, port_file=None, exit_with_stdin=False):
-    """Serves until SIGTERM or SIGINT; call it on the main thread.
+def serve(bind, data_dir, token_file=None, port_file=None, exit_with_stdin=False, save_at_exit=True, restore=None):
+    """Serves until SIGTERM or SIGINT, then saves all rows below `data_dir`; call it on the main thread.
 
     Args:
       bind: `host:port`; port 0 picks a free one.
@@ -214,9 +249,11 @@ def serve(bind, data_dir, token_file=None, port_file=None, exit_with_stdin=False
       token_file: a file with the token that each call has to bring; needed where `bind` is not a loopback address.
       port_file: where `host:port` is written, by rename, once the service answers.
       exit_with_stdin: also end when stdin closes, that is when the parent process ends, however it ends.
+      save_at_exit: whether to save at a signal; at the end of stdin nothing is saved.
+      restore: the directory that such a save left, to start from.
 
     Raises:
-      UserError: an address that cannot be bound, or a non-loopback one without a token.
+      UserError: an address that cannot be bound, a non-loopback one without a token, or a `restore` that is not whole.
     """
     if not logging.getLogger().handlers:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
@@ -224,9 +261,9 @@ def serve(bind, data_dir, token_file=None, port_file=None, exit_with_stdin=False
     token = None if token_file is None else read_token(token_file)
     if token is None and not _is_loopback(host):
         raise UserError(f"--bind={bind} lets other machines in: give the service and its clients a token file as well")
-    stop = threading.Event()
+    stop, signalled = threading.Event(), []
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, lambda *_: stop.set())
+        signal.signal(signal_number, lambda *_: (signalled.append(True), stop.set()))
     if exit_with_stdin:
         threading.Thread(target=_set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
     pathlib.Path(data_dir).mkdir(parents=True, exist_ok=True)
@@ -234,6 +271,8 @@ def serve(bind, data_dir, token_file=None, port_file=None, exit_with_stdin=False
         service = Service(f"grpc://{host}:{port}", data_dir, token)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"cannot serve on {bind}: {error}; is the port taken?") from None
+    if restore:
+        service.restore_exit(restore)
     address = f"{host}:{service.port}"
     _log.info("embedding service %s answers on %s", service.incarnation, address)
     if port_file:
@@ -250,7 +289,12 @@ def serve(bind, data_dir, token_file=None, port_file=None, exit_with_stdin=False
     closing = threading.Thread(target=service.shutdown, daemon=True)
     closing.start()
     closing.join(_SHUTDOWN_SECONDS)
-    if closing.is_alive():
+    cut_off = closing.is_alive()
+    if signalled and save_at_exit:
+        path = service.save_exit()
+        if path:
+            _log.info("saved all rows in %s; `serve --restore=%s` starts from them", path, path)
+    if cut_off:
         _log.warning("calls still under way after %d s are cut off", _SHUTDOWN_SECONDS)
         os._exit(0)
 

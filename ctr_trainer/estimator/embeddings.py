@@ -10,6 +10,7 @@ from ctr_trainer.embedding.background import Background
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.embedding.lookup import Lookup
 from ctr_trainer.embedding.process import LocalService
 from ctr_trainer.embedding.store import LocalStore
@@ -21,7 +22,7 @@ _KINDS = (EMBEDDING, LINEAR)
 
 
 @contextlib.contextmanager
-def open_store(config, model_dir):
+def open_store(config, model_dir, read_only=False):
     """Gives the store that `config.service` names; a local service that it started ends with the block.
 
     A collective where there are several workers.
@@ -31,7 +32,7 @@ def open_store(config, model_dir):
     """
     if config.service != "auto":
         token = pathlib.Path(config.token_file).read_text().strip() if config.token_file else None
-        with contextlib.closing(ServiceClient(config.service.split(","), config.timeout, token)) as client:
+        with contextlib.closing(_client(config, config.service.split(","), read_only, token)) as client:
             yield client
         return
     if distributed.size() == 1:
@@ -49,9 +50,15 @@ def open_store(config, model_dir):
             log_file = os.path.join(model_dir, "service.log")
             address = stack.enter_context(LocalService(model_dir, log_file, config.timeout)).address
         address = distributed.broadcast_object(address, "embedding_service_address")
-        yield stack.enter_context(contextlib.closing(ServiceClient([address], config.timeout)))
+        yield stack.enter_context(contextlib.closing(_client(config, [address], read_only)))
         # The others may still be talking to the service that rank 0 is about to stop.
         distributed.barrier("embedding_service_close")
+
+
+def _client(config, addresses, read_only, token=None):
+    """-> a client, guarded where the workers go back to the last checkpoint by themselves."""
+    client = ServiceClient(addresses, config.timeout, token, read_only)
+    return Guard(client) if config.service_restarts and not read_only else client
 
 
 class Embeddings:
@@ -86,7 +93,7 @@ class Embeddings:
         self.sources = {}
         self.sync_latency = Latency("OpsParameterSync")
         for table in self._tables:
-            table_config = _table_config(table, features.segments[table.name], config, seed)
+            table_config = _table_config(table, features, config, seed)
             if trained is not None:
                 table_config = _as_trained(table_config, trained)
             store.create_table(table_config)
@@ -217,8 +224,9 @@ def _as_trained(config, trained):
     return found
 
 
-def _table_config(table, segments, config, seed):
+def _table_config(table, features, config, seed):
     """-> the TableConfig of a TableFeatures: an embedding, a linear weight, or both, as the model asked."""
+    segments, limits = features.segments[table.name], features.spec.limits_of(table.name)
     dims, scales = [], []
     if EMBEDDING in segments:
         dims.append(table.dim)
@@ -233,4 +241,8 @@ def _table_config(table, segments, config, seed):
         optimizer=config.optimizer,
         initial_accumulator=config.initial_accumulator,
         seed=seed,
+        min_frequency=limits.min_frequency,
+        max_rows=limits.max_rows,
+        eviction=limits.eviction,
+        ttl_steps=limits.ttl_steps,
     )

@@ -11,8 +11,9 @@ import tensorflow as tf
 
 from ctr_trainer import distributed
 from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.embedding.store import LocalStore
-from ctr_trainer.errors import UserError
+from ctr_trainer.errors import ServiceLost, UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.embeddings import open_store
 from ctr_trainer.estimator.evaluation import Evaluation
@@ -21,6 +22,7 @@ from ctr_trainer.estimator.run_config import RunConfig
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.export.saved_model import export_saved_model
+from ctr_trainer.hooks.service_loss_hook import raise_together
 from ctr_trainer.hooks.throughput_hook import ThroughputHook
 from ctr_trainer.hooks.watchdog_hook import WatchdogHook
 
@@ -60,12 +62,37 @@ class Estimator:
         Returns:
           dict of `workers`, `steps` (done now), `global_step`, `examples` (of all workers, now), `seconds`,
           `examples_per_sec` (of all workers) and `input_wait_seconds` (of this rank); None where nothing was to do.
+          After a lost service, of what was trained since the checkpoint that all went back to.
+
+        Raises:
+          ServiceLost: the embedding service is gone, and was not to be started again, or not so often; names the last
+            checkpoint.
         """
         if steps is not None and max_steps is not None:
             raise ValueError("give steps or max_steps, not both")
         checkpoint = self.latest_checkpoint()
         start = checkpoint.step if checkpoint else 0
         last = start + steps if steps is not None else max_steps
+        restarts = self.config.embedding.service_restarts
+        while True:
+            try:
+                return self._train(input_fn, hooks, checkpoint, last)
+            except ServiceLost as error:
+                if not restarts:
+                    raise ServiceLost(f"{error}. {self._last_checkpoint()}") from None
+                restarts -= 1
+                # All ranks are here: `Guard` kept each of them in step until they agreed.
+                _log.error("%s. Starting it again, %d restarts left. %s", error, restarts, self._last_checkpoint())
+                checkpoint = self.latest_checkpoint()
+
+    def _last_checkpoint(self):
+        found = checkpoints.latest_checkpoint(self.model_dir)
+        if found is None:
+            return f"There is no checkpoint in {self.model_dir} yet: the same command starts from the beginning"
+        return f"The last checkpoint is {found.path}, of step {found.step}: the same command goes on from it"
+
+    def _train(self, input_fn, hooks, checkpoint, last):
+        start = checkpoint.step if checkpoint else 0
         if last is not None and start >= last:
             _log.info("nothing to train: the checkpoint in %s is at step %d of %d", self.model_dir, start, last)
             return None
@@ -77,7 +104,7 @@ class Estimator:
                 save_features(self.model_dir, inputs.features)
             saver = tf1.train.Saver(max_to_keep=None)
             save = self._saver(saver, inputs, store, checkpoint)
-            own = training_hooks(inputs, spec, self.config, self.model_dir, save, last)
+            own = training_hooks(inputs, spec, store, self.config, self.model_dir, save, last)
             with self._session(checkpoint, [throughput, *inputs.hooks, *own, *hooks], saver) as session:
                 if throughput.step != start:
                     raise UserError(
@@ -200,7 +227,7 @@ class Estimator:
             )
             store = LocalStore()
             if inputs.uses_embeddings:
-                store = stack.enter_context(open_store(config.embedding, self.model_dir))
+                store = stack.enter_context(open_store(config.embedding, self.model_dir, mode != ModeKeys.TRAIN))
             if inputs.fed:
                 if mode == ModeKeys.TRAIN:
                     inputs.connect(store, config, spec)
@@ -240,6 +267,8 @@ class Estimator:
             checkpoints.begin(path)
             adds = before is not None and before.chain_length < self.config.full_checkpoint_every
             files = store.save(path, step, before.snapshot if adds else None)
+            if isinstance(store, Guard) and store.lost:
+                return None
             tables = checkpoints.extend(path, files, before)
             try:
                 saver.save(session, os.path.join(path, checkpoints.DENSE), write_meta_graph=False)
@@ -260,9 +289,13 @@ class Estimator:
             # Also the barrier after which every rank's rows are at the service.
             examples = int(distributed.all_sum(np.int64(examples), "checkpoint_examples"))
             path = checkpoints.checkpoint_path(self.model_dir, step)
+            if isinstance(store, Guard):
+                raise_together(store)
             if distributed.is_chief():
                 before = write(session, path, step, examples_before + examples)
             distributed.barrier("checkpoint_written")
+            if isinstance(store, Guard):
+                raise_together(store)
             return path
 
         return save

@@ -1,5 +1,6 @@
 """What an `input_fn` returns, as a graph takes it."""
 
+import dataclasses
 import inspect
 import json
 import os
@@ -115,7 +116,8 @@ def make_input(data, model_dir):
             f"was trained with ({os.path.join(model_dir, _FEATURES_FILE)}); convert the data with that spec, or train "
             "into another --model_dir"
         )
-    return BatchInput(data, spec, statistics)
+    # Which keys have rows may be decided anew for each run.
+    return BatchInput(data, dataclasses.replace(spec, limits=data.spec.limits), statistics)
 
 
 def save_features(model_dir, features):

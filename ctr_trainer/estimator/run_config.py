@@ -40,6 +40,11 @@ class EmbeddingConfig:
     token_file: str = ""
 
     def __post_init__(self):
+        if self.service_restarts and self.service != "auto":
+            raise UserError(
+                f"service_restarts={self.service_restarts} is for a service that the job starts itself; of "
+                f"{self.service} whoever runs it takes care: leave out service_restarts, or use service=auto"
+            )
         if self.strict_sync and self.sync_compression != "none":
             raise UserError(
                 f"strict_sync is exact, and sync_compression={self.sync_compression} is not: leave out one of the two"

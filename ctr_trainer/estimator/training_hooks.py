@@ -3,11 +3,14 @@
 import tensorflow as tf
 
 from ctr_trainer import distributed
+from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
+from ctr_trainer.hooks.eviction_hook import EvictionHook
 from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
+from ctr_trainer.hooks.service_loss_hook import ServiceLossHook
 from ctr_trainer.hooks.step_rate_hook import StepRateHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
 from ctr_trainer.latency import Latency
@@ -15,7 +18,7 @@ from ctr_trainer.latency import Latency
 tf1 = tf.compat.v1
 
 
-def training_hooks(inputs, spec, config, model_dir, save, last_step):
+def training_hooks(inputs, spec, store, config, model_dir, save, last_step):
     """-> the session hooks of a training run.
 
     The input's own hook has come before these: it trains the rows, then `ParameterSyncHook` hands them on, then
@@ -24,6 +27,7 @@ def training_hooks(inputs, spec, config, model_dir, save, last_step):
     Args:
       inputs: `DatasetInput` or `BatchInput`, connected.
       spec: the `EstimatorSpec`.
+      store: of `open_store`.
       config: `RunConfig`.
       model_dir: for the summaries.
       save: f(session, step) -> path; a collective.
@@ -38,6 +42,11 @@ def training_hooks(inputs, spec, config, model_dir, save, last_step):
         if not config.embedding.strict_sync:  # Which is a collective; else the ranks take turns over the window.
             offset = distributed.rank() * steps // distributed.size()
         hooks.append(ParameterSyncHook(inputs.embeddings, steps, wait, scalars, offset))
+    if isinstance(store, Guard):
+        hooks.append(ServiceLossHook(store, config.embedding.sync_steps))
+    if inputs.embeddings and distributed.is_chief():
+        if any(source.config.evicts for source in inputs.embeddings.sources.values()):
+            hooks.append(EvictionHook(store, config.embedding.sync_steps))
     hooks.append(CheckpointHook(save, config.save_checkpoints_steps))
     tensors = metric_tensors(inputs, spec)
     if tensors:

@@ -80,6 +80,21 @@ class CsvFormat:
 
 
 @dataclasses.dataclass(frozen=True)
+class TableLimits:
+    """Which keys of one table have rows; see `embedding.config.TableConfig` for each.
+
+    Attributes:
+      table: its name, `dim16` for the features of dim 16.
+    """
+
+    table: str
+    min_frequency: int = 0
+    max_rows: int = 0
+    eviction: str = "lru"
+    ttl_steps: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
 class TableFeatures:
     """The sparse features whose embeddings live in one table, in the spec's order."""
 
@@ -96,6 +111,7 @@ class FeatureSpec:
     Attributes:
       ids: columns kept beside the features for the predictions' output and grouped metrics; not trained on.
       weight: column of the examples' weights; None for weight 1.
+      limits: of the tables that have any.
 
     Raises:
       UserError: two features of one name, one slot with two dims, no feature at all.
@@ -108,6 +124,7 @@ class FeatureSpec:
     ids: tuple[str, ...] = ()
     weight: str | None = None
     csv: CsvFormat = CsvFormat()
+    limits: tuple[TableLimits, ...] = ()
 
     def __post_init__(self):
         _check(self)
@@ -135,8 +152,20 @@ class FeatureSpec:
         return dataclasses.asdict(self, dict_factory=_without_none)
 
     def with_dim(self, dim):
-        """-> this spec with every sparse feature's dim replaced."""
-        return dataclasses.replace(self, sparse=tuple(dataclasses.replace(f, dim=dim) for f in self.sparse))
+        """-> this spec with every sparse feature's dim replaced.
+
+        Raises:
+          UserError: the features become one table of several that have limits of their own.
+        """
+        if len(self.limits) > 1:
+            raise UserError(f"feature spec {self.name!r}: its tables have [[limits]] of their own, so no dim for all")
+        limits = tuple(dataclasses.replace(each, table=f"dim{dim}") for each in self.limits)
+        sparse = tuple(dataclasses.replace(f, dim=dim) for f in self.sparse)
+        return dataclasses.replace(self, sparse=sparse, limits=limits)
+
+    def limits_of(self, table):
+        """-> the TableLimits of a table, by name; with none set where the spec has none."""
+        return next((each for each in self.limits if each.table == table), TableLimits(table))
 
     @functools.cached_property
     def tables(self):
@@ -173,6 +202,14 @@ def _check(spec):
         raise UserError(f"{where}: it has no feature; add a [[dense]] or a [[sparse]] one")
     if spec.label.positive is not None and spec.label.threshold is not None:
         raise UserError(f"{where}: label: give 'positive' or 'threshold', not both")
+    tables = [f"dim{dim}" for dim in dict.fromkeys(f.dim for f in spec.sparse)]
+    limited = [each.table for each in spec.limits]
+    for table in limited:
+        if table not in tables or limited.count(table) > 1:
+            raise UserError(
+                f"{where}: [[limits]]: table {table!r} is there {limited.count(table)} times; each of "
+                f"{', '.join(tables) or 'no table'} may be once"
+            )
     slots = {}
     for f in spec.sparse:
         first = slots.setdefault(f.slot, f)

@@ -15,6 +15,9 @@ All of it, but for the options of [csv] (see `spec.CsvFormat`):
     [[sparse]]
     name = "genres"                 # `column` and `slot` are the name unless given
     combiner = "mean"
+    [[limits]]                      # optional, one a table: which keys have rows, see embedding/config.py
+    table = "dim16"                 # of the features of dim 16
+    min_frequency = 3               # and any of: max_rows = 1000000 / eviction = "lfu" or "lru" / ttl_steps = 50000
     [csv]
     delimiter = ","                 # the `csv` format's options
 """
@@ -24,7 +27,16 @@ import re
 import sys
 
 from ctr_trainer.errors import UserError
-from ctr_trainer.features.spec import COMBINERS, TRANSFORMS, CsvFormat, DenseFeature, FeatureSpec, Label, SparseFeature
+from ctr_trainer.features.spec import (
+    COMBINERS,
+    TRANSFORMS,
+    CsvFormat,
+    DenseFeature,
+    FeatureSpec,
+    Label,
+    SparseFeature,
+    TableLimits,
+)
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,6 +48,9 @@ _SPARSE = {"dim": int, "slot": str, "combiner": str, "separator": str, "max_leng
 _NAMES = {"name": str, "column": str, "columns": list}
 _LABEL = {"column": str, "positive": str, "threshold": float}
 _CSV = {"delimiter": str, "header": bool, "columns": list, "null_values": list, "strip": bool, "label_suffix": str}
+_LIMITS = {"table": str, "min_frequency": int, "max_rows": int, "eviction": str, "ttl_steps": int}
+_EVICTIONS = ("lru", "lfu")
+_MOST_FREQUENCY = 255
 _TOP = {
     "name": str,
     "label": dict,
@@ -45,6 +60,7 @@ _TOP = {
     "ids": list,
     "weight": str,
     "csv": dict,
+    "limits": list,
 }
 _KIND = {
     str: "a string",
@@ -88,6 +104,7 @@ def parse(values, source):
             ids=_strings(top.get("ids", []), f"{source}: 'ids'"),
             weight=top.get("weight"),
             csv=_csv(top.get("csv", {}), f"{source}: [csv]"),
+            limits=tuple(_limits(item, f"{source}: [[limits]]") for item in top.get("limits", [])),
         )
     except UserError as error:
         raise error if str(error).startswith(source) else UserError(f"{source}: {error}") from error
@@ -149,6 +166,20 @@ def _expand(text, where):
     if prefix != prefix_again or int(first) > int(last):
         raise UserError(f"{where}: {text!r} is not a range of columns, as 'I1..I13'")
     return [f"{prefix}{i}" for i in range(int(first), int(last) + 1)]
+
+
+def _limits(item, where):
+    limits = _typed(item, _LIMITS, where)
+    if "table" not in limits:
+        raise UserError(f"{where}: 'table' is missing, as table = \"dim16\" for the features of dim 16")
+    for key in ("min_frequency", "max_rows", "ttl_steps"):
+        if limits.get(key, 0) < 0:
+            raise UserError(f"{where}: {key} {limits[key]} is negative; 0 sets no limit")
+    if limits.get("min_frequency", 0) > _MOST_FREQUENCY:
+        raise UserError(f"{where}: min_frequency {limits['min_frequency']} is above {_MOST_FREQUENCY}")
+    if limits.get("eviction", "lru") not in _EVICTIONS:
+        raise UserError(f"{where}: eviction {limits['eviction']!r} is not one of {', '.join(_EVICTIONS)}")
+    return TableLimits(**limits)
 
 
 def _csv(values, where):

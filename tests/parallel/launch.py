@@ -4,6 +4,9 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
+
+import psutil
 
 WORKERS = pathlib.Path(__file__).parent / "workers"
 ROOT = pathlib.Path(__file__).parents[2]
@@ -37,3 +40,21 @@ def run(workers, *arguments, check=True):
     if check and done.returncode:
         raise AssertionError(f"{done.args} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done
+
+
+def services(model_dir):
+    """-> the lookup services that run on this model directory, as `psutil.Process`."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if "serve" in line and any(str(model_dir) in part for part in line):
+            found.append(process)
+    return found
+
+
+def wait_until(condition, what, seconds=120):
+    """Returns once `condition()` is true; fails after so many seconds, naming what was waited for."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.05)

@@ -6,10 +6,8 @@ import math
 import os
 import signal
 import subprocess
-import time
 
 import numpy as np
-import psutil
 import pytest
 import tensorflow as tf
 from sklearn.metrics import log_loss, roc_auc_score
@@ -31,23 +29,6 @@ def source(tmp_path_factory):
 def _arguments(data, tmp_path, *more, name="out"):
     flags = [f"--data={data}", f"--model_dir={tmp_path / 'model'}", f"--out={tmp_path / name}"]
     return [launch.WORKERS / "job.py", *flags, *more]
-
-
-def _services(model_dir):
-    """-> the lookup services that run on this model directory."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        line = process.info["cmdline"] or []
-        if "serve" in line and any(str(model_dir) in part for part in line):
-            found.append(process)
-    return found
-
-
-def _wait_until(condition, what, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -83,11 +64,11 @@ def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(source, tmp_p
     job = subprocess.Popen(
         launch.command(2, *arguments), env=launch.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    _wait_until(lambda: latest_checkpoint(model_dir) and latest_checkpoint(model_dir).step >= 20, "step 20", 180)
+    launch.wait_until(lambda: latest_checkpoint(model_dir) and latest_checkpoint(model_dir).step >= 20, "step 20", 180)
     os.kill(int((tmp_path / "out" / "pid-1").read_text()), signal.SIGKILL)
     output, _ = job.communicate(timeout=120)
     assert job.returncode != 0, output
-    _wait_until(lambda: not _services(model_dir), "the service of the killed job to end", 30)
+    launch.wait_until(lambda: not launch.services(model_dir), "the service of the killed job to end", 30)
 
     saved = latest_checkpoint(model_dir)
     assert 20 <= saved.step < 80
@@ -136,4 +117,4 @@ def test_the_local_service_ends_with_a_job_that_fails(source, tmp_path):
     done = launch.run(2, *_arguments(source[1], tmp_path, "--epochs=0", "--fail_at_step=5"), check=False)
     assert done.returncode != 0
     assert "failing on purpose" in done.stdout + done.stderr
-    _wait_until(lambda: not _services(tmp_path / "model"), "the service to end", 30)
+    launch.wait_until(lambda: not launch.services(tmp_path / "model"), "the service to end", 30)

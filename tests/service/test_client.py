@@ -150,6 +150,7 @@ def test_a_restarted_service_is_an_error_that_says_how_to_go_on(start, connect):
         ):
             with pytest.raises(UserError, match="was restarted.*Start the same command again"):
                 call()
+        first.stop()  # Two do not save in one directory.
         other = connect([second.address])
         other.create_table(CONFIG)
         assert other.stats()["tables"]["t"]["rows"] == 0

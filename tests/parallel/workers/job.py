@@ -29,6 +29,8 @@ parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--max_steps", type=int)
 parser.add_argument("--step_seconds", type=float, default=0.0)
 parser.add_argument("--fail_at_step", type=int, default=0)
+parser.add_argument("--service_restarts", type=int, default=0)
+parser.add_argument("--service_timeout", type=float, default=30.0)
 parser.add_argument("--evaluate", action="store_true")
 flags = parser.parse_args()
 out = pathlib.Path(flags.out)
@@ -75,13 +77,14 @@ def input_fn(position):
     return Recording()
 
 
+service = dict(timeout=flags.service_timeout, service_restarts=flags.service_restarts)
 params = ModelParams(TrainOp("sgd", 0.1, 0.5), hidden_units=(8,))
 config = RunConfig(
     threads=1,
     prefetch_batches=0,
     save_checkpoints_steps=10,
     log_step_count_steps=5,
-    embedding=EmbeddingConfig(optimizer="sgd", learning_rate=0.5, sync_steps=5, strict_sync=True, timeout=30),
+    embedding=EmbeddingConfig(optimizer="sgd", learning_rate=0.5, sync_steps=5, strict_sync=True, **service),
 )
 estimator = Estimator(deepfm.model_fn, flags.model_dir, params, config)
 witness = Witness()

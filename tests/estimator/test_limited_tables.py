@@ -1,0 +1,65 @@
+"""Training with tables whose rows come and go."""
+
+import dataclasses
+
+import pytest
+
+from ctr_trainer import distributed
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding import snapshot
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.features.spec import TableLimits
+from ctr_trainer.models import deepfm
+from ctr_trainer.models.params import ModelParams
+from tests import small
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    distributed.init()
+    return small.make(tmp_path_factory.mktemp("limited"), rows=600)
+
+
+class _Limited(BatchReader):
+    """A reader of data whose feature spec has limits."""
+
+    limits = ()
+
+    @property
+    def spec(self):
+        return dataclasses.replace(super().spec, limits=self.limits)
+
+
+def _keys_after(data, model_dir, max_steps, **limits):
+    """-> the keys that have rows in the checkpoint of `max_steps` training steps."""
+
+    def input_fn(position):
+        reader = _Limited(data, 16, 0, 1, position=position, seed=5)
+        reader.limits = (TableLimits("dim4", **limits),)
+        return reader
+
+    embedding = EmbeddingConfig(optimizer="sgd", sync_steps=5)
+    config = RunConfig(threads=1, save_checkpoints_steps=10, save_summary_steps=0, embedding=embedding)
+    estimator = Estimator(deepfm.model_fn, model_dir, ModelParams(TrainOp("sgd", 0.1, 0.5), hidden_units=(4,)), config)
+    estimator.train(input_fn, max_steps=max_steps)
+    saved = estimator.latest_checkpoint()
+    return {key for _, keys, _ in snapshot.iterate(saved.path, saved.tables) for key in keys.tolist()}
+
+
+def test_limits_of_the_feature_spec_hold_in_training_and_across_checkpoints(data, tmp_path):
+    everything = _keys_after(data, tmp_path / "all", 30)
+    bounded = _keys_after(data, tmp_path / "bounded", 30, max_rows=90)
+    assert len(everything) > 100
+    assert len(bounded) <= 90
+    assert bounded < everything
+    frequent = _keys_after(data, tmp_path / "frequent", 30, min_frequency=5)
+    assert 0 < len(frequent) < len(everything)
+    assert frequent < everything
+
+
+def test_a_run_that_goes_on_evicts_what_an_uninterrupted_one_does(data, tmp_path):
+    limits = dict(max_rows=100, eviction="lfu", ttl_steps=8)
+    whole = _keys_after(data, tmp_path / "whole", 30, **limits)
+    _keys_after(data, tmp_path / "parts", 10, **limits)
+    assert _keys_after(data, tmp_path / "parts", 30, **limits) == whole

@@ -1,0 +1,147 @@
+"""Jobs whose lookup service is killed, stopped or out of disk: what they end with is what an undisturbed one has."""
+
+import os
+import resource
+import signal
+import subprocess
+import threading
+
+import numpy as np
+import pytest
+
+from ctr_trainer.estimator.checkpoint import latest_checkpoint, list_checkpoints
+from tests import small
+from tests.parallel import launch
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+STEPS = 60
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return small.make(tmp_path_factory.mktemp("faults"), rows=1003)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, tmp_path_factory):
+    """The rows after STEPS steps of two workers that nothing happens to."""
+    directory = tmp_path_factory.mktemp("undisturbed")
+    launch.run(2, *_arguments(data, directory))
+    return np.load(directory / "out" / "rows.npz")
+
+
+def _arguments(data, directory, *more):
+    flags = [f"--data={data}", f"--model_dir={directory / 'model'}", f"--out={directory / 'out'}"]
+    return [launch.WORKERS / "job.py", *flags, "--epochs=0", f"--max_steps={STEPS}", *more]
+
+
+class _Job:
+    """A running job; ends with the block."""
+
+    def __init__(self, data, directory, *more):
+        self.model_dir = directory / "model"
+        command = launch.command(2, *_arguments(data, directory, "--step_seconds=0.05", *more))
+        self._process = subprocess.Popen(
+            command, env=launch.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def service_at(self, step):
+        """-> the service's process, once a checkpoint of `step` or more is written."""
+
+        def reached():
+            latest = latest_checkpoint(self.model_dir)
+            return self._process.poll() is not None or latest and latest.step >= step
+
+        launch.wait_until(reached, f"the checkpoint of step {step}", 180)
+        (service,) = launch.services(self.model_dir)
+        return service
+
+    def finish(self):
+        """-> (status, output)."""
+        output, _ = self._process.communicate(timeout=launch.TIMEOUT_SECONDS)
+        return self._process.returncode, output
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(60)
+
+
+def _assert_equal_rows(directory, undisturbed):
+    rows = np.load(directory / "out" / "rows.npz")
+    np.testing.assert_array_equal(rows["keys"], undisturbed["keys"])
+    # Two workers' pushes come in either order, so sums may differ in their last bit.
+    np.testing.assert_allclose(rows["rows"], undisturbed["rows"], atol=1e-5, rtol=0)
+    assert latest_checkpoint(directory / "model").step == STEPS
+
+
+def test_a_killed_service_stops_the_job_which_names_the_last_checkpoint(data, tmp_path, undisturbed):
+    with _Job(data, tmp_path, "--service_timeout=3") as job:
+        job.service_at(20).send_signal(signal.SIGKILL)
+        status, output = job.finish()
+    assert status != 0
+    saved = latest_checkpoint(job.model_dir)
+    assert "did not answer" in output
+    assert f"The last checkpoint is {saved.path}, of step {saved.step}" in output
+    assert 20 <= saved.step < STEPS
+    launch.run(2, *_arguments(data, tmp_path))
+    _assert_equal_rows(tmp_path, undisturbed)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_lost_service_comes_back_and_all_workers_go_back_to_the_last_checkpoint(data, tmp_path, undisturbed, how):
+    with _Job(data, tmp_path, "--service_timeout=3", "--service_restarts=1") as job:
+        first = job.service_at(20)
+        first.send_signal(how)
+        status, output = job.finish()
+    assert status == 0, output
+    assert "Starting it again, 0 restarts left. The last checkpoint is" in output
+    _assert_equal_rows(tmp_path, undisturbed)
+
+
+def test_a_service_lost_more_often_than_it_is_restarted_stops_the_job(data, tmp_path):
+    with _Job(data, tmp_path, "--service_timeout=3", "--service_restarts=1") as job:
+        first = job.service_at(10)
+        first.send_signal(signal.SIGKILL)
+        launch.wait_until(lambda: [s for s in launch.services(job.model_dir) if s.pid != first.pid], "another service")
+        before = latest_checkpoint(job.model_dir).step
+        job.service_at(before + 10).send_signal(signal.SIGKILL)
+        status, output = job.finish()
+    assert status != 0
+    assert f"The last checkpoint is {latest_checkpoint(job.model_dir).path}" in output
+
+
+def test_training_waits_for_a_service_that_is_stopped_for_ten_seconds_and_goes_on(data, tmp_path, undisturbed):
+    with _Job(data, tmp_path, "--service_timeout=60") as job:
+        service = job.service_at(20)
+        service.send_signal(signal.SIGSTOP)
+        stopped_at = latest_checkpoint(job.model_dir).step
+        threading.Event().wait(10)  # The fault itself lasts that long.
+        assert latest_checkpoint(job.model_dir).step == stopped_at < STEPS
+        service.send_signal(signal.SIGCONT)
+        status, output = job.finish()
+    assert status == 0, output
+    _assert_equal_rows(tmp_path, undisturbed)
+
+
+def test_a_full_disk_while_saving_leaves_the_checkpoints_before_and_names_the_file(data, tmp_path, undisturbed):
+    with _Job(data, tmp_path) as job:
+        service = job.service_at(20)
+        # From here on the kernel refuses the service a file of more than 64 bytes, as a full disk would.
+        resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (64, 64))
+        status, output = job.finish()
+    assert status != 0
+    saved = latest_checkpoint(job.model_dir)
+    assert "cannot be written" in output
+    assert "make room" in output
+    assert f"step-{saved.step + 10:010d}" in output
+    for checkpoint in list_checkpoints(job.model_dir):
+        checkpoint.verify()
+    unfinished = job.model_dir / "checkpoints" / f"step-{saved.step + 10:010d}"
+    assert not (unfinished / "manifest.json").exists()
+    assert not [name for name in os.listdir(unfinished) if name.endswith(".partial")]
+    launch.run(2, *_arguments(data, tmp_path))
+    _assert_equal_rows(tmp_path, undisturbed)

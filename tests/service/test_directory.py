@@ -1,0 +1,72 @@
+"""One directory, one service of a place; and what a service leaves there when it is told to end."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.client import ServiceClient
+from ctr_trainer.embedding.process import LocalService
+from ctr_trainer.errors import UserError
+from tests.service.conftest import CONFIG, TIMEOUT, ones
+
+pytestmark = pytest.mark.integration
+
+
+class _Saving(LocalService):
+    """A LocalService that saves at its exit, as `serve` does by itself."""
+
+    more = ()
+
+    def _command(self, data_dir, port_file):
+        command = [part for part in super()._command(data_dir, port_file) if part != "--nosave_at_exit"]
+        return [*command, *self.more]
+
+
+def test_the_second_service_of_a_place_on_one_directory_is_refused_until_the_first_has_ended(start, connect):
+    first, second = start(2)
+    connect([first.address])
+    with pytest.raises(UserError, match=rf"another service \(process {first.pid}\) saves in .* as shard 0 of 1"):
+        connect([second.address])
+    ServiceClient([second.address], TIMEOUT, read_only=True).close()
+    first._process.send_signal(signal.SIGKILL)
+    first._process.wait(TIMEOUT)
+    connect([second.address])
+
+
+def test_sigterm_saves_all_rows_and_restore_takes_them_up(tmp_path, connect):
+    with _Saving(tmp_path, tmp_path / "log", TIMEOUT) as service:
+        client = connect([service.address])
+        client.create_table(CONFIG)
+        client.push("t", np.arange(1, 2000), ones(1999), "w", 1)
+        expected = client.pull("t", np.arange(1, 2000))
+        service._process.send_signal(signal.SIGTERM)
+        assert service._process.wait(TIMEOUT) == 0
+    path = tmp_path / "at-exit" / "shard-00000-of-00001"
+    assert str(path) in (tmp_path / "log").read_text()
+    assert [file["rows"] for file in json.loads((path / "manifest.json").read_text())["files"]] == [1999]
+
+    _Saving.more = (f"--restore={path}",)
+    try:
+        with _Saving(tmp_path, tmp_path / "log", TIMEOUT) as service:
+            client = connect([service.address])
+            client.create_table(CONFIG)
+            np.testing.assert_array_equal(client.pull("t", np.arange(1, 2000), missing="zeros"), expected)
+    finally:
+        _Saving.more = ()
+
+
+def test_a_damaged_snapshot_at_exit_is_refused_by_name(tmp_path):
+    with _Saving(tmp_path, tmp_path / "log", TIMEOUT) as service:
+        client = ServiceClient([service.address], TIMEOUT)
+        client.create_table(CONFIG)
+        client.close()
+    path = tmp_path / "at-exit" / "shard-00000-of-00001"
+    (path / "t-00000-of-00001.arrow").write_bytes(b"")
+    command = [sys.executable, "-m", "ctr_trainer", "serve", f"--data_dir={tmp_path}", f"--restore={path}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
+    assert done.returncode == 1
+    assert "t-00000-of-00001.arrow: 0 bytes" in done.stderr
