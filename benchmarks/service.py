@@ -6,7 +6,7 @@ and the clients on the others; `*_per_core_sec` divides by the processor time th
 counts where the clients cannot keep it busy.
 
 Example: python benchmarks/service.py                  # the 1 M and 20 M rows of the targets: minutes, 6 GiB
-         python benchmarks/service.py --rows=200000 --demo_rows=100000 --seconds=0.5
+         python benchmarks/service.py --rows=200000 --demo_rows=250000 --workers=2 --seconds=0.5
 """
 
 import argparse
@@ -107,6 +107,8 @@ def main():
     parser.add_argument("--demo_rows", type=int, default=1_000_000, help="training examples of the demo's data")
     parser.add_argument("--workers", type=int, default=4, help="that the demo's traffic comes from")
     flags = parser.parse_args()
+    if flags.demo_rows < 2 * demo_traffic.WARMUP_STEPS * demo_traffic.BATCH_SIZE * flags.workers:
+        parser.error("--demo_rows is too few: half of each worker's steps would be its warm-up")
     cores = sorted(os.sched_getaffinity(0))
     sizes = [int(rows) for rows in flags.rows.split(",")]
     cases = {}
