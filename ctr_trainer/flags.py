@@ -34,7 +34,7 @@ class DataFlags:
     epochs: int = _flag(1, "passes over the training data; 0 goes on until --max_steps", "epochs", minimum=0)
     shuffle: bool = _flag(True, "shuffle by row group and within a buffer, anew each epoch")
     prefetch_batches: int = _flag(
-        2, "batches read and looked up ahead; 0 does both in the training thread", "batches", minimum=0
+        4, "batches read and looked up ahead; 0 does both in the training thread", "batches", minimum=0
     )
 
 

@@ -81,6 +81,15 @@ class Lookup:
         return out
 
 
+def distinct(parts):
+    """A list of int64 arrays -> int64[U]: the distinct keys of them all in the order of first appearance, without 0."""
+    if len(parts) == 1:
+        return parts[0]
+    index = _empty_index()
+    _positions(index, np.concatenate(parts))
+    return index.keys.copy()
+
+
 def _empty_index():
     """This thread's index, emptied: kept between batches, so that it stays in the core's cache."""
     if not hasattr(_scratch, "index"):

@@ -1,5 +1,6 @@
-"""Arrays that grow in place."""
+"""Arrays that grow in place, and memory that is kept once it is had."""
 
+import ctypes
 import mmap
 import os
 
@@ -9,6 +10,21 @@ from ctr_trainer.errors import UserError
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _FIRST_ROWS = 1024
+# Of glibc's malloc.h, with the largest size that it takes for the second.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES, _LARGEST_ON_HEAP = 1 << 30, 32 << 20
+
+
+def keep_freed_memory():
+    """Has this process reuse the memory of large arrays, up to 1 GiB, in place of giving it back each time.
+
+    A request's arrays otherwise come as fresh pages, whose faults take a tenth of the service's time. Does nothing
+    where the C library is not glibc.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP)
 
 
 class GrowableArray:

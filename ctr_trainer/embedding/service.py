@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding import exit_snapshot, snapshot, wire
+from ctr_trainer.embedding.memory import keep_freed_memory
 from ctr_trainer.embedding.store import LocalStore
 from ctr_trainer.errors import UserError
 from ctr_trainer.latency import Latency
@@ -267,6 +268,7 @@ def serve(bind, data_dir, token_file=None, port_file=None, exit_with_stdin=False
     if exit_with_stdin:
         threading.Thread(target=_set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
     pathlib.Path(data_dir).mkdir(parents=True, exist_ok=True)
+    keep_freed_memory()
     try:
         service = Service(f"grpc://{host}:{port}", data_dir, token)
     except (pa.ArrowException, OSError) as error:

@@ -27,7 +27,8 @@ INCARNATION = "ctr-trainer-incarnation"
 TOKEN = "authorization"
 # What the service takes in one request; a trainer's requests are far below it.
 MOST_BYTES = 1 << 30
-_MESSAGE_BYTES = 4 << 20
+# A request of a trainer fits into one message, which is read without a copy.
+_MESSAGE_BYTES = 32 << 20
 # In the metadata of the schema of newer rows.
 _COUNT = b"ctr_trainer.count"
 _NUMBER = b"ctr_trainer.version"
@@ -61,7 +62,7 @@ def write_keys(writer, keys):
 
 
 def write_keys_and_rows(writer, keys, rows):
-    """Sends int64[U] and float32[U, width], in messages that the other side can read while the next is sent."""
+    """Sends int64[U] and float32[U, width], in messages of bounded size."""
     schema = keys_and_rows(rows.shape[1])
     writer.begin(schema)
     for some_keys, some_rows in row_blocks(keys, rows, _MESSAGE_BYTES):
@@ -205,7 +206,7 @@ def _types(schema):
 
 
 def _write(writer, schema, columns):
-    """Sends columns of equal length in messages that the other side can read while the next is sent."""
+    """Sends columns of equal length in messages of bounded size."""
     writer.begin(schema)
     step = max(_MESSAGE_BYTES // sum(column[:1].nbytes for column in columns), 1) if len(columns[0]) else 1
     for first in range(0, len(columns[0]), step):

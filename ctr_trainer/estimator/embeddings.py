@@ -1,6 +1,7 @@
 """The tables behind a model's embedding inputs: looked up before a step, trained after it."""
 
 import contextlib
+import itertools
 import math
 import os
 import pathlib
@@ -11,7 +12,7 @@ from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.guard import Guard
-from ctr_trainer.embedding.lookup import Lookup
+from ctr_trainer.embedding.lookup import Lookup, distinct
 from ctr_trainer.embedding.process import LocalService
 from ctr_trainer.embedding.store import LocalStore
 from ctr_trainer.errors import UserError
@@ -69,7 +70,8 @@ class Embeddings:
 
     Staleness of a row that a step reads, in steps of this worker, behind what the service had of the others: below N,
     the steps between two syncs, plus the steps that the sync under way has taken so far (below N, as the next sync
-    waits for it; 0 if `strict_sync`), plus the batches by which its lookup was prefetched (0 if `strict_sync`).
+    waits for it; 0 if `strict_sync`), plus the batches by which its lookup was prefetched, at most twice
+    `prefetch_batches`: those that wait and those in the making (0 if `strict_sync`).
 
     Threads: all methods are the training thread's, but for `prepare`, which may run ahead in one of its own.
 
@@ -78,14 +80,14 @@ class Embeddings:
       config: `EmbeddingConfig`.
       seed: of new rows.
       store: of `open_store`.
-      ahead: whether `prepare` pulls the rows of its batch, which helps where it runs in a thread of its own.
+      ahead: of how many batches at a time `prepare` pulls the rows, where it runs in a thread of its own; 0 for none.
 
     Attributes:
       sources: by table name, its `Cache` or, of a lone worker, its `Table`.
       sync_latency: OpsParameterSync, of each sync from its start to its end.
     """
 
-    def __init__(self, features, config, seed, store, ahead=False):
+    def __init__(self, features, config, seed, store, ahead=0):
         self._features, self._strict, self._ahead = features, config.strict_sync, ahead
         self._tables = [table for table in features.spec.tables if table.name in features.segments]
         self.sources = {}
@@ -102,19 +104,17 @@ class Embeddings:
         self._background = Background("the sync of the embedding rows")
         self._step = []
 
-    def prepare(self, batch):
-        """-> (batch, lookups by table): the part of a lookup that can be done ahead of the step."""
-        lookups = {}
-        for table in self._tables:
-            bags = [
-                (batch.bags[feature.name].values, batch.bags[feature.name].splits, feature.combiner == "mean")
-                for feature in table.bags
-            ]
-            lookup, since = Lookup(batch.keys[table.name], bags), None
-            if self._ahead and table.name in self._caches:
-                since = self._caches[table.name].prefetch(lookup.unique)
-            lookups[table.name] = (lookup, since)
-        return batch, lookups
+    def prepare(self, batches):
+        """Yields (batch, lookups by table): the part of a lookup that can be done ahead of the step.
+
+        With `ahead`, the keys of so many batches are pulled in one request.
+        """
+        batches = iter(batches)
+        while group := list(itertools.islice(batches, max(self._ahead, 1))):
+            prepared = [(batch, self._lookups(batch)) for batch in group]
+            since = self._prefetch([lookups for _, lookups in prepared]) if self._ahead else {}
+            for batch, lookups in prepared:
+                yield batch, {name: (lookup, since.get(name)) for name, lookup in lookups.items()}
 
     def look_up(self, lookups, create):
         """-> feed_dict of the embedding inputs.
@@ -182,6 +182,24 @@ class Embeddings:
         """-> the share of looked-up keys that needed no request to the service; 1 where there is none."""
         hits, misses = (sum(getattr(cache, name) for cache in self._caches.values()) for name in ("hits", "misses"))
         return hits / (hits + misses) if hits + misses else 1.0
+
+    def _lookups(self, batch):
+        lookups = {}
+        for table in self._tables:
+            bags = [
+                (batch.bags[feature.name].values, batch.bags[feature.name].splits, feature.combiner == "mean")
+                for feature in table.bags
+            ]
+            lookups[table.name] = Lookup(batch.keys[table.name], bags)
+        return lookups
+
+    def _prefetch(self, group):
+        """-> by table, what `Cache.prefetch` says of the keys of a group of batches."""
+        since = {}
+        for name, cache in self._caches.items():
+            keys = [lookups[name].unique for lookups in group]
+            since[name] = cache.prefetch(distinct(keys))
+        return since
 
     def _exchange(self):
         with self.sync_latency.measure():

@@ -84,9 +84,9 @@ class BatchInput:
             self.features.gradients = {r.name: g for r, g in zip(rows, gradients, strict=True) if g is not None}
         if self.features.learning_rate is None:
             self.features.learning_rate = tf.constant(config.embedding.learning_rate)
-        ahead = spec is not None and config.prefetch_batches > 0
+        ahead = config.prefetch_batches if spec is not None else 0
         self.embeddings = Embeddings(self.features, config.embedding, config.tf_random_seed, store, ahead)
-        self._prefetch = Prefetch(map(self.embeddings.prepare, self._reader), config.prefetch_batches)
+        self._prefetch = Prefetch(self.embeddings.prepare(self._reader), config.prefetch_batches)
         self.hook = InputHook(self.features, self.embeddings, self._prefetch, training=spec is not None)
         self.hooks = [self.hook]
 

@@ -66,7 +66,7 @@ class RunConfig:
       auc_window_steps: 0 logs the AUC since the start, n over the last n steps (rounded to log lines).
       save_summary_steps: steps between TensorBoard summaries; 0 writes none.
       threads: CPU threads of this worker; 0 lets TensorFlow choose.
-      prefetch_batches: how many batches are read ahead; 0 reads in the training thread.
+      prefetch_batches: how many batches are read and looked up ahead; 0 does both in the training thread.
       embedding: see `EmbeddingConfig`.
     """
 
@@ -79,5 +79,5 @@ class RunConfig:
     auc_window_steps: int = 0
     save_summary_steps: int = 100
     threads: int = 0
-    prefetch_batches: int = 2
+    prefetch_batches: int = 4
     embedding: EmbeddingConfig = EmbeddingConfig()

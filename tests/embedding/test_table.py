@@ -115,7 +115,16 @@ def test_slots_are_those_of_a_dict_for_a_million_random_keys():
     assert len(index) == len(expected)
     assert index.keys.tolist() == list(expected)
     assert index.find(keys[::-1].copy()).tolist() == [expected[key] for key in keys[::-1].tolist()]
-    assert index.nbytes <= 20 * len(index)
+    assert index.nbytes <= (8 + 8) * len(index)
+
+
+def test_an_index_is_half_full_at_least_however_many_keys_it_has():
+    index, keys = Index(), np.arange(1, 200_001)
+    for first in range(0, len(keys), 1000):
+        index.find_or_add(keys[first : first + 1000])
+        if len(index) > 1024:
+            assert 4 / 0.75 <= index.nbytes / len(index) - 8 <= 8.01
+    assert index.find(keys).tolist() == list(range(len(keys)))
 
 
 def test_keys_that_differ_only_in_high_or_low_bits_are_kept_apart():

@@ -55,7 +55,7 @@ def store():
     return LocalStore()
 
 
-def _worker(store, ahead=False, **config):
+def _worker(store, ahead=0, **config):
     spec = FeatureSpec(name="s", label=Label("y"), dense=(), sparse=(SparseFeature("f", "f", 2, "f"),))
     features = types.SimpleNamespace(spec=spec, segments={spec.tables[0].name: {EMBEDDING: Tensor()}})
     config = EmbeddingConfig(optimizer="sgd", init_stddev=0.0, **config)
@@ -69,6 +69,11 @@ def _batch(table, *keys):
     return Batch(len(keys), {table: keys}, {}, none[:, None], none, none)
 
 
+def _prepared(embeddings, table, *keys):
+    (prepared,) = embeddings.prepare([_batch(table, *keys)])
+    return prepared
+
+
 def _train(embeddings, prepared):
     """One step whose gradient is -1 everywhere, at the rate 1. -> what the step read, float32[B, 2]"""
     _, lookups = prepared
@@ -79,7 +84,7 @@ def _train(embeddings, prepared):
 
 def test_steps_go_on_beside_a_sync_and_nothing_of_them_is_lost(store):
     embeddings, remote, table = _worker(store)
-    batch = embeddings.prepare(_batch(table, 1, 2))
+    batch = _prepared(embeddings, table, 1, 2)
     _train(embeddings, batch)
     remote.gate.clear()
     embeddings.sync()
@@ -92,7 +97,7 @@ def test_steps_go_on_beside_a_sync_and_nothing_of_them_is_lost(store):
 
 def test_a_sync_that_failed_is_raised_by_the_next(store):
     embeddings, remote, table = _worker(store)
-    _train(embeddings, embeddings.prepare(_batch(table, 1)))
+    _train(embeddings, _prepared(embeddings, table, 1))
     remote.sync = lambda *_: (_ for _ in ()).throw(UserError("the service is gone"))
     embeddings.sync()
     with pytest.raises(UserError, match="the service is gone"):
@@ -101,8 +106,8 @@ def test_a_sync_that_failed_is_raised_by_the_next(store):
 
 
 def test_a_prefetched_batch_needs_no_request_at_its_step_also_across_a_sync(store):
-    embeddings, remote, table = _worker(store, ahead=True)
-    first, second = (embeddings.prepare(_batch(table, *keys)) for keys in ((1, 2), (2, 3)))
+    embeddings, remote, table = _worker(store, ahead=1)
+    first, second = (_prepared(embeddings, table, *keys) for keys in ((1, 2), (2, 3)))
     pulls = remote.pulls
     _train(embeddings, first)
     embeddings.sync()
@@ -111,10 +116,25 @@ def test_a_prefetched_batch_needs_no_request_at_its_step_also_across_a_sync(stor
     assert remote.pulls == pulls == 2
 
 
+def test_batches_prefetched_together_are_pulled_in_one_request(store):
+    embeddings, remote, table = _worker(store, ahead=3)
+    keys = ((1, 2), (2, 3), (3, 1), (4, 4))
+    prepared = embeddings.prepare(_batch(table, *of_batch) for of_batch in keys)
+    for number, pulls in enumerate((1, 1, 1, 2)):
+        batch = next(prepared)
+        assert remote.pulls == pulls
+        assert batch[0].keys[table][:, 0].tolist() == list(keys[number])
+        _train(embeddings, batch)
+    assert (remote.pulls, list(prepared)) == (2, [])
+    embeddings.flush()
+    # Keys 1 to 3 were in two batches; a batch in which 4 stands twice has twice its gradient.
+    np.testing.assert_array_equal(store.pull(table, np.arange(1, 5)), np.full((4, 2), 2))
+
+
 def test_a_strict_step_sees_the_pushes_before_it_although_it_was_prefetched(store):
-    (a, _, table), (b, _, _) = (_worker(store, ahead=True, strict_sync=True) for _ in range(2))
-    prepared = a.prepare(_batch(table, 1))
-    _train(b, b.prepare(_batch(table, 1)))
+    (a, _, table), (b, _, _) = (_worker(store, ahead=1, strict_sync=True) for _ in range(2))
+    prepared = _prepared(a, table, 1)
+    _train(b, _prepared(b, table, 1))
     b.sync()
     a.sync()
     np.testing.assert_array_equal(_train(a, prepared), np.ones((1, 2)))
@@ -124,7 +144,7 @@ def test_two_workers_with_fp16_have_the_same_rows_after_a_flush(store):
     (a, _, table), (b, _, _) = (_worker(store, sync_compression="fp16") for _ in range(2))
     for _ in range(3):
         for worker in (a, b):
-            _train(worker, worker.prepare(_batch(table, 1, 2)))
+            _train(worker, _prepared(worker, table, 1, 2))
             worker.sync()
     for worker in (a, b):
         worker.flush()

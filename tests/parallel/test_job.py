@@ -57,6 +57,17 @@ def test_metrics_of_two_workers_equal_scikit_learns_over_all_predictions(source,
     assert metrics[0]["auc"] > 0.6
 
 
+@pytest.mark.parametrize("compression", ["none", "fp16"])
+def test_workers_that_sync_beside_their_training_learn_as_well_and_lose_no_example(source, tmp_path, compression):
+    loose = ["--loose", f"--sync_compression={compression}"]
+    launch.run(2, *_arguments(source[1], tmp_path, "--epochs=3", "--evaluate", *loose))
+    seen = sum((json.loads((tmp_path / "out" / f"seen-{rank}.json").read_text()) for rank in (0, 1)), [])
+    assert sorted(seen) == sorted(f"r{i}" for i in range(ROWS) for _ in range(3))
+    metrics = [json.loads((tmp_path / "out" / f"metrics-{rank}.json").read_text()) for rank in (0, 1)]
+    assert metrics[0] == metrics[1]
+    assert metrics[0]["auc"] > 0.6
+
+
 def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(source, tmp_path):
     data, model_dir = source[1], tmp_path / "model"
     arguments = _arguments(data, tmp_path, "--epochs=0", "--max_steps=80", "--step_seconds=0.1")

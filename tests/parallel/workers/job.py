@@ -32,6 +32,8 @@ parser.add_argument("--fail_at_step", type=int, default=0)
 parser.add_argument("--service_restarts", type=int, default=0)
 parser.add_argument("--service_timeout", type=float, default=30.0)
 parser.add_argument("--evaluate", action="store_true")
+parser.add_argument("--loose", action="store_true", help="sync beside the training, with lookups ahead")
+parser.add_argument("--sync_compression", default="none")
 flags = parser.parse_args()
 out = pathlib.Path(flags.out)
 out.mkdir(parents=True, exist_ok=True)
@@ -81,10 +83,17 @@ service = dict(timeout=flags.service_timeout, service_restarts=flags.service_res
 params = ModelParams(TrainOp("sgd", 0.1, 0.5), hidden_units=(8,))
 config = RunConfig(
     threads=1,
-    prefetch_batches=0,
+    prefetch_batches=3 if flags.loose else 0,
     save_checkpoints_steps=10,
     log_step_count_steps=5,
-    embedding=EmbeddingConfig(optimizer="sgd", learning_rate=0.5, sync_steps=5, strict_sync=True, **service),
+    embedding=EmbeddingConfig(
+        optimizer="sgd",
+        learning_rate=0.5,
+        sync_steps=5,
+        strict_sync=not flags.loose,
+        sync_compression=flags.sync_compression,
+        **service,
+    ),
 )
 estimator = Estimator(deepfm.model_fn, flags.model_dir, params, config)
 witness = Witness()

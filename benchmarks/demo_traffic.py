@@ -1,0 +1,84 @@
+"""What the demo's training asks of the service, without the dense tower: real batches, caches and syncs."""
+
+import itertools
+import pathlib
+
+import loopback
+import numpy as np
+
+from ctr_trainer.data.convert import convert
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding.cache import Cache
+from ctr_trainer.embedding.client import ServiceClient
+from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.lookup import Lookup, distinct
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.flags import DataFlags
+
+BATCH_SIZE = 1024
+PREFETCH_BATCHES = DataFlags().prefetch_batches
+# Steps of each worker before the clock starts: the service loads its kernels, the caches fill.
+WARMUP_STEPS = 60
+SPEC = pathlib.Path(__file__).parents[1] / "configs" / "features" / "demo.toml"
+# The demo's model: DeepFM, an embedding and a linear weight a key, Adagrad.
+DIMS, SCALES, OPTIMIZER, ACCUMULATOR = (16, 1), (0.01, 0.0), "adagrad", 1e-3
+
+
+def measure(rows, workers, directory, cores):
+    """-> service core-seconds per million examples at N = 1 and 30, and bytes and misses an example."""
+    convert("synthetic", None, directory / "data", FeatureSpec.load(SPEC), rows=rows, seed=1, progress=False)
+    figures = {}
+    for sync_steps in (1, 30):
+        figures.update(_train(directory, workers, sync_steps, cores))
+    return figures
+
+
+def _train(directory, workers, sync_steps, cores):
+    data = directory / "data" / "train"
+    readers = [BatchReader(data, BATCH_SIZE, rank, workers, epochs=1) for rank in range(workers)]
+    table = readers[0].spec.tables[0]
+    config = TableConfig(table.name, DIMS, SCALES, OPTIMIZER, ACCUMULATOR)
+    with loopback.start(str(directory), cores[0]) as service:
+        clients = [ServiceClient([service.address], loopback.TIMEOUT_S) for _ in range(workers)]
+        caches = [Cache(client, config, f"rank{rank}") for rank, client in enumerate(clients)]
+        workers_of = [_steps(cache, reader, table.name) for cache, reader in zip(caches, readers, strict=True)]
+        examples = 0
+        for step, sizes in enumerate(zip(*workers_of, strict=True), start=1):
+            for rank, cache in enumerate(caches):
+                if (step + rank * sync_steps // workers) % sync_steps == 0:
+                    cache.sync()
+            examples += sum(sizes)
+            if step == WARMUP_STEPS:
+                before, examples = loopback.cpu_seconds(service), 0
+                at_start = _counters(caches)
+        used = loopback.cpu_seconds(service) - before
+        for client in clients:
+            client.close()
+    came = _counters(caches)
+    return {
+        f"core_sec_per_million_examples_sync_{sync_steps}": used / examples * 1e6,
+        **{f"{name}_per_example_sync_{sync_steps}": (came[name] - at_start[name]) / examples for name in came},
+    }
+
+
+def _counters(caches):
+    names = ("bytes_synced", "rows_pulled", "misses", "prefetched")
+    return {name: sum(getattr(cache, name) for cache in caches) for name in names}
+
+
+def _steps(cache, reader, table):
+    """Yields the size of each batch after its step; batches are looked up ahead as the input pipeline does."""
+    batches = iter(reader)
+    while group := list(itertools.islice(batches, PREFETCH_BATCHES)):
+        lookups = [Lookup(batch.keys[table]) for batch in group]
+        since = cache.prefetch(distinct([lookup.unique for lookup in lookups]))
+        for batch, lookup in zip(group, lookups, strict=True):
+            _step(cache, lookup, since)
+            yield batch.size
+
+
+def _step(cache, lookup, since):
+    """A step with made-up gradients of a click model's size."""
+    slots = cache.find_or_create(lookup.unique, since)
+    gradients = [np.full((len(slots), dim), 1e-4, np.float32) for dim in DIMS]
+    cache.apply_gradients(slots, gradients, 0.05)

@@ -1,0 +1,136 @@
+"""The service of `service.py` over loopback: pulls, pushes and syncs of a service on one core."""
+
+import concurrent.futures
+import os
+import threading
+import time
+
+import numpy as np
+import psutil
+
+from ctr_trainer.embedding.client import ServiceClient
+from ctr_trainer.embedding.process import LocalService
+
+TIMEOUT_S = 60
+CLIENTS = 2
+
+
+def start(directory, core):
+    """-> a `LocalService` whose threads all run on `core`."""
+    own = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})  # which the child inherits
+    try:
+        return LocalService(directory, os.path.join(directory, "log"), TIMEOUT_S)
+    finally:
+        os.sched_setaffinity(0, own)
+
+
+def cpu_seconds(service):
+    """-> processor time that the service has used."""
+    times = psutil.Process(service.pid).cpu_times()
+    return times.user + times.system
+
+
+class Worker:
+    """One client that pulls, pushes and syncs its own batches and remembers the versions it saw."""
+
+    def __init__(self, address, name, batches, rows, bench):
+        self.client = ServiceClient([address], TIMEOUT_S)
+        self.client.create_table(bench.CONFIG)
+        self.batches = [(ranks, bench.key_of(ranks)) for ranks in batches]
+        self._name, self._sequence = name, 0
+        self._known = np.zeros(rows + 1, np.uint32)
+        self._deltas = np.full((bench.REQUEST_ROWS, bench.CONFIG.width), 1e-6, np.float32)
+        self.came = 0
+
+    def pull(self, ranks, keys):
+        self.client.pull("bench", keys)
+
+    def push(self, ranks, keys):
+        self._sequence += 1
+        self.client.push("bench", keys, self._deltas, self._name, self._sequence)
+
+    def sync(self, ranks, keys):
+        self._sequence += 1
+        newer = self.client.sync("bench", keys, self._deltas, self._name, self._sequence, self._known[ranks])
+        self._known[ranks] = newer.versions
+        self.came += len(newer.positions)
+
+
+def measure(rows, flags, directory, core, bench):
+    """-> {distribution: rates and percentiles, "index_bytes_per_row": of the service}"""
+    results = {}
+    with start(directory, core) as service:
+        loader = ServiceClient([service.address], TIMEOUT_S)
+        loader.create_table(bench.CONFIG)
+        zeros = np.zeros((bench.LOAD_ROWS, bench.CONFIG.width), np.float32)
+        for number, first in enumerate(range(1, rows + 1, bench.LOAD_ROWS)):
+            keys = bench.key_of(np.arange(first, min(first + bench.LOAD_ROWS, rows + 1)))
+            loader.push("bench", keys, zeros[: len(keys)], "loader", number)
+        table = loader.stats()["tables"]["bench"]
+        assert table["rows"] == rows, table
+        results["index_bytes_per_row"] = table["bytes"] / rows - 4 * bench.CONFIG.width
+        for distribution in ("uniform", "zipf"):
+            rng = np.random.default_rng(2)
+            workers = []
+            for number in range(CLIENTS):
+                size = min(bench.REQUEST_ROWS, rows // 4)
+                batches = [bench.draw_distinct(rng, distribution, rows, size) for _ in range(bench.BATCHES)]
+                workers.append(Worker(service.address, f"{distribution}{number}", batches, rows, bench))
+                workers[-1]._deltas = workers[-1]._deltas[:size]
+            figures = results[distribution] = {}
+            for op in ("pull", "push", "sync"):
+                figures.update(saturate(op, service, workers, flags.seconds))
+            figures.update(at_half_load(workers, figures["sync_rows_per_sec"] / 2, flags.syncs))
+            for worker in workers:
+                worker.client.close()
+        loader.close()
+    return results
+
+
+def saturate(op, service, workers, seconds):
+    """-> rows/s and rows per core-second of an operation that all workers ask for without a pause."""
+    for worker in workers:
+        for batch in worker.batches:
+            getattr(worker, op)(*batch)
+        worker.came = 0
+    barrier = threading.Barrier(len(workers) + 1)
+
+    def ask(worker):
+        barrier.wait(TIMEOUT_S)
+        done, end = 0, time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            ranks, keys = worker.batches[done % len(worker.batches)]
+            getattr(worker, op)(ranks, keys)
+            done += 1
+        return done * len(keys)
+
+    with concurrent.futures.ThreadPoolExecutor(len(workers)) as threads:
+        futures = [threads.submit(ask, worker) for worker in workers]
+        used, begin = cpu_seconds(service), time.perf_counter()
+        barrier.wait(TIMEOUT_S)
+        rows = sum(future.result() for future in futures)
+        wall, used = time.perf_counter() - begin, cpu_seconds(service) - used
+    figures = {f"{op}_rows_per_sec": rows / wall, f"{op}_rows_per_core_sec": rows / used}
+    if op == "sync":
+        figures["sync_share_of_rows_sent_back"] = sum(worker.came for worker in workers) / rows
+    return figures
+
+
+def at_half_load(workers, rows_per_sec, syncs):
+    """-> percentiles, in ms, of syncs that are due at a fixed rate, from when they are due: a queue counts."""
+    interval = len(workers[0].batches[0][1]) / rows_per_sec
+    begin = time.perf_counter() + interval
+
+    def ask(number):
+        worker, latencies = workers[number], []
+        for i in range(number, syncs, len(workers)):
+            due = begin + i * interval
+            time.sleep(max(due - time.perf_counter(), 0))
+            worker.sync(*worker.batches[i % len(worker.batches)])
+            latencies.append(time.perf_counter() - due)
+        return latencies
+
+    with concurrent.futures.ThreadPoolExecutor(len(workers)) as threads:
+        latencies = [each for part in threads.map(ask, range(len(workers))) for each in part]
+    return {f"sync_p{p}_ms": 1e3 * float(np.percentile(latencies, p)) for p in (50, 95, 99)}

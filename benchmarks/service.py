@@ -1,0 +1,153 @@
+"""The lookup service alone: kernels in process, requests over loopback, cost of the demo's traffic. Last line: JSON.
+
+Rows of dim 16 with row-wise Adagrad (17 floats), keys uniform and Zipf(1.2). `finds` and `gathers` take keys as a
+batch has them, an update and a request distinct ones, as a worker sends them. The service runs on one core of its own
+and the clients on the others; `*_per_core_sec` divides by the processor time that the service used, which is what
+counts where the clients cannot keep it busy.
+
+Example: python benchmarks/service.py                  # the 1 M and 20 M rows of the targets: minutes, 6 GiB
+         python benchmarks/service.py --rows=200000 --demo_rows=250000 --workers=2 --seconds=0.5
+"""
+
+import argparse
+import itertools
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import time
+
+import demo_traffic
+import loopback
+import numpy as np
+
+from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.row_kernels import take
+from ctr_trainer.embedding.table import Table
+
+DIM, ZIPF = 16, 1.2
+CONFIG = TableConfig("bench", (DIM,), (0.01,), "rowwise_adagrad", initial_accumulator=0.1)
+LOAD_ROWS = 1 << 18
+BATCH_KEYS = 26 * 1024
+REQUEST_ROWS = 20_000
+BATCHES = 32
+WORKER_EXAMPLES_PER_SEC = 60_000
+
+
+def key_of(ranks):
+    """int64[n] ranks from 1 -> int64[n] keys, spread over all 64 bits."""
+    return ranks * np.int64(-7046029254386353131)  # odd, so a bijection of 64-bit integers; 0 stays 0
+
+
+def draw(rng, distribution, rows, count):
+    """-> int64[count], ranks from 1 to `rows`."""
+    if distribution == "uniform":
+        return rng.integers(1, rows + 1, count)
+    drawn = np.empty(0, np.int64)
+    while len(drawn) < count:
+        more = rng.zipf(ZIPF, 2 * count)
+        drawn = np.append(drawn, more[more <= rows])
+    return drawn[:count]
+
+
+def draw_distinct(rng, distribution, rows, count):
+    """-> int64[count], distinct ranks in random order, as many batches' worth as that takes."""
+    drawn = np.empty(0, np.int64)
+    while len(drawn) < count:
+        drawn = np.unique(np.append(drawn, draw(rng, distribution, rows, count)))
+    return rng.permutation(drawn)[:count]
+
+
+def rate(what, batches, seconds):
+    """-> keys/s of `what(keys)` over the batches in turn, for `seconds`, once each before the clock starts."""
+    for batch in batches:
+        what(batch)
+    batches, done, start = itertools.cycle(batches), 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        batch = next(batches)
+        what(batch)
+        done += len(batch)
+    return done / (time.perf_counter() - start)
+
+
+def in_process(rows, seconds):
+    """-> (bytes of index a row, {distribution: rates}) of one table on one core."""
+    table = Table(CONFIG)
+    for first in range(1, rows + 1, LOAD_ROWS):
+        table.find_or_create(key_of(np.arange(first, min(first + LOAD_ROWS, rows + 1))))
+    gathered = np.empty((BATCH_KEYS, CONFIG.width), np.float32)
+    gradient = np.full((BATCH_KEYS, DIM), 1e-3, np.float32)
+    results = {}
+    for distribution in ("uniform", "zipf"):
+        rng = np.random.default_rng(1)
+        batches = [key_of(draw(rng, distribution, rows, BATCH_KEYS)) for _ in range(BATCHES)]
+        slots = [table.find(keys) for keys in batches]
+        distinct = [np.unique(part) for part in slots]
+        for part in distinct:
+            rng.shuffle(part)
+        results[distribution] = {
+            "find_rows_per_sec": rate(table.find, batches, seconds),
+            "gather_rows_per_sec": rate(lambda part: take(table.rows, part, 0, gathered), slots, seconds),
+            "find_gather_rows_per_sec": rate(
+                lambda keys: take(table.rows, table.find(keys), 0, gathered), batches, seconds
+            ),
+            "update_rows_per_sec": rate(
+                lambda part: table.apply_gradients(part, [gradient[: len(part)]], 0.01), distinct, seconds
+            ),
+        }
+    return (table.nbytes - rows * CONFIG.width * 4) / rows, results
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="1000000,20000000", help="resident rows, comma separated; the last is scored")
+    parser.add_argument("--seconds", type=float, default=3.0, help="for each rate")
+    parser.add_argument("--syncs", type=int, default=300, help="syncs at half load, for the percentiles")
+    parser.add_argument("--demo_rows", type=int, default=1_000_000, help="training examples of the demo's data")
+    parser.add_argument("--workers", type=int, default=4, help="that the demo's traffic comes from")
+    flags = parser.parse_args()
+    if flags.demo_rows < 2 * demo_traffic.WARMUP_STEPS * demo_traffic.BATCH_SIZE * flags.workers:
+        parser.error("--demo_rows is too few: half of each worker's steps would be its warm-up")
+    cores = sorted(os.sched_getaffinity(0))
+    sizes = [int(rows) for rows in flags.rows.split(",")]
+    cases = {}
+    for rows in sizes:
+        os.sched_setaffinity(0, cores[:1])
+        index_bytes, local = in_process(rows, flags.seconds)
+        os.sched_setaffinity(0, cores[1:] or cores)
+        with tempfile.TemporaryDirectory() as directory:
+            remote = loopback.measure(rows, flags, directory, cores[0], sys.modules[__name__])
+        for distribution in ("uniform", "zipf"):
+            case = {
+                **local[distribution],
+                **remote[distribution],
+                "table_bytes_per_row": CONFIG.width * 4 + index_bytes,
+            }
+            cases[f"{distribution}_{rows}"] = {name: round(value, 3) for name, value in case.items()}
+            show(f"{rows:,} rows, {distribution}", cases[f"{distribution}_{rows}"])
+        cases[f"zipf_{rows}"]["index_bytes_per_row"] = round(remote["index_bytes_per_row"], 2)
+    with tempfile.TemporaryDirectory() as directory:
+        demo = demo_traffic.measure(flags.demo_rows, flags.workers, pathlib.Path(directory), cores)
+    show(f"the demo's data, {flags.workers} workers", demo)
+    per_million = demo["core_sec_per_million_examples_sync_30"]
+    workers = 1e6 / per_million / WORKER_EXAMPLES_PER_SEC
+    print(
+        f"workers a service core feeds at N = 30: 1,000,000 examples / {per_million:.3f} core-seconds "
+        f"/ {WORKER_EXAMPLES_PER_SEC:,} examples/s = {workers:.1f}"
+    )
+    scored = cases[f"zipf_{sizes[-1]}"]
+    names = ("find_gather_rows_per_sec", "update_rows_per_sec", "pull_rows_per_sec", "sync_rows_per_sec", "sync_p99_ms")
+    result = {name: scored[name] for name in (*names, "index_bytes_per_row")}
+    print(json.dumps({**result, "workers_per_service_core": round(workers, 2), "cases": {**cases, "demo": demo}}))
+
+
+def show(title, figures):
+    """Prints one case as lines."""
+    print(title)
+    for name, value in figures.items():
+        print(f"    {name:<44} {value:>16,.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
