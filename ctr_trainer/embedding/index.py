@@ -12,8 +12,8 @@ _MOST_BUCKETS = 1 << 32
 class Index:
     """Gives the distinct keys it meets the slots 0, 1, 2, ...; the key 0 ("no value") has slot -1.
 
-    A removed key's slot is given to one that comes later. 8 bytes a key and 5.3 to 8 bytes of buckets a row. Not safe to
-    use from several threads at a time.
+    A removed key's slot is given to one that comes later. 8 bytes a key and 5.3 to 8 bytes of buckets a row. Not safe
+    to use from several threads at a time.
     """
 
     def __init__(self):
