@@ -27,10 +27,6 @@ export NUMBA_NUM_THREADS=${NUMBA_NUM_THREADS:-$threads}
 export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 export PYTHONUNBUFFERED=${PYTHONUNBUFFERED:-1}
 
-# A worker that waits in a collective for one that died is told after a minute which one, and ends after ten.
-export HOROVOD_STALL_CHECK_TIME_SECONDS=${HOROVOD_STALL_CHECK_TIME_SECONDS:-60}
-export HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=${HOROVOD_STALL_SHUTDOWN_TIME_SECONDS:-600}
-
 python=$here/.venv/bin/python
 [[ -x $python ]] || python=python3
 export PYTHONPATH=$here${PYTHONPATH:+:$PYTHONPATH}

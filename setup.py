@@ -36,11 +36,8 @@ setuptools.setup(
     install_requires=[
         "absl-py",
         "hdrhistogram",
-        "matplotlib",
         "numba",
         "numpy",
-        "prometheus_client",
-        "psutil",
         "pyarrow",
         'tomli; python_version < "3.11"',
         "tqdm",
@@ -48,7 +45,7 @@ setuptools.setup(
     extras_require={
         "cpu": [f"tensorflow-cpu{TENSORFLOW_VERSIONS}"],
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW_VERSIONS}"],
-        "dev": ["hypothesis", "pandas", "pytest", "pytest-timeout", "ruff", "scikit-learn"],
+        "dev": ["hypothesis", "psutil", "pytest", "pytest-timeout", "ruff", "scikit-learn"],
     },
     entry_points={"console_scripts": ["ctr_trainer=ctr_trainer.cli:main"]},
     zip_safe=False,

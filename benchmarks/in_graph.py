@@ -1,4 +1,4 @@
-"""W1 with the embeddings as `tf.Variable`s in the graph and TensorFlow's own sparse Adagrad. Prints examples/s as JSON."""
+"""W1 with the embeddings as variables in the graph and TensorFlow's own sparse Adagrad. Prints examples/s as JSON."""
 
 import argparse
 import json

@@ -1,8 +1,7 @@
 """All that touches Horovod: start, device pinning, learning rate, optimizer, broadcast, reductions of host values.
 
 Every function that communicates is a collective: all ranks call it, in the same order, never inside a branch on the
-rank. A collective that some rank does not reach is reported by Horovod's stall check, with the name given here and the
-ranks that are missing, and ends the job after `HOROVOD_STALL_SHUTDOWN_TIME_SECONDS` (set in `run.sh`).
+rank. A collective that some rank does not reach ends the job after `init`'s `stall_timeout`, by the name given here.
 """
 
 import functools
@@ -11,6 +10,8 @@ import math
 
 import numpy as np
 import tensorflow as tf
+
+from ctr_trainer.watchdog import Watchdog
 
 tf1 = tf.compat.v1
 # Horovod defines its session hooks only where it finds the name that TensorFlow 2.16 dropped with tf.estimator.
@@ -23,12 +24,23 @@ except ImportError as error:
         "Horovod with TensorFlow support is not installed; build it with `python -m ctr_trainer.build_horovod`"
     ) from error
 
-SCALE_LR = ("linear", "sqrt", "none")
+_watchdog = None
 
 
-def init():
-    """Starts Horovod; without `horovodrun` this process is rank 0 of 1."""
+def init(stall_timeout=1800.0):
+    """Starts Horovod; without `horovodrun` this process is rank 0 of 1.
+
+    Args:
+      stall_timeout: seconds after which a collective that some rank does not reach ends the job.
+    """
+    global _watchdog
     hvd.init()
+    _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period=min(1.0, stall_timeout / 4))
+
+
+def watchdog():
+    """-> this process's `Watchdog`."""
+    return _watchdog
 
 
 def rank():
@@ -108,7 +120,12 @@ def _host_collective(kind, dtype, name):
         else:
             result = hvd.broadcast(value, 0, name=f"{name}.broadcast")
     session = tf1.Session(graph=graph, config=session_config(threads=1))
-    return lambda array: session.run(result, {value: array})
+
+    def exchange(array):
+        with _watchdog.waiting(f"the other ranks in {name}"):
+            return session.run(result, {value: array})
+
+    return exchange
 
 
 def all_sum(array, name):

@@ -56,7 +56,7 @@ class EmbeddingFlags:
 
     embedding_service: str = _flag(
         "auto",
-        "auto: in the process for one worker, a local service for several; or the running shards as host:port,host:port",
+        "auto: in the process for one worker, a local service for several; or running shards as host:port,host:port",
     )
     embedding_optimizer: str = _flag("adagrad", "of the embedding rows", choices=("sgd", "adagrad", "rowwise_adagrad"))
     embedding_learning_rate: float = _flag(0.05, "of the embedding rows, for one worker", "1/step", minimum=0.0)
@@ -81,6 +81,7 @@ class RunFlags:
     threads: int = _flag(
         int(os.environ.get("CTR_TRAINER_THREADS", "0")), "CPU threads of a worker; 0 lets TensorFlow choose", minimum=0
     )
+    stall_timeout: float = _flag(1800.0, "longest wait for another rank; then the job ends", "seconds", minimum=1.0)
     save_checkpoints_steps: int = _flag(1000, "between checkpoints; 0 saves at the end only", "steps", minimum=0)
     keep_checkpoint_max: int = _flag(5, "checkpoints that stay; 0 keeps all", "checkpoints", minimum=0)
     full_checkpoint_every: int = _flag(

@@ -14,11 +14,12 @@ EXAMPLES = (
 def run(model, data, training, embedding, run_flags):
     """Evaluates; rank 0 prints."""
     from ctr_trainer import distributed
-    from ctr_trainer.commands.experiment import make_estimator, reader
+    from ctr_trainer.commands.experiment import make_estimator, progress, reader
 
     require(data, "eval_data")
-    distributed.init()
+    distributed.init(run_flags.stall_timeout)
     estimator = make_estimator(model, data, training, embedding, run_flags)
-    results = estimator.evaluate(lambda: reader(data.eval_data, model, data, training, once=True))
+    hooks = progress("evaluating", data.eval_data, data)
+    results = estimator.evaluate(lambda: reader(data.eval_data, model, data, training, once=True), hooks=hooks)
     if distributed.is_chief():
         print(json.dumps(results), flush=True)

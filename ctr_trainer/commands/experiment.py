@@ -1,12 +1,16 @@
 """From an experiment's flags to its Estimator and its data."""
 
+import math
+
 import tensorflow as tf
 
 from ctr_trainer import distributed
+from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.flags import require
+from ctr_trainer.hooks.progress_hook import ProgressHook
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.registry import find_model
 
@@ -53,6 +57,14 @@ def make_estimator(model, data, training, embedding, run):
         ),
     )
     return Estimator(find_model(model.model), model.model_dir, params, config)
+
+
+def progress(what, path, data):
+    """-> the hooks of a pass over a data set: a progress bar on rank 0."""
+    if not distributed.is_chief():
+        return []
+    share = math.ceil(open_dataset(path).rows / distributed.size())
+    return [ProgressHook(what, math.ceil(share / data.batch_size))]
 
 
 def reader(path, model, data, training, position=None, once=False):

@@ -14,7 +14,7 @@ def run(model, data, training, embedding, run_flags, export):
     from ctr_trainer.commands.experiment import make_estimator
 
     require(export, "export_dir")
-    distributed.init()
+    distributed.init(run_flags.stall_timeout)
     estimator = make_estimator(model, data, training, embedding, run_flags)
     if distributed.is_chief():
         print(json.dumps({"export_dir": estimator.export_to(export.export_dir)}), flush=True)

@@ -20,15 +20,17 @@ def run(model, data, training, embedding, run_flags, predict):
     import pyarrow.parquet as pq
 
     from ctr_trainer import distributed
-    from ctr_trainer.commands.experiment import make_estimator, reader
+    from ctr_trainer.commands.experiment import make_estimator, progress, reader
 
     require(data, "eval_data")
     require(predict, "output")
-    distributed.init()
+    distributed.init(run_flags.stall_timeout)
     estimator = make_estimator(model, data, training, embedding, run_flags)
     path = _part(predict.output, distributed.rank(), distributed.size())
     batches = estimator.predict(
-        lambda: reader(data.eval_data, model, data, training, once=True), yield_single_examples=False
+        lambda: reader(data.eval_data, model, data, training, once=True),
+        hooks=progress("predicting", data.eval_data, data),
+        yield_single_examples=False,
     )
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     rows, draft = 0, f"{path}.tmp"

@@ -26,7 +26,7 @@ def run(model, data, training, embedding, run_flags, export):
     require(data, "train_data")
     if not data.epochs and not training.max_steps:
         raise UserError("--epochs=0 never ends by itself: give --max_steps")
-    distributed.init()
+    distributed.init(run_flags.stall_timeout)
     estimator = make_estimator(model, data, training, embedding, run_flags)
 
     def input_fn(position):
@@ -39,7 +39,7 @@ def run(model, data, training, embedding, run_flags, export):
         with open(os.path.join(model.model_dir, SUMMARY_FILE), "w") as file:
             json.dump(result, file)
         _log.info(
-            "trained %d steps on %d workers: %d examples in %.1f s, %.1f examples/sec together; waited %.1f s for input",
+            "trained %d steps on %d workers: %d examples in %.1f s, %.1f examples/sec together; input waits: %.1f s",
             result["steps"],
             result["workers"],
             result["examples"],

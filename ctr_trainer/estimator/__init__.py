@@ -1,4 +1,4 @@
-"""Estimators as TensorFlow 1 had them, on today's TensorFlow: programs written for `tf.estimator` port by their imports."""
+"""Estimators on today's TensorFlow: programs written for `tf.estimator` port by their imports."""
 
 from ctr_trainer.estimator.estimator import Estimator
 from ctr_trainer.estimator.run_config import EmbeddingConfig, RunConfig

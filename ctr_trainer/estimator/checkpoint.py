@@ -57,6 +57,11 @@ class Checkpoint:
         """How many snapshots the rows are: 1 for a full one."""
         return len({entry.get("snapshot") for entry in self.tables})
 
+    def table_configs(self):
+        """-> the `TableConfig` of each table, by name, as it was trained with."""
+        configs = [snapshot.read_config(self.path, entry) for entry in self.tables]
+        return {config.name: config for config in configs}
+
     def verify(self):
         """Reads every file.
 

@@ -42,7 +42,7 @@ def open_store(config, model_dir, read_only=False):
     if distributed.local_size() != distributed.size():
         raise UserError(
             "--embedding_service=auto starts a service that only workers on its own host reach; start "
-            "`python -m ctr_trainer serve` on a host that all workers reach and name it with --embedding_service=host:port"
+            "`python -m ctr_trainer serve` on a host that all of them reach and name it: --embedding_service=host:port"
         )
     with contextlib.ExitStack() as stack:
         address = None
@@ -81,19 +81,23 @@ class Embeddings:
       seed: of new rows.
       store: of `open_store`.
       ahead: of how many batches at a time `prepare` pulls the rows, where it runs in a thread of its own; 0 for none.
+      trained: by table name, the TableConfig to use in place of what `config` and `seed` say.
 
     Attributes:
       sources: by table name, its `Cache` or, of a lone worker, its `Table`.
       sync_latency: OpsParameterSync, of each sync from its start to its end.
+      sync_seconds: how long the last one took.
     """
 
-    def __init__(self, features, config, seed, store, ahead=0):
+    def __init__(self, features, config, seed, store, ahead=0, trained=None):
         self._features, self._strict, self._ahead = features, config.strict_sync, ahead
         self._tables = [table for table in features.spec.tables if table.name in features.segments]
         self.sources = {}
         self.sync_latency = Latency("OpsParameterSync")
         for table in self._tables:
             table_config = _table_config(table, features, config, seed)
+            if trained is not None:
+                table_config = _as_trained(table_config, trained)
             store.create_table(table_config)
             if isinstance(store, LocalStore):
                 self.sources[table.name] = store.tables[table.name]
@@ -102,6 +106,7 @@ class Embeddings:
                 self.sources[table.name] = Cache(store, table_config, name, compression=compression)
         self._caches = {name: source for name, source in self.sources.items() if isinstance(source, Cache)}
         self._background = Background("the sync of the embedding rows")
+        self.sync_seconds = 0.0
         self._step = []
 
     def prepare(self, batches):
@@ -157,13 +162,12 @@ class Embeddings:
         Waits for the sync before, if that is still under way, and raises what it raised.
         """
         if self._strict:
-            with self.sync_latency.measure():
-                self._sync_strictly()
+            self._timed(self._sync_strictly)
         elif self._caches:
             self._background.wait()
             for cache in self._caches.values():
                 cache.begin_window()
-            self._background.start(self._exchange)
+            self._background.start(lambda: self._timed(self._exchange))
 
     def flush(self):
         """As `sync`, but returns when the service has, to the bit, all that this worker's steps changed."""
@@ -201,10 +205,15 @@ class Embeddings:
             since[name] = cache.prefetch(distinct(keys))
         return since
 
-    def _exchange(self):
+    def _timed(self, sync):
+        before = self.sync_latency.total_seconds
         with self.sync_latency.measure():
-            for cache in self._caches.values():
-                cache.exchange()
+            sync()
+        self.sync_seconds = self.sync_latency.total_seconds - before
+
+    def _exchange(self):
+        for cache in self._caches.values():
+            cache.exchange()
 
     def _sync_strictly(self):
         for cache in self._caches.values():
@@ -215,6 +224,22 @@ class Embeddings:
 
     def _kinds(self, name):
         return [kind for kind in _KINDS if kind in self._features.segments[name]]
+
+
+def _as_trained(config, trained):
+    """-> the TableConfig that a table was trained with.
+
+    Raises:
+      UserError: the model asks for another table or other widths than it was trained with.
+    """
+    found = trained.get(config.name)
+    if found is None or found.dims != config.dims:
+        what = ", ".join(f"{c.name} with dims {list(c.dims)}" for c in trained.values()) or "no table"
+        raise UserError(
+            f"the model asks for table {config.name} with dims {list(config.dims)}, and the checkpoint has {what}: "
+            "name the --model and --embedding_dim that it was trained with"
+        )
+    return found
 
 
 def _table_config(table, features, config, seed):

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import distributed
+from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.embedding.store import LocalStore
 from ctr_trainer.errors import ServiceLost, UserError
@@ -23,6 +24,7 @@ from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.hooks.service_loss_hook import raise_together
 from ctr_trainer.hooks.throughput_hook import ThroughputHook
+from ctr_trainer.hooks.watchdog_hook import WatchdogHook
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -52,7 +54,7 @@ class Estimator:
 
         Args:
           input_fn: f() -> `BatchReader` or `tf.data.Dataset`. It may declare any of the arguments `mode`, `params`,
-            `config` and `position` (where a restarted run goes on in its data). All ranks must get equally many batches.
+            `config` and `position` (where a restarted run goes on in its data). All ranks must get as many batches.
           hooks: more session hooks.
           steps: how many more steps; exclusive with `max_steps`.
           max_steps: the global step to stop at; a checkpoint that is already there ends the call on all ranks.
@@ -92,9 +94,7 @@ class Estimator:
     def _train(self, input_fn, hooks, checkpoint, last):
         start = checkpoint.step if checkpoint else 0
         if last is not None and start >= last:
-            _log.info(
-                "nothing to train: the checkpoint in %s is at step %d, to stop at %d", self.model_dir, start, last
-            )
+            _log.info("nothing to train: the checkpoint in %s is at step %d of %d", self.model_dir, start, last)
             return None
         if distributed.is_chief():
             checkpoints.set_aside(self.model_dir, start)
@@ -106,6 +106,10 @@ class Estimator:
             save = self._saver(saver, inputs, store, checkpoint)
             own = training_hooks(inputs, spec, store, self.config, self.model_dir, save, last)
             with self._session(checkpoint, [throughput, *inputs.hooks, *own, *hooks], saver) as session:
+                if throughput.step != start:
+                    raise UserError(
+                        f"{checkpoint.path} was restored to step {throughput.step}, not {start}: it is damaged"
+                    )
                 while not session.should_stop():
                     session.run(spec.train_op)
             examples = inputs.hook.examples if inputs.hook else 0
@@ -225,12 +229,22 @@ class Estimator:
             if inputs.uses_embeddings:
                 store = stack.enter_context(open_store(config.embedding, self.model_dir, mode != ModeKeys.TRAIN))
             if inputs.fed:
-                inputs.connect(store, config, spec if mode == ModeKeys.TRAIN else None)
+                if mode == ModeKeys.TRAIN:
+                    inputs.connect(store, config, spec)
+                else:
+                    inputs.connect(store, config, trained=self._trained_tables(checkpoint))
                 stack.callback(inputs.close)  # Again, since its threads use the store, which closes before the first.
             if distributed.is_chief():
                 self._restore_rows(store, checkpoint)
             distributed.barrier("embedding_rows_restored")
             yield inputs, spec, store
+
+    def _trained_tables(self, checkpoint):
+        """-> dict of name -> TableConfig: a model is evaluated as it was trained, whatever the flags say now."""
+        configs = checkpoint.table_configs() if distributed.is_chief() else {}
+        configs = {name: dataclasses.asdict(config) for name, config in configs.items()}
+        configs = distributed.broadcast_object(configs, "trained_tables")
+        return {name: TableConfig(**values) for name, values in configs.items()}
 
     def _restore_rows(self, store, checkpoint):
         """Brings the tables to the checkpoint, or makes sure that a fresh run starts with empty ones."""
@@ -292,7 +306,7 @@ class Estimator:
         return tf1.train.MonitoredTrainingSession(
             checkpoint_dir=checkpoint.path if restore else None,
             scaffold=tf1.train.Scaffold(saver=saver or tf1.train.Saver(max_to_keep=None)),
-            hooks=[distributed.broadcast_hook(), *hooks],
+            hooks=[distributed.broadcast_hook(), *hooks, WatchdogHook()],
             config=distributed.session_config(self.config.threads),
             save_checkpoint_secs=None,
             save_checkpoint_steps=None,

@@ -72,11 +72,12 @@ class BatchInput:
         """-> where the input stands after `steps` more batches of every worker; None if the reader does not know."""
         return self._reader.position_after(steps) if hasattr(self._reader, "position_after") else None
 
-    def connect(self, store, config, spec):
+    def connect(self, store, config, spec=None, trained=None):
         """Ties the embedding inputs that the model asked for to the store, and feeds each step from here on.
 
         Args:
           spec: the `EstimatorSpec` to train; None to evaluate or predict.
+          trained: by table name, the `TableConfig` it was trained with; None to train it as `config` says.
         """
         if spec is not None and not self.features.gradients:
             rows = self.features.placeholders
@@ -85,7 +86,7 @@ class BatchInput:
         if self.features.learning_rate is None:
             self.features.learning_rate = tf.constant(config.embedding.learning_rate)
         ahead = config.prefetch_batches if spec is not None else 0
-        self.embeddings = Embeddings(self.features, config.embedding, config.tf_random_seed, store, ahead)
+        self.embeddings = Embeddings(self.features, config.embedding, config.tf_random_seed, store, ahead, trained)
         self._prefetch = Prefetch(self.embeddings.prepare(self._reader), config.prefetch_batches)
         self.hook = InputHook(self.features, self.embeddings, self._prefetch, training=spec is not None)
         self.hooks = [self.hook]

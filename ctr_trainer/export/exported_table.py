@@ -43,7 +43,7 @@ class ExportedTable:
         session.run([variable.initializer for variable in self.variables], feed)
 
     def look_up(self, keys, start, dim):
-        """int64[B, F] -> float32[B, F, dim]: columns `start` to `start + dim` of each key's row, zeros where unknown."""
+        """int64[B, F] -> float32[B, F, dim]: columns `start` to `start + dim` of the keys' rows, zeros if unknown."""
         flat = tf.reshape(keys, [-1])
         sorted_keys = self._variables["keys"]
         at = tf.minimum(tf.searchsorted(sorted_keys, flat), len(self._values["keys"]) - 1)

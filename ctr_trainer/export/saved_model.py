@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import sys
 
 import tensorflow as tf
+import tqdm
 
 from ctr_trainer.embedding import snapshot
 from ctr_trainer.errors import UserError
@@ -82,7 +84,10 @@ def _receive(checkpoint, trained_features, serving_input_receiver_fn):
 def _tables(checkpoint):
     """-> dict of table name -> `ExportedTable`, read from the checkpoint's files."""
     blocks, configs = {}, {}
-    for config, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
-        configs[config.name] = config
-        blocks.setdefault(config.name, []).append((keys, rows[:, : config.weights].copy()))
+    total = sum(entry["rows"] for entry in checkpoint.tables)
+    with tqdm.tqdm(desc="reading rows", total=total, unit=" rows", disable=not sys.stderr.isatty()) as bar:
+        for config, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
+            configs[config.name] = config
+            blocks.setdefault(config.name, []).append((keys, rows[:, : config.weights].copy()))
+            bar.update(len(keys))
     return {name: ExportedTable(config, blocks[name]) for name, config in configs.items()}

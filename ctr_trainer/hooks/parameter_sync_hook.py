@@ -13,7 +13,7 @@ class ParameterSyncHook(StepHook):
       embeddings: `Embeddings`.
       every_n_steps: at least 1; 1 is the classic parameter server.
       wait: `Latency` that records for how long each sync held up the training thread.
-      scalars: dict that gets `sync_wait_ms` and `cache_hit_rate`.
+      scalars: dict that gets `sync_ms` (of the sync before), `sync_wait_ms` and `cache_hit_rate`.
       offset: 0 to `every_n_steps` - 1, another one on each rank, so that not all come to the service at once.
     """
 
@@ -31,6 +31,7 @@ class ParameterSyncHook(StepHook):
             before = self._wait.total_seconds
             with self._wait.measure():
                 self._embeddings.sync()
+            self._scalars["sync_ms"] = 1000 * self._embeddings.sync_seconds
             self._scalars["sync_wait_ms"] = 1000 * (self._wait.total_seconds - before)
             self._scalars["cache_hit_rate"] = self._embeddings.hit_rate()
 

@@ -29,4 +29,6 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
 
 def periodic(every_n_steps=None, every_n_secs=None):
     """-> a timer for exactly one of the two periods; raises ValueError for none or both."""
+    if (every_n_steps is None) == (every_n_secs is None):
+        raise ValueError(f"give one of every_n_steps ({every_n_steps}) and every_n_secs ({every_n_secs})")
     return tf.compat.v1.train.SecondOrStepTimer(every_secs=every_n_secs, every_steps=every_n_steps)

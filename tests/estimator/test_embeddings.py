@@ -157,6 +157,8 @@ def test_strict_and_compressed_exclude_each_other():
 
 
 class _Counting:
+    sync_seconds = 0.0
+
     def __init__(self):
         self.synced_at, self.hook = [], None
 

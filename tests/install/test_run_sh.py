@@ -14,8 +14,6 @@ SHOWN = [
     "NUMBA_NUM_THREADS",
     "TF_CPP_MIN_LOG_LEVEL",
     "PYTHONUNBUFFERED",
-    "HOROVOD_STALL_CHECK_TIME_SECONDS",
-    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
     "PYTHONPATH",
 ]
 
@@ -83,14 +81,8 @@ def test_cores_are_no_more_than_the_cpu_quota(checkout, quota, threads):
     assert shown["CTR_TRAINER_THREADS"] == threads
 
 
-def test_a_stalled_collective_ends_the_job(checkout):
-    _, shown = run(checkout, "--max_steps=1")
-    check, shutdown = (float(shown[name]) for name in SHOWN[5:7])
-    assert 0 < check < shutdown <= 3600
-
-
 def test_what_the_caller_set_stays(checkout):
-    own = {name: str(number) for number, name in enumerate(SHOWN[:7], start=11)}
+    own = {name: str(number) for number, name in enumerate(SHOWN[:5], start=11)}
     _, shown = run(checkout, "--max_steps=1", HOROVOD_LOCAL_SIZE="2", **own)
     assert {name: shown[name] for name in own} == own
 

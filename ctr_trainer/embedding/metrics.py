@@ -1,0 +1,97 @@
+"""What a service counts about its requests, for its log and for Prometheus."""
+
+import contextlib
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.latency import Latency
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+_READS = ("pull", "pull_newer")
+
+
+class ServiceMetrics:
+    """Requests, rows and durations by operation and table, and how long ago each worker synced.
+
+    | metric | labels | what |
+    |---|---|---|
+    | `ctr_service_requests_total` | operation, table | requests answered |
+    | `ctr_service_rows_total` | operation, table | keys in them |
+    | `ctr_service_failures_total` | operation, table | requests refused or failed |
+    | `ctr_service_request_seconds` | operation | histogram of the time in the store |
+    | `ctr_service_table_rows`, `ctr_service_table_bytes` | table | now resident |
+    | `ctr_service_sync_age_seconds` | worker | since the worker's last push or sync |
+
+    Args:
+      stats: f() -> {"tables": {name: {"rows": int, "bytes": int}}}.
+
+    Attributes:
+      latencies: the `PsEmbeddingLookup` and `PsPushGrad` of the log.
+    """
+
+    def __init__(self, stats):
+        self.latencies = (Latency("PsEmbeddingLookup"), Latency("PsPushGrad"))
+        self._stats = stats
+        self._synced = {}
+        self._registry = CollectorRegistry()
+        labels = ("operation", "table")
+        name = "ctr_service"
+        self._requests = Counter(f"{name}_requests", "Requests answered", labels, registry=self._registry)
+        self._rows = Counter(f"{name}_rows", "Keys in answered requests", labels, registry=self._registry)
+        self._failures = Counter(f"{name}_failures", "Requests refused or failed", labels, registry=self._registry)
+        self._seconds = Histogram(
+            f"{name}_request_seconds", "Time in the store", ("operation",), buckets=_SECONDS, registry=self._registry
+        )
+        self._registry.register(self)
+
+    @contextlib.contextmanager
+    def measure(self, operation, table, rows, worker=None):
+        """Counts one request and times the body of the `with`.
+
+        Args:
+          operation: `pull`, `pull_newer`, `push` or `sync`.
+          table: its name.
+          rows: keys in the request.
+          worker: who pushes, or None.
+        """
+        start = time.perf_counter()
+        try:
+            yield
+        except BaseException:
+            self._failures.labels(operation, table).inc()
+            raise
+        seconds = time.perf_counter() - start
+        self.latencies[operation not in _READS].record(seconds * 1e6)
+        self._requests.labels(operation, table).inc()
+        self._rows.labels(operation, table).inc(rows)
+        self._seconds.labels(operation).observe(seconds)
+        if worker is not None:
+            self._synced[worker] = time.monotonic()
+
+    def collect(self):
+        """Yields the gauges, read when Prometheus asks."""
+        tables = self._stats()["tables"]
+        for figure in ("rows", "bytes"):
+            gauge = GaugeMetricFamily(f"ctr_service_table_{figure}", f"Resident {figure}", labels=["table"])
+            for name, values in tables.items():
+                gauge.add_metric([name], values[figure])
+            yield gauge
+        age = GaugeMetricFamily("ctr_service_sync_age_seconds", "Since the last push or sync", labels=["worker"])
+        for worker, synced in list(self._synced.items()):
+            age.add_metric([worker], time.monotonic() - synced)
+        yield age
+
+    def serve(self, port, host):
+        """Answers Prometheus at http://host:port/metrics. -> the port, picked where 0 was asked for.
+
+        Raises:
+          UserError: the port is taken.
+        """
+        try:
+            server, _ = start_http_server(port, host, self._registry)
+        except OSError as error:
+            raise UserError(f"--metrics_port={port}: {error.strerror}; name a free one") from None
+        return server.server_port
