@@ -38,6 +38,7 @@ setuptools.setup(
         "hdrhistogram",
         "numba",
         "numpy",
+        "prometheus_client",
         "pyarrow",
         'tomli; python_version < "3.11"',
         "tqdm",

@@ -16,6 +16,7 @@ COMMANDS = {
     "export": "write a trained model as a SavedModel",
     "convert": "turn raw logs into the Parquet files that the others read",
     "serve": "run one shard of the embedding lookup service",
+    "service": "look into running shards",
 }
 
 
@@ -50,11 +51,15 @@ def main(argv=None):
 
 
 def _parse(name, command, arguments):
-    """-> an instance of each of the command's groups.
+    """-> what `command.run` takes: its action, if it has several, then an instance of each of its groups.
 
     A flagfile describes an experiment, so it may hold any flag of one; on the command line itself a flag that the
     command does not use is an error.
     """
+    actions = getattr(command, "ACTIONS", None)
+    if actions and (not arguments or arguments[0] not in actions):
+        raise UserError(f"{name} needs one of {', '.join(actions)} as its first argument")
+    action, arguments = (arguments[:1], arguments[1:]) if actions else ([], arguments)
     accepted = flags.EXPERIMENT if set(command.GROUPS) <= set(flags.EXPERIMENT) else command.GROUPS
     values = flags.define(accepted)
     used = set(flags.define(command.GROUPS))
@@ -66,7 +71,7 @@ def _parse(name, command, arguments):
     rest = values([name, *arguments])[1:]
     if rest:
         raise UserError(f"{name} takes flags only, not {' '.join(rest)}")
-    return [flags.read(group, values) for group in command.GROUPS]
+    return action + [flags.read(group, values) for group in command.GROUPS]
 
 
 def _overview():
@@ -79,6 +84,8 @@ def _help(name, command):
     """-> a command's help: what it does, examples, its flags by group."""
     lines = [f"usage: python -m ctr_trainer {name} [--flags]", "", command.__doc__.strip(), "", "Examples:"]
     lines += [f"  {example}" for example in command.EXAMPLES]
+    if hasattr(command, "ACTIONS"):
+        lines += ["", "Actions:", *(f"  {action:<26}{text}" for action, text in command.ACTIONS.items())]
     for group in command.GROUPS:
         lines += ["", f"{group.__doc__}:"]
         values = flags.define([group])

@@ -72,6 +72,9 @@ class EmbeddingFlags:
         0, "how often a lost service of `auto` is started again, from the last checkpoint", "times", minimum=0
     )
     token_file: str = _flag("", "file with the token of a service that asks for one", "path")
+    service_ca: str = _flag("", "PEM of the authority that signed the service's certificate; turns on TLS", "path")
+    service_cert: str = _flag("", "PEM of this client's certificate, where the service asks for one", "path")
+    service_key: str = _flag("", "PEM of its key", "path")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,10 +134,28 @@ class ServeFlags:
     bind: str = _flag("127.0.0.1:0", "host:port to listen on; port 0 picks one", "address")
     data_dir: str = _flag("", "the only directory that snapshots are written to and read from", "path")
     token_file: str = _flag("", "file with the token that clients must send; needed off loopback", "path")
+    tls_cert: str = _flag("", "PEM of the service's certificate; turns on TLS", "path")
+    tls_key: str = _flag("", "PEM of its key", "path")
+    tls_client_ca: str = _flag("", "PEM of the authority whose certificates clients must show", "path")
+    metrics_port: int = _flag(-1, "where Prometheus reads /metrics; 0 picks a port, -1 is none", "port", minimum=-1)
     port_file: str = _flag("", "file that gets host:port once the service is ready", "path")
     save_at_exit: bool = _flag(True, "save all rows below --data_dir at SIGTERM, for --restore")
     restore: str = _flag("", "directory that such a save left, to start from", "path")
     exit_with_stdin: bool = _flag(False, "end when standard input closes, that is with the process that started it")
+
+
+@dataclasses.dataclass(frozen=True)
+class ServiceFlags:
+    """Service"""
+
+    service: str = _flag("", "the shards as host:port,host:port, in the order that the workers name them", "address")
+    path: str = _flag("", "directory that `save` writes, inside the shards' --data_dir", "path")
+    json: bool = _flag(False, "print one JSON object in place of a table")
+    service_timeout: float = _flag(10.0, "how long a shard that does not answer is asked", "seconds", minimum=0.0)
+    token_file: str = _flag("", "file with the token of a service that asks for one", "path")
+    service_ca: str = _flag("", "PEM of the authority that signed the service's certificate; turns on TLS", "path")
+    service_cert: str = _flag("", "PEM of this client's certificate, where the service asks for one", "path")
+    service_key: str = _flag("", "PEM of its key", "path")
 
 
 EXPERIMENT = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags, ExportFlags, PredictFlags)

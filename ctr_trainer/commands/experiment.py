@@ -53,7 +53,12 @@ def make_estimator(model, data, training, embedding, run):
             sync_compression=embedding.sync_compression,
             timeout=embedding.service_timeout,
             service_restarts=embedding.service_restarts,
-            token_file=embedding.token_file,
+            security_files=(
+                embedding.token_file,
+                embedding.service_ca,
+                embedding.service_cert,
+                embedding.service_key,
+            ),
         ),
     )
     return Estimator(find_model(model.model), model.model_dir, params, config)

@@ -6,20 +6,24 @@ GROUPS = (ServeFlags,)
 EXAMPLES = (
     "python -m ctr_trainer serve --bind=127.0.0.1:7700 --data_dir=models/ctr",
     "python -m ctr_trainer serve --bind=0.0.0.0:7700 --data_dir=/shared/models/ctr --token_file=token",
+    "python -m ctr_trainer serve --bind=0.0.0.0:7700 --data_dir=/shared/models/ctr --token_file=token "
+    "--tls_cert=cert.pem --tls_key=key.pem --metrics_port=9100",
 )
 
 
 def run(flags):
     """Serves."""
-    from ctr_trainer.embedding.service import serve
+    from ctr_trainer.embedding.security import ServerSecurity
+    from ctr_trainer.embedding.serving import serve
 
     require(flags, "data_dir")
     serve(
         flags.bind,
         flags.data_dir,
-        flags.token_file or None,
+        ServerSecurity.read(flags.token_file, flags.tls_cert, flags.tls_key, flags.tls_client_ca),
         flags.port_file or None,
         flags.exit_with_stdin,
         flags.save_at_exit,
         flags.restore or None,
+        flags.metrics_port if flags.metrics_port >= 0 else None,
     )

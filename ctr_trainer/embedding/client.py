@@ -2,34 +2,16 @@
 
 import concurrent.futures
 import pathlib
-import time
 import uuid
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import flight
 
-from ctr_trainer.embedding import snapshot, wire
+from ctr_trainer.embedding import snapshot
 from ctr_trainer.embedding.index_kernels import shard_of
+from ctr_trainer.embedding.security import ClientSecurity
+from ctr_trainer.embedding.shard import Shard
 from ctr_trainer.embedding.versions import NONE_KNOWN, Newer
-from ctr_trainer.errors import ServiceLost, UserError
-
-_FIRST_BACKOFF = 0.05
-_LONGEST_BACKOFF = 2.0
-# A snapshot takes as long as its disk; a service that is gone is noticed earlier, when its connection breaks.
-_SNAPSHOT_SECONDS = 3600
-_RETRIED = (
-    flight.FlightUnavailableError,
-    flight.FlightTimedOutError,
-    flight.FlightCancelledError,
-    flight.FlightInternalError,
-)
-_CHANNEL = [
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.use_local_subchannel_pool", 1),
-]
+from ctr_trainer.errors import UserError
 
 
 class ServiceClient:
@@ -40,13 +22,13 @@ class ServiceClient:
     checkpoint, so it is an error. Safe to use from several threads.
     """
 
-    def __init__(self, addresses, timeout, token=None, read_only=False):
+    def __init__(self, addresses, timeout, security=ClientSecurity(), read_only=False):  # noqa: B008, it is frozen
         """Connects, waiting up to `timeout` for each service to answer.
 
         Args:
           addresses: sequence of `host:port`, the same in the same order on every worker.
           timeout: seconds a request may take, retries included.
-          token: str, where the services ask for one.
+          security: what the services ask for.
           read_only: whether nothing is to be saved through this client; then another may save in the same directory.
 
         Raises:
@@ -55,7 +37,7 @@ class ServiceClient:
         if not addresses:
             raise UserError("no address of an embedding service was given")
         shards = len(addresses)
-        self._shards = [_Shard(address, i, shards, timeout, token) for i, address in enumerate(addresses)]
+        self._shards = [Shard(address, i, shards, timeout, security) for i, address in enumerate(addresses)]
         self._threads = concurrent.futures.ThreadPoolExecutor(shards) if shards > 1 else None
         self._widths = {}
         self._on_all(lambda shard: shard.hello(read_only))
@@ -123,6 +105,15 @@ class ServiceClient:
                     table[figure] += value
         return {"tables": tables, "services": services}
 
+    def tables(self):
+        """-> the layout of each table: a dict of its `TableConfig`, its `width` and its `rows` in all shards."""
+        layouts = {}
+        for tables in self._on_all(lambda shard: shard.action("tables", {})):
+            for table in tables:
+                rows = layouts.get(table["name"], {"rows": 0})["rows"]
+                layouts[table["name"]] = {**table, "rows": rows + table["rows"]}
+        return list(layouts.values())
+
     def close(self):
         if self._threads:
             self._threads.shutdown()
@@ -157,130 +148,6 @@ class ServiceClient:
         return [future.result() for future in futures]
 
 
-class _Shard:
-    """The connection to one service."""
-
-    def __init__(self, address, number, shards, timeout, token):
-        self.address = address
-        self.number = number
-        self._shards = shards
-        self._timeout = timeout
-        self._incarnation = None
-        self._headers = [] if token is None else [(wire.TOKEN.encode(), f"Bearer {token}".encode())]
-        try:
-            self._flight = flight.FlightClient(f"grpc://{address}", generic_options=_CHANNEL)
-        except pa.ArrowException as error:
-            raise UserError(f"embedding service {address!r}: expected host:port: {error}") from None
-
-    def hello(self, read_only):
-        """Tells the service its place and learns its incarnation."""
-        self._incarnation = self.action("hello", self._place(read_only))["incarnation"]
-
-    def _place(self, read_only):
-        return {"shard": self.number, "shards": self._shards, "read_only": read_only}
-
-    def action(self, name, body):
-        """-> the answer to one action."""
-
-        def call(options):
-            results = list(self._flight.do_action(flight.Action(name, self._encoded(body)), options))
-            if not results:
-                raise flight.FlightUnavailableError("the answer was cut off")
-            return wire.json.loads(results[0].body.to_pybytes())
-
-        return self._retried(name, call, _SNAPSHOT_SECONDS if name in ("save", "restore") else None)
-
-    def pull(self, request, keys, width):
-        """-> float32[U, width]"""
-        return self._exchange(
-            request,
-            len(keys),
-            lambda writer: wire.write_keys(writer, keys),
-            lambda reader: wire.read_rows(reader, len(keys), width),
-        )
-
-    def pull_newer(self, request, keys, versions, width):
-        """-> `Newer`"""
-        return self._exchange(
-            request,
-            len(keys),
-            lambda writer: wire.write_versions(writer, keys, versions),
-            lambda reader: wire.read_newer(reader, width, request["packed"], versions, is_sync=False),
-        )
-
-    def push(self, request, keys, deltas):
-        """Returns once the deltas are added."""
-        self._exchange(
-            request,
-            len(keys),
-            lambda writer: wire.write_keys_and_rows(writer, keys, deltas),
-            lambda reader: wire.read_receipt(reader, len(keys)),
-        )
-
-    def sync(self, request, keys, versions, deltas, width):
-        """-> `Newer`"""
-        return self._exchange(
-            request,
-            len(keys),
-            lambda writer: wire.write_versions(writer, keys, versions, deltas),
-            lambda reader: wire.read_newer(reader, width, request["packed"], versions, is_sync=True),
-        )
-
-    def _exchange(self, request, count, write, read):
-        """-> read(reader), after write(writer)."""
-
-        def call(options):
-            descriptor = flight.FlightDescriptor.for_command(self._encoded({**request, "count": count}))
-            writer, reader = self._flight.do_exchange(descriptor, options)
-            with writer:
-                try:
-                    write(writer)
-                    writer.done_writing()
-                except pa.ArrowException:
-                    pass  # The service refused before it had read all: why, is in its answer.
-                return read(reader)
-
-        return self._retried(request["op"], call)
-
-    def close(self):
-        self._flight.close()
-
-    def _encoded(self, request):
-        return wire.to_json(request if self._incarnation is None else {**request, "incarnation": self._incarnation})
-
-    def _retried(self, what, call, call_seconds=None):
-        """Calls `call(options)` until the service answers, for as long as `timeout`."""
-        waited_from, backoff, failure = time.monotonic(), _FIRST_BACKOFF, None
-        while True:
-            left = waited_from + self._timeout - time.monotonic()
-            if left <= 0:
-                raise ServiceLost(
-                    f"embedding service {self.address} did not answer `{what}` within {self._timeout:g} s: {failure}. "
-                    "Is it running, and is the address right?"
-                )
-            # Less than all of the time for one attempt, so that a connection that died in silence is tried again.
-            seconds = call_seconds or min(left, max(self._timeout / 3, 1.0))
-            try:
-                return call(flight.FlightCallOptions(timeout=seconds, headers=self._headers))
-            except _RETRIED as error:
-                if call_seconds and failure is None:
-                    waited_from = time.monotonic()  # A snapshot may rightly have run for longer than `timeout`.
-                failure = _first_line(error)
-                time.sleep(min(backoff, left))
-                backoff = min(2 * backoff, _LONGEST_BACKOFF)
-            except flight.FlightUnauthenticatedError as error:
-                raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
-            except flight.FlightServerError as error:
-                if not _first_line(error).startswith("restarted"):
-                    raise
-                raise ServiceLost(
-                    f"embedding service {self.address} was restarted: the rows since the last checkpoint are gone. "
-                    "Start the same command again to resume from it"
-                ) from None
-            except (pa.ArrowInvalid, KeyError) as error:
-                raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
-
-
 def _joined(count, answers):
     """[(index, Newer)] of the shards -> one Newer, its positions ascending."""
     if len(answers) == 1:
@@ -297,8 +164,3 @@ def _joined(count, answers):
 def _absolute(path):
     # A relative path is relative to this process, not to the service's directory.
     return str(pathlib.Path(path).absolute())
-
-
-def _first_line(error):
-    """An error's message without gRPC's context."""
-    return str(error).split(". Detail:")[0].split(". gRPC client debug context")[0].splitlines()[0]

@@ -71,6 +71,17 @@ class ServiceMetrics:
         if worker is not None:
             self._synced[worker] = time.monotonic()
 
+    def percentiles(self):
+        """-> dict of operation -> percentiles since the last `status_lines`, in microseconds."""
+        return {latency.name: latency.percentiles() for latency in self.latencies}
+
+    def status_lines(self):
+        """-> the log's lines about the time since the last call."""
+        lines = [latency.status_line() for latency in self.latencies]
+        for latency in self.latencies:
+            latency.reset()
+        return lines
+
     def collect(self):
         """Yields the gauges, read when Prometheus asks."""
         tables = self._stats()["tables"]

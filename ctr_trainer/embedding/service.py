@@ -1,29 +1,20 @@
 """The embedding lookup service: tables that the workers of a job share, served over Arrow Flight."""
 
+import dataclasses
 import fcntl
-import hmac
-import ipaddress
-import logging
 import os
 import pathlib
-import signal
-import sys
 import threading
-import time
 import uuid
 
 import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding import exit_snapshot, snapshot, wire
-from ctr_trainer.embedding.memory import keep_freed_memory
-from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.embedding.local_store import LocalStore
+from ctr_trainer.embedding.metrics import ServiceMetrics
+from ctr_trainer.embedding.security import Gate, ServerSecurity
 from ctr_trainer.errors import UserError
-from ctr_trainer.latency import Latency
-
-_log = logging.getLogger(__name__)
-_STATUS_SECONDS = 30
-_SHUTDOWN_SECONDS = 10
 
 
 class Service(flight.FlightServerBase):
@@ -36,16 +27,16 @@ class Service(flight.FlightServerBase):
     Any Flight client may read: `list_flights` lists the tables, `do_get` with a table's name as the ticket streams it.
     """
 
-    def __init__(self, location, data_dir, token=None):
+    def __init__(self, host, port, data_dir, security=ServerSecurity()):  # noqa: B008, it is frozen
         """
         Args:
-          location: as `grpc://127.0.0.1:0`.
+          host, port: where to listen; port 0 picks a free one.
           data_dir: where snapshots are written to and read from, and nowhere else.
-          token: str that each call has to bring in its `authorization` header, or None.
+          security: what is asked of the clients.
         """
         self.incarnation = uuid.uuid4().hex
-        self.latencies = (Latency("PsEmbeddingLookup"), Latency("PsPushGrad"))
         self._store = LocalStore()
+        self.metrics = ServiceMetrics(self._store.stats)
         self._data_dir = pathlib.Path(data_dir).resolve()
         self._place = None
         self._place_lock = threading.Lock()
@@ -57,9 +48,11 @@ class Service(flight.FlightServerBase):
             "advance": lambda body: self._store.advance(int(body["step"])),
             "restore": lambda body: self._store.restore(self._inside(body["path"]), body["files"], *self._place),
             "clear": lambda body: self._store.clear(),
-            "stats": lambda body: self._store.stats(),
+            "stats": lambda body: {**self._store.stats(), "latencies": self.metrics.percentiles()},
+            "tables": lambda body: [self._layout(name) for name in sorted(self._store.tables)],
         }
-        super().__init__(location, middleware={"gate": _Gate(token, self.incarnation)})
+        gate = {"gate": Gate(security.token, self.incarnation)}
+        super().__init__(security.location(host, port), middleware=gate, **security.server_options())
 
     def do_exchange(self, context, descriptor, reader, writer):
         """A pull, push or sync: see `wire`."""
@@ -69,31 +62,32 @@ class Service(flight.FlightServerBase):
             width, packed = self._config(table).width, bool(request.get("packed"))
             if op == "pull":
                 (keys,) = wire.read_request(reader, table, count, wire.KEYS)
-                with self.latencies[0].measure():
+                with self.metrics.measure(op, table, count):
                     rows = self._store.pull(table, keys, request["missing"])
                 wire.write_rows(writer, rows)
             elif op == "pull_newer":
                 keys, versions = wire.read_request(reader, table, count, wire.KEYS_AND_VERSIONS)
-                with self.latencies[0].measure():
+                with self.metrics.measure(op, table, count):
                     newer = self._store.pull_newer(table, keys, versions, packed)
                 wire.write_newer(writer, newer)
             elif op == "push":
                 keys, deltas = wire.read_request(reader, table, count, wire.keys_and_rows(width))
-                with self.latencies[1].measure():
-                    self._store.push(table, keys, deltas, str(request["worker"]), int(request["sequence"]))
+                worker, sequence = str(request["worker"]), int(request["sequence"])
+                with self.metrics.measure(op, table, count, worker):
+                    self._store.push(table, keys, deltas, worker, sequence)
                 wire.write_receipt(writer, count)
             elif op == "sync":
                 schema = wire.keys_versions_and_rows(width, packed)
                 keys, versions, deltas = wire.read_request(reader, table, count, schema)
                 worker, sequence = str(request["worker"]), int(request["sequence"])
-                with self.latencies[1].measure():
+                with self.metrics.measure(op, table, count, worker):
                     newer = self._store.sync(table, keys, deltas, worker, sequence, versions)
                 wire.write_newer(writer, newer)
             else:
                 raise UserError(f"no operation {op!r}; there are pull, pull_newer, push and sync")
 
     def do_action(self, context, action):
-        """One of `hello`, `create_table`, `advance`, `save`, `restore`, `clear` and `stats`, JSON in and out."""
+        """One of the actions made in `__init__`, JSON in and out."""
         with _typed_errors():
             if action.type not in self._actions:
                 raise UserError(f"no action {action.type!r}; there are: {', '.join(self._actions)}")
@@ -130,6 +124,10 @@ class Service(flight.FlightServerBase):
         endpoints = [flight.FlightEndpoint(name.encode(), [])]
         descriptor = flight.FlightDescriptor.for_path(name)
         return flight.FlightInfo(snapshot.schema(config), descriptor, endpoints, rows, rows * (config.width * 4 + 8))
+
+    def _layout(self, name):
+        config, rows = self._config(name), self._store.stats()["tables"][name]["rows"]
+        return {**dataclasses.asdict(config), "width": config.width, "rows": rows}
 
     def _config(self, table):
         if table not in self._store.tables:
@@ -199,31 +197,6 @@ class Service(flight.FlightServerBase):
         return resolved
 
 
-class _Gate(flight.ServerMiddlewareFactory):
-    """Refuses calls without the token; puts the incarnation into every answer."""
-
-    def __init__(self, token, incarnation):
-        super().__init__()
-        self._expected = None if token is None else f"Bearer {token}".encode()
-        self._answer = _Answer({wire.INCARNATION: incarnation})
-
-    def start_call(self, info, headers):
-        if self._expected is not None:
-            given = (headers.get(wire.TOKEN) or [""])[0]
-            if not hmac.compare_digest(given.encode(errors="replace"), self._expected):
-                raise flight.FlightUnauthenticatedError("this service needs a token: see --service_token_file")
-        return self._answer
-
-
-class _Answer(flight.ServerMiddleware):
-    def __init__(self, headers):
-        super().__init__()
-        self._headers = headers
-
-    def sending_headers(self):
-        return self._headers
-
-
 class _typed_errors:  # noqa: N801, used as a with statement
     """Turns what is wrong with a request into Flight's INVALID_ARGUMENT."""
 
@@ -239,98 +212,3 @@ class _typed_errors:  # noqa: N801, used as a with statement
         wrong = (TypeError, ValueError, AttributeError, OverflowError, OSError)
         if isinstance(error, wrong) and not isinstance(error, pa.ArrowException):
             raise pa.ArrowInvalid(f"bad request: {error}") from None
-
-
-def serve(bind, data_dir, token_file=None, port_file=None, exit_with_stdin=False, save_at_exit=True, restore=None):
-    """Serves until SIGTERM or SIGINT, then saves all rows below `data_dir`; call it on the main thread.
-
-    Args:
-      bind: `host:port`; port 0 picks a free one.
-      data_dir: directory of the snapshots, made where it is not there.
-      token_file: a file with the token that each call has to bring; needed where `bind` is not a loopback address.
-      port_file: where `host:port` is written, by rename, once the service answers.
-      exit_with_stdin: also end when stdin closes, that is when the parent process ends, however it ends.
-      save_at_exit: whether to save at a signal; at the end of stdin nothing is saved.
-      restore: the directory that such a save left, to start from.
-
-    Raises:
-      UserError: an address that cannot be bound, a non-loopback one without a token, or a `restore` that is not whole.
-    """
-    if not logging.getLogger().handlers:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    host, port = _split(bind)
-    token = None if token_file is None else read_token(token_file)
-    if token is None and not _is_loopback(host):
-        raise UserError(f"--bind={bind} lets other machines in: give the service and its clients a token file as well")
-    stop, signalled = threading.Event(), []
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, lambda *_: (signalled.append(True), stop.set()))
-    if exit_with_stdin:
-        threading.Thread(target=_set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
-    pathlib.Path(data_dir).mkdir(parents=True, exist_ok=True)
-    keep_freed_memory()
-    try:
-        service = Service(f"grpc://{host}:{port}", data_dir, token)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"cannot serve on {bind}: {error}; is the port taken?") from None
-    if restore:
-        service.restore_exit(restore)
-    address = f"{host}:{service.port}"
-    _log.info("embedding service %s answers on %s", service.incarnation, address)
-    if port_file:
-        partial = f"{port_file}.partial"
-        pathlib.Path(partial).write_text(address)
-        os.replace(partial, port_file)
-    next_status = time.monotonic() + _STATUS_SECONDS
-    while not stop.wait(max(next_status - time.monotonic(), 0)):
-        next_status += _STATUS_SECONDS
-        for latency in service.latencies:
-            _log.info("%s", latency.status_line())
-    _log.info("embedding service on %s ends", address)
-    # Calls that are under way may end, but a client that has stopped reading does not hold up the exit.
-    closing = threading.Thread(target=service.shutdown, daemon=True)
-    closing.start()
-    closing.join(_SHUTDOWN_SECONDS)
-    cut_off = closing.is_alive()
-    if signalled and save_at_exit:
-        path = service.save_exit()
-        if path:
-            _log.info("saved all rows in %s; `serve --restore=%s` starts from them", path, path)
-    if cut_off:
-        _log.warning("calls still under way after %d s are cut off", _SHUTDOWN_SECONDS)
-        os._exit(0)
-
-
-def read_token(path):
-    """-> the token in a file, without the white space around it.
-
-    Raises:
-      UserError: no such file, or an empty one.
-    """
-    try:
-        token = pathlib.Path(path).read_text().strip()
-    except OSError as error:
-        raise UserError(f"token file {path}: {error.strerror}") from None
-    if not token:
-        raise UserError(f"token file {path} is empty")
-    return token
-
-
-def _split(bind):
-    host, colon, port = bind.rpartition(":")
-    if not colon or not host or not port.isdigit():
-        raise UserError(f"--bind={bind}: expected host:port, as 127.0.0.1:0")
-    return host, int(port)
-
-
-def _is_loopback(host):
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _set_at_end_of(descriptor, event):
-    while os.read(descriptor, 4096):  # Not through sys.stdin, whose lock would be held at exit.
-        pass
-    event.set()

@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import math
 import os
-import pathlib
 
 from ctr_trainer import distributed
 from ctr_trainer.embedding.background import Background
@@ -12,9 +11,10 @@ from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.guard import Guard
+from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.lookup import Lookup, distinct
 from ctr_trainer.embedding.process import LocalService
-from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.errors import UserError
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR
 from ctr_trainer.latency import Latency
@@ -32,8 +32,7 @@ def open_store(config, model_dir, read_only=False):
       UserError: `auto` was asked for workers on several hosts, or the service does not start.
     """
     if config.service != "auto":
-        token = pathlib.Path(config.token_file).read_text().strip() if config.token_file else None
-        with contextlib.closing(_client(config, config.service.split(","), read_only, token)) as client:
+        with contextlib.closing(_client(config, config.service.split(","), read_only)) as client:
             yield client
         return
     if distributed.size() == 1:
@@ -56,9 +55,11 @@ def open_store(config, model_dir, read_only=False):
         distributed.barrier("embedding_service_close")
 
 
-def _client(config, addresses, read_only, token=None):
+def _client(config, addresses, read_only):
     """-> a client, guarded where the workers go back to the last checkpoint by themselves."""
-    client = ServiceClient(addresses, config.timeout, token, read_only)
+    own = config.service == "auto"  # A service that we started on loopback asks for nothing.
+    security = ClientSecurity() if own else ClientSecurity.read(*config.security_files)
+    client = ServiceClient(addresses, config.timeout, security, read_only)
     return Guard(client) if config.service_restarts and not read_only else client
 
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from ctr_trainer import distributed
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.guard import Guard
-from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import ServiceLost, UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.embeddings import open_store

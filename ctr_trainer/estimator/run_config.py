@@ -24,7 +24,8 @@ class EmbeddingConfig:
       timeout: seconds a lost service is retried for.
       service_restarts: how often a service that `auto` started and that is lost is started again; all workers then go
         back to the last checkpoint. With 0 the job stops.
-      token_file: the file with the token of a service that asks for one.
+      security_files: paths for `security.ClientSecurity.read`: of the token, the service's authority, this client's
+        certificate and its key; "" where there is none.
     """
 
     service: str = "auto"
@@ -37,7 +38,7 @@ class EmbeddingConfig:
     sync_compression: str = "none"
     timeout: float = 60.0
     service_restarts: int = 0
-    token_file: str = ""
+    security_files: tuple[str, str, str, str] = ("", "", "", "")
 
     def __post_init__(self):
         if self.service_restarts and self.service != "auto":

@@ -119,9 +119,10 @@ def test_help_shows_what_the_command_does_examples_and_its_flags_by_group(capsys
     text = capsys.readouterr().out
     assert f"python -m ctr_trainer {command}" in text
     assert "Examples:" in text
-    groups = {"convert": ["Convert"], "serve": ["Serve"]}.get(command, ["Model", "Data", "Training"])
+    groups_of_their_own = {"convert": ["Convert"], "serve": ["Serve"], "service": ["Service"]}
+    groups = groups_of_their_own.get(command, ["Model", "Data", "Training"])
     assert all(f"\n{group}:\n" in text for group in groups)
-    assert ("--max_steps" in text) == (command not in ("convert", "serve"))
+    assert ("--max_steps" in text) == (command not in groups_of_their_own)
 
 
 def test_every_flag_has_a_help_text_and_no_two_groups_of_an_experiment_share_one():

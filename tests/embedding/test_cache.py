@@ -7,7 +7,7 @@ from ctr_trainer.embedding import cache as cache_module
 from ctr_trainer.embedding import copies
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.table import Table
 
 CONFIG = TableConfig("t", (2,), (1.0,), "sgd")

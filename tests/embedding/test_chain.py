@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ctr_trainer.embedding import changes, snapshot
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.index_kernels import shard_of
-from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import UserError
 
 CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "adagrad", seed=5)

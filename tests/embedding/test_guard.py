@@ -4,7 +4,7 @@ import pytest
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.guard import Guard
-from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import ServiceLost, UserError
 
 CONFIG = TableConfig("t", (2,), (0.1,), "sgd", seed=5)

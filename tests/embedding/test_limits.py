@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ctr_trainer.embedding.admission import Admission
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.index import Index
-from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.table import Table
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import UserError
 
 CONFIG = TableConfig("t", (2,), (1.0,), "sgd")

@@ -8,7 +8,7 @@ import pytest
 
 from ctr_trainer import distributed
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.run_config import EmbeddingConfig

@@ -8,7 +8,7 @@ import pytest
 
 from ctr_trainer.embedding import snapshot
 from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 

@@ -8,6 +8,7 @@ import pytest
 from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.process import LocalService
+from ctr_trainer.embedding.security import ClientSecurity
 
 TIMEOUT = 60.0
 CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "sgd", seed=5)
@@ -38,8 +39,8 @@ def connect():
     """connect(addresses, ...) -> a ServiceClient that is closed with the test."""
     clients = []
 
-    def connect(addresses, timeout=TIMEOUT, token=None):
-        clients.append(ServiceClient(addresses, timeout, token))
+    def connect(addresses, timeout=TIMEOUT, security=None):
+        clients.append(ServiceClient(addresses, timeout, security or ClientSecurity()))
         return clients[-1]
 
     yield connect

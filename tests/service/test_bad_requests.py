@@ -27,7 +27,7 @@ _NO_NUMBER = st.sampled_from([None, "x", [], {}, [1], "1.5", float("nan"), float
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """(port, Flight client, store) of a service in this process, over a real socket; its one row has the key 5."""
-    with Service("grpc://127.0.0.1:0", tmp_path_factory.mktemp("fuzzed")) as service:
+    with Service("127.0.0.1", 0, tmp_path_factory.mktemp("fuzzed")) as service:
         service._store.create_table(CONFIG)
         service._store.push("t", np.array([5]), ones(1), "w", 1)
         with flight.FlightClient(f"grpc://127.0.0.1:{service.port}") as client:

@@ -9,7 +9,7 @@ import pytest
 from ctr_trainer.embedding import half, index_kernels
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.store import LocalStore
+from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.errors import UserError
 from tests.service.conftest import CONFIG, ones

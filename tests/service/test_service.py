@@ -15,7 +15,9 @@ from pyarrow import flight
 from ctr_trainer.embedding import service as service_module
 from ctr_trainer.embedding import snapshot, wire
 from ctr_trainer.embedding.process import LocalService
-from ctr_trainer.embedding.service import Service, serve
+from ctr_trainer.embedding.security import ClientSecurity, ServerSecurity
+from ctr_trainer.embedding.service import Service
+from ctr_trainer.embedding.serving import serve
 from ctr_trainer.errors import UserError
 from tests.service.conftest import CONFIG, TIMEOUT, ones
 
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture
 def server(tmp_path):
     """(a raw Flight client, the store behind it) of a service in this process, over a real socket."""
-    with Service("grpc://127.0.0.1:0", tmp_path) as service:
+    with Service("127.0.0.1", 0, tmp_path) as service:
         service._store.create_table(CONFIG)
         service._store.push("t", np.array([5]), ones(1), "w", 1)
         with flight.FlightClient(f"grpc://127.0.0.1:{service.port}") as client:
@@ -136,7 +138,7 @@ class _Headers(flight.ClientMiddlewareFactory):
 
 def test_every_answer_carries_the_incarnation(tmp_path):
     headers = _Headers()
-    with Service("grpc://127.0.0.1:0", tmp_path) as service:
+    with Service("127.0.0.1", 0, tmp_path) as service:
         with flight.FlightClient(f"grpc://127.0.0.1:{service.port}", middleware=[headers]) as client:
             list(client.do_action(flight.Action("stats", b"{}")))
             list(client.list_flights())
@@ -145,21 +147,21 @@ def test_every_answer_carries_the_incarnation(tmp_path):
 
 
 def test_a_token_is_needed_for_every_call(tmp_path, connect):
-    with Service("grpc://127.0.0.1:0", tmp_path, token="right") as service:
+    with Service("127.0.0.1", 0, tmp_path, ServerSecurity("right")) as service:
         address = f"127.0.0.1:{service.port}"
         for token in (None, "wrong", "rightish"):
             with pytest.raises(UserError, match=f"{address}: this service needs a token"):
-                connect([address], token=token)
+                connect([address], security=ClientSecurity(token))
         with flight.FlightClient(f"grpc://{address}") as client, pytest.raises(flight.FlightUnauthenticatedError):
             list(client.list_flights())
-        client = connect([address], token="right")
+        client = connect([address], security=ClientSecurity("right"))
         client.create_table(CONFIG)
         np.testing.assert_array_equal(client.pull("t", np.array([1]), missing="zeros"), [[0, 0, 0]])
 
 
 @pytest.mark.parametrize("bind", ["0.0.0.0:0", "192.0.2.1:7700", "example.org:1"])
 def test_an_address_off_this_machine_needs_a_token(tmp_path, bind):
-    with pytest.raises(UserError, match="token file"):
+    with pytest.raises(UserError, match="--token_file"):
         serve(bind, tmp_path)
 
 
@@ -172,9 +174,9 @@ def test_an_address_that_is_none_is_refused(tmp_path, bind):
 def test_an_empty_or_missing_token_file_is_refused(tmp_path):
     (tmp_path / "token").write_text("\n")
     with pytest.raises(UserError, match="token is empty"):
-        serve("0.0.0.0:0", tmp_path, token_file=tmp_path / "token")
+        ServerSecurity.read(tmp_path / "token")
     with pytest.raises(UserError, match="No such file"):
-        serve("0.0.0.0:0", tmp_path, token_file=tmp_path / "none")
+        ServerSecurity.read(tmp_path / "none")
 
 
 def test_sigterm_ends_the_service_and_its_address(start):
@@ -237,7 +239,7 @@ def test_a_service_that_is_not_ready_in_time_is_stopped(tmp_path, monkeypatch):
 
 def test_the_log_has_the_latencies(tmp_path):
     code = (
-        "import ctr_trainer.embedding.service as s; s._STATUS_SECONDS = 0.2;"
+        "import ctr_trainer.embedding.serving as s; s._STATUS_SECONDS = 0.2;"
         f"s.serve('127.0.0.1:0', {str(tmp_path)!r}, exit_with_stdin=True)"
     )
     root = pathlib.Path(service_module.__file__).parents[2]

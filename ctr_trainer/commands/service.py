@@ -1,0 +1,65 @@
+"""Looks into running shards of the embedding lookup service: rows, memory, rates; or has them save their rows."""
+
+import json
+
+from ctr_trainer.flags import ServiceFlags, require
+
+GROUPS = (ServiceFlags,)
+ACTIONS = {
+    "stats": "rows, bytes, requests and percentiles, by shard and in all",
+    "tables": "the layout of each table",
+    "save": "write all rows below --path, which must lie in the shards' --data_dir",
+}
+EXAMPLES = (
+    "python -m ctr_trainer service stats --service=127.0.0.1:7700",
+    "python -m ctr_trainer service tables --service=a:7700,b:7700 --token_file=token --json",
+    "python -m ctr_trainer service save --service=a:7700,b:7700 --path=/shared/models/ctr/by-hand",
+)
+
+
+def run(action, flags):
+    """Prints what the shards answer, as a table or, with --json, as one JSON object."""
+    import contextlib
+
+    from ctr_trainer.embedding.client import ServiceClient
+    from ctr_trainer.embedding.security import ClientSecurity
+
+    require(flags, "service")
+    if action == "save":
+        require(flags, "path")
+    security = ClientSecurity.read(flags.token_file, flags.service_ca, flags.service_cert, flags.service_key)
+    client = ServiceClient(flags.service.split(","), flags.service_timeout, security, read_only=True)
+    with contextlib.closing(client):
+        if action == "stats":
+            answer, table = client.stats(), _stats_table
+        elif action == "tables":
+            answer, table = client.tables(), _layout_table
+        else:
+            answer, table = {"path": flags.path, "files": client.save(flags.path, step=0)}, _files_table
+    print(json.dumps(answer) if flags.json else table(answer), flush=True)
+
+
+def _stats_table(stats):
+    lines = [f"{'table':<12}{'rows':>14}{'MB':>10}{'created':>14}{'evicted':>12}"]
+    for name, table in stats["tables"].items():
+        figures = f"{table['rows']:>14,}{table['bytes'] / 1e6:>10,.1f}{table['created']:>14,}{table['evicted']:>12,}"
+        lines.append(f"{name:<12}{figures}")
+    lines += ["", f"{'shard':<24}{'operation':<20}{'count':>10}{'P50':>8}{'P95':>8}{'P99':>8}{'Max':>9}  (us)"]
+    for address, shard in stats["services"].items():
+        for operation, p in shard["latencies"].items():
+            figures = f"{p['count']:>10,}{p['P50']:>8}{p['P95']:>8}{p['P99']:>8}{p['Max']:>9}"
+            lines.append(f"{address:<24}{operation:<20}{figures}")
+    return "\n".join(lines)
+
+
+def _layout_table(tables):
+    lines = [f"{'table':<12}{'dims':<12}{'optimizer':<18}{'floats a row':>12}{'rows':>14}"]
+    for table in tables:
+        dims = ",".join(map(str, table["dims"]))
+        lines.append(f"{table['name']:<12}{dims:<12}{table['optimizer']:<18}{table['width']:>12}{table['rows']:>14,}")
+    return "\n".join(lines)
+
+
+def _files_table(saved):
+    lines = [f"{entry['file']:<60}{entry['rows']:>14,} rows{entry['bytes']:>16,} bytes" for entry in saved["files"]]
+    return "\n".join([f"saved in {saved['path']}:", *lines])

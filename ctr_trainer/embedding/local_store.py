@@ -1,0 +1,296 @@
+"""The store in this process."""
+
+import contextlib
+import dataclasses
+import pathlib
+import re
+import threading
+import uuid
+
+import numpy as np
+
+from ctr_trainer.embedding import half, row_kernels, snapshot, snapshot_writer, version_kernels
+from ctr_trainer.embedding.config import LIMITS
+from ctr_trainer.embedding.index_kernels import shard_of
+from ctr_trainer.embedding.table import Table
+from ctr_trainer.embedding.versions import ABSENT, NONE_KNOWN, Newer, Versions
+from ctr_trainer.errors import UserError
+
+# A save of the same store that is under way ends in this time, or its disk hangs.
+_SNAPSHOT_SECONDS = 3600
+_TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+class LocalStore:
+    """The Store in this process. Safe to use from several threads: one lock a table.
+
+    Attributes:
+      tables: dict[str, Table].
+    """
+
+    def __init__(self):
+        self.tables = {}
+        self._versions = {}
+        self._locks = {}
+        self._sequences = {}
+        self._lock = threading.RLock()
+        self._snapshot_lock = threading.Lock()
+        self._last_snapshot = None
+
+    def create_table(self, config):
+        self._create_table(config)
+
+    def _create_table(self, config, but=()):
+        if not _TABLE_NAME.fullmatch(config.name):
+            raise UserError(f"table name {config.name!r}: expected up to 100 letters, digits, and any of _ . -")
+        with self._lock:
+            if config.name not in self.tables:
+                self._locks[config.name] = threading.RLock()
+                table = Table(config, tracked=True)
+                self._versions[config.name] = Versions()
+                table.follow(self._versions[config.name])
+                self.tables[config.name] = table
+            _refuse_difference(self.tables[config.name].config, config, but)
+
+    def pull(self, table, keys, missing="initial"):
+        with self._locked(table) as target:
+            return target.read(keys, missing)
+
+    def pull_newer(self, table, keys, versions, packed=False):
+        _check_versions(table, keys, versions)
+        with self._locked(table) as target:
+            newer = self._newer(target, keys, versions)
+        return _packed(newer) if packed else newer
+
+    def push(self, table, keys, deltas, worker, sequence):
+        with self._locked(table) as target:
+            _check_deltas(target, keys, deltas)
+            if self._is_new(target, worker, sequence):
+                slots = target.add(keys, deltas)
+                self._mark(target, slots)
+                self._sequences[table, worker] = sequence
+
+    def sync(self, table, keys, deltas, worker, sequence, versions=None):
+        packed = deltas.dtype == np.float16
+        deltas = half.unpack(deltas) if packed else deltas
+        if versions is not None:
+            _check_versions(table, keys, versions)
+        with self._locked(table) as target:
+            _check_deltas(target, keys, deltas)
+            if self._is_new(target, worker, sequence):
+                newer = self._merge(target, keys, deltas, versions)
+                self._sequences[table, worker] = sequence
+            else:
+                newer = self._newer(target, keys, None)
+        return _packed(newer) if packed else newer
+
+    def advance(self, step):
+        for name in list(self.tables):
+            with self._locked(name) as table:
+                table.advance(step)
+
+    def save(self, path, step, since=None, shard=0, shards=1, identity=None):
+        """As Store; `shard` of `shards` names the files, `identity` this snapshot."""
+        path = pathlib.Path(path)
+        with self._alone("save"):
+            if since is not None and since != self._last_snapshot:
+                since = None
+            # Until all is written there is none that the next one could add to.
+            self._last_snapshot, identity = None, identity or uuid.uuid4().hex
+            captures = []
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                for name in sorted(self.tables):
+                    with self._locked(name) as table:
+                        captures.append((self._locked(name), table.changes.begin(table, full=since is None)))
+                files = []
+                for lock, capture in captures:
+                    files += snapshot_writer.write(path, capture, lock, identity, since, step, shard, shards)
+            except OSError as error:
+                raise UserError(f"snapshot of step {step} in {path}: {error.strerror} ({error.filename})") from None
+            finally:
+                for lock, _ in captures:
+                    with lock as table:
+                        table.changes.end()
+            self._last_snapshot = identity
+            return files
+
+    def restore(self, path, files, shard=0, shards=1):
+        """As Store; keeps only the rows that belong to `shard` of `shards`."""
+        with self._alone("restore"):
+            snapshot.check_chain(files)
+            for entry in files:
+                snapshot.check(path, entry)
+                # Which keys have rows may be decided anew; what a row is may not.
+                self._create_table(snapshot.read_config(path, entry), but=LIMITS)
+            self._clear()
+            for config, keys, rows in snapshot.merged(path, files):
+                own = _owned(keys, shard, shards)
+                with self._locked(config.name) as table:
+                    self._mark(table, table.find_or_insert(keys[own], rows[own]))
+            for entry in files:
+                if entry.get("kind") == "use":
+                    for keys, *use in snapshot.read_use(path, entry):
+                        with self._locked(entry["table"]) as table:
+                            table.set_use(keys, *use)
+            for name in list(self.tables):
+                with self._locked(name) as table:
+                    table.changes.restored(table)
+                    table.trim()
+            self._last_snapshot = files[-1].get("snapshot") if files else None
+
+    def clear(self):
+        with self._alone("clear"):
+            self._clear()
+
+    def _clear(self):
+        self._last_snapshot = None
+        for name in list(self.tables):
+            with self._locked(name) as table:
+                table.clear()
+                self._versions[name].clear()
+
+    def stats(self):
+        return {
+            "tables": {
+                name: {**table.stats(), "bytes": table.nbytes + self._versions[name].nbytes}
+                for name, table in list(self.tables.items())
+            }
+        }
+
+    @contextlib.contextmanager
+    def _alone(self, what):
+        """One save, restore or clear at a time."""
+        if not self._snapshot_lock.acquire(timeout=_SNAPSHOT_SECONDS):
+            raise UserError(f"{what}: another save or restore of this store has not ended in {_SNAPSHOT_SECONDS} s")
+        try:
+            yield
+        finally:
+            self._snapshot_lock.release()
+
+    def close(self):
+        """Nothing to do."""
+
+    def read_blocks(self, name):
+        """Yields (keys, rows) copies of a table, in blocks; rows that come or go meanwhile may or may not be there."""
+        first = 0
+        while True:
+            with self._locked(name) as table:
+                slots = len(table.keys)
+                block = next(snapshot.row_blocks(table.keys[first:], table.rows[first:slots]), None)
+                if block is None:
+                    return
+                there = block[0] != 0
+                keys, rows = (array[there] for array in block)
+            yield keys, rows
+            first += len(there)
+
+    def _is_new(self, table, worker, sequence):
+        return sequence > self._sequences.get((table.config.name, worker), -1)
+
+    def _mark(self, table, slots):
+        """Gives the rows at `slots` the version of a new push."""
+        versions = self._versions[table.config.name]
+        versions.reserve(len(table.keys))[slots[slots >= 0]] = versions.next()
+
+    def _merge(self, table, keys, deltas, known):
+        """-> `Newer` of the rows that were not as known, after the deltas were added."""
+        count, versions = len(keys), self._versions[table.config.name]
+        number = versions.next()
+        slots = table.find_or_make(keys)
+        known = np.full(count, NONE_KNOWN, np.uint32) if known is None else np.require(known, requirements=("C", "A"))
+        deltas = np.require(deltas, requirements=("C", "A"))
+        there, refused = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
+        if len(refused):
+            slots, known, deltas = slots[there], known[there], deltas[there]
+        positions = np.empty(len(there), np.int64)
+        rows = np.empty((len(there), table.config.width), np.float32)
+        table.before_change(slots)
+        current = versions.reserve(len(table.keys))
+        newer = version_kernels.merge(table.rows, current, slots, known, deltas, number, positions, rows)
+        answer = Newer(np.full(count, number, np.uint32), positions[:newer], rows[:newer])
+        return _with_refused(answer, there, refused, table.initial_rows(keys[refused])) if len(refused) else answer
+
+    def _newer(self, table, keys, known):
+        slots, versions = table.find(keys), self._versions[table.config.name]
+        versions.reserve(len(table.keys))
+        new_versions, positions = versions.differ(slots, known)
+        rows = table.take(slots[positions])
+        absent = np.flatnonzero(slots[positions] < 0)
+        if len(absent):
+            rows[absent] = table.initial_rows(keys[positions[absent]])
+        return Newer(new_versions, positions, rows)
+
+    def _locked(self, name):
+        if name not in self.tables:
+            raise UserError(f"no table {name!r}; there are: {', '.join(sorted(self.tables)) or 'none'}")
+        return _Locked(self._locks[name], self.tables[name])
+
+
+class _Locked:
+    """A table while its lock is held."""
+
+    def __init__(self, lock, table):
+        self._lock = lock
+        self._table = table
+
+    def __enter__(self):
+        self._lock.acquire()
+        return self._table
+
+    def __exit__(self, *_):
+        self._lock.release()
+
+
+def _with_refused(newer, there, refused, initial_rows):
+    """-> `Newer` for all keys, from that of the keys `there`: those refused a row have their initial one again."""
+    versions, positions = newer.versions, np.concatenate([there[newer.positions], refused])
+    versions[refused] = ABSENT
+    order = np.argsort(positions)
+    return Newer(versions, positions[order], np.concatenate([newer.rows, initial_rows])[order])
+
+
+def _packed(newer):
+    return dataclasses.replace(newer, rows=half.pack(newer.rows))
+
+
+def _check_versions(table, keys, versions):
+    if versions.dtype != np.uint32 or versions.shape != keys.shape:
+        raise UserError(f"table {table}: versions {versions.dtype}{list(versions.shape)}, expected uint32[{len(keys)}]")
+
+
+def _check_deltas(table, keys, deltas):
+    name, width = table.config.name, table.config.width
+    if deltas.dtype != np.float32 or deltas.shape != (len(keys), width):
+        raise UserError(
+            f"table {name}: deltas {deltas.dtype}{list(deltas.shape)}, expected float32{[len(keys), width]}"
+        )
+    if len(keys) and not keys.all():
+        raise UserError(f"table {name}: the key 0 stands for no value and has no row to push to")
+    bad = row_kernels.first_not_finite(np.require(deltas, requirements=("C", "A")))
+    if bad >= 0:
+        raise UserError(
+            f"table {name}: the change of key {keys[bad]} is not finite: the training diverged; "
+            "lower the learning rate and start again from the last checkpoint"
+        )
+
+
+def _owned(keys, shard, shards):
+    """-> which of int64[n] belong to a shard."""
+    if shards == 1:
+        return slice(None)
+    owner = np.empty(len(keys), np.int32)
+    shard_of(keys, shards, owner)
+    return owner == shard
+
+
+def _refuse_difference(have, want, but):
+    for field in dataclasses.fields(have):
+        if field.name in but:
+            continue
+        old, new = getattr(have, field.name), getattr(want, field.name)
+        if old != new:
+            raise UserError(
+                f"table {have.name} exists with {field.name} = {old}, not {new}: use the same configuration, "
+                "or another table name, or restart the service"
+            )

@@ -1,0 +1,155 @@
+"""The connection to one embedding service."""
+
+import time
+
+import pyarrow as pa
+from pyarrow import flight
+
+from ctr_trainer.embedding import wire
+from ctr_trainer.errors import ServiceLost, UserError
+
+_FIRST_BACKOFF = 0.05
+_LONGEST_BACKOFF = 2.0
+# A snapshot takes as long as its disk; a service that is gone is noticed earlier, when its connection breaks.
+_SNAPSHOT_SECONDS = 3600
+_RETRIED = (
+    flight.FlightUnavailableError,
+    flight.FlightTimedOutError,
+    flight.FlightCancelledError,
+    flight.FlightInternalError,
+)
+_CHANNEL = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class Shard:
+    """The connection to one service."""
+
+    def __init__(self, address, number, shards, timeout, security):
+        self.address = address
+        self.number = number
+        self._shards = shards
+        self._timeout = timeout
+        self._incarnation = None
+        self._headers = security.headers
+        try:
+            self._flight = security.connect(address, _CHANNEL)
+        except pa.ArrowException as error:
+            raise UserError(f"embedding service {address!r}: expected host:port: {error}") from None
+
+    def hello(self, read_only):
+        """Tells the service its place and learns its incarnation."""
+        self._incarnation = self.action("hello", self._place(read_only))["incarnation"]
+
+    def _place(self, read_only):
+        return {"shard": self.number, "shards": self._shards, "read_only": read_only}
+
+    def action(self, name, body):
+        """-> the answer to one action."""
+
+        def call(options):
+            results = list(self._flight.do_action(flight.Action(name, self._encoded(body)), options))
+            if not results:
+                raise flight.FlightUnavailableError("the answer was cut off")
+            return wire.json.loads(results[0].body.to_pybytes())
+
+        return self._retried(name, call, _SNAPSHOT_SECONDS if name in ("save", "restore") else None)
+
+    def pull(self, request, keys, width):
+        """-> float32[U, width]"""
+        return self._exchange(
+            request,
+            len(keys),
+            lambda writer: wire.write_keys(writer, keys),
+            lambda reader: wire.read_rows(reader, len(keys), width),
+        )
+
+    def pull_newer(self, request, keys, versions, width):
+        """-> `Newer`"""
+        return self._exchange(
+            request,
+            len(keys),
+            lambda writer: wire.write_versions(writer, keys, versions),
+            lambda reader: wire.read_newer(reader, width, request["packed"], versions, is_sync=False),
+        )
+
+    def push(self, request, keys, deltas):
+        """Returns once the deltas are added."""
+        self._exchange(
+            request,
+            len(keys),
+            lambda writer: wire.write_keys_and_rows(writer, keys, deltas),
+            lambda reader: wire.read_receipt(reader, len(keys)),
+        )
+
+    def sync(self, request, keys, versions, deltas, width):
+        """-> `Newer`"""
+        return self._exchange(
+            request,
+            len(keys),
+            lambda writer: wire.write_versions(writer, keys, versions, deltas),
+            lambda reader: wire.read_newer(reader, width, request["packed"], versions, is_sync=True),
+        )
+
+    def _exchange(self, request, count, write, read):
+        """-> read(reader), after write(writer)."""
+
+        def call(options):
+            descriptor = flight.FlightDescriptor.for_command(self._encoded({**request, "count": count}))
+            writer, reader = self._flight.do_exchange(descriptor, options)
+            with writer:
+                try:
+                    write(writer)
+                    writer.done_writing()
+                except pa.ArrowException:
+                    pass  # The service refused before it had read all: why, is in its answer.
+                return read(reader)
+
+        return self._retried(request["op"], call)
+
+    def close(self):
+        self._flight.close()
+
+    def _encoded(self, request):
+        return wire.to_json(request if self._incarnation is None else {**request, "incarnation": self._incarnation})
+
+    def _retried(self, what, call, call_seconds=None):
+        """Calls `call(options)` until the service answers, for as long as `timeout`."""
+        waited_from, backoff, failure = time.monotonic(), _FIRST_BACKOFF, None
+        while True:
+            left = waited_from + self._timeout - time.monotonic()
+            if left <= 0:
+                raise ServiceLost(
+                    f"embedding service {self.address} did not answer `{what}` within {self._timeout:g} s: {failure}. "
+                    "Is it running, and is the address right?"
+                )
+            # Less than all of the time for one attempt, so that a connection that died in silence is tried again.
+            seconds = call_seconds or min(left, max(self._timeout / 3, 1.0))
+            try:
+                return call(flight.FlightCallOptions(timeout=seconds, headers=self._headers))
+            except _RETRIED as error:
+                if call_seconds and failure is None:
+                    waited_from = time.monotonic()  # A snapshot may rightly have run for longer than `timeout`.
+                failure = _first_line(error)
+                time.sleep(min(backoff, left))
+                backoff = min(2 * backoff, _LONGEST_BACKOFF)
+            except flight.FlightUnauthenticatedError as error:
+                raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
+            except flight.FlightServerError as error:
+                if not _first_line(error).startswith("restarted"):
+                    raise
+                raise ServiceLost(
+                    f"embedding service {self.address} was restarted: the rows since the last checkpoint are gone. "
+                    "Start the same command again to resume from it"
+                ) from None
+            except (pa.ArrowInvalid, KeyError) as error:
+                raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
+
+
+def _first_line(error):
+    """An error's message without gRPC's context."""
+    return str(error).split(". Detail:")[0].split(". gRPC client debug context")[0].splitlines()[0]

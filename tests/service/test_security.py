@@ -1,0 +1,106 @@
+"""TLS, one-sided and mutual, between real processes; certificates are made anew for each run."""
+
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.client import ServiceClient
+from ctr_trainer.embedding.security import ClientSecurity, ServerSecurity
+from ctr_trainer.embedding.service import Service
+from ctr_trainer.errors import UserError
+from tests.service.conftest import CONFIG
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with the openssl command"),
+]
+
+
+@pytest.fixture(scope="module")
+def pem(tmp_path_factory):
+    """The directory of ca.pem, other-ca.pem, and of server and client certificates that the first has signed."""
+    path = tmp_path_factory.mktemp("pem")
+
+    def openssl(*arguments):
+        subprocess.run(["openssl", *arguments], cwd=path, check=True, capture_output=True, timeout=60)
+
+    for name in ("ca", "other-ca"):
+        subject = ["-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "2"]
+        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject)
+    (path / "san").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost")
+    for name in ("server", "client"):
+        request = ["-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"]
+        openssl("req", "-newkey", "rsa:2048", "-nodes", *request)
+        signing = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "san"]
+        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signing)
+    return path
+
+
+def _server(pem, **more):
+    return ServerSecurity.read(cert_file=pem / "server.pem", key_file=pem / "server.key", **more)
+
+
+def _round_trip(service, security, timeout=20.0):
+    client = ServiceClient([f"127.0.0.1:{service.port}"], timeout, security)
+    try:
+        client.create_table(CONFIG)
+        client.push("t", np.array([4]), np.ones((1, 3), np.float32), "w", 1)
+        return client.pull("t", np.array([4]), missing="zeros") - client.pull("t", np.array([5]), missing="zeros")
+    finally:
+        client.close()
+
+
+def test_a_client_that_knows_the_authority_talks_over_tls(pem, tmp_path):
+    with Service("127.0.0.1", 0, tmp_path, _server(pem)) as service:
+        assert _round_trip(service, ClientSecurity.read(ca_file=pem / "ca.pem")).shape == (1, 3)
+        for stranger in (ClientSecurity(), ClientSecurity.read(ca_file=pem / "other-ca.pem")):
+            with pytest.raises(UserError, match="did not answer `hello`"):
+                _round_trip(service, stranger, timeout=1.0)
+
+
+def test_mutual_tls_asks_for_the_clients_certificate(pem, tmp_path):
+    with Service("127.0.0.1", 0, tmp_path, _server(pem, client_ca_file=pem / "ca.pem")) as service:
+        with pytest.raises(UserError, match="did not answer `hello`"):
+            _round_trip(service, ClientSecurity.read(ca_file=pem / "ca.pem"), timeout=1.0)
+        known = ClientSecurity.read("", pem / "ca.pem", pem / "client.pem", pem / "client.key")
+        assert _round_trip(service, known).shape == (1, 3)
+
+
+def test_files_that_do_not_go_together_are_refused(pem):
+    with pytest.raises(UserError, match="--tls_cert and --tls_key go together"):
+        ServerSecurity.read(cert_file=pem / "server.pem")
+    with pytest.raises(UserError, match="--tls_client_ca is part of TLS"):
+        ServerSecurity.read(client_ca_file=pem / "ca.pem")
+    with pytest.raises(UserError, match="--service_cert and --service_key go together"):
+        ClientSecurity.read(ca_file=pem / "ca.pem", cert_file=pem / "client.pem")
+    with pytest.raises(UserError, match="give the --service_ca"):
+        ClientSecurity.read(cert_file=pem / "client.pem", key_file=pem / "client.key")
+
+
+def test_the_serve_command_takes_certificates_and_the_service_command_reads_over_them(pem, tmp_path):
+    port_file = tmp_path / "port"
+    serve = [
+        *(sys.executable, "-m", "ctr_trainer", "serve", f"--data_dir={tmp_path}", f"--port_file={port_file}"),
+        *(f"--tls_cert={pem / 'server.pem'}", f"--tls_key={pem / 'server.key'}", "--exit_with_stdin"),
+        "--metrics_port=0",
+    ]
+    process = subprocess.Popen(serve, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        lines = []
+        while not any("answers on" in line for line in lines):
+            lines.append(process.stderr.readline())
+            assert lines[-1], lines
+        assert any("Prometheus metrics on http://127.0.0.1:" in line for line in lines)
+        address = lines[-1].split("answers on ")[1].strip()
+        look = [sys.executable, "-m", "ctr_trainer", "service", "tables", f"--service={address}"]
+        done = subprocess.run(
+            [*look, f"--service_ca={pem / 'ca.pem'}", "--json"], capture_output=True, text=True, timeout=60
+        )
+        assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+    finally:
+        process.stdin.close()
+        process.wait(30)
+        process.stderr.close()

@@ -1,0 +1,59 @@
+import json
+
+import numpy as np
+import pytest
+
+from ctr_trainer import cli
+from tests.service.conftest import CONFIG, ones
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def shards(start, connect):
+    """The addresses of two shards with 100 rows of table `t`."""
+    addresses = [service.address for service in start(2)]
+    client = connect(addresses)
+    client.create_table(CONFIG)
+    client.push("t", np.arange(1, 101), ones(100), "w", 1)
+    return ",".join(addresses)
+
+
+def _json(capsys, *arguments):
+    assert cli.main(["service", *arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_stats_are_of_all_shards_and_of_each(shards, capsys):
+    stats = _json(capsys, "stats", f"--service={shards}")
+    assert stats["tables"]["t"]["rows"] == 100
+    assert sorted(stats["services"]) == sorted(shards.split(","))
+    assert all(shard["latencies"]["PsPushGrad"]["count"] == 1 for shard in stats["services"].values())
+    assert cli.main(["service", "stats", f"--service={shards}"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("PsPushGrad") == 2
+    assert " 100 " in text
+
+
+def test_tables_show_their_layout(shards, capsys):
+    (table,) = _json(capsys, "tables", f"--service={shards}")
+    assert (table["name"], table["dims"], table["width"], table["rows"]) == ("t", [2, 1], CONFIG.width, 100)
+    assert cli.main(["service", "tables", f"--service={shards}"]) == 0
+    assert "2,1" in capsys.readouterr().out
+
+
+def test_save_writes_all_rows_and_only_below_the_data_dir(shards, data_dir, capsys):
+    saved = _json(capsys, "save", f"--service={shards}", f"--path={data_dir / 'by-hand'}")
+    assert sum(entry["rows"] for entry in saved["files"]) == 100
+    assert all((data_dir / "by-hand" / entry["file"]).exists() for entry in saved["files"])
+    assert cli.main(["service", "save", f"--service={shards}", f"--path={data_dir.parent / 'elsewhere'}"]) == 1
+    assert "outside the service's data_dir" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_named(capsys):
+    assert cli.main(["service"]) == 2
+    assert "service needs one of stats, tables, save" in capsys.readouterr().err
+    assert cli.main(["service", "stats"]) == 1
+    assert "--service is missing" in capsys.readouterr().err
+    assert cli.main(["service", "stats", "--service=127.0.0.1:1", "--service_timeout=0.3"]) == 1
+    assert "127.0.0.1:1 did not answer" in capsys.readouterr().err
