@@ -30,21 +30,12 @@ class Watchdog:
     @contextlib.contextmanager
     def waiting(self, what):
         """Watches the body of the `with`."""
-        token = self.begin(what)
+        token = object()
+        self._waits[token] = (time.monotonic(), what)
         try:
             yield
         finally:
-            self.end(token)
-
-    def begin(self, what):
-        """Starts to watch a wait. -> what `end` takes."""
-        token = object()
-        self._waits[token] = (time.monotonic(), what)
-        return token
-
-    def end(self, token):
-        """The wait is over."""
-        del self._waits[token]
+            del self._waits[token]
 
     def _watch(self):
         while True:

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from ctr_trainer import distributed
 from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import ServiceLost, UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
@@ -19,12 +18,11 @@ from ctr_trainer.estimator.embeddings import open_store
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
 from ctr_trainer.estimator.run_config import RunConfig
+from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.export.saved_model import export_saved_model
-from ctr_trainer.hooks.service_loss_hook import raise_together
 from ctr_trainer.hooks.throughput_hook import ThroughputHook
-from ctr_trainer.hooks.watchdog_hook import WatchdogHook
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -103,7 +101,7 @@ class Estimator:
             if inputs.hook and distributed.is_chief():
                 save_features(self.model_dir, inputs.features)
             saver = tf1.train.Saver(max_to_keep=None)
-            save = self._saver(saver, inputs, store, checkpoint)
+            save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config)
             own = training_hooks(inputs, spec, store, self.config, self.model_dir, save, last)
             with self._session(checkpoint, [throughput, *inputs.hooks, *own, *hooks], saver) as session:
                 if throughput.step != start:
@@ -111,7 +109,8 @@ class Estimator:
                         f"{checkpoint.path} was restored to step {throughput.step}, not {start}: it is damaged"
                     )
                 while not session.should_stop():
-                    session.run(spec.train_op)
+                    with distributed.watchdog().waiting(f"step {throughput.step + 1} and its gradient exchange"):
+                        session.run(spec.train_op)
             examples = inputs.hook.examples if inputs.hook else 0
             waited = inputs.hook.read.total_seconds if inputs.hook else 0.0
         examples = int(distributed.all_sum(np.int64(examples), "train_examples"))
@@ -258,55 +257,13 @@ class Estimator:
                 "fresh model on another's rows: restart the service empty, or name the --model_dir that they belong to"
             )
 
-    def _saver(self, saver, inputs, store, restored):
-        """-> f(session, step) -> path: saves a checkpoint; a collective."""
-        start, examples_before = (restored.step, restored.examples) if restored else (0, 0)
-        before = restored  # The checkpoint that the rows of the next one add to.
-
-        def write(session, path, step, examples):
-            checkpoints.begin(path)
-            adds = before is not None and before.chain_length < self.config.full_checkpoint_every
-            files = store.save(path, step, before.snapshot if adds else None)
-            if isinstance(store, Guard) and store.lost:
-                return None
-            tables = checkpoints.extend(path, files, before)
-            try:
-                saver.save(session, os.path.join(path, checkpoints.DENSE), write_meta_graph=False)
-                written = checkpoints.commit(path, step, tables, inputs.position_after(step - start), examples)
-            except (OSError, tf.errors.OpError) as error:
-                raise UserError(
-                    f"the checkpoint {path} cannot be written: {error}; make room there (the checkpoints before it are "
-                    "whole), then start the same command again to go on from the last one"
-                ) from None
-            checkpoints.remove_old(self.model_dir, self.config.keep_checkpoint_max)
-            return written
-
-        def save(session, step):
-            nonlocal before
-            if inputs.embeddings:
-                inputs.embeddings.flush()
-            examples = inputs.hook.examples if inputs.hook else 0
-            # Also the barrier after which every rank's rows are at the service.
-            examples = int(distributed.all_sum(np.int64(examples), "checkpoint_examples"))
-            path = checkpoints.checkpoint_path(self.model_dir, step)
-            if isinstance(store, Guard):
-                raise_together(store)
-            if distributed.is_chief():
-                before = write(session, path, step, examples_before + examples)
-            distributed.barrier("checkpoint_written")
-            if isinstance(store, Guard):
-                raise_together(store)
-            return path
-
-        return save
-
     def _session(self, checkpoint, hooks, saver=None):
         """-> the session: rank 0 restores the dense variables, then all ranks get its."""
         restore = checkpoint is not None and distributed.is_chief()
         return tf1.train.MonitoredTrainingSession(
             checkpoint_dir=checkpoint.path if restore else None,
             scaffold=tf1.train.Scaffold(saver=saver or tf1.train.Saver(max_to_keep=None)),
-            hooks=[distributed.broadcast_hook(), *hooks, WatchdogHook()],
+            hooks=[distributed.broadcast_hook(), *hooks],
             config=distributed.session_config(self.config.threads),
             save_checkpoint_secs=None,
             save_checkpoint_steps=None,

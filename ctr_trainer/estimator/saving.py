@@ -1,0 +1,73 @@
+"""Saves both halves of a model while it trains."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.embedding.guard import Guard
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.hooks.service_loss_hook import raise_together
+
+
+class Saving:
+    """Writes checkpoints of the rows and the dense variables of one step.
+
+    Args:
+      saver: `tf.compat.v1.train.Saver` of the dense variables.
+      inputs: `DatasetInput` or `BatchInput`, connected.
+      store: where the rows are.
+      restored: the `Checkpoint` that training goes on from, or None.
+      model_dir: where checkpoints are kept.
+      config: `RunConfig`.
+    """
+
+    def __init__(self, saver, inputs, store, restored, model_dir, config):
+        self._saver, self._inputs, self._store = saver, inputs, store
+        self._model_dir, self._config = model_dir, config
+        self._start, self._examples_before = (restored.step, restored.examples) if restored else (0, 0)
+        self._last = restored  # The checkpoint that the rows of the next one add to.
+
+    def __call__(self, session, step):
+        """-> the path of the checkpoint of `step`, which is written when this returns. A collective.
+
+        Raises:
+          UserError: it cannot be written; the checkpoints before it are whole.
+          ServiceLost: the embedding service is gone, and all ranks have agreed on it.
+        """
+        if self._inputs.embeddings:
+            self._inputs.embeddings.flush()
+        examples = self._inputs.hook.examples if self._inputs.hook else 0
+        # Also the barrier after which every rank's rows are at the service.
+        examples = int(distributed.all_sum(np.int64(examples), "checkpoint_examples"))
+        path = checkpoints.checkpoint_path(self._model_dir, step)
+        if isinstance(self._store, Guard):
+            raise_together(self._store)
+        if distributed.is_chief():
+            self._last = self._write(session, path, step, self._examples_before + examples)
+        distributed.barrier("checkpoint_written")
+        if isinstance(self._store, Guard):
+            raise_together(self._store)
+        return path
+
+    def _write(self, session, path, step, examples):
+        """-> the `Checkpoint`; None if the service was lost meanwhile."""
+        checkpoints.begin(path)
+        adds = self._last is not None and self._last.chain_length < self._config.full_checkpoint_every
+        files = self._store.save(path, step, self._last.snapshot if adds else None)
+        if isinstance(self._store, Guard) and self._store.lost:
+            return None
+        tables = checkpoints.extend(path, files, self._last)
+        try:
+            self._saver.save(session, os.path.join(path, checkpoints.DENSE), write_meta_graph=False)
+            position = self._inputs.position_after(step - self._start)
+            written = checkpoints.commit(path, step, tables, position, examples)
+        except (OSError, tf.errors.OpError) as error:
+            raise UserError(
+                f"the checkpoint {path} cannot be written: {error}; make room there (the checkpoints before it are "
+                "whole), then start the same command again to go on from the last one"
+            ) from None
+        checkpoints.remove_old(self._model_dir, self._config.keep_checkpoint_max)
+        return written
