@@ -68,7 +68,7 @@ def _write_file(path, name, of_file, batches):
             file.flush()
             os.fsync(file.fileno())
         os.replace(partial, target)
-        _sync_directory(path)
+        fsync_path(path)
     except OSError as error:
         with contextlib.suppress(OSError):
             partial.unlink()  # It would take the room that the next attempt needs.
@@ -79,7 +79,8 @@ def _write_file(path, name, of_file, batches):
     return dict(rows=rows, bytes=sink.bytes, crc32=sink.crc32)
 
 
-def _sync_directory(path):
+def fsync_path(path):
+    """Returns when a file, or a directory's list of files, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

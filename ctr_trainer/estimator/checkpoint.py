@@ -13,7 +13,7 @@ import re
 import shutil
 import zlib
 
-from ctr_trainer.embedding import snapshot
+from ctr_trainer.embedding import snapshot, snapshot_writer
 from ctr_trainer.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ def extend(path, files, before):
                 os.link(source, target)
             except OSError:
                 shutil.copyfile(source, target)  # A file system without hard links.
-                _fsync(target)
+                snapshot_writer.fsync_path(target)
         except OSError as error:
             raise UserError(f"{target}: cannot be made from {source}: {error.strerror}") from None
     return before.tables + files
@@ -219,7 +219,7 @@ def commit(path, step, tables, position, examples):
     """Makes the files under `path` a checkpoint: fsync, then the manifest by rename. -> `Checkpoint`."""
     names = sorted(name for name in os.listdir(path) if name.startswith(f"{DENSE}."))
     for name in names:
-        _fsync(os.path.join(path, name))
+        snapshot_writer.fsync_path(os.path.join(path, name))
     manifest = {
         "step": step,
         "tables": tables,
@@ -235,8 +235,8 @@ def commit(path, step, tables, position, examples):
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, os.path.join(path, _MANIFEST))
-    _fsync(path)
-    _fsync(os.path.dirname(path))
+    snapshot_writer.fsync_path(path)
+    snapshot_writer.fsync_path(os.path.dirname(path))
     return Checkpoint(path=path, **manifest)
 
 
@@ -245,11 +245,3 @@ def remove_old(model_dir, keep):
     for checkpoint in list_checkpoints(model_dir)[:-keep] if keep else []:
         os.remove(os.path.join(checkpoint.path, _MANIFEST))  # first, so that a half-removed one does not count
         shutil.rmtree(checkpoint.path)
-
-
-def _fsync(path):
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
