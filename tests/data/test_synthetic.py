@@ -63,9 +63,12 @@ def test_frequent_values_carry_signal(demo):
     train, test = read(demo / "train"), read(demo / "test")
     scores = np.zeros(len(test))
     for name in ("C6", "C9", "C14", "C17", "C20", "C22", "C23", "C25"):
-        frame = train.select([name, "label"]).to_pandas()
-        rates = frame.groupby(name)["label"].agg(lambda y: np.log((y.sum() + 1) / (len(y) - y.sum() + 3)))
-        scores += rates.reindex(test[name].to_numpy()).fillna(0).to_numpy()
+        values, places = np.unique(train[name].to_numpy(), return_inverse=True)
+        clicks = np.bincount(places, weights=train["label"].to_numpy())
+        rates = np.log((clicks + 1) / (np.bincount(places) - clicks + 3))
+        asked = test[name].to_numpy()
+        at = np.minimum(np.searchsorted(values, asked), len(values) - 1)
+        scores += np.where(values[at] == asked, rates[at], 0)
     assert roc_auc_score(test["label"].to_numpy(), scores) > 0.6
 
 
