@@ -244,7 +244,7 @@ def _read(reader, schema, count, what):
         return [np.require(column, requirements=("C", "A")) for column in parts[0]]
     if parts:
         return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-    return [_empty(kind) for kind in schema.types]
+    return [_numpy(pa.array([], kind), what) for kind in schema.types]
 
 
 def _numpy(column, what):
@@ -253,9 +253,3 @@ def _numpy(column, what):
         raise UserError(f"{what} with missing values")
     values = rows.to_numpy()
     return values if rows is column else values.reshape(len(column), column.type.list_size)
-
-
-def _empty(kind):
-    if pa.types.is_fixed_size_list(kind):
-        return np.empty((0, kind.list_size), kind.value_type.to_pandas_dtype())
-    return np.empty(0, kind.to_pandas_dtype())
