@@ -38,14 +38,19 @@ def initialize(rows, keys, seed, dims, scales, accumulator):
             rows[i] = _ZERO
             continue
         hashed = mix(mix(seed) ^ np.uint64(keys[i]))
-        position = 0
+        start = np.uint64(0)
         for segment in range(dims.size):
             step = scales[segment] * np.float32(2.0**-24)
-            for _ in range(dims[segment]):
-                draw = np.int64(mix(hashed + np.uint64(position)) >> np.uint64(40))
-                rows[i, position] = np.float32(2 * draw + 1 - (1 << 24)) * step
-                position += 1
-        for state in range(position, rows.shape[1]):
+            stop = start + np.uint64(dims[segment])
+            if step == _ZERO:
+                for position in range(start, stop):
+                    rows[i, position] = _ZERO
+            else:
+                for position in range(start, stop):
+                    draw = np.int32(mix(hashed + position) >> np.uint64(40))
+                    rows[i, position] = np.float32(2 * draw + 1 - (1 << 24)) * step
+            start = stop
+        for state in range(start, np.uint64(rows.shape[1])):
             rows[i, state] = accumulator
 
 
