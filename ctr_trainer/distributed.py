@@ -132,7 +132,7 @@ def all_sum(array, name):
     """-> the sum of every rank's `array` (equal shapes and dtypes), on every rank.
 
     Args:
-      name: what Horovod's stall report calls this exchange.
+      name: what the watchdog calls this exchange, the same on every rank.
     """
     array = np.asarray(array)
     return array if size() == 1 else _host_collective("sum", array.dtype, name)(array)

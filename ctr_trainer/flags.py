@@ -51,7 +51,22 @@ class TrainingFlags:
 
 
 @dataclasses.dataclass(frozen=True)
-class EmbeddingFlags:
+class _ClientFlags:
+    """What a client of the service shows it, and expects of it"""
+
+    token_file: str = _flag("", "file with the token of a service that asks for one", "path")
+    service_ca: str = _flag("", "PEM of the authority that signed the service's certificate; turns on TLS", "path")
+    service_cert: str = _flag("", "PEM of this client's certificate, where the service asks for one", "path")
+    service_key: str = _flag("", "PEM of its key", "path")
+
+    @property
+    def security_files(self):
+        """-> the arguments of `security.ClientSecurity.read`."""
+        return self.token_file, self.service_ca, self.service_cert, self.service_key
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingFlags(_ClientFlags):
     """Embeddings and their service"""
 
     embedding_service: str = _flag(
@@ -71,10 +86,6 @@ class EmbeddingFlags:
     service_restarts: int = _flag(
         0, "how often a lost service of `auto` is started again, from the last checkpoint", "times", minimum=0
     )
-    token_file: str = _flag("", "file with the token of a service that asks for one", "path")
-    service_ca: str = _flag("", "PEM of the authority that signed the service's certificate; turns on TLS", "path")
-    service_cert: str = _flag("", "PEM of this client's certificate, where the service asks for one", "path")
-    service_key: str = _flag("", "PEM of its key", "path")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,17 +156,13 @@ class ServeFlags:
 
 
 @dataclasses.dataclass(frozen=True)
-class ServiceFlags:
+class ServiceFlags(_ClientFlags):
     """Service"""
 
     service: str = _flag("", "the shards as host:port,host:port, in the order that the workers name them", "address")
     path: str = _flag("", "directory that `save` writes, inside the shards' --data_dir", "path")
     json: bool = _flag(False, "print one JSON object in place of a table")
     service_timeout: float = _flag(10.0, "how long a shard that does not answer is asked", "seconds", minimum=0.0)
-    token_file: str = _flag("", "file with the token of a service that asks for one", "path")
-    service_ca: str = _flag("", "PEM of the authority that signed the service's certificate; turns on TLS", "path")
-    service_cert: str = _flag("", "PEM of this client's certificate, where the service asks for one", "path")
-    service_key: str = _flag("", "PEM of its key", "path")
 
 
 EXPERIMENT = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags, ExportFlags, PredictFlags)

@@ -19,7 +19,7 @@ def run(model, data, training, embedding, run_flags):
     require(data, "eval_data")
     distributed.init(run_flags.stall_timeout)
     estimator = make_estimator(model, data, training, embedding, run_flags)
-    hooks = progress("evaluating", data.eval_data, data)
-    results = estimator.evaluate(lambda: reader(data.eval_data, model, data, training, once=True), hooks=hooks)
+    batches = reader(data.eval_data, model, data, training, once=True)
+    results = estimator.evaluate(lambda: batches, hooks=progress("evaluating", batches))
     if distributed.is_chief():
         print(json.dumps(results), flush=True)

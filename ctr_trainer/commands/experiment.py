@@ -1,11 +1,8 @@
 """From an experiment's flags to its Estimator and its data."""
 
-import math
-
 import tensorflow as tf
 
 from ctr_trainer import distributed
-from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
@@ -53,23 +50,15 @@ def make_estimator(model, data, training, embedding, run):
             sync_compression=embedding.sync_compression,
             timeout=embedding.service_timeout,
             service_restarts=embedding.service_restarts,
-            security_files=(
-                embedding.token_file,
-                embedding.service_ca,
-                embedding.service_cert,
-                embedding.service_key,
-            ),
+            security_files=embedding.security_files,
         ),
     )
     return Estimator(find_model(model.model), model.model_dir, params, config)
 
 
-def progress(what, path, data):
-    """-> the hooks of a pass over a data set: a progress bar on rank 0."""
-    if not distributed.is_chief():
-        return []
-    share = math.ceil(open_dataset(path).rows / distributed.size())
-    return [ProgressHook(what, math.ceil(share / data.batch_size))]
+def progress(what, batches):
+    """-> the hooks of a pass over a `BatchReader`'s data set: a progress bar on rank 0."""
+    return [ProgressHook(what, batches.steps_per_epoch)] if distributed.is_chief() else []
 
 
 def reader(path, model, data, training, position=None, once=False):

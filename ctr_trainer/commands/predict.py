@@ -27,16 +27,13 @@ def run(model, data, training, embedding, run_flags, predict):
     distributed.init(run_flags.stall_timeout)
     estimator = make_estimator(model, data, training, embedding, run_flags)
     path = _part(predict.output, distributed.rank(), distributed.size())
-    batches = estimator.predict(
-        lambda: reader(data.eval_data, model, data, training, once=True),
-        hooks=progress("predicting", data.eval_data, data),
-        yield_single_examples=False,
-    )
+    batches = reader(data.eval_data, model, data, training, once=True)
+    predictions = estimator.predict(lambda: batches, hooks=progress("predicting", batches), yield_single_examples=False)
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     rows, draft = 0, f"{path}.tmp"
     with contextlib.ExitStack() as stack:
         writer = None
-        for values in batches:
+        for values in predictions:
             table = pa.table({name: pa.array(value) for name, value in values.items()})
             writer = writer or stack.enter_context(pq.ParquetWriter(draft, table.schema))
             writer.write_table(table)

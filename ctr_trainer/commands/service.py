@@ -27,7 +27,7 @@ def run(action, flags):
     require(flags, "service")
     if action == "save":
         require(flags, "path")
-    security = ClientSecurity.read(flags.token_file, flags.service_ca, flags.service_cert, flags.service_key)
+    security = ClientSecurity.read(*flags.security_files)
     client = ServiceClient(flags.service.split(","), flags.service_timeout, security, read_only=True)
     with contextlib.closing(client):
         if action == "stats":

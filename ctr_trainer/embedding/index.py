@@ -57,17 +57,12 @@ class Index:
     def add_all(self, keys, slots):
         """`find_or_add` for keys that are mostly new: fills the int64 or int32 array `slots`."""
         done = 0
-        if self._free_count:
-            done, self._free_count = index_kernels.find_or_reuse(
-                self._buckets, self._keys.array, self._free.array, self._free_count, keys, slots, 0
-            )
-            if done == len(keys):
-                return
         while True:
             limit = len(self._buckets) * 3 // 4
             self._keys.reserve(min(limit, self._count + len(keys) - done))
-            done, self._count = index_kernels.find_or_add(
-                self._buckets, self._keys.array, self._count, limit, keys, slots, done
+            done, self._free_count, self._count = index_kernels.find_or_add(
+                *(self._buckets, self._keys.array, self._free.array, self._free_count),
+                *(self._count, limit, keys, slots, done),
             )
             if done == len(keys):
                 return

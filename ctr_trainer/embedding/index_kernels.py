@@ -92,58 +92,24 @@ def find(buckets, keys, wanted, slots):
     return unknown
 
 
-@numba.njit(nogil=True, cache=True)
-def _find_or_add(buckets, keys, count, limit, wanted, slots, start):
-    bits = _bits(buckets)
-    mask = (np.uint64(1) << bits) - np.uint64(1)
-    for i in range(start, wanted.size):
-        key = wanted[i]
-        if key == 0:
-            slots[i] = -1
-            continue
-        hashed = mix(np.uint64(key))
-        slot, bucket = _probe(buckets, keys, bits, key, hashed)
-        if slot < 0:
-            if count == limit:
-                return i, count
-            slot = count
-            keys[slot] = key
-            buckets[bucket] = np.uint32((hashed & ~mask & np.uint64(0xFFFFFFFF)) | np.uint64(slot + 1))
-            count += 1
-        slots[i] = slot
-    return wanted.size, count
-
-
-_FIND_OR_ADD = types.UniTuple(types.int64, 2)
+_SLOT = types.int64
+_FIND_OR_ADD = types.UniTuple(types.int64, 3)
 
 
 @numba.njit(
     [
-        _FIND_OR_ADD(_BUCKETS_OUT, _KEYS_OUT, types.int64, types.int64, KEYS, _KEYS_OUT, types.int64),
-        _FIND_OR_ADD(_BUCKETS_OUT, _KEYS_OUT, types.int64, types.int64, KEYS, _INDEX_OUT, types.int64),
+        _FIND_OR_ADD(_BUCKETS_OUT, _KEYS_OUT, KEYS, _SLOT, _SLOT, _SLOT, KEYS, _KEYS_OUT, _SLOT),
+        _FIND_OR_ADD(_BUCKETS_OUT, _KEYS_OUT, KEYS, _SLOT, _SLOT, _SLOT, KEYS, _INDEX_OUT, _SLOT),
     ],
     nogil=True,
     cache=True,
 )
-def find_or_add(buckets, keys, count, limit, wanted, slots, start):
-    """Finds wanted[start:], and gives the unknown ones the slots count, count + 1, ... up to `limit`.
+def find_or_add(buckets, keys, free, free_count, count, limit, wanted, slots, start):
+    """Finds wanted[start:], and gives each unknown key a slot: first free[free_count - 1], free[free_count - 2], ...,
+    then count, count + 1, ... up to `limit`.
 
     Returns:
-      (done, count): wanted[start:done] have their slots; done < len(wanted) where the index is full and has to grow.
-    """
-    return _find_or_add(buckets, keys, count, limit, wanted, slots, start)
-
-
-@numba.njit(
-    types.UniTuple(types.int64, 2)(_BUCKETS_OUT, _KEYS_OUT, KEYS, types.int64, KEYS, _KEYS_OUT, types.int64),
-    nogil=True,
-    cache=True,
-)
-def find_or_reuse(buckets, keys, free, free_count, wanted, slots, start):
-    """As `find_or_add`, but unknown keys get the slots free[free_count - 1], free[free_count - 2], ...
-
-    Returns:
-      (done, free_count): done < len(wanted) where no free slot is left for wanted[done].
+      (done, free_count, count): wanted[start:done] have their slots; done < len(wanted) where the index has to grow.
     """
     bits = _bits(buckets)
     mask = (np.uint64(1) << bits) - np.uint64(1)
@@ -155,14 +121,18 @@ def find_or_reuse(buckets, keys, free, free_count, wanted, slots, start):
         hashed = mix(np.uint64(key))
         slot, bucket = _probe(buckets, keys, bits, key, hashed)
         if slot < 0:
-            if free_count == 0:
-                return i, free_count
-            free_count -= 1
-            slot = free[free_count]
+            if free_count > 0:
+                free_count -= 1
+                slot = free[free_count]
+            elif count == limit:
+                return i, free_count, count
+            else:
+                slot = count
+                count += 1
             keys[slot] = key
             buckets[bucket] = np.uint32((hashed & ~mask & np.uint64(0xFFFFFFFF)) | np.uint64(slot + 1))
         slots[i] = slot
-    return wanted.size, free_count
+    return wanted.size, free_count, count
 
 
 @numba.njit(types.void(_BUCKETS_OUT, _KEYS_OUT, KEYS, _KEYS_OUT), nogil=True, cache=True)

@@ -220,7 +220,6 @@ class Estimator:
             tf1.train.get_or_create_global_step()
             position = checkpoint.position if checkpoint and mode == ModeKeys.TRAIN else None
             inputs = make_input(call_input_fn(input_fn, mode, self.params, config, position), self.model_dir)
-            stack.callback(inputs.close)
             spec = self.model_fn(
                 inputs.features, inputs.labels if mode != ModeKeys.PREDICT else None, mode, self.params
             )
@@ -228,11 +227,11 @@ class Estimator:
             if inputs.uses_embeddings:
                 store = stack.enter_context(open_store(config.embedding, self.model_dir, mode != ModeKeys.TRAIN))
             if inputs.fed:
+                stack.callback(inputs.close)  # Its threads use the store, so they end before that closes.
                 if mode == ModeKeys.TRAIN:
                     inputs.connect(store, config, spec)
                 else:
                     inputs.connect(store, config, trained=self._trained_tables(checkpoint))
-                stack.callback(inputs.close)  # Again, since its threads use the store, which closes before the first.
             if distributed.is_chief():
                 self._restore_rows(store, checkpoint)
             distributed.barrier("embedding_rows_restored")

@@ -42,8 +42,12 @@ class Features(Mapping, abc.ABC):
         names += [EMBEDDING] if len(self.spec.tables) == 1 else []
         return iter(names + (["dense"] if self.spec.dense else []))
 
+    def __contains__(self, name):
+        """Whether the spec offers it; Mapping's own would make the tensor to find out."""
+        return name in iter(self)
+
     def __len__(self):
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
 
     def _make(self, name):
         tables = {table.name: table for table in self.spec.tables}

@@ -15,6 +15,6 @@ def linear(features, name="linear"):
       logits, float32[B, 1].
     """
     sparse = tf.reduce_sum(features["linear"], 1)
-    if "dense" in list(features):
+    if "dense" in features:
         return sparse + dense(features["dense"], 1, name)
     return sparse + tf.compat.v1.get_variable(f"{name}/bias", [1], initializer=tf.compat.v1.zeros_initializer())

@@ -17,7 +17,7 @@ def model_fn(features, labels, mode, params):
     embeddings = features["embedding"]
     _, count, dim = embeddings.shape
     inputs = [tf.reshape(embeddings, [-1, count * dim])]
-    if "dense" in list(features):
+    if "dense" in features:
         inputs.append(features["dense"])
     deep = mlp(inputs, params.hidden_units, params.dropout, training=mode == ModeKeys.TRAIN)
     logits = linear(features) + fm(embeddings) + dense(deep, 1, "logits")
