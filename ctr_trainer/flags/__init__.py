@@ -1,0 +1,31 @@
+"""Every flag, in groups. A group is a frozen dataclass; its values are made once, at start, and handed on."""
+
+from ctr_trainer.flags.convert import ConvertFlags
+from ctr_trainer.flags.data import DataFlags
+from ctr_trainer.flags.define import define, read, require
+from ctr_trainer.flags.embedding import EmbeddingFlags
+from ctr_trainer.flags.model import ModelFlags
+from ctr_trainer.flags.output import ExportFlags, PredictFlags
+from ctr_trainer.flags.run import RunFlags
+from ctr_trainer.flags.serve import ServeFlags
+from ctr_trainer.flags.service import ServiceFlags
+from ctr_trainer.flags.training import TrainingFlags
+
+EXPERIMENT = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags, ExportFlags, PredictFlags)
+
+__all__ = [
+    "EXPERIMENT",
+    "ConvertFlags",
+    "DataFlags",
+    "EmbeddingFlags",
+    "ExportFlags",
+    "ModelFlags",
+    "PredictFlags",
+    "RunFlags",
+    "ServeFlags",
+    "ServiceFlags",
+    "TrainingFlags",
+    "define",
+    "read",
+    "require",
+]

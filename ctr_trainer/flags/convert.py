@@ -1,0 +1,22 @@
+"""Flags of `convert`."""
+
+import dataclasses
+
+from ctr_trainer.flags.define import flag
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertFlags:
+    """Convert"""
+
+    format: str = flag("", "of the input", choices=("criteo", "movielens", "csv", "synthetic"))
+    input: str = flag("", "file, files (comma separated), glob, or directory for movielens", "path")
+    output: str = flag("", "directory to write", "path")
+    feature_spec: str = flag("", "the feature spec; criteo, movielens and synthetic have one of their own", "path")
+    split: str = flag("", "none, or e.g. random:0.8,0.1,0.1 or time:0.8,0.1,0.1:timestamp", "shares")
+    split_seed: int = flag(2026, "of a random split", minimum=0)
+    rows: int = flag(2_000_000, "training rows of the synthetic data; a tenth is added to test on", "rows", minimum=1)
+    synthetic_seed: int = flag(1, "of the synthetic data", minimum=0)
+    rows_per_file: int = flag(1_000_000, "of an output file", "rows", minimum=1)
+    rows_per_group: int = flag(50_000, "of a Parquet row group", "rows", minimum=1)
+    max_bad_rows: int = flag(0, "rows that may be unreadable; each is named and counted", "rows", minimum=0)

@@ -1,0 +1,73 @@
+"""From the fields of a frozen dataclass to absl flags, and back."""
+
+import dataclasses
+
+from absl import flags as absl_flags
+
+from ctr_trainer.errors import UserError
+
+
+def flag(default, text, unit="", choices=None, minimum=None):
+    """-> the dataclass field of a flag; its type annotation is the flag's type.
+
+    Args:
+      default: its value where the flag is not given.
+      text: of the help.
+      unit: of the value, for the help.
+      choices: the values accepted; None for any.
+      minimum: the smallest value accepted; None for any.
+    """
+    metadata = {"help": text, "unit": unit, "choices": choices, "minimum": minimum}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def define(groups):
+    """-> absl FlagValues with the flags of the groups."""
+    values = absl_flags.FlagValues()
+    for group in groups:
+        for field in dataclasses.fields(group):
+            _define(field, group.__doc__, values)
+    return values
+
+
+def read(group, values):
+    """-> the group's dataclass, from parsed flags."""
+    taken = {}
+    for field in dataclasses.fields(group):
+        value = values[field.name].value
+        if field.type == tuple[int, ...]:
+            value = _integers(field.name, value)
+        taken[field.name] = value
+    return group(**taken)
+
+
+def require(group, *names):
+    """Raises UserError where one of the named flags of a group's instance has no value."""
+    for name in names:
+        if not getattr(group, name):
+            raise UserError(f"--{name} is missing: {group.__dataclass_fields__[name].metadata['help']}")
+
+
+def _integers(name, texts):
+    try:
+        return tuple(int(text) for text in texts)
+    except ValueError:
+        raise UserError(f"--{name}={','.join(texts)}: expected integers, comma separated") from None
+
+
+def _define(field, group, values):
+    name, default, metadata = field.name, field.default, field.metadata
+    unit = f" [{metadata['unit']}]" if metadata["unit"] else ""
+    common = dict(help=metadata["help"] + unit, flag_values=values, module_name=group)
+    if metadata["choices"]:
+        absl_flags.DEFINE_enum(name, default or None, list(metadata["choices"]), **common)
+    elif field.type is bool:
+        absl_flags.DEFINE_bool(name, default, **common)
+    elif field.type is int:
+        absl_flags.DEFINE_integer(name, default, lower_bound=metadata["minimum"], **common)
+    elif field.type is float:
+        absl_flags.DEFINE_float(name, default, lower_bound=metadata["minimum"], **common)
+    elif field.type == tuple[int, ...]:
+        absl_flags.DEFINE_list(name, [str(part) for part in default], **common)
+    else:
+        absl_flags.DEFINE_string(name, default, **common)

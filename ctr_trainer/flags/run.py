@@ -1,0 +1,25 @@
+"""Flags of a run, apart from what it computes."""
+
+import dataclasses
+import os
+
+from ctr_trainer.flags.define import flag
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFlags:
+    """Run and logs"""
+
+    threads: int = flag(
+        int(os.environ.get("CTR_TRAINER_THREADS", "0")), "CPU threads of a worker; 0 lets TensorFlow choose", minimum=0
+    )
+    stall_timeout: float = flag(1800.0, "longest wait for another rank; then the job ends", "seconds", minimum=1.0)
+    save_checkpoints_steps: int = flag(1000, "between checkpoints; 0 saves at the end only", "steps", minimum=0)
+    keep_checkpoint_max: int = flag(5, "checkpoints that stay; 0 keeps all", "checkpoints", minimum=0)
+    full_checkpoint_every: int = flag(
+        10, "so many checkpoints a full one; those between hold what changed", "checkpoints", minimum=1
+    )
+    log_steps: int = flag(100, "between the log's lines", "steps", minimum=1)
+    log_secs: float = flag(30.0, "between the log's [RunStatus] lines", "seconds", minimum=0.1)
+    auc_window_steps: int = flag(0, "log the AUC over so many steps; 0 since the start", "steps", minimum=0)
+    summary_steps: int = flag(100, "between TensorBoard summaries; 0 writes none", "steps", minimum=0)
