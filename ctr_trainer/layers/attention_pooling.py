@@ -5,8 +5,8 @@ import math
 import tensorflow as tf
 
 from ctr_trainer.layers.dice import dice, prelu
-from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.masks import masked_softmax
+from ctr_trainer.layers.mlp import dense
 
 tf1 = tf.compat.v1
 

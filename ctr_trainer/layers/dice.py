@@ -57,7 +57,7 @@ def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="d
 
 
 def _moments(inputs, mask):
-    """-> mean and variance float32[n] over all but the last axis, and 1.0, or 0.0 where the mask lets nothing through."""
+    """-> mean and variance float32[n] over all but the last axis; whether (1.0 or 0.0) there was anything."""
     axes = list(range(inputs.shape.ndims - 1))
     if mask is None:
         return *tf.nn.moments(inputs, axes), tf.constant(1.0)

@@ -14,9 +14,9 @@ def gru(inputs, mask, units, attention=None, name="gru"):
         c    = tanh(x_t W_c + r * (h U_c + d_c) + b_c)
         h_t  = (1 - s_t u) h + s_t u c,   s_t = mask_t, times a_t with attention
 
-    so padding, and what the attention gives no weight, leaves the state as it is. The reset gate acts on `h U_c + d_c`, as in
-    cuDNN and Keras, not on h: one matrix product a step. The products with the inputs are one for all steps. Unrolled:
-    the graph grows with L, which for the histories of click models (tens) is faster than a loop.
+    so padding, and what the attention gives no weight, leaves the state as it is. The reset gate acts on `h U_c + d_c`,
+    as in cuDNN and Keras, not on h: one matrix product a step. The products with the inputs are one for all steps.
+    Unrolled: the graph grows with L, which for the histories of click models (tens) is faster than a loop.
 
     Args:
       inputs: float32[B, L, n].

@@ -6,7 +6,7 @@ _FAR_BELOW = -1e9
 
 
 def masked_softmax(scores, mask):
-    """`exp(s_t) / sum_u exp(s_u)` over the last axis, over the positions of mask 1; 0 elsewhere, and where there are none.
+    """`exp(s_t) / sum_u exp(s_u)` over those of mask 1 on the last axis; 0 elsewhere, and where there are none.
 
     Args:
       scores: float32[..., L].
