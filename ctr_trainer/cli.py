@@ -33,8 +33,7 @@ def main(argv=None):
         return 2
     command = importlib.import_module(f"ctr_trainer.commands.{name}")
     if any(argument in ("-h", "--help", "-help") for argument in arguments):
-        print(_help(name, command))
-        return 0
+        return _print_help(name, command, arguments)
     try:
         groups = _parse(name, command, arguments)
     except (absl_flags.Error, UserError) as error:
@@ -78,6 +77,22 @@ def _overview():
     lines = ["usage: python -m ctr_trainer COMMAND [--flags]", ""]
     lines += [f"  {name:<10}{summary}" for name, summary in COMMANDS.items()]
     return "\n".join([*lines, "", "python -m ctr_trainer COMMAND --help shows a command's flags, with examples."])
+
+
+def _print_help(name, command, arguments):
+    """-> the exit status. With models, their names or the params of --model=NAME come last."""
+    lines = [_help(name, command)]
+    if flags.ModelFlags in command.GROUPS:
+        from ctr_trainer.models.help import describe_models, describe_params
+
+        named = [argument.partition("=")[2] for argument in arguments if argument.lstrip("-").startswith("model=")]
+        try:
+            lines += ["", *(describe_params(named[-1]) if named else describe_models())]
+        except UserError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+    print("\n".join(lines))
+    return 0
 
 
 def _help(name, command):

@@ -8,7 +8,7 @@ from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.flags import require
 from ctr_trainer.hooks.progress_hook import ProgressHook
-from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import find_model
 
 
@@ -16,7 +16,7 @@ def make_estimator(model, data, training, embedding, run):
     """-> the Estimator that the flags describe.
 
     Raises:
-      UserError: no --model_dir, or no such model.
+      UserError: no --model_dir, no such model, or params that it does not take.
     """
     require(model, "model_dir")
     tf.get_logger().setLevel("ERROR")  # its warnings are about TensorFlow 1 names, which are used on purpose
@@ -27,7 +27,11 @@ def make_estimator(model, data, training, embedding, run):
         scale_lr=training.scale_lr,
         fp16_allreduce=training.fp16_allreduce,
     )
-    params = ModelParams(train_op_fn=train_op, hidden_units=model.hidden_units, dropout=model.dropout)
+    shared = dict(
+        train_op_fn=train_op, hidden_units=model.hidden_units, dropout=model.dropout, activation=model.activation
+    )
+    found = find_model(model.model)
+    params = param_texts.parse(model.model, found.params_class, model.model_params, shared)
     config = RunConfig(
         tf_random_seed=training.seed,
         save_checkpoints_steps=run.save_checkpoints_steps,
@@ -53,7 +57,7 @@ def make_estimator(model, data, training, embedding, run):
             security_files=embedding.security_files,
         ),
     )
-    return Estimator(find_model(model.model), model.model_dir, params, config)
+    return Estimator(found.model_fn, model.model_dir, params, config)
 
 
 def progress(what, batches):

@@ -34,21 +34,23 @@ def dense(inputs, units, name):
     return tf.nn.bias_add(sum(others, first), bias)
 
 
-def mlp(inputs, hidden_units, dropout=0.0, training=False, name="mlp"):
-    """A ReLU layer for each of `hidden_units`, with dropout behind each.
+def mlp(inputs, hidden_units, dropout=0.0, training=False, activation="relu", name="mlp"):
+    """A layer for each of `hidden_units`, with dropout behind each.
 
     Args:
       inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
       hidden_units: width of each layer; at least one.
       dropout: share of activations set to zero while training.
       training: whether dropout applies.
+      activation: a function's name in `tf.nn`.
 
     Returns:
       float32[B, hidden_units[-1]].
     """
+    activate = getattr(tf.nn, activation)
     with tf1.variable_scope(name):
         for index, units in enumerate(hidden_units):
-            inputs = tf.nn.relu(dense(inputs, units, f"layer_{index}"))
+            inputs = activate(dense(inputs, units, f"layer_{index}"))
             if dropout and training:
                 inputs = tf.nn.dropout(inputs, rate=dropout)
     return inputs

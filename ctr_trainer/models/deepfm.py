@@ -1,12 +1,11 @@
 """DeepFM: a factorization machine and a deep network over the same embeddings."""
 
-import tensorflow as tf
-
-from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.layers.fm import fm
+from ctr_trainer.layers.inputs import field_embeddings, flat_inputs
 from ctr_trainer.layers.linear import linear
-from ctr_trainer.layers.mlp import dense, mlp
+from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.tower import tower
 
 
 def model_fn(features, labels, mode, params):
@@ -14,11 +13,6 @@ def model_fn(features, labels, mode, params):
 
     Source: Guo et al., DeepFM: A Factorization-Machine based Neural Network for CTR Prediction, IJCAI 2017, section 2.
     """
-    embeddings = features["embedding"]
-    _, count, dim = embeddings.shape
-    inputs = [tf.reshape(embeddings, [-1, count * dim])]
-    if "dense" in features:
-        inputs.append(features["dense"])
-    deep = mlp(inputs, params.hidden_units, params.dropout, training=mode == ModeKeys.TRAIN)
-    logits = linear(features) + fm(embeddings) + dense(deep, 1, "logits")
+    deep = tower(flat_inputs(features), mode, params)
+    logits = linear(features) + fm(field_embeddings(features, "deepfm")) + dense(deep, 1, "logits")
     return binary_head(features, labels, mode, params, logits)

@@ -1,28 +1,66 @@
-"""The hyperparameters that the models share."""
+"""The hyperparameters of models."""
 
 import dataclasses
+import typing
 from collections.abc import Callable
 
 from ctr_trainer.errors import UserError
+
+Activation = typing.Literal["relu", "leaky_relu", "elu", "selu", "gelu", "silu", "tanh", "sigmoid"]
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelParams:
     """What a `model_fn` of this package gets as `params`.
 
+    A model with hyperparameters of its own has a frozen dataclass `Params(ModelParams)` in its module. Its fields are
+    set with `--model_params=name=value`; their types may be int, float, bool, str, a `typing.Literal` of strings,
+    tuple[int, ...] and tuple[str, ...], and their texts under Attributes are the help. Checks go into a `__post_init__`
+    that calls this one first.
+
     Attributes:
       train_op_fn: f(loss, features) -> train_op; `estimator.optimize.TrainOp`. Not needed to evaluate or predict.
       hidden_units: width of each hidden layer.
       dropout: share of activations dropped while training.
+      batch_norm: whether the hidden layers' inputs to their activation are normalised over the batch.
+      activation: of the hidden layers; the function of this name in `tf.nn`.
     """
 
     train_op_fn: Callable | None = None
     hidden_units: tuple[int, ...] = (256, 128, 64)
     dropout: float = 0.0
+    batch_norm: bool = False
+    activation: Activation = "relu"
 
     def __post_init__(self):
-        if not self.hidden_units or min(self.hidden_units) < 1:
-            given = ",".join(map(str, self.hidden_units))
-            raise UserError(f"--hidden_units={given}: expected one width or more, each at least 1")
+        self.require_widths("hidden_units")
         if not 0 <= self.dropout < 1:
-            raise UserError(f"--dropout={self.dropout}: must be at least 0 and below 1")
+            raise self.wrong("dropout", "must be at least 0 and below 1")
+        for name, kind in typing.get_type_hints(type(self)).items():
+            choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else None
+            if choices and getattr(self, name) not in choices:
+                raise self.wrong(name, f"choose one of {', '.join(choices)}")
+
+    def require_at_least(self, minimum, *names):
+        """Raises UserError where a named field is less than `minimum`."""
+        for name in names:
+            if not getattr(self, name) >= minimum:
+                raise self.wrong(name, f"must be at least {minimum}")
+
+    def require_widths(self, *names):
+        """Raises UserError where a named field is no tuple of one width or more."""
+        for name in names:
+            if not getattr(self, name) or min(getattr(self, name)) < 1:
+                raise self.wrong(name, "expected one width or more, each at least 1")
+
+    def wrong(self, name, problem):
+        """-> the UserError that says so of a field's value, as the command line writes it."""
+        value = getattr(self, name)
+        if name in SHARED:
+            text = ",".join(map(str, value)) if isinstance(value, tuple) else value
+            return UserError(f"--{name}={text}: {problem}")
+        text = ":".join(map(str, value)) if isinstance(value, tuple) else value
+        return UserError(f"--model_params={name}={text}: {problem}")
+
+
+SHARED = frozenset(field.name for field in dataclasses.fields(ModelParams))

@@ -1,0 +1,106 @@
+"""A model's own hyperparameters as the command line writes them: `--model_params=cross_layers=3,cross_rank=64`."""
+
+import dataclasses
+import inspect
+import re
+import typing
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.models.params import SHARED
+
+_EXPECTED = {
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    tuple[int, ...]: "integers as in 128:64",
+    tuple[str, ...]: "names as in a:b",
+}
+_BOOLS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def parse(model, params_class, texts, shared):
+    """-> the params of a model.
+
+    Args:
+      model: its name, for the errors.
+      params_class: `ModelParams` or a subclass.
+      texts: `name=value` each; the last of a name counts, so that a command line overrides its flagfile.
+      shared: dict, the values of the fields that have flags of their own.
+
+    Raises:
+      UserError: an unknown name, a value of a wrong type, or one that the class refuses; says what is accepted.
+    """
+    try:
+        own = dict(_parse(text, params_class) for text in texts)
+        return params_class(**shared, **own)
+    except UserError as error:
+        raise UserError(f"{error}\n{model} takes " + "\n".join(accepted(params_class))) from None
+
+
+def accepted(params_class):
+    """-> lines that list a class's own params with type, default and help."""
+    fields = _own(params_class)
+    if not fields:
+        return ["no --model_params"]
+    lines = ["--model_params=name=value,name=value of"]
+    for field in fields.values():
+        kind = _kind(params_class, field)
+        expected = "|".join(typing.get_args(kind)) if _is_choice(kind) else _EXPECTED.get(kind, "a text")
+        text = f"{help_of(params_class, field.name)} [{expected}]; default {_written(field.default) or 'none'}"
+        lines.append(f"  {field.name:<26}{text}")
+    return lines
+
+
+def help_of(params_class, name):
+    """-> the text of a field under its class's Attributes, in one line; "" where there is none."""
+    text = inspect.cleandoc(params_class.__doc__ or "")
+    found = re.search(rf"^ +{name}: (.+(?:\n {{4,}}.+)*)", text.partition("Attributes:")[2], re.MULTILINE)
+    return re.sub(r"\s+", " ", found.group(1)).rstrip(".") if found else ""
+
+
+def _own(params_class):
+    return {field.name: field for field in dataclasses.fields(params_class) if field.name not in SHARED}
+
+
+def _kind(params_class, field):
+    return typing.get_type_hints(params_class)[field.name]
+
+
+def _is_choice(kind):
+    return typing.get_origin(kind) is typing.Literal
+
+
+def _written(value):
+    """-> a default as the command line would give it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ":".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _parse(text, params_class):
+    """-> (name, value) of `name=value`."""
+    name, equals, value = (part.strip() for part in text.partition("="))
+    fields = _own(params_class)
+    if not equals:
+        raise UserError(f"--model_params={text}: expected name=value")
+    if name in SHARED and name != "train_op_fn":
+        raise UserError(f"--model_params={text}: {name} is a flag of its own, --{name}")
+    if name not in fields:
+        raise UserError(f"--model_params={text}: there is no {name!r}")
+    kind = _kind(params_class, fields[name])
+    try:
+        return name, _value(kind, value)
+    except (ValueError, KeyError):
+        raise UserError(f"--model_params={text}: expected {_EXPECTED[kind]}") from None
+
+
+def _value(kind, text):
+    if kind is bool:
+        return _BOOLS[text.lower()]
+    if kind in (int, float):
+        return kind(text)
+    if kind == tuple[int, ...]:
+        return tuple(int(part) for part in text.split(":") if part)
+    if kind == tuple[str, ...]:
+        return tuple(part for part in text.split(":") if part)
+    return text

@@ -1,0 +1,27 @@
+"""The deep part of a model, as its params describe it."""
+
+from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.layers.mlp import mlp
+
+
+def tower(inputs, mode, params, hidden_units=None, name="mlp"):
+    """`layers.mlp.mlp` with a model's dropout and activation.
+
+    Args:
+      inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
+      mode: of `ModeKeys`.
+      params: `ModelParams`.
+      hidden_units: None for those of `params`.
+      name: of the variable scope.
+
+    Returns:
+      float32[B, units of the last layer].
+    """
+    return mlp(
+        inputs,
+        hidden_units or params.hidden_units,
+        params.dropout,
+        training=mode == ModeKeys.TRAIN,
+        activation=params.activation,
+        name=name,
+    )
