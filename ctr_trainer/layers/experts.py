@@ -2,23 +2,23 @@
 
 import tensorflow as tf
 
-from ctr_trainer.layers.mlp import dense, mlp
+from ctr_trainer.layers.mlp import dense
 
 tf1 = tf.compat.v1
 
 
-def experts(inputs, count, hidden_units, dropout=0.0, training=False, name="experts"):
+def experts(inputs, count, network, name="experts"):
     """`count` networks of one form over the same inputs.
 
     Args:
       inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
-      hidden_units, dropout, training: of each, as for `mlp`.
+      network: f(inputs, name=) -> float32[B, n], an expert with variables of its own.
 
     Returns:
-      list of float32[B, hidden_units[-1]].
+      list of float32[B, n].
     """
     with tf1.variable_scope(name):
-        return [mlp(inputs, hidden_units, dropout, training, f"expert_{index}") for index in range(count)]
+        return [network(inputs, name=f"expert_{index}") for index in range(count)]
 
 
 def mixture(selector, outputs, name="gate"):

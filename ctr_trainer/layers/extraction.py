@@ -1,13 +1,9 @@
 """One level of progressive layered extraction."""
 
-import tensorflow as tf
-
 from ctr_trainer.layers.experts import experts, mixture
 
-tf1 = tf.compat.v1
 
-
-def extraction(inputs, shared, task_experts, shared_experts, hidden_units, dropout=0.0, training=False, last=False):
+def extraction(inputs, shared, task_experts, shared_experts, network, last=False):
     """Each task mixes its own experts with the shared ones; the shared stream mixes all.
 
         x_k' = sum_e softmax(x_k W_k)_e [E_k(x_k), E_s(x_s)]_e
@@ -17,21 +13,20 @@ def extraction(inputs, shared, task_experts, shared_experts, hidden_units, dropo
       inputs: by task name, x_k: a float32[B, n_i] or a list of them.
       shared: x_s, likewise.
       task_experts, shared_experts: how many of each task, and how many shared; at least one each.
-      hidden_units, dropout, training: of an expert, as for `mlp`.
+      network: f(inputs, name=) -> float32[B, n], an expert with variables of its own.
       last: this is the last level, of which nobody reads the shared stream.
 
     Returns:
-      ({name: float32[B, hidden_units[-1]]}, float32[B, hidden_units[-1]] or None).
+      ({name: float32[B, n]}, float32[B, n] or None).
 
     Source: Tang et al., Progressive Layered Extraction (PLE), RecSys 2020, section 4.2.
     """
-    form = (hidden_units, dropout, training)
-    of_all = experts(shared, shared_experts, *form, name="shared_experts")
+    of_all = experts(shared, shared_experts, network, "shared_experts")
     # Scopes by number: a task's name may hold what a scope's must not.
-    of_task, outputs = {}, {}
+    of_task, outputs = [], {}
     for index, (name, x) in enumerate(inputs.items()):
-        of_task[name] = experts(x, task_experts, *form, name=f"experts_{index}")
-        outputs[name] = mixture(x, of_task[name] + of_all, f"gate_{index}")
+        of_task.append(experts(x, task_experts, network, f"experts_{index}"))
+        outputs[name] = mixture(x, of_task[index] + of_all, f"gate_{index}")
     if last:
         return outputs, None
-    return outputs, mixture(shared, [*sum(of_task.values(), []), *of_all], "shared_gate")
+    return outputs, mixture(shared, [*sum(of_task, []), *of_all], "shared_gate")

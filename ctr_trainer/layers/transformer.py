@@ -10,23 +10,6 @@ from ctr_trainer.layers.mlp import dense
 tf1 = tf.compat.v1
 
 
-def positions(mask, dim, name="positions"):
-    """A learned vector for each place, counted back from the newest value: 0 for it, 1 for the one before.
-
-    Counted from the front, where the oldest value stands, a place would mean another age in each history.
-
-    Args:
-      mask: float32[B, L], ones and then zeros.
-
-    Returns:
-      float32[B, L, dim].
-    """
-    length = mask.shape[1]
-    table = tf1.get_variable(name, [length, dim], initializer=tf1.random_normal_initializer(stddev=0.01))
-    count = tf.cast(tf.reduce_sum(mask, 1, keepdims=True), tf.int32)
-    return tf.gather(table, tf.maximum(count - 1 - tf.range(length), 0))
-
-
 def transformer_block(inputs, mask, heads, feed_forward_units, dropout=0.0, training=False, name="transformer"):
     """Self-attention and a feed-forward network, each with a residual and a layer norm behind it.
 

@@ -6,12 +6,19 @@ import inspect
 from collections.abc import Callable
 
 from ctr_trainer.errors import UserError
-from ctr_trainer.models import deepfm, lr
+from ctr_trainer.models import bst, deepfm, dien, din, esmm, lr, mmoe, ple, shared_bottom
 from ctr_trainer.models.params import ModelParams
 
 MODELS = {
     "lr": lr,
     "deepfm": deepfm,
+    "din": din,
+    "dien": dien,
+    "bst": bst,
+    "shared_bottom": shared_bottom,
+    "mmoe": mmoe,
+    "ple": ple,
+    "esmm": esmm,
 }
 
 

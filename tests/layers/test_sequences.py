@@ -9,7 +9,7 @@ from ctr_trainer.layers.dice import dice, prelu
 from ctr_trainer.layers.gru import gru
 from ctr_trainer.layers.masks import masked_mean, masked_softmax
 from ctr_trainer.layers.next_behaviour import next_behaviour_loss
-from ctr_trainer.layers.transformer import layer_norm, positions, self_attention, transformer_block
+from ctr_trainer.layers.transformer import layer_norm, self_attention, transformer_block
 from tests.layers.graph import check_gradients, run
 
 tf1 = tf.compat.v1
@@ -214,13 +214,6 @@ def _again(x, mask):
 def test_transformer_block_has_right_gradients():
     mask = np.float32([[1, 1, 1, 0, 0]] * 3)
     check_gradients(lambda x: transformer_block(x, tf.constant(mask), 2, 5), 3 * HISTORY, tolerance=1e-2)
-
-
-def test_positions_count_back_from_the_newest():
-    output, values = run(lambda m: positions(m, 2), MASK)
-    table = values["positions"]
-    np.testing.assert_array_equal(output[0], table[[4, 3, 2, 1, 0]])
-    np.testing.assert_array_equal(output[1, :2], table[[1, 0]])
 
 
 LAYERS = {
