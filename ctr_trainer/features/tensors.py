@@ -38,7 +38,8 @@ class Features(Mapping, abc.ABC):
         return self._tensors[name]
 
     def __iter__(self):
-        names = [LINEAR, "weight"] + [f"{EMBEDDING}/{table.name}" for table in self.spec.tables]
+        names = [*([LINEAR] if self.spec.tables else []), "weight"]
+        names += [f"{EMBEDDING}/{table.name}" for table in self.spec.tables]
         names += [EMBEDDING] if len(self.spec.tables) == 1 else []
         return iter(names + (["dense"] if self.spec.dense else []))
 

@@ -1,12 +1,11 @@
 """A history summed up with regard to a target."""
 
-import math
-
 import tensorflow as tf
 
 from ctr_trainer.layers.dice import dice, prelu
 from ctr_trainer.layers.masks import masked_softmax
 from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.weights import glorot
 
 tf1 = tf.compat.v1
 
@@ -55,9 +54,8 @@ def _pairs(target, history, units):
     of the target for each behaviour, is never made.
     """
     length, dim = history.shape[1:]
-    limit = math.sqrt(6.0 / (4 * dim + units))
     with tf1.variable_scope("layer_0"):
-        kernel = tf1.get_variable("kernel", [4, dim, units], initializer=tf1.random_uniform_initializer(-limit, limit))
+        kernel = glorot("kernel", [4, dim, units], 4 * dim, units)
         bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
     of_target, of_history, of_difference, of_product = tf.unstack(kernel)
     product = tf.reshape(history * target[:, None], [-1, dim])

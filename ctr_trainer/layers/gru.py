@@ -1,8 +1,8 @@
 """A recurrent network over a short history, and the one whose updates an attention weighs."""
 
-import math
-
 import tensorflow as tf
+
+from ctr_trainer.layers.weights import glorot
 
 tf1 = tf.compat.v1
 
@@ -32,9 +32,10 @@ def gru(inputs, mask, units, attention=None, name="gru"):
     """
     length, width = inputs.shape[1:]
     with tf1.variable_scope(name):
-        kernel = tf1.get_variable("kernel", [width, 3 * units], initializer=_glorot(width, units))
+        # Side by side, three kernels, each with a fan-in and fan-out of its own.
+        kernel = glorot("kernel", [width, 3 * units], width, units)
         bias = tf1.get_variable("bias", [3 * units], initializer=tf1.zeros_initializer())
-        recurrent = tf1.get_variable("recurrent_kernel", [units, 3 * units], initializer=_glorot(units, units))
+        recurrent = glorot("recurrent_kernel", [units, 3 * units], units, units)
         recurrent_bias = tf1.get_variable("recurrent_bias", [3 * units], initializer=tf1.zeros_initializer())
     by_time = tf.reshape(tf.transpose(inputs, [1, 0, 2]), [-1, width])
     projected = tf.reshape(tf.nn.bias_add(tf.matmul(by_time, kernel), bias), [length, -1, 3 * units])
@@ -49,9 +50,3 @@ def gru(inputs, mask, units, attention=None, name="gru"):
         state += scale * update * (candidate - state)
         states.append(state)
     return tf.stack(states, 1)
-
-
-def _glorot(width, units):
-    """Each of the three kernels side by side has its own fan-in and fan-out."""
-    limit = math.sqrt(6.0 / (width + units))
-    return tf1.random_uniform_initializer(-limit, limit)

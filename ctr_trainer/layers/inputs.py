@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from ctr_trainer.errors import UserError
+from ctr_trainer.layers.weights import glorot
 
 EMBEDDING = "embedding"
 
@@ -53,3 +54,33 @@ def field_embeddings(features, model, fields=1):
     if embeddings.shape[1] < fields:
         raise UserError(f"--model={model} needs {fields} sparse features or more, and there is {embeddings.shape[1]}")
     return embeddings
+
+
+def all_field_embeddings(features, model):
+    """As `field_embeddings`, and behind them x_m v_m for each dense feature: its value times a learned vector.
+
+    Source: Song et al., AutoInt, CIKM 2019, equation 4.
+    """
+    embeddings = field_embeddings(features, model)
+    if "dense" not in features:
+        return embeddings
+    dense, dim = features["dense"], embeddings.shape[2]
+    vectors = glorot("dense_fields", [dense.shape[1], dim], dense.shape[1], dim)
+    return tf.concat([embeddings, dense[:, :, None] * vectors], 1)
+
+
+def named_embeddings(features, names, model):
+    """-> list of float32[B, dim], the embedding of each named sparse feature.
+
+    Raises:
+      UserError: the feature spec has no such feature, or it is a dense one.
+    """
+    columns = {
+        feature.name: (table.name, index)
+        for table in features.spec.tables
+        for index, feature in enumerate(table.single + table.bags)
+    }
+    for name in names:
+        if name not in columns:
+            raise UserError(f"--model={model}: there is no sparse feature {name!r}; choose of {', '.join(columns)}")
+    return [features[f"{EMBEDDING}/{table}"][:, index] for table, index in (columns[name] for name in names)]

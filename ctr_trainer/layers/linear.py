@@ -9,11 +9,13 @@ def linear(features, name="linear"):
     """`sum_f w_f + v . x + b`: a weight a sparse feature, a weight a dense feature and a bias.
 
     Args:
-      features: of which `linear` float32[B, F, 1] and, where there are dense features, `dense` float32[B, n] are read.
+      features: of which `linear` float32[B, F, 1] and `dense` float32[B, n] are read, as far as there are.
 
     Returns:
       logits, float32[B, 1].
     """
+    if "linear" not in features:
+        return dense(features["dense"], 1, name)
     sparse = tf.reduce_sum(features["linear"], 1)
     if "dense" in features:
         return sparse + dense(features["dense"], 1, name)

@@ -1,8 +1,8 @@
 """Stacks of fully connected layers."""
 
-import math
-
 import tensorflow as tf
+
+from ctr_trainer.layers.weights import glorot
 
 tf1 = tf.compat.v1
 
@@ -21,14 +21,10 @@ def dense(inputs, units, name):
       float32[B, units].
     """
     inputs = inputs if isinstance(inputs, list | tuple) else [inputs]
-    limit = math.sqrt(6.0 / (sum(x.shape[-1] for x in inputs) + units))
-    initializer = tf1.random_uniform_initializer(-limit, limit)
+    width = sum(x.shape[-1] for x in inputs)
     with tf1.variable_scope(name):
         names = ["kernel"] if len(inputs) == 1 else [f"kernel_{index}" for index in range(len(inputs))]
-        kernels = [
-            tf1.get_variable(kernel, [x.shape[-1], units], initializer=initializer)
-            for kernel, x in zip(names, inputs, strict=True)
-        ]
+        kernels = [glorot(kernel, [x.shape[-1], units], width, units) for kernel, x in zip(names, inputs, strict=True)]
         bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
     first, *others = (tf.matmul(x, kernel) for x, kernel in zip(inputs, kernels, strict=True))
     return tf.nn.bias_add(sum(others, first), bias)

@@ -4,6 +4,7 @@ import math
 
 import tensorflow as tf
 
+from ctr_trainer.layers.layer_norm import layer_norm
 from ctr_trainer.layers.masks import masked_softmax
 from ctr_trainer.layers.mlp import dense
 
@@ -33,10 +34,10 @@ def transformer_block(inputs, mask, heads, feed_forward_units, dropout=0.0, trai
     rate = dropout if training else 0.0
     with tf1.variable_scope(name):
         attended = self_attention(inputs, mask, heads)
-        middle = layer_norm(inputs + _dropped(attended, rate), "attention_norm")
+        middle = layer_norm(inputs + _dropped(attended, rate), name="attention_norm")
         hidden = dense(tf.reshape(middle, [-1, width]), feed_forward_units, "hidden")
         output = tf.reshape(dense(tf.nn.leaky_relu(hidden), width, "output"), [-1, length, width])
-        return layer_norm(middle + _dropped(output, rate), "output_norm")
+        return layer_norm(middle + _dropped(output, rate), name="output_norm")
 
 
 def self_attention(inputs, mask, heads, name="attention"):
@@ -61,18 +62,6 @@ def self_attention(inputs, mask, heads, name="attention"):
         weights = masked_softmax(scores, mask[:, None, None])
         joined = tf.reshape(tf.transpose(tf.matmul(weights, values), [0, 2, 1, 3]), [-1, width])
         return tf.reshape(dense(joined, width, "output"), [-1, length, width])
-
-
-def layer_norm(inputs, name="layer_norm", epsilon=1e-6):
-    """`gamma * (x - mean(x)) / sqrt(var(x) + epsilon) + beta`, over the last axis.
-
-    Source: Ba et al., Layer Normalization, arXiv:1607.06450, section 3.
-    """
-    with tf1.variable_scope(name):
-        gamma = tf1.get_variable("gamma", [inputs.shape[-1]], initializer=tf1.ones_initializer())
-        beta = tf1.get_variable("beta", [inputs.shape[-1]], initializer=tf1.zeros_initializer())
-    mean, variance = tf.nn.moments(inputs, [-1], keepdims=True)
-    return (inputs - mean) * (tf.math.rsqrt(variance + epsilon) * gamma) + beta
 
 
 def _dropped(inputs, rate):

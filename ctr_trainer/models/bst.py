@@ -70,7 +70,7 @@ def _transformed(history, mode, params):
     lengths = tf.cast(tf.reduce_sum(history.mask, 1), tf.int32)
     x = tf.concat([target, tf.reverse_sequence(history.values, lengths, 1)], 1)  # the padding stays at the end
     mask = tf.concat([tf.ones_like(target[:, :, 0]), history.mask], 1)
-    x += tf1.get_variable("positions", [length + 1, dim], initializer=tf1.random_normal_initializer(stddev=0.01))
+    x += tf1.get_variable("positions", [length + 1, dim], initializer=tf1.zeros_initializer())
     for block in range(params.blocks):
         units = params.feed_forward_units or 4 * dim
         x = transformer_block(x, mask, params.heads, units, params.dropout, mode == ModeKeys.TRAIN, f"block_{block}")

@@ -6,12 +6,42 @@ import inspect
 from collections.abc import Callable
 
 from ctr_trainer.errors import UserError
-from ctr_trainer.models import bst, deepfm, dien, din, esmm, lr, mmoe, ple, shared_bottom
+from ctr_trainer.models import (
+    autoint,
+    bst,
+    dcn_v2,
+    deepfm,
+    dien,
+    din,
+    dlrm,
+    esmm,
+    ffm,
+    fibinet,
+    final_mlp,
+    fm,
+    lr,
+    masknet,
+    mmoe,
+    ple,
+    shared_bottom,
+    wide_deep,
+    xdeepfm,
+)
 from ctr_trainer.models.params import ModelParams
 
 MODELS = {
     "lr": lr,
+    "fm": fm,
+    "ffm": ffm,
+    "wide_deep": wide_deep,
     "deepfm": deepfm,
+    "dcn_v2": dcn_v2,
+    "xdeepfm": xdeepfm,
+    "autoint": autoint,
+    "fibinet": fibinet,
+    "masknet": masknet,
+    "final_mlp": final_mlp,
+    "dlrm": dlrm,
     "din": din,
     "dien": dien,
     "bst": bst,

@@ -1,0 +1,49 @@
+"""The cross network of DCN-v2: explicit interactions of bounded degree between all elements of the input."""
+
+import tensorflow as tf
+
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.weights import glorot
+
+tf1 = tf.compat.v1
+
+
+def cross(inputs, layers, rank=0, experts=1, name="cross"):
+    """After l layers, polynomials of degree l + 1 of the input's elements.
+
+        full:     x_{l+1} = x_0 * (W_l x_l + b_l) + x_l
+        low rank: x_{l+1} = x_0 * (U_l V_l' x_l + b_l) + x_l
+        experts:  x_{l+1} = x_0 * (sum_i G_i(x_l) U_li tanh(C_li tanh(V_li' x_l)) + b_l) + x_l,  G = softmax(W x_l + b)
+
+    Args:
+      inputs: x_0, float32[B, n].
+      layers: how many.
+      rank: columns of U and V, far fewer than n; 0 for the full matrix W.
+      experts: low-rank transformations that a gate mixes, 1 for none; more need a rank.
+      name: of the variable scope.
+
+    Returns:
+      float32[B, n].
+
+    Source: Wang et al., DCN V2: Improved Deep & Cross Network, WWW 2021, equations 1 to 4.
+    """
+    width, x = inputs.shape[1], inputs
+    with tf1.variable_scope(name):
+        for index in range(layers):
+            with tf1.variable_scope(f"layer_{index}"):
+                projected = x
+                if rank:
+                    projected = tf.matmul(x, glorot("v", [width, experts * rank], width, rank))
+                if experts > 1:
+                    projected = _mixed(projected, x, rank, experts)
+                x = inputs * dense(projected, width, "w" if not rank else "u") + x
+    return x
+
+
+def _mixed(projected, x, rank, experts):
+    """-> float32[B, experts * rank], each expert's part times its gate; `U_l` then adds the experts up."""
+    c = glorot("c", [experts, rank, rank], rank, rank)
+    by_expert = tf.transpose(tf.reshape(tf.tanh(projected), [-1, experts, rank]), [1, 0, 2])
+    by_example = tf.transpose(tf.tanh(tf.matmul(by_expert, c)), [1, 0, 2])
+    gate = tf.nn.softmax(dense(x, experts, "gate"))
+    return tf.reshape(by_example * gate[..., None], [-1, experts * rank])

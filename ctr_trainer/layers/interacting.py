@@ -1,0 +1,38 @@
+"""The interacting layer of AutoInt: self-attention between the fields of an example."""
+
+import tensorflow as tf
+
+from ctr_trainer.layers.weights import glorot
+
+tf1 = tf.compat.v1
+
+
+def interacting(fields, heads, head_dim, name):
+    """Each field's vector becomes a mix of all fields' vectors, by their similarity, with a residual.
+
+        a_hmk = softmax_k <Q_h e_m, K_h e_k>,    e'_m = relu(concat_h(sum_k a_hmk V_h e_k) + W_res e_m)
+
+    Args:
+      fields: e, float32[B, F, n].
+      heads: attentions side by side.
+      head_dim: width of each one's queries, keys and values.
+      name: of the variable scope.
+
+    Returns:
+      float32[B, F, heads * head_dim].
+
+    Source: Song et al., AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural Networks, CIKM 2019,
+    equations 5 to 8.
+    """
+    _, count, width = fields.shape
+    units = heads * head_dim
+    flat = tf.reshape(fields, [-1, width])
+
+    def projected(kernel):
+        return tf.reshape(tf.matmul(flat, glorot(kernel, [width, units], width, units)), [-1, count, heads, head_dim])
+
+    with tf1.variable_scope(name):
+        queries, keys, values = (tf.transpose(projected(which), [0, 2, 1, 3]) for which in ("query", "key", "value"))
+        weights = tf.nn.softmax(tf.matmul(queries, keys, transpose_b=True))
+        mixed = tf.transpose(tf.matmul(weights, values), [0, 2, 1, 3])
+        return tf.nn.relu(tf.reshape(mixed + projected("residual"), [-1, count, units]))

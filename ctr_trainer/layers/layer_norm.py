@@ -1,0 +1,40 @@
+"""Layer normalisation."""
+
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+
+
+def layer_norm(inputs, shared=True, epsilon=1e-6, name="layer_norm"):
+    """`gamma * (x - mean(x)) / sqrt(var(x) + epsilon) + beta` over the last axis.
+
+    Args:
+      inputs: float32[B, n] or float32[B, F, n].
+      shared: whether the F rows of an example share gamma and beta, float32[n]; else each has its own.
+      epsilon: keeps a row of equal values finite.
+      name: of the variable scope.
+
+    Source: Ba et al., Layer Normalization, arXiv 1607.06450, section 3.
+    """
+    shape = [inputs.shape[-1]] if shared else inputs.shape[1:]
+    with tf1.variable_scope(name):
+        gamma = tf1.get_variable("gamma", shape, initializer=tf1.ones_initializer())
+        beta = tf1.get_variable("beta", shape, initializer=tf1.zeros_initializer())
+    return _normalized(inputs, epsilon) * gamma + beta
+
+
+def _normalized(inputs, epsilon):
+    @tf.custom_gradient
+    def normalized(x):
+        """Its gradient is `(g - mean(g) - y mean(g y)) / sqrt(var(x) + epsilon)`, with y the output."""
+        centered = x - tf.reduce_mean(x, -1, keepdims=True)
+        scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centered), -1, keepdims=True) + epsilon)
+        output = centered * scale
+
+        def gradient(upstream):
+            along = tf.reduce_mean(upstream * output, -1, keepdims=True)
+            return scale * (upstream - tf.reduce_mean(upstream, -1, keepdims=True) - output * along)
+
+        return output, gradient
+
+    return normalized(inputs)

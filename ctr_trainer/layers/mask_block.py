@@ -1,0 +1,31 @@
+"""The block of MaskNet: a layer whose inputs are multiplied by a mask made from the whole example."""
+
+import tensorflow as tf
+
+from ctr_trainer.layers.layer_norm import layer_norm
+from ctr_trainer.layers.mlp import dense
+
+tf1 = tf.compat.v1
+
+
+def mask_block(inputs, context, units, reduction, name):
+    """`relu(layer_norm(W (mask * x)))` with the instance-guided mask `W_2 relu(W_1 c + b_1) + b_2`.
+
+    Args:
+      inputs: x, float32[B, n]: normalised embeddings, or the output of the block before.
+      context: c, float32[B, m]: the embeddings.
+      units: width of the output.
+      reduction: the mask's hidden layer has `reduction * n` units.
+      name: of the variable scope.
+
+    Returns:
+      float32[B, units].
+
+    Source: Wang et al., MaskNet: Introducing Feature-Wise Multiplication to CTR Ranking Models by Instance-Guided Mask,
+    DLP-KDD 2021, section 3, "Instance-guided mask" and "MaskBlock".
+    """
+    width = inputs.shape[1]
+    with tf1.variable_scope(name):
+        hidden = tf.nn.relu(dense(context, max(1, int(reduction * width)), "aggregation"))
+        mask = dense(hidden, width, "projection")
+        return tf.nn.relu(layer_norm(dense(inputs * mask, units, "output")))

@@ -1,0 +1,65 @@
+"""Something of every pair of fields, (0, 1), (0, 2), ..., (F-2, F-1), with gradients in few passes.
+
+Written with slices, each of them would cost automatic differentiation a tensor of zeros as large as its input.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+
+@tf.custom_gradient
+def pair_products(left, right):
+    """The element-wise products left_i * right_j of all pairs i < j.
+
+    Args:
+      left, right: float32[B, F, dim].
+
+    Returns:
+      float32[B, F (F - 1) / 2, dim].
+    """
+    count = left.shape[1]
+    products = tf.concat([left[:, i : i + 1] * right[:, i + 1 :] for i in range(count - 1)], 1)
+
+    def gradient(upstream):
+        of_left, of_right = [], None
+        for i, part in enumerate(tf.split(upstream, list(range(count - 1, 0, -1)), 1)):
+            of_left.append(tf.reduce_sum(part * right[:, i + 1 :], 1))
+            of_right = _added(of_right, part * left[:, i : i + 1])
+        of_left.append(tf.zeros_like(of_left[0]))
+        return tf.stack(of_left, 1), tf.concat([*of_right[0], of_right[1]], 1)
+
+    return products, gradient
+
+
+def _added(total, part):
+    """Adds the gradients of fields i+1, i+2, ...; those of a field that no later part reaches are set aside."""
+    if total is None:
+        zeros = tf.zeros_like(part[:, :1])
+        return [zeros], part
+    done, rest = total
+    return [*done, rest[:, :1]], rest[:, 1:] + part
+
+
+@tf.custom_gradient
+def pair_dots(embeddings):
+    """The dot products <e_i, e_j> of all pairs i < j.
+
+    Args:
+      embeddings: float32[B, F, dim].
+
+    Returns:
+      float32[B, F (F - 1) / 2].
+    """
+    count = embeddings.shape[1]
+    rows, columns = np.triu_indices(count, 1)
+    all_dots = tf.reshape(tf.matmul(embeddings, embeddings, transpose_b=True), [-1, count * count])
+    # Where in [pairs..., zero] each element of the symmetric matrix is found.
+    places = np.full([count, count], len(rows))
+    places[rows, columns] = places[columns, rows] = np.arange(len(rows))
+
+    def gradient(upstream):
+        padded = tf.pad(upstream, [[0, 0], [0, 1]])
+        matrix = tf.reshape(tf.gather(padded, places.ravel(), axis=1), [-1, count, count])
+        return tf.matmul(matrix, embeddings)
+
+    return tf.gather(all_dots, rows * count + columns, axis=1), gradient

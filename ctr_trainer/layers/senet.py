@@ -1,0 +1,31 @@
+"""Squeeze and excitation: fields weighted by their importance for the example."""
+
+import tensorflow as tf
+
+from ctr_trainer.layers.weights import glorot
+
+tf1 = tf.compat.v1
+
+
+def senet(embeddings, reduction=3, name="senet"):
+    """Weighs each field's vector by a function of all fields' means.
+
+        z_f = mean_d e_fd,    a = relu(W_2 relu(W_1 z)),    v_f = a_f e_f
+
+    Args:
+      embeddings: e, float32[B, F, dim].
+      reduction: the hidden layer has F / reduction units, at least one.
+      name: of the variable scope.
+
+    Returns:
+      v, float32[B, F, dim].
+
+    Source: Huang et al., FiBiNET: Combining Feature Importance and Bilinear Feature Interaction for Click-Through Rate
+    Prediction, RecSys 2019, section 3, "SENET layer".
+    """
+    count = embeddings.shape[1]
+    reduced = max(1, count // reduction)
+    with tf1.variable_scope(name):
+        hidden = tf.nn.relu(tf.matmul(tf.reduce_mean(embeddings, 2), glorot("w1", [count, reduced], count, reduced)))
+        weights = tf.nn.relu(tf.matmul(hidden, glorot("w2", [reduced, count], reduced, count)))
+    return embeddings * weights[:, :, None]

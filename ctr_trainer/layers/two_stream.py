@@ -1,0 +1,47 @@
+"""The parts of FinalMLP: gates in front of its two streams, and their fusion behind them."""
+
+import tensorflow as tf
+
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.weights import glorot
+
+tf1 = tf.compat.v1
+
+
+def gated(inputs, context, units, name):
+    """`2 sigmoid(W_2 relu(W_1 c + b_1) + b_2) * x`: features weighted by what the stream looks at.
+
+    Args:
+      inputs: x, float32[B, n].
+      context: c, float32[B, m]; float32[1, m] gates all examples alike.
+      units: width of the hidden layer.
+      name: of the variable scope.
+
+    Source: Mao et al., FinalMLP: An Enhanced Two-Stream MLP Model for CTR Prediction, AAAI 2023,
+    "Stream-specific feature selection".
+    """
+    with tf1.variable_scope(name):
+        hidden = tf.nn.relu(dense(context, units, "hidden"))
+        return 2.0 * tf.sigmoid(dense(hidden, inputs.shape[1], "gate")) * inputs
+
+
+def fusion(first, second, heads=1, name="fusion"):
+    """`b + w_1 o_1 + w_2 o_2 + sum_h o_1h' W_h o_2h`: the h-th of `heads` equal parts of both streams interact.
+
+    Args:
+      first, second: o_1, float32[B, n], and o_2, float32[B, m]; `heads` divides n and m.
+      heads: 1 lets all elements of both interact.
+      name: of the variable scope.
+
+    Returns:
+      logits, float32[B, 1].
+
+    Source: as of `gated`, "Stream-level fusion".
+    """
+    n, m = first.shape[1] // heads, second.shape[1] // heads
+    with tf1.variable_scope(name):
+        kernel = glorot("kernel", [heads, n, m], n, m)
+        parts = tf.transpose(tf.reshape(first, [-1, heads, n]), [1, 0, 2])
+        turned = tf.transpose(tf.matmul(parts, kernel), [1, 0, 2])
+        together = turned * tf.reshape(second, [-1, heads, m])
+        return dense([first, second], 1, "linear") + tf.reduce_sum(together, [1, 2])[:, None]

@@ -1,0 +1,46 @@
+"""AutoInt: layers of self-attention between the fields, beside a deep network."""
+
+import dataclasses
+
+from ctr_trainer.layers.inputs import all_field_embeddings, flat, flat_inputs
+from ctr_trainer.layers.interacting import interacting
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.tower import tower
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(ModelParams):
+    """Of AutoInt.
+
+    Attributes:
+      attention_layers: how many; each adds one to the degree of the interactions.
+      heads: attentions side by side in a layer.
+      head_dim: width of each one's queries, keys and values.
+      deep: whether there is a deep network beside the attention, as in the paper's AutoInt+.
+    """
+
+    attention_layers: int = 3
+    heads: int = 2
+    head_dim: int = 16
+    deep: bool = True
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_at_least(1, "attention_layers", "heads", "head_dim")
+
+
+def model_fn(features, labels, mode, params):
+    """`p = sigmoid(w [attention(e), mlp([e_1, ..., e_F, x])] + b)`; e has a vector for each dense feature too.
+
+    Source: Song et al., AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural Networks, CIKM 2019,
+    sections 4 and 5.5.
+    """
+    fields = all_field_embeddings(features, "autoint")
+    for index in range(params.attention_layers):
+        fields = interacting(fields, params.heads, params.head_dim, f"attention_{index}")
+    last = [flat(fields)]
+    if params.deep:
+        last.append(tower(flat_inputs(features), mode, params))
+    return binary_head(features, labels, mode, params, dense(last, 1, "logits"))

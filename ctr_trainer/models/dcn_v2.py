@@ -1,0 +1,51 @@
+"""DCN-v2: a cross network under or beside a deep one."""
+
+import dataclasses
+from typing import Literal
+
+import tensorflow as tf
+
+from ctr_trainer.layers.cross import cross
+from ctr_trainer.layers.inputs import flat_inputs
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.tower import tower
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(ModelParams):
+    """Of DCN-v2.
+
+    Attributes:
+      structure: whether the deep network stands upon the cross network or beside it.
+      cross_layers: how many; each adds one to the degree of the interactions.
+      cross_rank: of the cross layers' matrices; 0 for full ones.
+      experts: low-rank transformations that a gate mixes in each cross layer; 1 for none.
+    """
+
+    structure: Literal["stacked", "parallel"] = "parallel"
+    cross_layers: int = 3
+    cross_rank: int = 0
+    experts: int = 1
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_at_least(1, "cross_layers", "experts")
+        self.require_at_least(0, "cross_rank")
+        if self.experts > 1 and not self.cross_rank:
+            raise self.wrong("experts", "the experts are low-rank, so give cross_rank too, as cross_rank=32")
+
+
+def model_fn(features, labels, mode, params):
+    """`p = sigmoid(w mlp(cross(x_0)) + b)` stacked, `sigmoid(w [cross(x_0), mlp(x_0)] + b)` parallel; x_0 all features.
+
+    Source: Wang et al., DCN V2: Improved Deep & Cross Network, WWW 2021, section 3.
+    """
+    inputs = flat_inputs(features)
+    crossed = cross(tf.concat(inputs, 1), params.cross_layers, params.cross_rank, params.experts)
+    if params.structure == "stacked":
+        last = tower(crossed, mode, params)
+    else:
+        last = [crossed, tower(inputs, mode, params)]
+    return binary_head(features, labels, mode, params, dense(last, 1, "logits"))

@@ -1,0 +1,43 @@
+"""DLRM: dot products of all embeddings and of the dense features' vector, under a deep network."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from ctr_trainer.layers.inputs import field_embeddings
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.pairs import pair_dots
+from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.tower import tower
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(ModelParams):
+    """Of DLRM.
+
+    Attributes:
+      bottom_units: hidden layers between the dense features and their vector, which is as wide as an embedding.
+    """
+
+    bottom_units: tuple[int, ...] = (64,)
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_widths("bottom_units")
+
+
+def model_fn(features, labels, mode, params):
+    """`z = mlp_bottom(x)`, `p = sigmoid(mlp_top([z, <a, b> for all pairs of z, e_1, ..., e_F]))`.
+
+    Source: Naumov et al., Deep Learning Recommendation Model for Personalization and Recommendation Systems, arXiv
+    1906.00091, section 2.
+    """
+    if "dense" not in features:
+        inputs = [pair_dots(field_embeddings(features, "dlrm", fields=2))]
+    else:
+        embeddings = field_embeddings(features, "dlrm")
+        bottom = tower(features["dense"], mode, params, (*params.bottom_units, embeddings.shape[2]), "bottom")
+        inputs = [bottom, pair_dots(tf.concat([bottom[:, None, :], embeddings], 1))]
+    top = tower(inputs, mode, params, name="top")
+    return binary_head(features, labels, mode, params, dense(top, 1, "logits"))

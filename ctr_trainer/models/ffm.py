@@ -1,0 +1,28 @@
+"""Field-aware factorization machine: a feature has a vector for each field that it meets."""
+
+import tensorflow as tf
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.layers.ffm import ffm
+from ctr_trainer.layers.inputs import field_embeddings
+from ctr_trainer.layers.linear import linear
+from ctr_trainer.models.head import binary_head
+
+
+def model_fn(features, labels, mode, params):
+    """`p = sigmoid(linear + sum_{i<j} <v_{i,j}, v_{j,i}>)`; dense features have first-order terms only.
+
+    A feature's embedding holds its F vectors of width k one after another, so that with F sparse features
+    `--embedding_dim` must be F * k.
+
+    Source: Juan et al., Field-aware Factorization Machines for CTR Prediction, RecSys 2016, section 3.
+    """
+    embeddings = field_embeddings(features, "ffm")
+    _, count, dim = embeddings.shape
+    if dim % count:
+        raise UserError(
+            f"--model=ffm cuts an embedding into a vector for each of the {count} sparse features, and {dim} floats "
+            f"cannot be: give --embedding_dim={count} times the width of a vector, as {4 * count}"
+        )
+    logits = linear(features) + ffm(tf.reshape(embeddings, [-1, count, count, dim // count]))
+    return binary_head(features, labels, mode, params, logits)

@@ -1,0 +1,45 @@
+"""FiBiNET: bilinear interactions of the embeddings, and of those weighted by importance."""
+
+import dataclasses
+from typing import Literal
+
+from ctr_trainer.layers.bilinear import bilinear
+from ctr_trainer.layers.inputs import field_embeddings
+from ctr_trainer.layers.linear import linear
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.senet import senet
+from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.tower import tower
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(ModelParams):
+    """Of FiBiNET.
+
+    Attributes:
+      bilinear: one matrix for all pairs of fields, one for each left field, or one for each pair.
+      senet_reduction: how many times fewer units than fields the squeeze has.
+    """
+
+    bilinear: Literal["all", "each", "interaction"] = "each"
+    senet_reduction: int = 3
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_at_least(1, "senet_reduction")
+
+
+def model_fn(features, labels, mode, params):
+    """`p = sigmoid(linear + mlp([bilinear(e), bilinear(senet(e)), x]))`.
+
+    Source: Huang et al., FiBiNET: Combining Feature Importance and Bilinear Feature Interaction for Click-Through Rate
+    Prediction, RecSys 2019, section 3.
+    """
+    embeddings = field_embeddings(features, "fibinet", fields=2)
+    weighted = senet(embeddings, params.senet_reduction)
+    inputs = [bilinear(embeddings, params.bilinear), bilinear(weighted, params.bilinear, "bilinear_senet")]
+    if "dense" in features:
+        inputs.append(features["dense"])
+    logits = linear(features) + dense(tower(inputs, mode, params), 1, "logits")
+    return binary_head(features, labels, mode, params, logits)

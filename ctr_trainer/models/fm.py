@@ -1,0 +1,15 @@
+"""Factorization machine: a weight a feature and a dot product a pair of features."""
+
+from ctr_trainer.layers.fm import fm
+from ctr_trainer.layers.inputs import field_embeddings
+from ctr_trainer.layers.linear import linear
+from ctr_trainer.models.head import binary_head
+
+
+def model_fn(features, labels, mode, params):
+    """`p = sigmoid(linear + sum_{i<j} <v_i, v_j>)`; dense features have first-order terms only.
+
+    Source: Rendle, Factorization Machines, ICDM 2010, equation 1.
+    """
+    logits = linear(features) + fm(field_embeddings(features, "fm"))
+    return binary_head(features, labels, mode, params, logits)

@@ -1,0 +1,56 @@
+"""MaskNet: blocks whose inputs are multiplied by masks made from the whole example."""
+
+import dataclasses
+from typing import Literal
+
+from ctr_trainer.layers.inputs import all_field_embeddings, flat
+from ctr_trainer.layers.layer_norm import layer_norm
+from ctr_trainer.layers.mask_block import mask_block
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.tower import tower
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(ModelParams):
+    """Of MaskNet.
+
+    Attributes:
+      structure: a block behind another, the widths being --hidden_units; or blocks side by side under a deep network.
+      blocks: how many stand side by side.
+      block_units: width of each of them.
+      reduction: a mask's hidden layer is so many times wider than what it masks.
+    """
+
+    structure: Literal["serial", "parallel"] = "parallel"
+    blocks: int = 3
+    block_units: int = 64
+    reduction: float = 1.0
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_at_least(1, "blocks", "block_units")
+        self.require_at_least(0, "reduction")
+
+
+def model_fn(features, labels, mode, params):
+    """`p = sigmoid(w block_n(... block_1(norm(e), e) ..., e) + b)` serial, `sigmoid(w mlp([block_i(norm(e), e)]) + b)`
+    parallel; e has a vector for each dense feature too.
+
+    Source: Wang et al., MaskNet: Introducing Feature-Wise Multiplication to CTR Ranking Models by Instance-Guided Mask,
+    DLP-KDD 2021, section 3, "MaskNet".
+    """
+    embeddings = all_field_embeddings(features, "masknet")
+    context, normalized = flat(embeddings), flat(layer_norm(embeddings, shared=False))
+    if params.structure == "serial":
+        last = normalized
+        for index, units in enumerate(params.hidden_units):
+            last = mask_block(last, context, units, params.reduction, f"block_{index}")
+    else:
+        blocks = [
+            mask_block(normalized, context, params.block_units, params.reduction, f"block_{index}")
+            for index in range(params.blocks)
+        ]
+        last = tower(blocks, mode, params)
+    return binary_head(features, labels, mode, params, dense(last, 1, "logits"))

@@ -1,0 +1,16 @@
+"""Wide & Deep: a linear model beside a deep network."""
+
+from ctr_trainer.layers.inputs import flat_inputs
+from ctr_trainer.layers.linear import linear
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.tower import tower
+
+
+def model_fn(features, labels, mode, params):
+    """`p = sigmoid(linear + mlp([e_1, ..., e_F, x]))`.
+
+    Source: Cheng et al., Wide & Deep Learning for Recommender Systems, DLRS 2016, section 3.
+    """
+    deep = tower(flat_inputs(features), mode, params)
+    return binary_head(features, labels, mode, params, linear(features) + dense(deep, 1, "logits"))

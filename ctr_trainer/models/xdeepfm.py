@@ -1,0 +1,38 @@
+"""xDeepFM: a compressed interaction network beside a linear model and a deep network."""
+
+import dataclasses
+
+from ctr_trainer.layers.cin import cin
+from ctr_trainer.layers.inputs import field_embeddings, flat_inputs
+from ctr_trainer.layers.linear import linear
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.tower import tower
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(ModelParams):
+    """Of xDeepFM.
+
+    Attributes:
+      cin_units: feature maps of each layer of the compressed interaction network.
+    """
+
+    cin_units: tuple[int, ...] = (64, 64)
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_widths("cin_units")
+
+
+def model_fn(features, labels, mode, params):
+    """`p = sigmoid(linear + w_cin cin(e) + w_mlp mlp([e_1, ..., e_F, x]) + b)`.
+
+    Source: Lian et al., xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender Systems, KDD
+    2018, section 3.
+    """
+    interactions = cin(field_embeddings(features, "xdeepfm"), params.cin_units)
+    deep = tower(flat_inputs(features), mode, params)
+    logits = linear(features) + dense([interactions, deep], 1, "logits")
+    return binary_head(features, labels, mode, params, logits)

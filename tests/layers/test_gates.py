@@ -1,0 +1,89 @@
+"""Layers that weigh their inputs: SENET, MaskNet's block, FinalMLP's gates, and what stands behind them."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.special import expit
+
+from ctr_trainer.layers.layer_norm import layer_norm
+from ctr_trainer.layers.mask_block import mask_block
+from ctr_trainer.layers.senet import senet
+from ctr_trainer.layers.two_stream import fusion, gated
+from tests.layers.run import assert_equal, run, vectors
+
+
+def _dense(x, variables, name):
+    return x @ variables[f"{name}/kernel"] + variables[f"{name}/bias"]
+
+
+def _normalized(x):
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+
+
+def test_senet_weighs_each_field_by_all_fields_means():
+    e = vectors(5, 4, 3)
+    output, variables, _ = run(lambda x: senet(x, reduction=2), e, seed=5)
+    assert variables["senet/w1"].shape == (4, 2)
+    weights = np.maximum(np.maximum(e.mean(2) @ variables["senet/w1"], 0) @ variables["senet/w2"], 0)
+    assert (weights > 0).any()
+    np.testing.assert_allclose(output, e * weights[:, :, None], rtol=1e-4, atol=1e-5)
+
+
+def test_layer_norm_by_hand():
+    # (1, 3) has mean 2 and variance 1: (-1, 1), then gamma and beta
+    output, variables, _ = run(layer_norm, [[1, 3]])
+    expected = np.array([[-1, 1]]) * variables["layer_norm/gamma"] + variables["layer_norm/beta"]
+    np.testing.assert_allclose(output, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("shared", "shape"), [(True, (3,)), (False, (4, 3))])
+def test_layer_norm_of_the_fields_of_an_example(shared, shape):
+    e = vectors(5, 4, 3)
+    output, variables, _ = run(lambda x: layer_norm(x, shared), e)
+    assert variables["layer_norm/gamma"].shape == shape
+    expected = _normalized(e) * variables["layer_norm/gamma"] + variables["layer_norm/beta"]
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_layer_norms_gradient_is_that_of_automatic_differentiation():
+    def plain(x):
+        mean, variance = tf.nn.moments(x, -1, keepdims=True)
+        gamma, beta = (tf.compat.v1.get_variable(f"layer_norm/{name}", [3]) for name in ("gamma", "beta"))
+        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-6)
+
+    assert_equal(layer_norm, plain, vectors(5, 3), rtol=1e-4)
+
+
+def test_a_row_of_equal_values_is_normalised_to_zero_with_a_finite_gradient():
+    output, variables, (gradient,) = run(layer_norm, np.ones((1, 4)))
+    np.testing.assert_allclose(output[0], variables["layer_norm/beta"])
+    assert np.isfinite(gradient).all()
+
+
+def test_a_mask_block_multiplies_its_inputs_by_a_mask_of_the_context():
+    x, context = vectors(5, 4), vectors(5, 6, seed=2)
+    output, variables, _ = run(lambda a, b: mask_block(a, b, units=3, reduction=2.0, name="block"), x, context)
+    hidden = np.maximum(_dense(context, variables, "block/aggregation"), 0)
+    assert hidden.shape == (5, 8)
+    masked = x * _dense(hidden, variables, "block/projection")
+    normalized = _normalized(_dense(masked, variables, "block/output"))
+    scaled = normalized * variables["block/layer_norm/gamma"] + variables["block/layer_norm/beta"]
+    np.testing.assert_allclose(output, np.maximum(scaled, 0), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [5, 1])
+def test_a_gate_weighs_features_between_0_and_2(rows):
+    x, context = vectors(5, 4), vectors(rows, 2, seed=2)
+    output, variables, _ = run(lambda a, b: gated(a, b, units=3, name="g"), x, context)
+    hidden = np.maximum(_dense(context, variables, "g/hidden"), 0)
+    np.testing.assert_allclose(output, 2 * expit(_dense(hidden, variables, "g/gate")) * x, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_fusion_is_linear_in_both_streams_and_bilinear_in_equal_parts(heads):
+    a, b = vectors(5, 4), vectors(5, 6, seed=2)
+    output, variables, _ = run(lambda x, y: fusion(x, y, heads), a, b)
+    linear = a @ variables["fusion/linear/kernel_0"] + b @ variables["fusion/linear/kernel_1"]
+    parts = zip(np.split(a, heads, 1), np.split(b, heads, 1), variables["fusion/kernel"], strict=True)
+    bilinear = sum(((x @ w) * y).sum(1, keepdims=True) for x, y, w in parts)
+    np.testing.assert_allclose(output, linear + variables["fusion/linear/bias"] + bilinear, rtol=1e-4, atol=1e-4)
