@@ -28,7 +28,11 @@ def make_estimator(model, data, training, embedding, run):
         fp16_allreduce=training.fp16_allreduce,
     )
     shared = dict(
-        train_op_fn=train_op, hidden_units=model.hidden_units, dropout=model.dropout, activation=model.activation
+        train_op_fn=train_op,
+        hidden_units=model.hidden_units,
+        dropout=model.dropout,
+        activation=model.activation,
+        label=model.label,
     )
     found = find_model(model.model)
     params = param_texts.parse(model.model, found.params_class, model.model_params, shared)

@@ -7,11 +7,13 @@ import re
 import pyarrow as pa
 
 from ctr_trainer.data.chunk import Chunk
+from ctr_trainer.data.movielens_history import Histories, is_number
 from ctr_trainer.errors import UserError
 
 COLUMNS = (
     "user_id", "movie_id", "rating", "timestamp", "gender", "age", "occupation", "zip3", "year", "genres",
 )  # fmt: skip
+LIKED = "liked"
 _ROWS = 100_000
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 
@@ -22,9 +24,12 @@ def read(source, spec, bad_rows):
     `zip3` is the first three characters of the zip code, `year` stands in brackets at the end of the title, `genres`
     are separated by `|`. A user or movie that its file does not list has no such columns (10M lists no users at all).
 
+    Where the spec asks for the column `liked`, it holds the movies that the user rated 4 or better at an earlier
+    second, the oldest first, separated by `|`: see `movielens_history.Histories`. That reads the ratings twice.
+
     Args:
       source: the directory of ratings.dat, movies.dat and, for MovieLens-1M, users.dat; latin-1.
-      spec: not used: the files have one form.
+      spec: of which the features of column `liked` are read; the files have one form.
       bad_rows: BadRows.
     """
     directory = pathlib.Path(source[0] if isinstance(source, (list, tuple)) and len(source) == 1 else source)
@@ -38,22 +43,49 @@ def read(source, spec, bad_rows):
     for _, (movie, title, genres) in _rows(directory / "movies.dat", 3, bad_rows):
         year = _YEAR.search(title)
         movies[movie] = (year and year[1], genres)
-    ratings = _rows(directory / "ratings.dat", 4, bad_rows)
+    path = directory / "ratings.dat"
+    histories = _histories(path, spec)
+    ratings = _rows(path, 4, bad_rows)
+    if histories:
+        ratings = _timed(ratings, path, bad_rows)
     no_user, no_movie = (None,) * 4, (None,) * 2
     while rows := list(itertools.islice(ratings, _ROWS)):
         lines = [line for line, _ in rows]
         joined = [(*r, *users.get(r[0], no_user), *movies.get(r[1], no_movie)) for _, r in rows]
         columns = [pa.array(values, pa.string()) for values in zip(*joined, strict=True)]
-        yield Chunk(pa.table(columns, COLUMNS), str(directory / "ratings.dat"), lines.__getitem__)
+        table = pa.table(columns, COLUMNS)
+        if histories:
+            liked = ["|".join(histories.before(user, timestamp)) or None for _, (user, _, _, timestamp) in rows]
+            table = table.append_column(LIKED, pa.array(liked, pa.string()))
+        yield Chunk(table, str(path), lines.__getitem__)
 
 
-def _rows(path, fields, bad_rows):
-    """Yields (line number, fields) of each line that has that many."""
+def _histories(path, spec):
+    """-> the `Histories` of a ratings file as far as the spec's features of `LIKED` need them; None without any."""
+    features = [f for f in spec.sparse if f.column == LIKED]
+    if not features:
+        return None
+    newest = all(f.keeps_last and f.max_length for f in features)
+    ratings = (fields for _, fields in _rows(path, 4))
+    return Histories(ratings, max(f.max_length for f in features) if newest else None)
+
+
+def _timed(ratings, path, bad_rows):
+    """Yields the ratings with a time, which is what tells whether another came before."""
+    for line, fields in ratings:
+        if is_number(fields[3]):
+            yield line, fields
+        else:
+            bad_rows.add(str(path), line, "timestamp", fields[3], "a number, for what came before it")
+
+
+def _rows(path, fields, bad_rows=None):
+    """Yields (line number, fields) of each line that has that many; the others go to `bad_rows`, where it is given."""
     with path.open(encoding="latin-1", newline="\n") as file:
         for number, line in enumerate(file, 1):
             row = line.rstrip("\r\n").split("::")
             if len(row) == fields:
                 yield number, row
-            elif line.strip():
+            elif line.strip() and bad_rows:
                 expected = f"a row of {fields} fields (it has {len(row)})"
                 bad_rows.add(str(path), number, None, line.rstrip("\r\n"), expected)

@@ -16,6 +16,7 @@ class ModelFlags:
     model_params: tuple[str, ...] = flag(
         (), "what a model has of its own, as cross_layers=3,cross_rank=64; --model=NAME --help lists it", "name=value"
     )
+    label: str = flag("", "the label that a model of one label predicts, where the data has several", "name")
     hidden_units: tuple[int, ...] = flag((256, 128, 64), "widths of the hidden layers, comma separated", "units")
     dropout: float = flag(0.0, "share of activations dropped while training", "share", minimum=0.0)
     activation: str = flag("relu", "of the hidden layers", choices=typing.get_args(Activation))

@@ -2,27 +2,90 @@
 
 import tensorflow as tf
 
+from ctr_trainer.errors import UserError
 from ctr_trainer.estimator_spec import EstimatorSpec, ModeKeys
 
 
-def binary_head(features, labels, mode, params, logits):
+def binary_head(features, labels, mode, params, logits, extra_loss=None):
     """The spec of a click model: cross entropy averaged over the batch's examples.
 
         loss = sum_i w_i * (log(1 + exp(z_i)) - y_i z_i) / sum_i w_i, and 0 for a batch of padding only
 
+    Where the data has several labels the model is of one, `params.label`, and its predictions are named as `multi_head`
+    names them.
+
     Args:
       features: of which `weight` is read, unless predicting.
-      labels: float32[B], 0 or 1; None when predicting.
+      labels: float32[B], 0 or 1; a dict of them by name where there are several; None when predicting.
       mode: of `ModeKeys`.
       params: `ModelParams`, whose `train_op_fn` makes the train_op.
       logits: float32[B, 1].
+      extra_loss: a scalar to train along, or None. Evaluation reports the loss without it.
+
+    Raises:
+      UserError: there are several labels and `params.label` is none of them.
     """
+    names = label_names(features, labels)
+    if names and params.label not in names and (params.label or len(names) > 1):
+        raise UserError(
+            f"--label={params.label}: this model predicts one label, which must be one of the data's: "
+            f"{', '.join(names)}; several at a time are for the models shared_bottom, mmoe, ple and esmm"
+        )
+    if len(names) > 1:
+        return multi_head(features, labels, mode, params, {params.label: logits}, extra_loss)
     logits = tf.squeeze(logits, 1)
     predictions = {"logits": logits, "probabilities": tf.sigmoid(logits)}
     if mode == ModeKeys.PREDICT:
         return EstimatorSpec(mode, predictions)
+    return _spec(features, mode, params, predictions, cross_entropy(labels, logits, features["weight"]), extra_loss)
+
+
+def multi_head(features, labels, mode, params, logits, extra_loss=None, predictions=None):
+    """The spec of a model of several labels: the sum of their losses, each times its weight in the feature spec.
+
+        loss = sum_t weight_t * mean over the examples of the cross entropy of label t, as in `binary_head`
+
+    Args:
+      features: of which `weight` is read, unless predicting, and the `spec` for the labels' weights (1 without).
+      labels: dict of name -> float32[B], 0 or 1; None when predicting.
+      mode: of `ModeKeys`.
+      params: `ModelParams`, whose `train_op_fn` makes the train_op.
+      logits: by label, float32[B, 1]. Labels that are not in it are not trained.
+      extra_loss: as for `binary_head`.
+      predictions: more of them: dict of name -> float32[B].
+
+    Returns:
+      EstimatorSpec, its predictions named `logits/<label>` and `probabilities/<label>`, float32[B].
+    """
+    logits = {name: tf.squeeze(tensor, 1) for name, tensor in logits.items()}
+    predictions = dict(predictions or {})
+    for name, tensor in logits.items():
+        predictions |= {f"logits/{name}": tensor, f"probabilities/{name}": tf.sigmoid(tensor)}
+    if mode == ModeKeys.PREDICT:
+        return EstimatorSpec(mode, predictions)
+    weights = {label.name: label.weight for label in features.spec.labels} if hasattr(features, "spec") else {}
+    losses = [
+        weights.get(name, 1.0) * cross_entropy(labels[name], tensor, features["weight"])
+        for name, tensor in logits.items()
+    ]
+    return _spec(features, mode, params, predictions, tf.add_n(losses), extra_loss)
+
+
+def cross_entropy(labels, logits, weight):
+    """-> scalar: the weighted mean of each example's cross entropy; 0 where no example has a weight."""
     losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-    weight = features["weight"]
-    loss = tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
-    train_op = params.train_op_fn(loss, features) if mode == ModeKeys.TRAIN else None
-    return EstimatorSpec(mode, predictions, loss, train_op)
+    return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
+
+
+def label_names(features, labels):
+    """-> the names of the labels; [] where the one label of a `tf.data.Dataset` has none."""
+    if hasattr(features, "spec"):
+        return [label.name for label in features.spec.labels]
+    return list(labels) if isinstance(labels, dict) else []
+
+
+def _spec(features, mode, params, predictions, loss, extra_loss):
+    if mode != ModeKeys.TRAIN:
+        return EstimatorSpec(mode, predictions, loss)
+    trained = loss if extra_loss is None else loss + extra_loss
+    return EstimatorSpec(mode, predictions, loss, params.train_op_fn(trained, features))

@@ -52,10 +52,13 @@ def accepted(params_class):
 
 
 def help_of(params_class, name):
-    """-> the text of a field under its class's Attributes, in one line; "" where there is none."""
-    text = inspect.cleandoc(params_class.__doc__ or "")
-    found = re.search(rf"^ +{name}: (.+(?:\n {{4,}}.+)*)", text.partition("Attributes:")[2], re.MULTILINE)
-    return re.sub(r"\s+", " ", found.group(1)).rstrip(".") if found else ""
+    """-> the text of a field under the Attributes of its class or a base of it, in one line; "" where there is none."""
+    for each in params_class.__mro__:
+        text = inspect.cleandoc(each.__doc__ or "")
+        found = re.search(rf"^ +{name}: (.+(?:\n {{4,}}.+)*)", text.partition("Attributes:")[2], re.MULTILINE)
+        if found:
+            return re.sub(r"\s+", " ", found.group(1)).rstrip(".")
+    return ""
 
 
 def _own(params_class):

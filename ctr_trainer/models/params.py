@@ -24,6 +24,7 @@ class ModelParams:
       dropout: share of activations dropped while training.
       batch_norm: whether the hidden layers' inputs to their activation are normalised over the batch.
       activation: of the hidden layers; the function of this name in `tf.nn`.
+      label: the one that a model of one label predicts, where the data has several.
     """
 
     train_op_fn: Callable | None = None
@@ -31,6 +32,7 @@ class ModelParams:
     dropout: float = 0.0
     batch_norm: bool = False
     activation: Activation = "relu"
+    label: str = ""
 
     def __post_init__(self):
         self.require_widths("hidden_units")

@@ -8,15 +8,22 @@ from collections.abc import Callable
 from ctr_trainer.errors import UserError
 from ctr_trainer.models import (
     autoint,
+    bst,
     dcn_v2,
     deepfm,
+    dien,
+    din,
     dlrm,
+    esmm,
     ffm,
     fibinet,
     final_mlp,
     fm,
     lr,
     masknet,
+    mmoe,
+    ple,
+    shared_bottom,
     wide_deep,
     xdeepfm,
 )
@@ -35,6 +42,13 @@ MODELS = {
     "masknet": masknet,
     "final_mlp": final_mlp,
     "dlrm": dlrm,
+    "din": din,
+    "dien": dien,
+    "bst": bst,
+    "shared_bottom": shared_bottom,
+    "mmoe": mmoe,
+    "ple": ple,
+    "esmm": esmm,
 }
 
 

@@ -1,0 +1,73 @@
+"""A history summed up with regard to a target."""
+
+import tensorflow as tf
+
+from ctr_trainer.layers.dice import dice, prelu
+from ctr_trainer.layers.masks import masked_softmax
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.weights import glorot
+
+tf1 = tf.compat.v1
+
+ACTIVATIONS = ("dice", "prelu", "relu", "sigmoid")
+
+
+def attention_pooling(
+    target, history, mask, hidden_units=(36,), activation="dice", softmax=False, training=False, name="attention"
+):
+    """`sum_t a_t h_t`: each behaviour weighted by how much it says about the target.
+
+        a_t = mask_t * mlp([q, h_t, q - h_t, q * h_t])
+
+    The weights are not normalised, so that a strong interest gives a long vector, unless `softmax` says so. An empty
+    history gives zeros.
+
+    Args:
+      target: q, float32[B, dim].
+      history: float32[B, L, dim].
+      mask: float32[B, L], 1 where there is a behaviour.
+      hidden_units: widths of the activation unit's hidden layers; at least one.
+      activation: of `ACTIVATIONS`, behind each hidden layer.
+      softmax: normalise the weights over the history.
+      training: for Dice's statistics.
+
+    Returns:
+      float32[B, dim].
+
+    Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 4.3.
+    """
+    length = history.shape[1]
+    with tf1.variable_scope(name):
+        hidden = _activate(_pairs(target, history, hidden_units[0]), mask, activation, training, "activation_0")
+        for index, units in enumerate(hidden_units[1:], 1):
+            flat = dense(tf.reshape(hidden, [-1, hidden.shape[-1]]), units, f"layer_{index}")
+            hidden = _activate(tf.reshape(flat, [-1, length, units]), mask, activation, training, f"activation_{index}")
+        scores = tf.reshape(dense(tf.reshape(hidden, [-1, hidden.shape[-1]]), 1, "score"), [-1, length])
+    weights = masked_softmax(scores, mask) if softmax else scores * mask
+    return tf.reduce_sum(history * weights[..., None], 1)
+
+
+def _pairs(target, history, units):
+    """`[q, h, q - h, q * h] W + b` of each behaviour, float32[B, L, units].
+
+    Computed as `q (W_0 + W_2) + h (W_1 - W_2) + (q * h) W_3 + b`: half the products, and the wide concatenation, a copy
+    of the target for each behaviour, is never made.
+    """
+    length, dim = history.shape[1:]
+    with tf1.variable_scope("layer_0"):
+        kernel = glorot("kernel", [4, dim, units], 4 * dim, units)
+        bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
+    of_target, of_history, of_difference, of_product = tf.unstack(kernel)
+    product = tf.reshape(history * target[:, None], [-1, dim])
+    by_behaviour = tf.matmul(tf.reshape(history, [-1, dim]), of_history - of_difference)
+    by_behaviour += tf.matmul(product, of_product)
+    by_example = tf.nn.bias_add(tf.matmul(target, of_target + of_difference), bias)
+    return tf.reshape(by_behaviour, [-1, length, units]) + by_example[:, None]
+
+
+def _activate(inputs, mask, activation, training, name):
+    if activation == "dice":
+        return dice(inputs, mask, training, name=name)
+    if activation == "prelu":
+        return prelu(inputs, name)
+    return {"relu": tf.nn.relu, "sigmoid": tf.sigmoid}[activation](inputs)

@@ -1,0 +1,38 @@
+"""Networks side by side, and gates that mix what they say."""
+
+import tensorflow as tf
+
+from ctr_trainer.layers.mlp import dense
+
+tf1 = tf.compat.v1
+
+
+def experts(inputs, count, network, name="experts"):
+    """`count` networks of one form over the same inputs.
+
+    Args:
+      inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
+      network: f(inputs, name=) -> float32[B, n], an expert with variables of its own.
+
+    Returns:
+      list of float32[B, n].
+    """
+    with tf1.variable_scope(name):
+        return [network(inputs, name=f"expert_{index}") for index in range(count)]
+
+
+def mixture(selector, outputs, name="gate"):
+    """`sum_e softmax(x W + b)_e f_e`.
+
+    Args:
+      selector: x, a float32[B, n_i] or a list of them.
+      outputs: f, a list of float32[B, n].
+
+    Returns:
+      float32[B, n].
+
+    Source: Ma et al., Modeling Task Relationships in Multi-task Learning with Multi-gate Mixture-of-Experts, KDD 2018,
+    section 4.2.
+    """
+    weights = tf.split(tf.nn.softmax(dense(selector, len(outputs), name)), len(outputs), 1)
+    return tf.add_n([weight * output for weight, output in zip(weights, outputs, strict=True)])

@@ -1,0 +1,68 @@
+"""The encoder block of a transformer."""
+
+import math
+
+import tensorflow as tf
+
+from ctr_trainer.layers.layer_norm import layer_norm
+from ctr_trainer.layers.masks import masked_softmax
+from ctr_trainer.layers.mlp import dense
+
+tf1 = tf.compat.v1
+
+
+def transformer_block(inputs, mask, heads, feed_forward_units, dropout=0.0, training=False, name="transformer"):
+    """Self-attention and a feed-forward network, each with a residual and a layer norm behind it.
+
+        y = norm(x + dropout(attention(x)))
+        z = norm(y + dropout(leaky_relu(y W_1 + b_1) W_2 + b_2))
+
+    Args:
+      inputs: x, float32[B, L, n].
+      mask: float32[B, L]; positions of mask 0 are attended by none. What comes out at them means nothing.
+      heads: of the attention; divides n.
+      feed_forward_units: width of the hidden layer.
+      dropout: share of the outputs of each of both set to zero while training.
+
+    Returns:
+      float32[B, L, n].
+
+    Source: Vaswani et al., Attention Is All You Need, NIPS 2017, section 3; as in Chen et al., Behavior Sequence
+    Transformer for E-commerce Recommendation in Alibaba, DLP-KDD 2019, section 2.2.
+    """
+    length, width = inputs.shape[1:]
+    rate = dropout if training else 0.0
+    with tf1.variable_scope(name):
+        attended = self_attention(inputs, mask, heads)
+        middle = layer_norm(inputs + _dropped(attended, rate), name="attention_norm")
+        hidden = dense(tf.reshape(middle, [-1, width]), feed_forward_units, "hidden")
+        output = tf.reshape(dense(tf.nn.leaky_relu(hidden), width, "output"), [-1, length, width])
+        return layer_norm(middle + _dropped(output, rate), name="output_norm")
+
+
+def self_attention(inputs, mask, heads, name="attention"):
+    """`concat_h(softmax(Q_h K_h' / sqrt(n / heads)) V_h) W + b`, each position over those of mask 1.
+
+    Args:
+      inputs: float32[B, L, n].
+      mask: float32[B, L].
+      heads: divides n.
+
+    Returns:
+      float32[B, L, n].
+    """
+    length, width = inputs.shape[1:]
+    size = width // heads
+    with tf1.variable_scope(name):
+        # One product for queries, keys and values of all heads.
+        projected = dense(tf.reshape(inputs, [-1, width]), 3 * width, "projection")
+        by_head = tf.transpose(tf.reshape(projected, [-1, length, 3, heads, size]), [2, 0, 3, 1, 4])
+        queries, keys, values = tf.unstack(by_head)
+        scores = tf.matmul(queries, keys, transpose_b=True) / math.sqrt(size)
+        weights = masked_softmax(scores, mask[:, None, None])
+        joined = tf.reshape(tf.transpose(tf.matmul(weights, values), [0, 2, 1, 3]), [-1, width])
+        return tf.reshape(dense(joined, width, "output"), [-1, length, width])
+
+
+def _dropped(inputs, rate):
+    return tf.nn.dropout(inputs, rate=rate) if rate else inputs

@@ -1,0 +1,81 @@
+"""BST: a transformer over each history and the target behind it."""
+
+import dataclasses
+import typing
+
+import tensorflow as tf
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.layers.inputs import flat_inputs
+from ctr_trainer.layers.masks import masked_mean
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.transformer import transformer_block
+from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.histories import HistoryParams, histories
+from ctr_trainer.models.tower import tower
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(HistoryParams):
+    """Of BST.
+
+    Attributes:
+      heads: of the attention; must divide the dim of the sequences.
+      blocks: transformer blocks, one after another.
+      feed_forward_units: width of a block's hidden layer; 0 for four times the dim.
+      pooling: which outputs the tower gets: all of them, as in the paper, their mean, or the target's alone.
+    """
+
+    heads: int = 2
+    blocks: int = 1
+    feed_forward_units: int = 0
+    pooling: typing.Literal["concat", "mean", "target"] = "concat"
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_at_least(1, "heads", "blocks")
+        self.require_at_least(0, "feed_forward_units")
+
+
+def model_fn(features, labels, mode, params):
+    """`p = sigmoid(mlp([e_1, ..., e_F, x, z_1, ..., z_S]))`, with z_s the outputs of transformer blocks.
+
+        z = blocks([target, h_L, ..., h_1] + positions), the newest behaviour first
+
+    Position 0 is the target and t the behaviour t steps before it: a learned vector each, where the paper has one a
+    bucket of the time between them.
+
+    Source: Chen et al., Behavior Sequence Transformer for E-commerce Recommendation in Alibaba, DLP-KDD 2019, section
+    2.
+    """
+    outputs = []
+    for index, history in enumerate(histories(features, params, "bst")):
+        with tf1.variable_scope(f"history_{index}"):
+            outputs.append(_transformed(history, mode, params))
+    logits = dense(tower(flat_inputs(features) + outputs, mode, params), 1, "logits")
+    return binary_head(features, labels, mode, params, logits)
+
+
+def _transformed(history, mode, params):
+    """-> float32[B, n] of one history."""
+    _, length, dim = history.values.shape
+    if dim % params.heads:
+        raise UserError(
+            f"--model_params=heads={params.heads}: does not divide {dim}, the dim of sequence {history.name!r}"
+        )
+    target = history.target[:, None]
+    lengths = tf.cast(tf.reduce_sum(history.mask, 1), tf.int32)
+    x = tf.concat([target, tf.reverse_sequence(history.values, lengths, 1)], 1)  # the padding stays at the end
+    mask = tf.concat([tf.ones_like(target[:, :, 0]), history.mask], 1)
+    x += tf1.get_variable("positions", [length + 1, dim], initializer=tf1.zeros_initializer())
+    for block in range(params.blocks):
+        units = params.feed_forward_units or 4 * dim
+        x = transformer_block(x, mask, params.heads, units, params.dropout, mode == ModeKeys.TRAIN, f"block_{block}")
+    if params.pooling == "target":
+        return x[:, 0]
+    if params.pooling == "mean":
+        return masked_mean(x, mask)
+    return tf.reshape(x * mask[..., None], [-1, (length + 1) * dim])

@@ -1,0 +1,58 @@
+"""DIEN: how interests develop, with regard to the target."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from ctr_trainer.layers.gru import gru
+from ctr_trainer.layers.inputs import flat_inputs
+from ctr_trainer.layers.masks import masked_softmax
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.next_behaviour import next_behaviour_loss
+from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.histories import HistoryParams, histories
+from ctr_trainer.models.tower import tower
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(HistoryParams):
+    """Of DIEN.
+
+    Attributes:
+      auxiliary_weight: of the loss that has each interest state tell the next behaviour; 0 leaves it out.
+    """
+
+    auxiliary_weight: float = 0.5
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_at_least(0, "auxiliary_weight")
+
+
+def model_fn(features, labels, mode, params):
+    """`p = sigmoid(mlp([e_1, ..., e_F, x, v_1, ..., v_S]))`, with v_s the last state of an AUGRU over a GRU's states.
+
+        i_t = gru(h)_t,   a_t = softmax_t(i_t W target),   v = augru(i, a)_L
+        loss = cross entropy + auxiliary_weight * mean_s next_behaviour_loss(i, h)
+
+    The states have the width of the embeddings, as the auxiliary loss compares them. The behaviours that did not happen
+    come from other examples of the batch, not from a sampled history of their own.
+
+    Source: Zhou et al., Deep Interest Evolution Network for Click-Through Rate Prediction, AAAI 2019, section 3.
+    """
+    interests, auxiliary = [], []
+    for index, history in enumerate(histories(features, params, "dien")):
+        with tf1.variable_scope(f"history_{index}"):
+            units = history.values.shape[-1]
+            states = gru(history.values, history.mask, units, name="extraction")
+            towards = dense(history.target, units, "attention")
+            scores = tf.reduce_sum(states * towards[:, None], 2)
+            attention = masked_softmax(scores, history.mask)
+            interests.append(gru(states, history.mask, units, attention, name="evolution")[:, -1])
+        if labels is not None and params.auxiliary_weight:
+            auxiliary.append(next_behaviour_loss(states, history.values, history.mask, features["weight"]))
+    logits = dense(tower(flat_inputs(features) + interests, mode, params), 1, "logits")
+    extra = params.auxiliary_weight * tf.add_n(auxiliary) / len(auxiliary) if auxiliary else None
+    return binary_head(features, labels, mode, params, logits, extra)

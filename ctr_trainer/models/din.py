@@ -1,0 +1,58 @@
+"""DIN: each history summed up with regard to the target."""
+
+import dataclasses
+import typing
+
+from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.layers.attention_pooling import attention_pooling
+from ctr_trainer.layers.inputs import flat_inputs
+from ctr_trainer.layers.linear import linear
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.histories import HistoryParams, histories
+from ctr_trainer.models.tower import tower
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(HistoryParams):
+    """Of DIN.
+
+    Attributes:
+      attention_units: widths of the activation unit's hidden layers.
+      attention_activation: behind each of them.
+      attention_softmax: normalise the weights of a history; the paper does not.
+      linear: add a weight a feature value, as Wide & Deep does; the paper does not.
+    """
+
+    attention_units: tuple[int, ...] = (36,)
+    attention_activation: typing.Literal["dice", "prelu", "relu", "sigmoid"] = "dice"
+    attention_softmax: bool = False
+    linear: bool = False
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_widths("attention_units")
+
+
+def model_fn(features, labels, mode, params):
+    """`p = sigmoid(mlp([e_1, ..., e_F, x, v_1, ..., v_S]))`, with `v_s = sum_t a(target, h_st) h_st`.
+
+    Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 4.
+    """
+    interests = [
+        attention_pooling(
+            history.target,
+            history.values,
+            history.mask,
+            params.attention_units,
+            params.attention_activation,
+            params.attention_softmax,
+            training=mode == ModeKeys.TRAIN,
+            name=f"attention_{index}",
+        )
+        for index, history in enumerate(histories(features, params, "din"))
+    ]
+    logits = dense(tower(flat_inputs(features) + interests, mode, params), 1, "logits")
+    if params.linear:
+        logits += linear(features)
+    return binary_head(features, labels, mode, params, logits)

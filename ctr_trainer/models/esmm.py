@@ -1,0 +1,66 @@
+"""ESMM: conversions learned over all impressions, by way of clicks."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.layers.inputs import flat_inputs
+from ctr_trainer.layers.mlp import dense
+from ctr_trainer.models.head import multi_head
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.tasks import task_names
+from ctr_trainer.models.tower import tower
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(ModelParams):
+    """Of ESMM.
+
+    Attributes:
+      click: the label of a click; by default the feature spec's first.
+      conversion: the label of a conversion, 1 only where the click's is; by default the feature spec's second.
+    """
+
+    click: str = ""
+    conversion: str = ""
+
+
+def model_fn(features, labels, mode, params):
+    """`pCTR = sigmoid(mlp_1(x))`, `pCVR = sigmoid(mlp_2(x))`, `pCTCVR = pCTR * pCVR`; x shared by both.
+
+        loss = weight_click * cross entropy(click, pCTR) + weight_conversion * cross entropy(conversion, pCTCVR)
+
+    `probabilities/<conversion>` is pCTCVR, the probability that an impression leads to a click and a conversion; the
+    prediction `cvr` is pCVR, that a click leads to a conversion.
+
+    Source: Ma et al., Entire Space Multi-Task Model, SIGIR 2018, section 2.2.
+    """
+    click, conversion = _labels(task_names(features, labels, "esmm"), params)
+    x = flat_inputs(features)
+    ctr = dense(tower(x, mode, params, name="ctr"), 1, "ctr_logits")
+    cvr = dense(tower(x, mode, params, name="cvr"), 1, "cvr_logits")
+    logits = {click: ctr, conversion: logit_of_product(ctr, cvr)}
+    return multi_head(features, labels, mode, params, logits, predictions={"cvr": tf.sigmoid(tf.squeeze(cvr, 1))})
+
+
+def logit_of_product(a, b):
+    """`log(p / (1 - p))` of `p = sigmoid(a) * sigmoid(b)`, without forming p, which may round to 0 or 1.
+
+    1 / p = (1 + exp(-a)) (1 + exp(-b)),   so   (1 - p) / p = exp(-a) + exp(-b) + exp(-a - b)
+    """
+    return -tf.reduce_logsumexp(tf.stack([-a, -b, -a - b]), 0)
+
+
+def _labels(names, params):
+    first, second, *_ = names
+    chosen = {"click": params.click or first, "conversion": params.conversion or second}
+    for param, name in chosen.items():
+        if name not in names:
+            raise UserError(f"--model_params={param}={name}: no such label; the feature spec has {', '.join(names)}")
+    if chosen["click"] == chosen["conversion"]:
+        raise UserError(
+            f"--model_params=click={chosen['click']},conversion={chosen['conversion']}: must be two labels of "
+            f"{', '.join(names)}"
+        )
+    return chosen.values()

@@ -1,0 +1,98 @@
+"""Which histories a model reads, and the target that each is compared with."""
+
+import dataclasses
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.models.params import ModelParams
+
+
+@dataclasses.dataclass(frozen=True)
+class HistoryParams(ModelParams):
+    """What the models of histories share.
+
+    Attributes:
+      target: the single-valued feature that histories are compared with; by default, for each history, the one that
+        shares its slot.
+      sequences: the sequence features to read; by default all.
+    """
+
+    target: str = ""
+    sequences: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class History:
+    """One sequence feature as tensors.
+
+    Attributes:
+      name: of the feature.
+      target: float32[B, dim], the vector of what it is compared with.
+      values: float32[B, L, dim], the oldest first.
+      mask: float32[B, L], ones and then zeros.
+    """
+
+    name: str
+    target: object
+    values: object
+    mask: object
+
+
+def histories(features, params, model):
+    """-> the `History`s that a model's params choose.
+
+    Args:
+      features: `features.tensors.Features`.
+      params: `HistoryParams`.
+      model: its name, for the errors.
+
+    Raises:
+      UserError: there is no such sequence, or no target, or one of another dim; names the feature.
+    """
+    found = []
+    for sequence in _sequences(features.spec, params, model):
+        target = _target(features.spec, params, model, sequence)
+        values, mask = features[f"sequence/{sequence.name}"], features[f"sequence_mask/{sequence.name}"]
+        found.append(History(sequence.name, features[f"feature/{target.name}"], values, mask))
+    return found
+
+
+def _sequences(spec, params, model):
+    all_sequences = {f.name: f for f in spec.sequences}
+    if not all_sequences:
+        raise UserError(
+            f"--model={model} reads histories, and feature spec {spec.name!r} has none: give a [[sparse]] feature "
+            'combiner = "none" and a max_length'
+        )
+    for name in params.sequences:
+        if name not in all_sequences:
+            raise UserError(
+                f"--model_params=sequences={name}: feature spec {spec.name!r} has no such sequence; it has "
+                f"{', '.join(all_sequences)}"
+            )
+    return [all_sequences[name] for name in params.sequences or all_sequences]
+
+
+def _target(spec, params, model, sequence):
+    single = {f.name: f for f in spec.sparse if f.combiner is None}
+    if params.target:
+        if params.target not in single:
+            raise UserError(
+                f"--model_params=target={params.target}: feature spec {spec.name!r} has no single-valued feature of "
+                f"that name; it has {', '.join(single)}"
+            )
+        target = single[params.target]
+    else:
+        sharing = [f for f in single.values() if f.slot == sequence.slot]
+        if len(sharing) != 1:
+            names = f"{len(sharing)} do ({', '.join(f.name for f in sharing)})" if sharing else "none does"
+            raise UserError(
+                f"--model={model}: what is sequence {sequence.name!r} compared with? One single-valued feature should "
+                f"share its slot {sequence.slot!r} and {names}; name it with --model_params=target=NAME"
+            )
+        (target,) = sharing
+    if target.dim != sequence.dim:
+        raise UserError(
+            f"--model={model}: sequence {sequence.name!r} has dim {sequence.dim} and its target {target.name!r} dim "
+            f"{target.dim}; they are compared, so give both one dim"
+        )
+    return target

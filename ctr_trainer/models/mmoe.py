@@ -1,0 +1,38 @@
+"""MMoE: experts that all tasks share, and a gate of each task's own."""
+
+import dataclasses
+import functools
+
+from ctr_trainer.layers.experts import experts, mixture
+from ctr_trainer.layers.inputs import flat_inputs
+from ctr_trainer.models.head import multi_head
+from ctr_trainer.models.tasks import TaskParams, task_logits, task_names
+from ctr_trainer.models.tower import tower
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(TaskParams):
+    """Of MMoE; `hidden_units` are those of an expert.
+
+    Attributes:
+      experts: how many.
+    """
+
+    experts: int = 4
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_at_least(1, "experts")
+
+
+def model_fn(features, labels, mode, params):
+    """`p_t = sigmoid(tower_t(sum_e softmax(x W_t)_e expert_e(x)))`, with x the embeddings and the dense features.
+
+    Source: Ma et al., Modeling Task Relationships in Multi-task Learning with Multi-gate Mixture-of-Experts, KDD 2018,
+    section 4.2.
+    """
+    x = flat_inputs(features)
+    outputs = experts(x, params.experts, functools.partial(tower, mode=mode, params=params))
+    names = task_names(features, labels, "mmoe")
+    inputs = {name: mixture(x, outputs, f"gate_{index}") for index, name in enumerate(names)}
+    return multi_head(features, labels, mode, params, task_logits(inputs, mode, params))

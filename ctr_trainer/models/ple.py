@@ -1,0 +1,49 @@
+"""PLE: experts of each task's own beside shared ones, level upon level."""
+
+import dataclasses
+import functools
+
+import tensorflow as tf
+
+from ctr_trainer.layers.extraction import extraction
+from ctr_trainer.layers.inputs import flat_inputs
+from ctr_trainer.models.head import multi_head
+from ctr_trainer.models.tasks import TaskParams, task_logits, task_names
+from ctr_trainer.models.tower import tower
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True)
+class Params(TaskParams):
+    """Of PLE; `hidden_units` are those of an expert.
+
+    Attributes:
+      task_experts: of each task, a level.
+      shared_experts: of all tasks, a level.
+      levels: how many levels of experts.
+    """
+
+    task_experts: int = 2
+    shared_experts: int = 2
+    levels: int = 2
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.require_at_least(1, "task_experts", "shared_experts", "levels")
+
+
+def model_fn(features, labels, mode, params):
+    """`p_t = sigmoid(tower_t(x_t))`, with x_t what the last of the levels of `layers.extraction` gives task t.
+
+    Source: Tang et al., Progressive Layered Extraction (PLE): A Novel Multi-Task Learning Model for Personalized
+    Recommendations, RecSys 2020, section 4.
+    """
+    shared = flat_inputs(features)
+    inputs = dict.fromkeys(task_names(features, labels, "ple"), shared)
+    network = functools.partial(tower, mode=mode, params=params)
+    for level in range(params.levels):
+        with tf1.variable_scope(f"level_{level}"):
+            last = level == params.levels - 1
+            inputs, shared = extraction(inputs, shared, params.task_experts, params.shared_experts, network, last)
+    return multi_head(features, labels, mode, params, task_logits(inputs, mode, params))

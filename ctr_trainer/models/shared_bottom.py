@@ -1,0 +1,19 @@
+"""Shared bottom: one network for all tasks, and a tower for each."""
+
+from ctr_trainer.layers.inputs import flat_inputs
+from ctr_trainer.models.head import multi_head
+from ctr_trainer.models.tasks import TaskParams as Params
+from ctr_trainer.models.tasks import task_logits, task_names
+from ctr_trainer.models.tower import tower
+
+__all__ = ["Params", "model_fn"]
+
+
+def model_fn(features, labels, mode, params):
+    """`p_t = sigmoid(tower_t(mlp([e_1, ..., e_F, x])))`.
+
+    Source: Caruana, Multitask Learning, Machine Learning 28, 1997, section 1.
+    """
+    bottom = tower(flat_inputs(features), mode, params)
+    inputs = dict.fromkeys(task_names(features, labels, "shared_bottom"), bottom)
+    return multi_head(features, labels, mode, params, task_logits(inputs, mode, params))

@@ -1,0 +1,47 @@
+"""The labels that a multi-task model predicts."""
+
+import dataclasses
+import functools
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.layers.towers import towers
+from ctr_trainer.models.head import label_names
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.tower import tower
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskParams(ModelParams):
+    """What the multi-task models share.
+
+    Attributes:
+      tower_units: widths of the hidden layers of each task's tower; none for a logit straight from what is below it.
+    """
+
+    tower_units: tuple[int, ...] = (64,)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if any(units < 1 for units in self.tower_units):
+            raise self.wrong("tower_units", "each width must be at least 1")
+
+
+def task_names(features, labels, model):
+    """-> the names of the labels, in the spec's order.
+
+    Raises:
+      UserError: the data has one label only.
+    """
+    names = label_names(features, labels)
+    if len(names) < 2:
+        raise UserError(
+            f"--model={model} predicts several labels and the data has one: give the feature spec a [[label]] for each"
+        )
+    return names
+
+
+def task_logits(inputs, mode, params):
+    """-> by task name, logits float32[B, 1] of `layers.towers.towers` as a model's `TaskParams` describe them."""
+    if not params.tower_units:
+        return towers(inputs)
+    return towers(inputs, functools.partial(tower, mode=mode, params=params, hidden_units=params.tower_units))

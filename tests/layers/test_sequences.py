@@ -1,0 +1,254 @@
+"""The layers over histories, against the formulas in NumPy; padding changes nothing."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer.layers.attention_pooling import ACTIVATIONS, attention_pooling
+from ctr_trainer.layers.dice import dice, prelu
+from ctr_trainer.layers.gru import gru
+from ctr_trainer.layers.masks import masked_mean, masked_softmax
+from ctr_trainer.layers.next_behaviour import next_behaviour_loss
+from ctr_trainer.layers.transformer import self_attention, transformer_block
+from tests.layers.graph import check_gradients, run
+
+tf1 = tf.compat.v1
+RNG = np.random.default_rng(0)
+TARGET = RNG.normal(size=(3, 4)).astype(np.float32)
+HISTORY = RNG.normal(size=(3, 5, 4)).astype(np.float32)
+MASK = np.float32([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])  # full, short and empty
+
+
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def _softmax(x):
+    exp = np.exp(x - x.max(-1, keepdims=True))
+    return exp / exp.sum(-1, keepdims=True)
+
+
+def _padded(steps):
+    """-> HISTORY and MASK with so many more steps of padding, which holds rubbish."""
+    rubbish = np.full((3, steps, 4), 7, np.float32)
+    return np.concatenate([HISTORY, rubbish], 1), np.concatenate([MASK, np.zeros((3, steps), np.float32)], 1)
+
+
+def test_masked_softmax_is_a_softmax_over_what_is_there():
+    weights, _ = run(masked_softmax, np.float32([[0, np.log(3), 5], [1, 2, 3]]), np.float32([[1, 1, 0], [0, 0, 0]]))
+    np.testing.assert_allclose(weights, [[0.25, 0.75, 0], [0, 0, 0]], atol=1e-6)
+
+
+def test_masked_mean_is_the_mean_of_what_is_there():
+    mean, _ = run(masked_mean, np.float32([[[1, 2], [3, 6], [9, 9]], [[1, 1]] * 3]), np.float32([[1, 1, 0], [0, 0, 0]]))
+    np.testing.assert_allclose(mean, [[2, 4], [0, 0]])
+
+
+def test_prelu_scales_what_is_below_zero():
+    with tf.Graph().as_default(), tf1.Session() as session:
+        output = prelu(tf.constant([[-2.0, 4.0]]))
+        session.run(tf1.global_variables_initializer())
+        np.testing.assert_allclose(session.run(output), [[-0.5, 4.0]])
+
+
+class TestDice:
+    def test_is_half_open_at_the_batchs_mean(self):
+        """x = 0, 2, 4: mean 2, standard deviation sqrt(8/3); alpha 0, so f(x) = x sigmoid((x - 2) / deviation)."""
+        with tf.Graph().as_default(), tf1.Session() as session:
+            output = dice(tf.constant([[0.0], [2.0], [4.0]]), training=True)
+            session.run(tf1.global_variables_initializer())
+            expected = [[0], [1], [4 * _sigmoid(2 / np.sqrt(8 / 3))]]
+            np.testing.assert_allclose(session.run(output), expected, rtol=1e-5)
+
+    def test_the_statistics_leave_padding_out(self):
+        x = np.float32([[[0], [2]], [[4], [100]]])
+        mask = np.float32([[1, 1], [1, 0]])
+        (output, moments), _ = run(lambda x, m: _dice_and_moments(x, m, steps=1), x, mask)
+        alpha = output[1, 1, 0] / 100  # far above the mean the gate is open: f(x) = x
+        assert alpha == pytest.approx(1, abs=1e-4)
+        np.testing.assert_allclose(moments[:, 0], [2, 8 / 3], rtol=1e-5)
+
+    def test_the_moving_statistics_are_an_unbiased_mean_from_the_first_step_on(self):
+        x, mask = np.float32([[[1], [3]]]), np.ones((1, 2), np.float32)
+        (_, moments), _ = run(lambda x, m: _dice_and_moments(x, m, steps=3), x, mask)
+        np.testing.assert_allclose(moments[:, 0], [2, 1], rtol=1e-5)
+
+    def test_a_batch_of_padding_only_changes_no_statistic_and_has_finite_gradients(self):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            x = tf.constant([[[1.0], [2.0]]])
+            output = dice(x, tf.zeros([1, 2]), training=True)
+            gradients = tf.gradients(output, [x])
+            session.run(tf1.global_variables_initializer())
+            assert np.isfinite(session.run(gradients)).all()
+            assert session.run(tf1.global_variables()[2]) == 0
+
+    def test_evaluation_uses_the_moving_statistics(self):
+        with tf.Graph().as_default(), tf1.Session() as session:
+            with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
+                trained = dice(tf.constant([[0.0], [2.0], [4.0]]), training=True)
+                output = dice(tf.constant([[2.0], [4.0]]))
+            session.run(tf1.global_variables_initializer())
+            session.run(trained)
+            np.testing.assert_allclose(session.run(output), [[1], [4 * _sigmoid(2 / np.sqrt(8 / 3))]], rtol=1e-5)
+
+
+def _dice_and_moments(x, mask, steps):
+    outputs = []
+    with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
+        for _ in range(steps):
+            with tf.control_dependencies(outputs):
+                outputs = [dice(x, mask, training=True)]
+        with tf.control_dependencies(outputs):
+            moments, weight = (v.read_value() for v in tf1.global_variables()[1:3])
+    return outputs[0], moments / weight
+
+
+def _attention_by_hand(target, history, mask, values, softmax):
+    kernel, bias = values["attention/layer_0/kernel"], values["attention/layer_0/bias"]
+    pooled = np.zeros_like(target)
+    for b in range(len(target)):
+        scores = []
+        for t in range(history.shape[1]):
+            q, h = target[b], history[b, t]
+            joined = np.concatenate([q, h, q - h, q * h])
+            hidden = _sigmoid(joined @ kernel.reshape(-1, kernel.shape[-1]) + bias)
+            scores.append((hidden @ values["attention/score/kernel"] + values["attention/score/bias"])[0])
+        scores, there = np.array(scores), mask[b] > 0
+        weights = scores * mask[b]
+        if softmax:
+            weights = np.zeros(len(scores))
+            weights[there] = _softmax(scores[there]) if there.any() else 0
+        pooled[b] = weights @ history[b]
+    return pooled
+
+
+@pytest.mark.parametrize("softmax", [False, True])
+def test_attention_pooling_is_an_mlp_of_target_and_behaviour_that_weighs_the_behaviour(softmax):
+    pooled, values = run(lambda q, h, m: attention_pooling(q, h, m, (6,), "sigmoid", softmax), TARGET, HISTORY, MASK)
+    np.testing.assert_allclose(pooled, _attention_by_hand(TARGET, HISTORY, MASK, values, softmax), atol=1e-5)
+    assert not pooled[2].any()  # the empty history
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_attention_pooling_has_right_gradients(activation):
+    make = lambda q, h: attention_pooling(q, h, tf.constant(MASK), (5, 3), activation, training=True)  # noqa: E731
+    smooth = activation in ("dice", "sigmoid")
+    check_gradients(
+        make, TARGET, HISTORY, tolerance=5e-3 if smooth else 2e-2
+    )  # a step may cross the corner of the others
+
+
+def _gru_by_hand(inputs, mask, values, attention):
+    kernel, bias = values["gru/kernel"], values["gru/bias"]
+    recurrent, recurrent_bias = values["gru/recurrent_kernel"], values["gru/recurrent_bias"]
+    units = len(recurrent)
+    states = np.zeros((*inputs.shape[:2], units))
+    for b in range(len(inputs)):
+        h = np.zeros(units)
+        for t in range(inputs.shape[1]):
+            if mask[b, t]:
+                x, y = inputs[b, t] @ kernel + bias, h @ recurrent + recurrent_bias
+                u, r = _sigmoid(x[:units] + y[:units]), _sigmoid((x + y)[units : 2 * units])
+                c = np.tanh(x[2 * units :] + r * y[2 * units :])
+                h = (1 - attention[b, t] * u) * h + attention[b, t] * u * c
+            states[b, t] = h
+    return states
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_gru_follows_its_equations_and_padding_keeps_the_state(weighted):
+    attention = RNG.random((3, 5)).astype(np.float32) if weighted else np.ones((3, 5), np.float32)
+    states, values = run(lambda x, m, a: gru(x, m, 6, a if weighted else None), HISTORY, MASK, attention)
+    np.testing.assert_allclose(states, _gru_by_hand(HISTORY, MASK, values, attention), atol=1e-5)
+    np.testing.assert_array_equal(states[1, 1], states[1, 4])
+    assert not states[2].any()
+
+
+def test_gru_has_right_gradients():
+    attention = RNG.random((3, 5)).astype(np.float32)
+    check_gradients(lambda x, a: gru(x, tf.constant(MASK), 3, a), HISTORY, attention)
+
+
+def _layer_norm(x, values, name):
+    normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    return normal * values[f"{name}/gamma"] + values[f"{name}/beta"]
+
+
+def test_self_attention_is_that_of_the_paper_for_each_head():
+    mask = MASK.copy()
+    mask[2, 0] = 1
+    output, values = run(lambda x, m: self_attention(x, m, heads=2), HISTORY, mask)
+    projected = HISTORY @ values["attention/projection/kernel"] + values["attention/projection/bias"]
+    queries, keys, states = np.split(projected, 3, -1)
+    joined = np.zeros_like(HISTORY)
+    for b in range(3):
+        there = mask[b] > 0
+        for head in (slice(0, 2), slice(2, 4)):
+            weights = _softmax(queries[b, :, head] @ keys[b, there, head].T / np.sqrt(2))
+            joined[b, :, head] = weights @ states[b, there, head]
+    expected = joined @ values["attention/output/kernel"] + values["attention/output/bias"]
+    np.testing.assert_allclose(output, expected, atol=1e-5)
+
+
+def test_transformer_block_adds_and_normalises_twice():
+    (output, attended), values = run(lambda x, m: (transformer_block(x, m, 2, 7), _again(x, m)), HISTORY, MASK)
+    middle = _layer_norm(HISTORY + attended, values, "transformer/attention_norm")
+    hidden = middle @ values["transformer/hidden/kernel"] + values["transformer/hidden/bias"]
+    hidden = np.where(hidden > 0, hidden, 0.2 * hidden)
+    fed = hidden @ values["transformer/output/kernel"] + values["transformer/output/bias"]
+    np.testing.assert_allclose(output, _layer_norm(middle + fed, values, "transformer/output_norm"), atol=1e-4)
+
+
+def _again(x, mask):
+    with tf1.variable_scope("transformer", reuse=True):
+        return self_attention(x, mask, 2)
+
+
+def test_transformer_block_has_right_gradients():
+    mask = np.float32([[1, 1, 1, 0, 0]] * 3)
+    check_gradients(lambda x: transformer_block(x, tf.constant(mask), 2, 5), 3 * HISTORY, tolerance=1e-2)
+
+
+LAYERS = {
+    "attention": lambda q, h, m: attention_pooling(q, h, m, (6,), "dice", training=True),
+    "softmax attention": lambda q, h, m: attention_pooling(q, h, m, (6,), "prelu", softmax=True, training=True),
+    "gru": lambda q, h, m: gru(h, m, 6)[:, -1],
+    "transformer": lambda q, h, m: masked_mean(transformer_block(h, m, 2, 5), m),
+}
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_more_padding_changes_nothing(layer):
+    short, _ = run(LAYERS[layer], TARGET, HISTORY, MASK)
+    long, _ = run(LAYERS[layer], TARGET, *_padded(3))
+    np.testing.assert_allclose(long, short, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_empty_histories_have_finite_gradients(layer):
+    def gradients(*inputs):
+        return tf.gradients(
+            LAYERS[layer](*inputs), [*inputs[:2], *tf1.trainable_variables()], unconnected_gradients="zero"
+        )
+
+    found, _ = run(gradients, TARGET, HISTORY, np.zeros_like(MASK))
+    assert all(np.isfinite(gradient).all() for gradient in found)
+
+
+def test_next_behaviour_loss_sets_what_followed_against_anothers_history():
+    states, history = np.float32([[[1, 0], [0, 1]], [[2, 0], [0, 0]]]), np.float32([[[5, 5], [3, 1]], [[5, 5], [1, 4]]])
+    loss, _ = run(next_behaviour_loss, states, history, np.ones((2, 2), np.float32), np.float32([1, 3]))
+    soft = lambda x: np.log1p(np.exp(x))  # noqa: E731
+    # <h_1, e_2> is 3 and 2; with the other's e_2 it is 1 and 6.
+    assert loss == pytest.approx((soft(-3) + soft(1) + 3 * (soft(-2) + soft(6))) / 4, rel=1e-6)
+
+
+def test_next_behaviour_loss_counts_only_steps_that_both_histories_have():
+    rng = np.random.default_rng(1)
+    states, history = (rng.normal(size=(2, 3, 2)).astype(np.float32) for _ in range(2))
+    mask = np.float32([[1, 1, 1], [1, 1, 0]])
+    loss, _ = run(next_behaviour_loss, states, history, mask, np.ones(2, np.float32))
+    cut, _ = run(next_behaviour_loss, states[:, :2], history[:, :2], mask[:, :2], np.ones(2, np.float32))
+    assert loss == pytest.approx(cut, rel=1e-6)
+    nothing, _ = run(next_behaviour_loss, states, history, np.zeros_like(mask), np.ones(2, np.float32))
+    assert nothing == 0

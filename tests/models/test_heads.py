@@ -1,0 +1,113 @@
+"""Losses and predictions against the formulas in NumPy."""
+
+import types
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.models import esmm
+from ctr_trainer.models.head import binary_head, multi_head
+from ctr_trainer.models.params import ModelParams
+from tests.layers.graph import run
+
+A, B = np.float32([[1.5], [-2.0], [0.25]]), np.float32([[0.5], [3.0], [-1.0]])
+CLICK, BUY, WEIGHT = np.float32([1, 0, 1]), np.float32([1, 0, 0]), np.float32([1, 2, 0.5])
+
+
+class FakeFeatures(dict):
+    """Features with a spec whose labels have the weights 1 and 3."""
+
+    def __init__(self, weight, *names):
+        super().__init__(weight=weight)
+        weights = (1.0, 3.0)
+        labels = [types.SimpleNamespace(name=n, weight=w) for n, w in zip(names, weights, strict=False)]
+        self.spec = types.SimpleNamespace(labels=labels, name="fake")
+
+
+def _sigmoid(x):
+    return 1 / (1 + np.exp(-x.astype(np.float64)))
+
+
+def _cross_entropy(p, y):
+    losses = -(y * np.log(p[:, 0]) + (1 - y) * np.log(1 - p[:, 0]))
+    return (losses * WEIGHT).sum() / WEIGHT.sum()
+
+
+def _eval(make, *arrays):
+    return run(make, *arrays)[0]
+
+
+def test_several_losses_are_summed_by_their_labels_weights():
+    def make(a, b, click, buy, weight):
+        features = FakeFeatures(weight, "click", "buy")
+        spec = multi_head(features, {"click": click, "buy": buy}, ModeKeys.EVAL, ModelParams(), {"click": a, "buy": b})
+        return spec.loss, spec.predictions
+
+    loss, predictions = _eval(make, A, B, CLICK, BUY, WEIGHT)
+    expected = _cross_entropy(_sigmoid(A), CLICK) + 3 * _cross_entropy(_sigmoid(B), BUY)
+    assert loss == pytest.approx(expected, rel=1e-6)
+    assert sorted(predictions) == ["logits/buy", "logits/click", "probabilities/buy", "probabilities/click"]
+    np.testing.assert_allclose(predictions["probabilities/buy"], _sigmoid(B)[:, 0], rtol=1e-6)
+    np.testing.assert_array_equal(predictions["logits/click"], A[:, 0])
+
+
+def test_an_extra_loss_is_trained_and_not_reported():
+    trained = []
+
+    def make(a, click, weight):
+        params = ModelParams(train_op_fn=lambda loss, features: trained.append(loss) or tf.no_op())
+        spec = binary_head({"weight": weight}, click, ModeKeys.TRAIN, params, a, tf.constant(10.0))
+        return spec.loss, trained[0]
+
+    reported, loss = _eval(make, A, CLICK, WEIGHT)
+    assert reported == pytest.approx(_cross_entropy(_sigmoid(A), CLICK), rel=1e-6)
+    assert loss == pytest.approx(reported + 10)
+
+
+class TestOneLabelOfSeveral:
+    def test_is_chosen_by_name(self):
+        def make(b, click, buy, weight):
+            features = FakeFeatures(weight, "click", "buy")
+            params = ModelParams(label="buy")
+            spec = binary_head(features, {"click": click, "buy": buy}, ModeKeys.EVAL, params, b)
+            return spec.loss, spec.predictions
+
+        loss, predictions = _eval(make, B, CLICK, BUY, WEIGHT)
+        assert loss == pytest.approx(3 * _cross_entropy(_sigmoid(B), BUY), rel=1e-6)
+        assert sorted(predictions) == ["logits/buy", "probabilities/buy"]
+
+    @pytest.mark.parametrize("label", ["", "sold"])
+    @pytest.mark.parametrize("mode", [ModeKeys.EVAL, ModeKeys.PREDICT])
+    def test_must_be_one_of_them(self, label, mode):
+        with tf.Graph().as_default(), pytest.raises(UserError, match=f"--label={label}: .* click, buy"):
+            labels = {"click": tf.constant(CLICK), "buy": tf.constant(BUY)} if mode == ModeKeys.EVAL else None
+            features = FakeFeatures(tf.constant(WEIGHT), "click", "buy")
+            binary_head(features, labels, mode, ModelParams(label=label), tf.constant(A))
+
+
+class TestLogitOfProduct:
+    def test_is_the_logit_of_the_product_of_two_probabilities(self):
+        p = _sigmoid(A) * _sigmoid(B)
+        np.testing.assert_allclose(_eval(esmm.logit_of_product, A, B), np.log(p / (1 - p)), rtol=1e-5)
+
+    @pytest.mark.parametrize(
+        ("a", "b", "expected"), [(100, 3, 3), (-100, -100, -200), (60, 60, 60 - np.log(2)), (1e4, -1e4, -1e4)]
+    )
+    def test_holds_where_the_product_rounds_to_zero_or_one(self, a, b, expected):
+        assert _eval(esmm.logit_of_product, np.float32([a]), np.float32([b]))[0] == pytest.approx(expected, rel=1e-6)
+
+    def test_its_gradients_are_finite_far_out_and_right_near_zero(self):
+        """d logit / da = (1 - p_a) / (1 - p_a p_b)."""
+
+        def gradients(a, b):
+            return tf.gradients(esmm.logit_of_product(a, b), [a, b])
+
+        extreme = np.float32([100, -100, 1e4, -1e4])
+        assert np.isfinite(_eval(gradients, extreme, extreme[::-1].copy())).all()
+        of_a, of_b = _eval(gradients, A, B)
+        p, q = _sigmoid(A), _sigmoid(B)
+        np.testing.assert_allclose(of_a, (1 - p) / (1 - p * q), rtol=1e-5)
+        np.testing.assert_allclose(of_b, (1 - q) / (1 - p * q), rtol=1e-5)
