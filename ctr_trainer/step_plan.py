@@ -16,12 +16,17 @@ class StepPlan:
     Attributes:
       accumulate: operation that adds the gradients of a micro-batch to those before; None where a step is one batch.
       accumulation_steps: micro-batches of an optimizer step.
+      begin: operation that takes `train_op`'s place in the first step and in the first after each `drain`: it keeps the
+        step's gradients; None where each step applies its own. `train_op` then applies those of the step before.
+      drain: operation that applies the gradients kept last.
       dense_sync_steps: optimizer steps after which the workers average their dense variables; 1 where they reduce the
         gradients of each step, so that the variables are equal at all times.
     """
 
     accumulate: Any = None
     accumulation_steps: int = 1
+    begin: Any = None
+    drain: Any = None
     dense_sync_steps: int = 1
 
 

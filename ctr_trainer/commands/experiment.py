@@ -89,6 +89,7 @@ def make_train_op(training, embedding):
         embedding_schedule=training.embedding_lr_schedule == "same",
         accumulation_steps=training.accumulation_steps,
         dense_sync_steps=training.dense_sync_steps,
+        overlap_allreduce=training.overlap_allreduce,
         clip_norm=training.clip_norm,
         l2=training.l2,
         lr_groups=LrGroups.parse(training.lr_groups),

@@ -39,6 +39,11 @@ class TrainOp:
     A worker's dense variables then lag behind the others' by up to N steps, and the means are of workers, whatever
     the weights of their examples.
 
+    Staleness: with `overlap_allreduce` a step's dense gradients are reduced while the next step runs, and applied at
+    its end. So they are of variables that lack the gradients of one step, the one before. Nothing is lost: checkpoints,
+    and so the end of training, first apply what is on its way; the step after them then applies nothing. Rows as in
+    local SGD, since the other workers' weights are not known in time.
+
     The gradients are clipped and regularized after the reduction: + l2 * w, then the clipping.
 
     Attributes:
@@ -50,6 +55,7 @@ class TrainOp:
       embedding_schedule: whether the schedule is also that of the rows' learning rate; else that is constant.
       accumulation_steps: micro-batches, each of the batch size, of an optimizer step.
       dense_sync_steps: N; 1 reduces the gradients of each step.
+      overlap_allreduce: see above; with one worker it changes nothing.
       clip_norm: the largest global norm of the dense gradients; 0 for any.
       l2: of the gradients of kernels, see `optimizers.is_kernel`: the loss plus l2 / 2 * sum w^2.
       lr_groups: `LrGroups`.
@@ -69,6 +75,7 @@ class TrainOp:
     embedding_schedule: bool = True
     accumulation_steps: int = 1
     dense_sync_steps: int = 1
+    overlap_allreduce: bool = False
     clip_norm: float = 0.0
     l2: float = 0.0
     lr_groups: LrGroups = LrGroups()
@@ -80,6 +87,11 @@ class TrainOp:
         for name in ("clip_norm", "l2"):
             if getattr(self, name) < 0:
                 raise UserError(f"--{name}={getattr(self, name):g} must be at least 0")
+        if self.overlap_allreduce and self.dense_sync_steps > 1:
+            raise UserError(
+                f"--overlap_allreduce is about the exchange of each step, and --dense_sync_steps="
+                f"{self.dense_sync_steps} has none: leave out one of the two"
+            )
         if isinstance(self.optimizer, str):
             object.__setattr__(self, "optimizer", DenseOptimizer(self.optimizer))
 
@@ -87,29 +99,41 @@ class TrainOp:
         """-> the train_op; sets `features.gradients`, `features.learning_rate` and `features.row_scale`."""
         step = tf1.train.get_or_create_global_step().read_value()
         learning_rate = self._learning_rates(step, features)
-        exchange = self.dense_sync_steps == 1
         variables, gradients = self._gradients(loss, features)
         statistics = batch_statistics()
+        exchange = self.dense_sync_steps == 1 and distributed.size() > 1
+        overlap = self.overlap_allreduce and exchange
         mean = weighted_mean(
             [*gradients, *(each.value for each in statistics)],
             tf.reduce_sum(features["weight"]),
             features.batch_size,
             self.accumulation_steps,
             exchange,
+            overlap,
             self.fp16_allreduce,
         )
-        if mean.accumulate is not None or (exchange and distributed.size() > 1):
-            workers = distributed.size() if exchange else 1
-            features.row_scale = tf.math.divide_no_nan(tf.cast(workers, tf.float32), mean.weight)
-        step_plan.record(step_plan.StepPlan(mean.accumulate, self.accumulation_steps, self.dense_sync_steps))
-        updates = self._updates(variables, mean.tensors[: len(variables)], learning_rate, step)
-        updates += [
-            each.update(value, mean.weight)
-            for each, value in zip(statistics, mean.tensors[len(variables) :], strict=True)
-        ]
-        # Whatever reads the step has done so before it is raised.
-        with tf.control_dependencies([*updates, *mean.after]):
-            return tf1.train.get_or_create_global_step().assign_add(1, read_value=False)
+        if exchange and not overlap:
+            features.row_scale = tf.math.divide_no_nan(float(distributed.size()), mean.weight)
+        elif self.accumulation_steps > 1:
+            features.row_scale = tf.math.reciprocal_no_nan(mean.own_weight)
+
+        def update(count):
+            updates = self._updates(variables, mean.tensors[: len(variables)], learning_rate, count)
+            means = mean.tensors[len(variables) :]
+            return updates + [s.update(m, mean.weight) for s, m in zip(statistics, means, strict=True)]
+
+        begin = drain = None
+        if overlap:
+            begin = _next_step([*mean.kept, *mean.after])
+            drain = tf.group(*update(step - 1))
+            with tf.control_dependencies(mean.kept):  # When all of the step has read the variables.
+                train_op = _next_step([*update(step - 1), *mean.after])
+        else:
+            train_op = _next_step([*update(step), *mean.after])
+        step_plan.record(
+            step_plan.StepPlan(mean.accumulate, self.accumulation_steps, begin, drain, self.dense_sync_steps)
+        )
+        return train_op
 
     def _learning_rates(self, step, features):
         """-> the dense variables' learning rate; sets the rows'."""
@@ -138,3 +162,9 @@ class TrainOp:
             self.optimizer.update(v, g, learning_rate if factor == 1 else factor * learning_rate, step)
             for v, g, factor in zip(variables, gradients, factors, strict=True)
         ]
+
+
+def _next_step(operations):
+    """-> operation that raises the global step after these, so that whatever reads it has done so before."""
+    with tf.control_dependencies(operations):
+        return tf1.train.get_or_create_global_step().assign_add(1, read_value=False)

@@ -77,10 +77,9 @@ class DenseOptimizer:
           step: t, scalar integer tensor, read before this step raises it.
         """
         rule, _ = OPTIMIZERS[self.name]
-        with tf1.colocate_with(variable):
-            learning_rate = tf.cast(learning_rate, variable.dtype.base_dtype)
-            count = tf.cast(step + 1, variable.dtype.base_dtype)
-            return rule(self, variable, gradient, learning_rate, count)
+        learning_rate = tf.cast(learning_rate, variable.dtype.base_dtype)
+        count = tf.cast(step + 1, variable.dtype.base_dtype)
+        return rule(self, variable, gradient, learning_rate, count)
 
 
 def is_kernel(variable):
@@ -91,7 +90,8 @@ def is_kernel(variable):
 def _state(variable, name, value=0.0):
     """-> the slot variable `name` of a variable, which starts at `value` everywhere."""
     name, initializer = f"{variable.op.name}/{name}", tf1.constant_initializer(value)
-    return tf1.get_variable(name, variable.shape, variable.dtype.base_dtype, initializer, trainable=False)
+    with tf1.variable_scope(tf1.get_variable_scope(), reuse=tf1.AUTO_REUSE):
+        return tf1.get_variable(name, variable.shape, variable.dtype.base_dtype, initializer, trainable=False)
 
 
 def _sgd(_, w, g, lr, count):

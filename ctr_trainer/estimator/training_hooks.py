@@ -19,7 +19,7 @@ from ctr_trainer.latency import Latency
 tf1 = tf.compat.v1
 
 
-def training_hooks(inputs, spec, store, config, model_dir, save, last_step, average):
+def training_hooks(inputs, spec, store, config, model_dir, save, last_step, settle):
     """-> the session hooks of a training run.
 
     The input's own hook has come before these: it trains the rows, then `ParameterSyncHook` hands them on, then
@@ -33,7 +33,7 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, aver
       model_dir: for the summaries.
       save: f(session, step) -> path; a collective.
       last_step: where training stops, or None.
-      average: f(session) that makes the dense variables of all ranks equal; a collective.
+      settle: f(session) after which the dense variables are what all steps made of them, on all ranks; a collective.
     """
     every, scalars, hooks = config.log_step_count_steps, {}, []
     latencies = list(inputs.hook.latencies) if inputs.hook else []
@@ -51,7 +51,7 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, aver
             hooks.append(EvictionHook(store, config.embedding.sync_steps))
     dense_sync_steps = step_plan.current().dense_sync_steps
     if dense_sync_steps > 1:
-        hooks.append(DenseSyncHook(average, dense_sync_steps))
+        hooks.append(DenseSyncHook(settle, dense_sync_steps))
     hooks.append(CheckpointHook(save, config.save_checkpoints_steps))
     tensors = metric_tensors(inputs, spec)
     if tensors:

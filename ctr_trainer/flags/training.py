@@ -45,6 +45,9 @@ class ExchangeFlags:
     """Exchange of the dense variables between workers"""
 
     fp16_allreduce: bool = flag(False, "send dense gradients as float16")
+    overlap_allreduce: bool = flag(
+        False, "reduce a step's dense gradients while the next one runs, and apply them then"
+    )
     dense_sync_steps: int = flag(
         1, "1 reduces the gradients each step; N lets workers step alone and averages the variables each N", minimum=1
     )
