@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from ctr_trainer import distributed
+from ctr_trainer.data.negative_sampling import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.lr_groups import LrGroups
@@ -99,6 +100,14 @@ def make_train_op(training, embedding):
 def progress(what, batches):
     """-> the hooks of a pass over a `BatchReader`'s data set: a progress bar on rank 0."""
     return [ProgressHook(what, batches.steps_per_epoch)] if distributed.is_chief() else []
+
+
+def training_reader(model, data, training, position):
+    """-> this rank's batches of --train_data, of the negative examples the share that --negative_sampling keeps."""
+    batches = reader(data.train_data, model, data, training, position)
+    if training.negative_sampling == 1:
+        return batches
+    return NegativeSampling(batches, training.negative_sampling, distributed.rank(), training.seed)
 
 
 def reader(path, model, data, training, position=None, once=False):

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 import tensorflow as tf
 
+from ctr_trainer.features import example_weights
 from ctr_trainer.features.transforms import dense_transform
 
 tf1 = tf.compat.v1
 
 EMBEDDING, LINEAR = "embedding", "linear"
-_WEIGHTS = ("ctr_trainer", "example weights")  # No string, so that TensorFlow does not try to serialize it.
 
 
 class Features(Mapping, abc.ABC):
@@ -79,15 +79,6 @@ class Features(Mapping, abc.ABC):
         """-> float32[B, F, dim] of a `TableFeatures`; kind is EMBEDDING or LINEAR."""
 
 
-def example_weights():
-    """-> float32[B], the weights of the current graph's `FedFeatures`; None in a graph that is fed otherwise.
-
-    For layers that look at the batch as a whole, and that padding would mislead.
-    """
-    weights = tf1.get_collection(_WEIGHTS)
-    return weights[-1] if weights else None
-
-
 class FedFeatures(Features):
     """Features whose values are fed at each step: rows looked up outside the graph.
 
@@ -108,7 +99,7 @@ class FedFeatures(Features):
         self.row_scale = None
         self.labels = tf1.placeholder(tf.float32, [batch_size], "labels")
         self.weights = tf1.placeholder(tf.float32, [batch_size], "weights")
-        tf1.add_to_collection(_WEIGHTS, self.weights)
+        example_weights.record(self.weights)
         self.dense = tf1.placeholder(tf.float32, [batch_size, len(spec.dense)], "dense")
 
     @property

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ctr_trainer.features.tensors import example_weights
+from ctr_trainer.features import example_weights
 
 tf1 = tf.compat.v1
 _KEY = ("ctr_trainer", "batch statistics")  # No string, so that TensorFlow does not try to serialize what is under it.
@@ -74,7 +74,7 @@ def batch_norm(inputs, training, momentum=0.99, epsilon=1e-3, name="batch_norm")
         ]
     if not training:
         return tf.nn.batch_normalization(inputs, *moving, beta, gamma, epsilon)
-    mean, variance = _moments(inputs, example_weights())
+    mean, variance = _moments(inputs, example_weights.current())
     for variable, value in zip(moving, (mean, variance), strict=True):
         tf1.add_to_collection(_KEY, BatchStatistic(variable, value, momentum))
     return tf.nn.batch_normalization(inputs, mean, variance, beta, gamma, epsilon)
