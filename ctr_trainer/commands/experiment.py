@@ -3,9 +3,13 @@
 import tensorflow as tf
 
 from ctr_trainer import distributed
+from ctr_trainer.data.negative_sampling import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.estimator.optimizers import DenseOptimizer
+from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.flags import require
 from ctr_trainer.hooks.progress_hook import ProgressHook
 from ctr_trainer.models import param_texts
@@ -20,19 +24,15 @@ def make_estimator(model, data, training, embedding, run):
     """
     require(model, "model_dir")
     tf.get_logger().setLevel("ERROR")  # its warnings are about TensorFlow 1 names, which are used on purpose
-    train_op = TrainOp(
-        optimizer=training.optimizer,
-        learning_rate=training.learning_rate,
-        embedding_learning_rate=embedding.embedding_learning_rate,
-        scale_lr=training.scale_lr,
-        fp16_allreduce=training.fp16_allreduce,
-    )
     shared = dict(
-        train_op_fn=train_op,
+        train_op_fn=make_train_op(training, embedding),
         hidden_units=model.hidden_units,
         dropout=model.dropout,
+        batch_norm=model.batch_norm,
         activation=model.activation,
         label=model.label,
+        positive_weight=training.positive_weight,
+        negative_sampling=training.negative_sampling,
     )
     found = find_model(model.model)
     params = param_texts.parse(model.model, found.params_class, model.model_params, shared)
@@ -53,6 +53,8 @@ def make_estimator(model, data, training, embedding, run):
             learning_rate=embedding.embedding_learning_rate,
             initial_accumulator=embedding.initial_accumulator,
             init_stddev=embedding.embedding_stddev,
+            l2=embedding.embedding_l2,
+            clip_norm=training.clip_norm,
             sync_steps=embedding.sync_steps,
             strict_sync=embedding.strict_sync,
             sync_compression=embedding.sync_compression,
@@ -64,9 +66,52 @@ def make_estimator(model, data, training, embedding, run):
     return Estimator(found.model_fn, model.model_dir, params, config)
 
 
+def make_train_op(training, embedding):
+    """-> the TrainOp that the flags describe; raises UserError where they cannot work."""
+    return TrainOp(
+        optimizer=DenseOptimizer(
+            name=training.optimizer,
+            momentum=training.momentum,
+            initial_accumulator=training.dense_accumulator,
+            beta1=training.adam_beta1,
+            beta2=training.adam_beta2,
+            epsilon=training.adam_epsilon,
+            weight_decay=training.weight_decay,
+            ftrl_l1=training.ftrl_l1,
+            ftrl_l2=training.ftrl_l2,
+        ),
+        learning_rate=training.learning_rate,
+        embedding_learning_rate=embedding.embedding_learning_rate,
+        scale_lr=training.scale_lr,
+        fp16_allreduce=training.fp16_allreduce,
+        schedule=Schedule(
+            name=training.lr_schedule,
+            warmup_steps=training.warmup_steps,
+            decay_steps=training.decay_steps,
+            decay_rate=training.decay_rate,
+            end=training.end_learning_rate,
+        ),
+        embedding_schedule=training.embedding_lr_schedule == "same",
+        accumulation_steps=training.accumulation_steps,
+        dense_sync_steps=training.dense_sync_steps,
+        overlap_allreduce=training.overlap_allreduce,
+        clip_norm=training.clip_norm,
+        l2=training.l2,
+        lr_groups=LrGroups.parse(training.lr_groups),
+    )
+
+
 def progress(what, batches):
     """-> the hooks of a pass over a `BatchReader`'s data set: a progress bar on rank 0."""
     return [ProgressHook(what, batches.steps_per_epoch)] if distributed.is_chief() else []
+
+
+def training_reader(model, data, training, position):
+    """-> this rank's batches of --train_data, of the negative examples the share that --negative_sampling keeps."""
+    batches = reader(data.train_data, model, data, training, position)
+    if training.negative_sampling == 1:
+        return batches
+    return NegativeSampling(batches, training.negative_sampling, distributed.rank(), training.seed)
 
 
 def reader(path, model, data, training, position=None, once=False):

@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 def run(model, data, training, embedding, run_flags, export):
     """Trains; rank 0 leaves `train_summary.json` in the model directory, and the export where one is asked for."""
     from ctr_trainer import distributed
-    from ctr_trainer.commands.experiment import make_estimator, reader
+    from ctr_trainer.commands.experiment import make_estimator, training_reader
 
     require(data, "train_data")
     if not data.epochs and not training.max_steps:
@@ -30,7 +30,7 @@ def run(model, data, training, embedding, run_flags, export):
     estimator = make_estimator(model, data, training, embedding, run_flags)
 
     def input_fn(position):
-        return reader(data.train_data, model, data, training, position)
+        return training_reader(model, data, training, position)
 
     result = estimator.train(input_fn, max_steps=training.max_steps or None)
     if not distributed.is_chief():

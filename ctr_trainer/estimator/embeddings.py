@@ -14,6 +14,7 @@ from ctr_trainer.embedding.lookup import distinct
 from ctr_trainer.embedding.process import LocalService
 from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.row_gradients import RowGradients, SourceGradients
 from ctr_trainer.estimator.table_inputs import TableInputs
 from ctr_trainer.latency import Latency
 
@@ -109,6 +110,7 @@ class Embeddings:
         self._background = Background("the sync of the embedding rows")
         self.sync_seconds = 0.0
         self._step = []
+        self._gradients = RowGradients(config.l2, config.clip_norm)
 
     def prepare(self, batches):
         """Yields (batch, lookups by table): the part of a lookup that can be done ahead of the step.
@@ -142,16 +144,31 @@ class Embeddings:
             self._step.append((source, self._inputs[name], lookup, slots))
         return feed
 
-    def apply_gradients(self, gradients, learning_rate):
-        """One sparse optimizer step of the rows last looked up.
+    def add_gradients(self, gradients, weight=1.0):
+        """Adds the gradients of the rows last looked up to those of the step that `apply_gradients` ends.
 
         Args:
           gradients: by the name of the embedding input, float32 of its shape; of the loss as the graph has it. Rows
             of inputs that the loss does not depend on take a step of gradient zero.
-          learning_rate: float.
+          weight: what they are multiplied by.
         """
+        parts = []
         for source, inputs, lookup, slots in self._step:
-            source.apply_gradients(slots, inputs.sum_gradients(lookup, gradients), learning_rate)
+            sums = inputs.sum_gradients(lookup, gradients)
+            parts.append(SourceGradients(source, lookup.unique, slots, sums))
+        self._gradients.add(parts, weight)
+
+    def apply_gradients(self, gradients, learning_rate, weight=1.0, scale=1.0):
+        """One sparse optimizer step of the rows last looked up, and of those whose gradients were added before.
+
+        Args:
+          gradients, weight: as for `add_gradients`.
+          learning_rate: float.
+          scale: what the sum of all that was added is multiplied by.
+        """
+        self.add_gradients(gradients, weight)
+        for part in self._gradients.take(scale):
+            part.source.apply_gradients(part.slots, part.sums, learning_rate)
 
     def sync(self):
         """Brings this worker's copies and the service together: a collective if strict, else beside the steps to come.

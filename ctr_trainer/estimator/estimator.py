@@ -9,7 +9,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed
+from ctr_trainer import distributed, step_plan
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import ServiceLost, UserError
@@ -17,6 +17,7 @@ from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.embeddings import open_store
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
+from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.estimator.run_config import RunConfig
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.training_hooks import training_hooks
@@ -102,8 +103,9 @@ class Estimator:
             if inputs.hook and distributed.is_chief():
                 save_features(self.model_dir, inputs.features)
             saver = tf1.train.Saver(max_to_keep=None)
-            save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config)
-            own = training_hooks(inputs, spec, store, self.config, self.model_dir, save, last)
+            step = OptimizerStep(spec.train_op, step_plan.current())
+            save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config, step.settle)
+            own = training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, step.settle)
             with self._session(checkpoint, [throughput, *inputs.hooks, *own, *hooks], saver) as session:
                 if throughput.step != start:
                     raise UserError(
@@ -111,7 +113,7 @@ class Estimator:
                     )
                 while not session.should_stop():
                     with distributed.watchdog().waiting(f"step {throughput.step + 1} and its gradient exchange"):
-                        session.run(spec.train_op)
+                        step(session)
             examples = inputs.hook.examples if inputs.hook else 0
             waited = inputs.hook.read.total_seconds if inputs.hook else 0.0
         examples = int(distributed.all_sum(np.int64(examples), "train_examples"))

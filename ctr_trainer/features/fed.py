@@ -6,6 +6,7 @@ import re
 import numpy as np
 import tensorflow as tf
 
+from ctr_trainer.features import example_weights
 from ctr_trainer.features.tensors import SEQUENCE, Features
 
 tf1 = tf.compat.v1
@@ -20,6 +21,8 @@ class FedFeatures(Features):
         `linear` float32[B, F, dim], of `sequence/<name>` float32[B, L, dim].
       gradients: by placeholder name, the gradient of the loss, once `TrainOp` or the Estimator has made them.
       learning_rate: of the embeddings, a scalar tensor or None.
+      row_scale: scalar tensor: a batch's gradients times this and the sum of its weights are its part of the optimizer
+        step, over all micro-batches and workers; None where the batch is the whole step.
     """
 
     def __init__(self, spec, statistics, batch_size):
@@ -28,6 +31,7 @@ class FedFeatures(Features):
         self.segments = collections.defaultdict(dict)
         self.gradients = {}
         self.learning_rate = None
+        self.row_scale = None
         count = len(spec.labels)
         self._labels = tf1.placeholder(tf.float32, [batch_size] if count == 1 else [batch_size, count], "labels")
         self.labels = self._labels
@@ -35,6 +39,7 @@ class FedFeatures(Features):
             columns = tf.unstack(self._labels, axis=1)
             self.labels = {label.name: column for label, column in zip(spec.labels, columns, strict=True)}
         self.weights = tf1.placeholder(tf.float32, [batch_size], "weights")
+        example_weights.record(self.weights)
         self.dense = tf1.placeholder(tf.float32, [batch_size, len(spec.dense)], "dense")
         self._masks = {}
 

@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from ctr_trainer.layers.batch_norm import batch_norm as normalized
 from ctr_trainer.layers.weights import glorot
 
 tf1 = tf.compat.v1
@@ -30,15 +31,16 @@ def dense(inputs, units, name):
     return tf.nn.bias_add(sum(others, first), bias)
 
 
-def mlp(inputs, hidden_units, dropout=0.0, training=False, activation="relu", name="mlp"):
-    """A layer for each of `hidden_units`, with dropout behind each.
+def mlp(inputs, hidden_units, dropout=0.0, training=False, activation="relu", batch_norm=False, name="mlp"):
+    """A layer for each of `hidden_units`, with batch normalization before each activation and dropout behind it.
 
     Args:
       inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
       hidden_units: width of each layer; at least one.
       dropout: share of activations set to zero while training.
-      training: whether dropout applies.
+      training: whether dropout applies, and normalization takes the batch's own statistics.
       activation: a function's name in `tf.nn`.
+      batch_norm: whether there is normalization, see `batch_norm.batch_norm`.
 
     Returns:
       float32[B, hidden_units[-1]].
@@ -46,7 +48,10 @@ def mlp(inputs, hidden_units, dropout=0.0, training=False, activation="relu", na
     activate = getattr(tf.nn, activation)
     with tf1.variable_scope(name):
         for index, units in enumerate(hidden_units):
-            inputs = activate(dense(inputs, units, f"layer_{index}"))
+            inputs = dense(inputs, units, f"layer_{index}")
+            if batch_norm:
+                inputs = normalized(inputs, training, name=f"batch_norm_{index}")
+            inputs = activate(inputs)
             if dropout and training:
                 inputs = tf.nn.dropout(inputs, rate=dropout)
     return inputs

@@ -1,5 +1,7 @@
 """From logits to an EstimatorSpec."""
 
+import math
+
 import tensorflow as tf
 
 from ctr_trainer.errors import UserError
@@ -9,7 +11,9 @@ from ctr_trainer.estimator_spec import EstimatorSpec, ModeKeys
 def binary_head(features, labels, mode, params, logits, extra_loss=None):
     """The spec of a click model: cross entropy averaged over the batch's examples.
 
-        loss = sum_i w_i * (log(1 + exp(z_i)) - y_i z_i) / sum_i w_i, and 0 for a batch of padding only
+        loss = sum_i w_i c_i * (log(1 + exp(z_i)) - y_i z_i) / sum_i w_i, and 0 for a batch of padding only
+
+    where c_i, while training, is `positive_weight` for a positive example and 1 for others.
 
     Where the data has several labels the model is of one, `params.label`, and its predictions are named as `multi_head`
     names them.
@@ -33,11 +37,12 @@ def binary_head(features, labels, mode, params, logits, extra_loss=None):
         )
     if len(names) > 1:
         return multi_head(features, labels, mode, params, {params.label: logits}, extra_loss)
-    logits = tf.squeeze(logits, 1)
+    logits = calibrated(tf.squeeze(logits, 1), mode, params)
     predictions = {"logits": logits, "probabilities": tf.sigmoid(logits)}
     if mode == ModeKeys.PREDICT:
         return EstimatorSpec(mode, predictions)
-    return _spec(features, mode, params, predictions, cross_entropy(labels, logits, features["weight"]), extra_loss)
+    loss = cross_entropy(labels, logits, features["weight"], _positive_weight(mode, params))
+    return _spec(features, mode, params, predictions, loss, extra_loss)
 
 
 def multi_head(features, labels, mode, params, logits, extra_loss=None, predictions=None):
@@ -56,7 +61,15 @@ def multi_head(features, labels, mode, params, logits, extra_loss=None, predicti
 
     Returns:
       EstimatorSpec, its predictions named `logits/<label>` and `probabilities/<label>`, float32[B].
+
+    Raises:
+      UserError: negative examples are sampled.
     """
+    if params.negative_sampling != 1:
+        raise UserError(
+            f"--negative_sampling={params.negative_sampling:g} is for data of one label: with several, an example that is "
+            "a negative of one label may be a positive of another, and no one factor calibrates their predictions"
+        )
     logits = {name: tf.squeeze(tensor, 1) for name, tensor in logits.items()}
     predictions = dict(predictions or {})
     for name, tensor in logits.items():
@@ -65,15 +78,23 @@ def multi_head(features, labels, mode, params, logits, extra_loss=None, predicti
         return EstimatorSpec(mode, predictions)
     weights = {label.name: label.weight for label in features.spec.labels} if hasattr(features, "spec") else {}
     losses = [
-        weights.get(name, 1.0) * cross_entropy(labels[name], tensor, features["weight"])
+        weights.get(name, 1.0) * cross_entropy(labels[name], tensor, features["weight"], _positive_weight(mode, params))
         for name, tensor in logits.items()
     ]
     return _spec(features, mode, params, predictions, tf.add_n(losses), extra_loss)
 
 
-def cross_entropy(labels, logits, weight):
-    """-> scalar: the weighted mean of each example's cross entropy; 0 where no example has a weight."""
-    losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+def cross_entropy(labels, logits, weight, positive_weight=1.0):
+    """-> scalar: the weighted mean of each example's cross entropy; 0 where no example has a weight.
+
+    Args:
+      labels, logits, weight: float32[B].
+      positive_weight: what a positive example's is multiplied by.
+    """
+    if positive_weight == 1.0:
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+    else:
+        losses = tf.nn.weighted_cross_entropy_with_logits(labels=labels, logits=logits, pos_weight=positive_weight)
     return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
 
 
@@ -84,8 +105,26 @@ def label_names(features, labels):
     return list(labels) if isinstance(labels, dict) else []
 
 
+def _positive_weight(mode, params):
+    return params.positive_weight if mode == ModeKeys.TRAIN else 1.0
+
+
 def _spec(features, mode, params, predictions, loss, extra_loss):
     if mode != ModeKeys.TRAIN:
         return EstimatorSpec(mode, predictions, loss)
     trained = loss if extra_loss is None else loss + extra_loss
     return EstimatorSpec(mode, predictions, loss, params.train_op_fn(trained, features))
+
+
+def calibrated(logits, mode, params):
+    """Logits whose sigmoid is the probability in the data, for a model that kept a share w of the negative examples.
+
+        q = p / (p + (1 - p) / w), which is sigmoid(logit(p) + log(w))
+
+    Training goes on with p, as its examples are sampled; evaluation, predictions and exports have q.
+
+    Source: He et al., Practical Lessons from Predicting Clicks on Ads at Facebook, ADKDD 2014, section 6.3.
+    """
+    if mode == ModeKeys.TRAIN or params.negative_sampling == 1:
+        return logits
+    return logits + math.log(params.negative_sampling)

@@ -5,7 +5,7 @@ from ctr_trainer.layers.mlp import mlp
 
 
 def tower(inputs, mode, params, hidden_units=None, name="mlp"):
-    """`layers.mlp.mlp` with a model's dropout and activation.
+    """`layers.mlp.mlp` with a model's dropout, activation and normalization.
 
     Args:
       inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
@@ -23,5 +23,6 @@ def tower(inputs, mode, params, hidden_units=None, name="mlp"):
         params.dropout,
         training=mode == ModeKeys.TRAIN,
         activation=params.activation,
+        batch_norm=params.batch_norm,
         name=name,
     )

@@ -1,11 +1,15 @@
-"""Trains with SGD under --strict_sync; rank 0 writes the rows that the service holds at the end.
+"""Trains in several ways under --strict_sync; leaves in OUT/NAME-RANK.npz what each has at the end of each.
 
 python strict_sgd.py DATA OUT STEPS
+
+The dense variables are those of the session of this rank; rank 0 adds `keys` and `rows`, what the service holds.
 """
 
+import os
 import sys
 
 import numpy as np
+import tensorflow as tf
 
 from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
@@ -16,23 +20,47 @@ from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 
 data, out, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-BATCH_SIZE, LEARNING_RATE = 16, 0.5
+RATE, DENSE_RATE = 0.5, 0.2
+
+
+class Witness(tf.compat.v1.train.SessionRunHook):
+    """Keeps the dense variables that training ends with."""
+
+    def begin(self):
+        self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
+
+    def end(self, session):
+        self.dense = session.run(self._variables)
+
+
+def train(name, steps, optimizer="sgd", batch_size=16, batch_norm=False, **settings):
+    train_op = TrainOp(optimizer, DENSE_RATE, RATE, scale_lr="linear", **settings)
+    config = RunConfig(
+        threads=1,
+        prefetch_batches=0,
+        save_checkpoints_steps=0,
+        embedding=EmbeddingConfig(optimizer=optimizer, learning_rate=RATE, sync_steps=1, strict_sync=True),
+    )
+    params = ModelParams(train_op, hidden_units=(8,), batch_norm=batch_norm)
+    estimator = Estimator(deepfm.model_fn, f"{out}/{name}", params, config)
+    witness = Witness()
+    reader = BatchReader(data, batch_size, distributed.rank(), distributed.size(), shuffle=False)
+    estimator.train(lambda: reader, hooks=[witness], max_steps=steps)
+    checkpoint = estimator.latest_checkpoint()
+    found = dict(witness.dense)
+    if distributed.is_chief():
+        blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
+        found.update(keys=np.concatenate([k for k, _ in blocks]), rows=np.concatenate([r for _, r in blocks]))
+        saved = tf.train.load_checkpoint(checkpoint.dense_prefix)
+        assert all((saved.get_tensor(each) == value).all() for each, value in witness.dense.items())
+    np.savez(f"{out}/{name}-{distributed.rank()}.npz", **{key.replace("/", "."): value for key, value in found.items()})
+
 
 distributed.init()
-# The dense variables stay as they are: this is about the rows.
-params = ModelParams(TrainOp("sgd", 0.0, LEARNING_RATE, scale_lr="linear"), hidden_units=(8,))
-config = RunConfig(
-    threads=1,
-    prefetch_batches=0,
-    save_checkpoints_steps=0,
-    embedding=EmbeddingConfig(optimizer="sgd", learning_rate=LEARNING_RATE, sync_steps=1, strict_sync=True),
-)
-estimator = Estimator(deepfm.model_fn, f"{out}/model", params, config)
-reader = BatchReader(data, BATCH_SIZE, distributed.rank(), distributed.size(), shuffle=False)
-estimator.train(lambda: reader, max_steps=steps)
-checkpoint = estimator.latest_checkpoint()
-if distributed.is_chief():
-    blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
-    np.savez(
-        f"{out}/rows.npz", keys=np.concatenate([k for k, _ in blocks]), rows=np.concatenate([r for _, r in blocks])
-    )
+os.makedirs(out, exist_ok=True)
+train("sgd", steps)
+train("adagrad", 20, "adagrad")
+train("micro_batches", 20, "adagrad", batch_size=8, accumulation_steps=2)
+train("batch_norm", 10, batch_norm=True)
+train("local", 10, "adagrad", batch_norm=True, dense_sync_steps=4)
+train("overlap", 10, "adagrad", batch_norm=True, overlap_allreduce=True)

@@ -1,4 +1,4 @@
-"""What two workers do in strict_sgd.py, in one process: batches of both, side by side, and the sum of their gradients.
+"""What two workers do in strict_sgd.py, in one process: batches of both, side by side.
 
 python strict_sgd_both.py DATA OUT STEPS
 """
@@ -6,6 +6,7 @@ python strict_sgd_both.py DATA OUT STEPS
 import sys
 
 import numpy as np
+import tensorflow as tf
 
 from ctr_trainer import distributed
 from ctr_trainer.data.batch import Bag, Batch
@@ -17,7 +18,7 @@ from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 
 data, out, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
-BATCH_SIZE, LEARNING_RATE = 16, 0.5
+BATCH_SIZE, LEARNING_RATE, DENSE_RATE = 16, 0.5, 0.2
 
 
 class BothWorkers:
@@ -44,8 +45,8 @@ def _join_bags(a, b):
 
 
 distributed.init()
-# The mean over twice the examples halves each gradient: twice the rate makes it their sum.
-params = ModelParams(TrainOp("sgd", 0.0, 2 * LEARNING_RATE), hidden_units=(8,))
+# What --scale_lr=linear makes of two workers' rates.
+params = ModelParams(TrainOp("sgd", 2 * DENSE_RATE, 2 * LEARNING_RATE), hidden_units=(8,))
 config = RunConfig(
     threads=1, prefetch_batches=0, save_checkpoints_steps=0, embedding=EmbeddingConfig(optimizer="sgd", sync_steps=1)
 )
@@ -53,4 +54,10 @@ estimator = Estimator(deepfm.model_fn, f"{out}/model", params, config)
 estimator.train(BothWorkers, max_steps=steps)
 checkpoint = estimator.latest_checkpoint()
 blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
-np.savez(f"{out}/rows.npz", keys=np.concatenate([k for k, _ in blocks]), rows=np.concatenate([r for _, r in blocks]))
+saved = tf.train.load_checkpoint(checkpoint.dense_prefix)
+np.savez(
+    f"{out}/both.npz",
+    keys=np.concatenate([k for k, _ in blocks]),
+    rows=np.concatenate([r for _, r in blocks]),
+    **{name.replace("/", "."): saved.get_tensor(name) for name in saved.get_variable_to_shape_map()},
+)

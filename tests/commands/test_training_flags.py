@@ -1,0 +1,73 @@
+"""From the flags of training to its settings."""
+
+import pathlib
+import re
+
+import pytest
+
+from ctr_trainer import flags
+from ctr_trainer.commands.experiment import make_train_op
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.lr_groups import LrGroups
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.estimator.optimizers import DenseOptimizer
+from ctr_trainer.estimator.schedules import Schedule
+
+DOCS = pathlib.Path(__file__).parents[2] / "docs" / "training.md"
+
+
+def _train_op(*arguments):
+    values = flags.define(flags.EXPERIMENT)
+    values(["train", *arguments])
+    return make_train_op(flags.read(flags.TrainingFlags, values), flags.read(flags.EmbeddingFlags, values))
+
+
+def test_the_defaults_of_flags_are_those_of_the_settings():
+    assert _train_op() == TrainOp()
+
+
+def test_every_setting_has_its_flag():
+    found = _train_op(
+        *("--optimizer=lamb", "--adam_beta1=0.8", "--adam_beta2=0.9", "--adam_epsilon=1e-6", "--weight_decay=0.1"),
+        *("--learning_rate=0.1", "--embedding_learning_rate=0.2", "--scale_lr=sqrt", "--fp16_allreduce"),
+        *("--lr_schedule=exponential", "--warmup_steps=1", "--decay_steps=2", "--decay_rate=0.5"),
+        *("--end_learning_rate=0.25", "--embedding_lr_schedule=constant", "--accumulation_steps=3"),
+        *("--overlap_allreduce", "--clip_norm=4", "--l2=5", "--lr_groups=mlp:0.5,linear:2"),
+    )
+    assert found == TrainOp(
+        DenseOptimizer("lamb", beta1=0.8, beta2=0.9, epsilon=1e-6, weight_decay=0.1),
+        learning_rate=0.1,
+        embedding_learning_rate=0.2,
+        scale_lr="sqrt",
+        fp16_allreduce=True,
+        schedule=Schedule("exponential", warmup_steps=1, decay_steps=2, decay_rate=0.5, end=0.25),
+        embedding_schedule=False,
+        accumulation_steps=3,
+        overlap_allreduce=True,
+        clip_norm=4.0,
+        l2=5.0,
+        lr_groups=LrGroups((("mlp", 0.5), ("linear", 2.0))),
+    )
+    ftrl = _train_op(
+        "--optimizer=ftrl", "--dense_accumulator=0.5", "--ftrl_l1=1", "--ftrl_l2=2", "--dense_sync_steps=9"
+    )
+    assert ftrl.optimizer == DenseOptimizer("ftrl", initial_accumulator=0.5, ftrl_l1=1.0, ftrl_l2=2.0)
+    assert ftrl.dense_sync_steps == 9
+    assert _train_op("--optimizer=momentum", "--momentum=0.5").optimizer == DenseOptimizer("momentum", momentum=0.5)
+
+
+def test_flags_that_cannot_work_together_are_refused():
+    with pytest.raises(UserError, match="needs --decay_steps"):
+        _train_op("--lr_schedule=cosine")
+    with pytest.raises(UserError, match="--optimizer=adagrad has no momentum"):
+        _train_op("--momentum=0.5")
+
+
+def test_the_documentation_names_flags_that_exist_and_its_example_is_accepted():
+    text = DOCS.read_text()
+    known = set(flags.define(flags.EXPERIMENT))
+    named = {name.removeprefix("no") if name not in known else name for name in re.findall(r"--([a-z0-9_]+)", text)}
+    assert named - known - {"help", "flagfile"} == set()
+    (example,) = re.findall(r"^    horovodrun (?:.+\\\n)*.+", text, re.MULTILINE)
+    arguments = [part for part in re.findall(r"--\S+", example) if not part.startswith("--flagfile")]
+    assert _train_op(*arguments).optimizer == DenseOptimizer("adamw", weight_decay=0.05)

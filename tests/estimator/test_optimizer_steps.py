@@ -1,0 +1,163 @@
+"""What a step is: micro-batches, resumed runs, regularization, learning rates by scope."""
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding import snapshot
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator.lr_groups import LrGroups
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.estimator.schedules import Schedule
+from ctr_trainer.models import deepfm
+from ctr_trainer.models.params import ModelParams
+from tests import small
+
+tf1 = tf.compat.v1
+ROWS = 1003  # 32 batches of 32, the last of 11
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    distributed.init()
+    return small.make(tmp_path_factory.mktemp("steps"), rows=ROWS)
+
+
+class _Witness(tf1.train.SessionRunHook):
+    """Keeps the dense variables that training ends with."""
+
+    def begin(self):
+        self._variables = {v.op.name: v for v in tf1.global_variables()}
+
+    def end(self, session):
+        self.dense = session.run(self._variables)
+
+
+def _train(data, model_dir, batch_size, micro_batches, max_steps=None, **settings):
+    """-> (result, dense variables, rows by key, the checkpoint)."""
+    train_op = TrainOp("adagrad", 0.05, 0.1, accumulation_steps=micro_batches, **settings)
+    embedding = EmbeddingConfig(learning_rate=0.1, initial_accumulator=0.01)
+    config = RunConfig(threads=1, prefetch_batches=2, save_checkpoints_steps=0, embedding=embedding)
+    estimator = Estimator(deepfm.model_fn, model_dir, ModelParams(train_op, hidden_units=(8, 4)), config)
+    witness = _Witness()
+
+    def input_fn(position):
+        return BatchReader(data, batch_size, shuffle=False, position=position)
+
+    def one_epoch(position):
+        return BatchReader(data, batch_size, shuffle=False, position=position, epochs=1)
+
+    result = estimator.train(input_fn if max_steps else one_epoch, hooks=[witness], max_steps=max_steps)
+    checkpoint = estimator.latest_checkpoint()
+    rows = {}
+    for _, keys, values in snapshot.iterate(checkpoint.path, checkpoint.tables):
+        rows.update(zip(keys.tolist(), values.copy(), strict=True))
+    return result, witness.dense, rows, checkpoint
+
+
+def _assert_equal(one, other):
+    (_, dense, rows, _), (_, expected_dense, expected_rows, _) = one, other
+    assert dense.keys() == expected_dense.keys()
+    for name, value in expected_dense.items():
+        np.testing.assert_allclose(dense[name], value, atol=1e-5, rtol=0, err_msg=name)
+    assert rows.keys() == expected_rows.keys()
+    for key, row in expected_rows.items():
+        np.testing.assert_allclose(rows[key], row, atol=1e-5, rtol=0)
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory):
+    return _train(data, tmp_path_factory.mktemp("whole"), 32, 1)
+
+
+def test_micro_batches_train_as_the_one_batch_that_they_are_together(data, tmp_path, whole):
+    """The last step has 11 examples: of its four micro-batches of 8 one is whole, one has 3, and two are added."""
+    found = _train(data, tmp_path, 8, 4)
+    _assert_equal(found, whole)
+    assert found[0]["steps"] == whole[0]["steps"] == found[1]["global_step"] == 32
+    assert found[0]["examples"] == whole[0]["examples"] == ROWS
+    assert found[3].position == whole[3].position  # the beginning of the next epoch
+
+
+def test_a_run_of_micro_batches_goes_on_where_it_stopped(data, tmp_path, whole):
+    first = _train(data, tmp_path, 8, 4, max_steps=13)
+    assert (first[0]["steps"], first[0]["examples"]) == (13, 13 * 32)
+    assert first[3].position["shares"] == [[[13 * 32, ROWS]]]
+    second = _train(data, tmp_path, 8, 4)
+    assert second[0]["steps"] == 19
+    _assert_equal(second, whole)
+
+
+def test_the_schedule_is_logged_and_is_of_dense_variables_and_rows(data, tmp_path, caplog):
+    settings = dict(schedule=Schedule("linear", warmup_steps=2, decay_steps=10))
+    with caplog.at_level(logging.INFO):
+        _train(data, tmp_path / "a", 32, 1, max_steps=1, **settings)
+    assert "current lr: 0.025000" in [record.getMessage() for record in caplog.records]
+    plain = _train(data, tmp_path / "b", 32, 1, max_steps=1)
+    half = _train(data, tmp_path / "c", 32, 1, max_steps=1, **settings)
+    constant = _train(data, tmp_path / "d", 32, 1, max_steps=1, embedding_schedule=False, **settings)
+    moved = [
+        {key: row[4] for key, row in run[2].items()} for run in (plain, half, constant)
+    ]  # linear weights start at 0
+    for key, value in moved[0].items():
+        assert moved[1][key] == pytest.approx(value / 2, abs=1e-7)
+        assert moved[2][key] == pytest.approx(value, abs=1e-7)
+    assert max(map(abs, moved[0].values())) > 0.01
+
+
+class _Features(dict):
+    """What TrainOp reads and sets of `FedFeatures`, without rows."""
+
+    batch_size, row_scale = 1, None
+
+    def __init__(self):
+        super().__init__(weight=tf.ones([1]))
+        self.placeholders = []
+
+
+def _one_step(**settings):
+    """-> a kernel [[2, 0]] and a bias [1] after a step along the gradients [[3, 4]] and [1], at the rate 0.1."""
+    with tf.Graph().as_default():
+        kernel = tf1.get_variable("deep/kernel", initializer=[[2.0, 0.0]])
+        bias = tf1.get_variable("wide/bias", initializer=[1.0])
+        loss = tf.reduce_sum(kernel * [[3.0, 4.0]]) + tf.reduce_sum(bias)
+        train_op = TrainOp("sgd", 0.1, **settings)(loss, _Features())
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            session.run(train_op)
+            return [value.ravel().tolist() for value in session.run([kernel, bias])]
+
+
+@pytest.mark.parametrize(
+    ("settings", "kernel", "bias"),
+    [
+        ({}, [1.7, -0.4], [0.9]),
+        (dict(l2=0.5), [1.6, -0.4], [0.9]),  # the gradient's first element is 3 + 0.5 * 2; the bias has none
+        (dict(clip_norm=26**0.5 / 2), [1.85, -0.2], [0.95]),
+        (dict(clip_norm=6.0), [1.7, -0.4], [0.9]),
+        (dict(lr_groups=LrGroups((("deep", 0.5), ("wide", 2.0)))), [1.85, -0.2], [0.8]),
+    ],
+)
+def test_one_step_by_hand(settings, kernel, bias):
+    found = _one_step(**settings)
+    assert found[0] == pytest.approx(kernel, abs=1e-6)
+    assert found[1] == pytest.approx(bias, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(accumulation_steps=0), "--accumulation_steps=0 must be at least 1"),
+        (dict(clip_norm=-1.0), "--clip_norm=-1 must be at least 0"),
+        (dict(overlap_allreduce=True, dense_sync_steps=30), "leave out one of the two"),
+        (dict(optimizer="adamx"), "choose one of"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        TrainOp(**settings)

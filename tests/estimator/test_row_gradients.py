@@ -1,0 +1,75 @@
+"""Rows of a table under SGD at the rate 1, so that what they lose is the step's gradient."""
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.table import Table
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.row_gradients import RowGradients, SourceGradients
+
+
+def _table(**limits):
+    return Table(TableConfig("t", (2, 1), (0.0, 0.0), "sgd", 0.1, 1, **limits))
+
+
+def _batch(table, keys, values):
+    """-> gradients [v, v] and [v] of each key's two segments."""
+    keys, values = np.array(keys, np.int64), np.array(values, np.float32)[:, None]
+    return [SourceGradients(table, keys, table.find_or_create(keys), [np.repeat(values, 2, 1), values])]
+
+
+def _step(table, gradients, scale=1.0):
+    for part in gradients.take(scale):
+        table.apply_gradients(part.slots, part.sums, 1.0)
+
+
+def _rows(table, *keys):
+    return table.read(np.array(keys, np.int64)).tolist()
+
+
+def test_micro_batches_are_summed_by_key_with_their_weights_and_scaled():
+    table, gradients = _table(), RowGradients()
+    gradients.add(_batch(table, [1, 2], [1.0, 2.0]), weight=3.0)
+    gradients.add(_batch(table, [2, 3], [4.0, 8.0]), weight=1.0)
+    _step(table, gradients, scale=0.5)
+    assert _rows(table, 1, 2, 3) == [[-1.5] * 3, [-5.0] * 3, [-4.0] * 3]
+    gradients.add(_batch(table, [1], [1.0]))
+    _step(table, gradients)
+    assert _rows(table, 1, 2) == [[-2.5] * 3, [-5.0] * 3]  # it started anew
+
+
+def test_l2_is_of_each_distinct_row_once():
+    table, gradients = _table(), RowGradients(l2=0.1)
+    table.find_or_insert(np.array([1, 2]), np.array([[1, 2, 3], [4, 5, 6]], np.float32))
+    gradients.add(_batch(table, [1], [0.0]))
+    gradients.add(_batch(table, [1], [0.0]))
+    _step(table, gradients)
+    np.testing.assert_allclose(_rows(table, 1, 2), [[0.9, 1.8, 2.7], [4, 5, 6]], rtol=1e-6)
+
+
+def test_clipping_is_by_the_norm_over_all_rows():
+    table, gradients = _table(), RowGradients(clip_norm=1.0)
+    gradients.add(_batch(table, [1, 2], [2.0, 1.0]))  # 3 * 4 + 3 * 1 = 15
+    _step(table, gradients)
+    norm = 15**0.5
+    np.testing.assert_allclose(_rows(table, 1, 2), [[-2 / norm] * 3, [-1 / norm] * 3], rtol=1e-6)
+    before = _rows(table, 1)
+    gradients.add(_batch(table, [1], [0.5]))
+    _step(table, gradients)
+    np.testing.assert_allclose(_rows(table, 1), np.array(before) - 0.5, rtol=1e-6)
+
+
+def test_a_row_evicted_within_the_step_takes_no_other_rows_slot():
+    table, gradients = _table(max_rows=1), RowGradients()
+    gradients.add(_batch(table, [1], [1.0]))
+    gradients.add(_batch(table, [2], [8.0]))
+    _step(table, gradients)
+    assert _rows(table, 2) == [[-8.0] * 3]
+    assert len(table) == 1
+
+
+@pytest.mark.parametrize("settings", [dict(l2=-1.0), dict(clip_norm=-1.0)])
+def test_negative_settings_are_refused(settings):
+    with pytest.raises(UserError, match="must be at least 0"):
+        RowGradients(**settings)

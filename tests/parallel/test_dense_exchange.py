@@ -1,0 +1,120 @@
+"""Dense gradients of two workers against the same steps in one process, by NumPy."""
+
+import numpy as np
+import pytest
+
+from tests.parallel import launch
+from tests.parallel.workers.dense_batches import ALL, START, STEPS
+
+RATE = 0.1
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """-> by rank, by way of training: float32[steps, 2], w after each step."""
+    out = tmp_path_factory.mktemp("dense_exchange")
+    launch.run(2, launch.WORKERS / "dense_exchange.py", out)
+    return [dict(np.load(out / f"w-{rank}.npz")) for rank in (0, 1)]
+
+
+def _gradient(w, step, rows=(0, 1, 2)):
+    """-> of the mean of (x . w - y)^2 over some of a step's examples."""
+    x, y = (values[list(rows)].astype(np.float64) for values in ALL[step])
+    return 2 * (x @ w - y) @ x / len(rows)
+
+
+def _sgd(gradient, rate=RATE):
+    """-> w after each step of w -= rate * gradient(w, step)."""
+    w, found = np.array(START), []
+    for step in range(STEPS):
+        w = w - rate * gradient(w, step)
+        found.append(w)
+    return np.array(found)
+
+
+def _both(trained, name):
+    np.testing.assert_array_equal(trained[0][name][-1], trained[1][name][-1])
+    return trained[0][name]
+
+
+def test_three_examples_split_two_and_one_step_as_one_batch(trained):
+    np.testing.assert_allclose(_both(trained, "split"), _sgd(_gradient), atol=1e-6, rtol=0)
+
+
+def test_a_batch_of_padding_counts_nothing(trained):
+    expected = _sgd(lambda w, step: _gradient(w, step, (0, 1)))
+    np.testing.assert_allclose(_both(trained, "padded"), expected, atol=1e-6, rtol=0)
+
+
+def test_linear_scaling_multiplies_the_rate_by_the_workers(trained):
+    np.testing.assert_allclose(_both(trained, "linear"), _sgd(_gradient, 2 * RATE), atol=1e-6, rtol=0)
+
+
+def test_float16_on_the_wire_is_near(trained):
+    exact = _sgd(_gradient)
+    found = _both(trained, "fp16")
+    np.testing.assert_allclose(found, exact, atol=5e-3, rtol=0)
+    assert np.abs(found - exact).max() > 1e-7
+
+
+def test_clipping_is_of_the_reduced_gradient(trained):
+    def clipped(w, step):
+        gradient = _gradient(w, step)
+        return gradient * min(1, 0.5 / np.linalg.norm(gradient))
+
+    found = _both(trained, "clipped")
+    np.testing.assert_allclose(found, _sgd(clipped), atol=1e-6, rtol=0)
+    assert np.abs(found - _sgd(_gradient)).max() > 1e-3
+
+
+def _adagrad(gradient, steps):
+    w, accumulator, found = np.array(START), 0.1, []
+    for step in range(steps):
+        g = gradient(w, step)
+        accumulator = accumulator + g * g
+        w = w - RATE * g / np.sqrt(accumulator)
+        found.append(w)
+    return np.array(found)
+
+
+def test_adagrad_steps_by_the_mean_over_all_examples(trained):
+    np.testing.assert_allclose(_both(trained, "adagrad"), _adagrad(_gradient, STEPS), atol=1e-6, rtol=0)
+
+
+def test_two_micro_batches_of_two_workers_make_one_step_of_six_examples(trained):
+    expected = _adagrad(lambda w, step: (_gradient(w, 2 * step) + _gradient(w, 2 * step + 1)) / 2, STEPS // 2)
+    np.testing.assert_allclose(_both(trained, "accumulated"), expected, atol=1e-6, rtol=0)
+
+
+def _overlapped(settled_after=()):
+    """-> w after each step: a gradient is applied at the next step's end, or where the steps settle."""
+    w, found, kept = np.array(START), [], None
+    for step in range(STEPS):
+        gradient = _gradient(w, step)
+        if kept is not None:
+            w = w - RATE * kept
+        kept = gradient
+        if step + 1 in (*settled_after, STEPS):
+            w, kept = w - RATE * kept, None
+        found.append(w)
+    return np.array(found)
+
+
+@pytest.mark.parametrize(("name", "settled_after"), [("overlap", ()), ("overlap_settled", (2,))])
+def test_overlapped_gradients_are_one_step_late_and_none_is_lost(trained, name, settled_after):
+    np.testing.assert_allclose(_both(trained, name), _overlapped(settled_after), atol=1e-6, rtol=0)
+
+
+def test_overlap_that_settles_after_each_step_is_no_overlap_also_for_adam(trained):
+    np.testing.assert_allclose(_both(trained, "overlap_adam"), _both(trained, "adam"), atol=1e-6, rtol=0)
+
+
+def test_under_local_sgd_workers_step_alone_and_meet_at_the_mean(trained):
+    ws, found = [np.array(START), np.array(START)], []
+    for step in range(STEPS):
+        ws = [w - RATE * _gradient(w, step, rows) for w, rows in zip(ws, ((0, 1), (2,)), strict=True)]
+        if step % 2 == 1:
+            ws = [(ws[0] + ws[1]) / 2] * 2
+        found.append(ws)
+    for rank in (0, 1):
+        np.testing.assert_allclose(trained[rank]["local"], [w[rank] for w in found], atol=1e-6, rtol=0)

@@ -1,0 +1,80 @@
+"""Two workers train `(x . w - y)^2` with TrainOp in many ways; each writes what its w became after each step.
+
+python dense_exchange.py OUT
+"""
+
+import sys
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer import distributed, step_plan
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.estimator.optimizer_step import OptimizerStep
+from ctr_trainer.estimator.optimizers import DenseOptimizer
+from tests.parallel.workers.dense_batches import ALL, PADDED, SPLIT, START, STEPS
+
+tf1 = tf.compat.v1
+RATE = 0.1
+
+
+class Features(dict):
+    """What TrainOp reads and sets of `FedFeatures`, without rows."""
+
+    batch_size = 2
+    row_scale = None
+
+    def __init__(self, weight):
+        super().__init__(weight=weight)
+        self.placeholders = []
+
+
+def train(train_op, batches, settled_after=()):
+    """-> float32[steps, 2]: w after each step; `settle` comes after the steps named, and at the end."""
+    with tf.Graph().as_default():
+        x, y, weight = (tf1.placeholder(tf.float32, shape) for shape in ([2, 2], [2], [2]))
+        w = tf1.get_variable("w", initializer=np.array(START, np.float32))
+        losses = tf.square(tf.linalg.matvec(x, w) - y)
+        loss = tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
+        features = Features(weight)
+        step = OptimizerStep(train_op(loss, features), step_plan.current())
+        with tf1.Session(config=distributed.session_config(1)) as session:
+            session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+            feeds = iter([{x: b[0], y: b[1], weight: b[2]} for b in batches])
+
+            class Fed:
+                def run(self, fetches):
+                    return session.run(fetches, next(feeds))
+
+            found, steps = [], len(batches) // train_op.accumulation_steps
+            for number in range(1, steps + 1):
+                step(Fed())
+                if number in settled_after or number == steps:
+                    step.settle(session)
+                found.append(session.run(w))
+            assert session.run(tf1.train.get_global_step()) == steps
+    return found
+
+
+distributed.init()
+rank = distributed.rank()
+sgd = dict(optimizer="sgd", learning_rate=RATE, scale_lr="none")
+mine, padded = SPLIT[rank], PADDED[rank]
+results = {
+    "split": train(TrainOp(**sgd), mine),
+    "padded": train(TrainOp(**sgd), padded),
+    "fp16": train(TrainOp(**sgd, fp16_allreduce=True), mine),
+    "linear": train(TrainOp(optimizer="sgd", learning_rate=RATE, scale_lr="linear"), mine),
+    "adagrad": train(TrainOp(**{**sgd, "optimizer": "adagrad"}), mine),
+    "accumulated": train(TrainOp(**{**sgd, "optimizer": "adagrad"}, accumulation_steps=2), mine),
+    "overlap": train(TrainOp(**sgd, overlap_allreduce=True), mine),
+    "overlap_settled": train(TrainOp(**sgd, overlap_allreduce=True), mine, settled_after=(2,)),
+    "overlap_adam": train(
+        TrainOp(**{**sgd, "optimizer": DenseOptimizer("adam")}, overlap_allreduce=True), mine, range(STEPS + 1)
+    ),
+    "adam": train(TrainOp(**{**sgd, "optimizer": "adam"}), mine),
+    "local": train(TrainOp(**sgd, dense_sync_steps=2), mine, settled_after=(2,)),
+    "clipped": train(TrainOp(**sgd, clip_norm=0.5), mine),
+}
+assert len(ALL) == STEPS
+np.savez(f"{sys.argv[1]}/w-{rank}.npz", **results)
