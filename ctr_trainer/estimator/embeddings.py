@@ -15,6 +15,8 @@ from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.lookup import Lookup, distinct
 from ctr_trainer.embedding.process import LocalService
 from ctr_trainer.embedding.security import ClientSecurity
+from ctr_trainer.embedding.shared_memory import SharedMemory
+from ctr_trainer.embedding.shared_table import SharedTables
 from ctr_trainer.errors import UserError
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR
 from ctr_trainer.latency import Latency
@@ -24,14 +26,14 @@ _KINDS = (EMBEDDING, LINEAR)
 
 @contextlib.contextmanager
 def open_store(config, model_dir, read_only=False):
-    """Gives the store that `config.service` names; a local service that it started ends with the block.
+    """Gives the store that `config.service` names; a local service or shared memory that it made ends with the block.
 
     A collective where there are several workers.
 
     Raises:
-      UserError: `auto` was asked for workers on several hosts, or the service does not start.
+      UserError: `auto` or `shared` was asked for workers on several hosts, or the service does not start.
     """
-    if config.service != "auto":
+    if config.service not in ("auto", "shared"):
         with contextlib.closing(_client(config, config.service.split(","), read_only)) as client:
             yield client
         return
@@ -40,9 +42,14 @@ def open_store(config, model_dir, read_only=False):
         return
     if distributed.local_size() != distributed.size():
         raise UserError(
-            "--embedding_service=auto starts a service that only workers on its own host reach; start "
-            "`python -m ctr_trainer serve` on a host that all of them reach and name it: --embedding_service=host:port"
+            f"--embedding_service={config.service} is for workers on one host; start `python -m ctr_trainer serve` on "
+            "a host that all of them reach and name it: --embedding_service=host:port"
         )
+    if config.service == "shared":
+        memory = SharedMemory() if distributed.is_chief() else None
+        address = distributed.broadcast_object(memory.address if memory else None, "shared_memory_address")
+        yield LocalStore(SharedTables(memory or SharedMemory(address)))
+        return
     with contextlib.ExitStack() as stack:
         address = None
         if distributed.is_chief():
@@ -66,8 +73,9 @@ def _client(config, addresses, read_only):
 class Embeddings:
     """The rows that a model's embedding inputs take, by table.
 
-    A lone worker trains the store's own tables. Several train their own copies (`embedding.cache.Cache`) and `sync`
-    them; between two syncs a copy does not see the other workers' updates.
+    A lone worker trains the store's own tables, and so do workers that share them in memory (`SharedTable`). Others
+    train their own copies (`embedding.cache.Cache`) and `sync` them; between two syncs a copy does not see the other
+    workers' updates.
 
     Staleness of a row that a step reads, in steps of this worker, behind what the service had of the others: below N,
     the steps between two syncs, plus the steps that the sync under way has taken so far (below N, as the next sync
@@ -95,16 +103,16 @@ class Embeddings:
         self._tables = [table for table in features.spec.tables if table.name in features.segments]
         self.sources = {}
         self.sync_latency = Latency("OpsParameterSync")
-        for table in self._tables:
-            table_config = _table_config(table, features, config, seed)
-            if trained is not None:
-                table_config = _as_trained(table_config, trained)
-            store.create_table(table_config)
+        table_configs = [_table_config(table, features, config, seed) for table in self._tables]
+        if trained is not None:
+            table_configs = [_as_trained(table_config, trained) for table_config in table_configs]
+        _create_tables(store, table_configs)
+        for table_config in table_configs:
             if isinstance(store, LocalStore):
-                self.sources[table.name] = store.tables[table.name]
+                self.sources[table_config.name] = store.tables[table_config.name]
             else:
                 name, compression = f"rank{distributed.rank()}", config.sync_compression
-                self.sources[table.name] = Cache(store, table_config, name, compression=compression)
+                self.sources[table_config.name] = Cache(store, table_config, name, compression=compression)
         self._caches = {name: source for name, source in self.sources.items() if isinstance(source, Cache)}
         self._background = Background("the sync of the embedding rows")
         self.sync_seconds = 0.0
@@ -225,6 +233,15 @@ class Embeddings:
 
     def _kinds(self, name):
         return [kind for kind in _KINDS if kind in self._features.segments[name]]
+
+
+def _create_tables(store, configs):
+    """Rank 0 makes the tables, then the others have them made or, where they share them, open them. A collective."""
+    for chief in (True, False):
+        if distributed.is_chief() == chief:
+            for config in configs:
+                store.create_table(config)
+        distributed.barrier("tables_created")
 
 
 def _as_trained(config, trained):

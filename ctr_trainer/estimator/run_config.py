@@ -11,6 +11,7 @@ class EmbeddingConfig:
 
     Attributes:
       service: `auto` keeps the tables in the process for one worker and starts a local lookup service for several;
+        `shared` has the workers of one host train the same rows in shared memory, see `SharedTable`;
         `host:port,host:port` uses running shards.
       optimizer: of `embedding.config.OPTIMIZERS`.
       learning_rate: of one worker; see `optimize.TrainOp` for how it scales with the workers.
@@ -46,6 +47,8 @@ class EmbeddingConfig:
                 f"service_restarts={self.service_restarts} is for a service that the job starts itself; of "
                 f"{self.service} whoever runs it takes care: leave out service_restarts, or use service=auto"
             )
+        if self.service == "shared" and (self.strict_sync or self.sync_compression != "none"):
+            raise UserError("strict_sync and sync_compression are about syncs, and with service=shared there are none")
         if self.strict_sync and self.sync_compression != "none":
             raise UserError(
                 f"strict_sync is exact, and sync_compression={self.sync_compression} is not: leave out one of the two"
