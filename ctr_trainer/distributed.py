@@ -89,7 +89,10 @@ def lr_scale(how):
 
 
 def optimizer(inner, local=(), fp16=False):
-    """Wraps a `tf.compat.v1` optimizer so that its gradients are averaged over all workers.
+    """Wraps a `tf.compat.v1` optimizer so that its gradients are averaged over all workers; for your own `model_fn`.
+
+    The package's models reduce theirs by `estimator.exchange`, since this takes the mean of the workers' means, however
+    many examples each is of, and sends every gradient as a tensor of its own.
 
     Args:
       inner: the optimizer of one worker.
@@ -102,6 +105,17 @@ def optimizer(inner, local=(), fp16=False):
     for tensor in local:
         wrapped.register_local_var(tensor)
     return wrapped
+
+
+def sum_of_ranks(tensor, name, fp16=False):
+    """-> the sum of every rank's tensor (equal shapes and dtypes), inside the graph. A collective.
+
+    Args:
+      name: of the reduction, the same on every rank.
+      fp16: send float16; the sum is then in float16 too.
+    """
+    compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
+    return hvd.allreduce(tensor, op=hvd.Sum, compression=compression, name=name)
 
 
 def broadcast_hook():

@@ -5,7 +5,10 @@ import tensorflow as tf
 from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.estimator.optimizers import DenseOptimizer
+from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.flags import require
 from ctr_trainer.hooks.progress_hook import ProgressHook
 from ctr_trainer.models.params import ModelParams
@@ -20,14 +23,14 @@ def make_estimator(model, data, training, embedding, run):
     """
     require(model, "model_dir")
     tf.get_logger().setLevel("ERROR")  # its warnings are about TensorFlow 1 names, which are used on purpose
-    train_op = TrainOp(
-        optimizer=training.optimizer,
-        learning_rate=training.learning_rate,
-        embedding_learning_rate=embedding.embedding_learning_rate,
-        scale_lr=training.scale_lr,
-        fp16_allreduce=training.fp16_allreduce,
+    params = ModelParams(
+        train_op_fn=make_train_op(training, embedding),
+        hidden_units=model.hidden_units,
+        dropout=model.dropout,
+        batch_norm=model.batch_norm,
+        positive_weight=training.positive_weight,
+        negative_sampling=training.negative_sampling,
     )
-    params = ModelParams(train_op_fn=train_op, hidden_units=model.hidden_units, dropout=model.dropout)
     config = RunConfig(
         tf_random_seed=training.seed,
         save_checkpoints_steps=run.save_checkpoints_steps,
@@ -45,6 +48,8 @@ def make_estimator(model, data, training, embedding, run):
             learning_rate=embedding.embedding_learning_rate,
             initial_accumulator=embedding.initial_accumulator,
             init_stddev=embedding.embedding_stddev,
+            l2=embedding.embedding_l2,
+            clip_norm=training.clip_norm,
             sync_steps=embedding.sync_steps,
             strict_sync=embedding.strict_sync,
             sync_compression=embedding.sync_compression,
@@ -54,6 +59,40 @@ def make_estimator(model, data, training, embedding, run):
         ),
     )
     return Estimator(find_model(model.model), model.model_dir, params, config)
+
+
+def make_train_op(training, embedding):
+    """-> the TrainOp that the flags describe; raises UserError where they cannot work."""
+    return TrainOp(
+        optimizer=DenseOptimizer(
+            name=training.optimizer,
+            momentum=training.momentum,
+            initial_accumulator=training.dense_accumulator,
+            beta1=training.adam_beta1,
+            beta2=training.adam_beta2,
+            epsilon=training.adam_epsilon,
+            weight_decay=training.weight_decay,
+            ftrl_l1=training.ftrl_l1,
+            ftrl_l2=training.ftrl_l2,
+        ),
+        learning_rate=training.learning_rate,
+        embedding_learning_rate=embedding.embedding_learning_rate,
+        scale_lr=training.scale_lr,
+        fp16_allreduce=training.fp16_allreduce,
+        schedule=Schedule(
+            name=training.lr_schedule,
+            warmup_steps=training.warmup_steps,
+            decay_steps=training.decay_steps,
+            decay_rate=training.decay_rate,
+            end=training.end_learning_rate,
+        ),
+        embedding_schedule=training.embedding_lr_schedule == "same",
+        accumulation_steps=training.accumulation_steps,
+        dense_sync_steps=training.dense_sync_steps,
+        clip_norm=training.clip_norm,
+        l2=training.l2,
+        lr_groups=LrGroups.parse(training.lr_groups),
+    )
 
 
 def progress(what, batches):

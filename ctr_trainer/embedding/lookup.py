@@ -90,6 +90,13 @@ def distinct(parts):
     return index.keys.copy()
 
 
+def positions_of(unique, keys):
+    """-> int64[n]: for each of `keys` its place in `unique`, distinct keys among which it is."""
+    index = _empty_index()
+    _positions(index, unique)
+    return _positions(index, keys).astype(np.int64)
+
+
 def _empty_index():
     """This thread's index, emptied: kept between batches, so that it stays in the core's cache."""
     if not hasattr(_scratch, "index"):

@@ -18,6 +18,7 @@ from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.embedding.shared_memory import SharedMemory
 from ctr_trainer.embedding.shared_table import SharedTables
 from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.row_gradients import RowGradients, SourceGradients
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR
 from ctr_trainer.latency import Latency
 
@@ -117,6 +118,7 @@ class Embeddings:
         self._background = Background("the sync of the embedding rows")
         self.sync_seconds = 0.0
         self._step = []
+        self._gradients = RowGradients(config.l2, config.clip_norm)
 
     def prepare(self, batches):
         """Yields (batch, lookups by table): the part of a lookup that can be done ahead of the step.
@@ -154,16 +156,30 @@ class Embeddings:
             self._step.append((source, lookup, slots, tensors))
         return feed
 
-    def apply_gradients(self, gradients, learning_rate):
-        """One sparse optimizer step of the rows last looked up.
+    def add_gradients(self, gradients, weight=1.0):
+        """Adds the gradients of the rows last looked up to those of the step that `apply_gradients` ends.
 
         Args:
           gradients: by the name of the embedding input, float32[B, F, dim]; of the loss as the graph has it.
-          learning_rate: float.
+          weight: what they are multiplied by.
         """
+        parts = []
         for source, lookup, slots, tensors in self._step:
             sums = [lookup.sum_gradients(gradients[tensor.name]) for tensor in tensors]
-            source.apply_gradients(slots, sums, learning_rate)
+            parts.append(SourceGradients(source, lookup.unique, slots, sums))
+        self._gradients.add(parts, weight)
+
+    def apply_gradients(self, gradients, learning_rate, weight=1.0, scale=1.0):
+        """One sparse optimizer step of the rows last looked up, and of those whose gradients were added before.
+
+        Args:
+          gradients, weight: as for `add_gradients`.
+          learning_rate: float.
+          scale: what the sum of all that was added is multiplied by.
+        """
+        self.add_gradients(gradients, weight)
+        for part in self._gradients.take(scale):
+            part.source.apply_gradients(part.slots, part.sums, learning_rate)
 
     def sync(self):
         """Brings this worker's copies and the service together: a collective if strict, else beside the steps to come.

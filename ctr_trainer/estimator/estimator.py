@@ -9,11 +9,12 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed
+from ctr_trainer import distributed, step_plan
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import ServiceLost, UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator.dense_average import dense_average
 from ctr_trainer.estimator.embeddings import open_store
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
@@ -101,8 +102,10 @@ class Estimator:
             if inputs.hook and distributed.is_chief():
                 save_features(self.model_dir, inputs.features)
             saver = tf1.train.Saver(max_to_keep=None)
-            save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config)
-            own = training_hooks(inputs, spec, store, self.config, self.model_dir, save, last)
+            plan = step_plan.current()
+            average = dense_average(plan)
+            save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config, average)
+            own = training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, average)
             with self._session(checkpoint, [throughput, *inputs.hooks, *own, *hooks], saver) as session:
                 if throughput.step != start:
                     raise UserError(
@@ -110,6 +113,8 @@ class Estimator:
                     )
                 while not session.should_stop():
                     with distributed.watchdog().waiting(f"step {throughput.step + 1} and its gradient exchange"):
+                        for _ in range(plan.accumulation_steps - 1):
+                            session.run(plan.accumulate)
                         session.run(spec.train_op)
             examples = inputs.hook.examples if inputs.hook else 0
             waited = inputs.hook.read.total_seconds if inputs.hook else 0.0

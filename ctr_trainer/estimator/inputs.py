@@ -7,9 +7,11 @@ import os
 
 import tensorflow as tf
 
+from ctr_trainer import step_plan
 from ctr_trainer.data.prefetch import Prefetch
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.estimator.whole_steps import WholeSteps
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.hooks.input_hook import InputHook
@@ -69,8 +71,10 @@ class BatchInput:
         return bool(self.features.segments)
 
     def position_after(self, steps):
-        """-> where the input stands after `steps` more batches of every worker; None if the reader does not know."""
-        return self._reader.position_after(steps) if hasattr(self._reader, "position_after") else None
+        """-> where the input stands after `steps` more steps of every worker; None if the reader does not know."""
+        if not hasattr(self._reader, "position_after"):
+            return None
+        return self._reader.position_after(self._batches.taken_by(steps))
 
     def connect(self, store, config, spec=None, trained=None):
         """Ties the embedding inputs that the model asked for to the store, and feeds each step from here on.
@@ -85,9 +89,10 @@ class BatchInput:
             self.features.gradients = {r.name: g for r, g in zip(rows, gradients, strict=True) if g is not None}
         if self.features.learning_rate is None:
             self.features.learning_rate = tf.constant(config.embedding.learning_rate)
+        self._batches = WholeSteps(self._reader, step_plan.current().accumulation_steps if spec is not None else 1)
         ahead = config.prefetch_batches if spec is not None else 0
         self.embeddings = Embeddings(self.features, config.embedding, config.tf_random_seed, store, ahead, trained)
-        self._prefetch = Prefetch(self.embeddings.prepare(self._reader), config.prefetch_batches)
+        self._prefetch = Prefetch(self.embeddings.prepare(self._batches), config.prefetch_batches)
         self.hook = InputHook(self.features, self.embeddings, self._prefetch, training=spec is not None)
         self.hooks = [self.hook]
 

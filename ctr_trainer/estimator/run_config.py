@@ -17,6 +17,8 @@ class EmbeddingConfig:
       learning_rate: of one worker; see `optimize.TrainOp` for how it scales with the workers.
       initial_accumulator: what Adagrad's state starts at.
       init_stddev: standard deviation of a new row's embedding weights (uniform); linear weights start at 0.
+      l2: of the rows that a step looks up, each distinct one once: the loss plus l2 / 2 * sum w^2.
+      clip_norm: the largest norm of the gradient of all rows in a step of this worker; 0 for any.
       sync_steps: steps between two syncs with the service; for how far a row may lag behind the others' updates, see
         `embeddings.Embeddings`.
       strict_sync: at a sync all workers push, meet at a barrier, then pull, so that every lookup sees every push of
@@ -34,6 +36,8 @@ class EmbeddingConfig:
     learning_rate: float = 0.05
     initial_accumulator: float = 1e-4
     init_stddev: float = 0.01
+    l2: float = 0.0
+    clip_norm: float = 0.0
     sync_steps: int = 30
     strict_sync: bool = False
     sync_compression: str = "none"

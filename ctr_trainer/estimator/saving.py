@@ -22,9 +22,11 @@ class Saving:
       restored: the `Checkpoint` that training goes on from, or None.
       model_dir: where checkpoints are kept.
       config: `RunConfig`.
+      average: f(session) that makes the dense variables of all ranks equal; a collective.
     """
 
-    def __init__(self, saver, inputs, store, restored, model_dir, config):
+    def __init__(self, saver, inputs, store, restored, model_dir, config, average):
+        self._average = average
         self._saver, self._inputs, self._store = saver, inputs, store
         self._model_dir, self._config = model_dir, config
         self._start, self._examples_before = (restored.step, restored.examples) if restored else (0, 0)
@@ -37,6 +39,7 @@ class Saving:
           UserError: it cannot be written; the checkpoints before it are whole.
           ServiceLost: the embedding service is gone, and all ranks have agreed on it.
         """
+        self._average(session)
         if self._inputs.embeddings:
             self._inputs.embeddings.flush()
         examples = self._inputs.hook.examples if self._inputs.hook else 0

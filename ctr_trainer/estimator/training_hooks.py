@@ -2,9 +2,10 @@
 
 import tensorflow as tf
 
-from ctr_trainer import distributed
+from ctr_trainer import distributed, step_plan
 from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
+from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
 from ctr_trainer.hooks.eviction_hook import EvictionHook
 from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
@@ -18,7 +19,7 @@ from ctr_trainer.latency import Latency
 tf1 = tf.compat.v1
 
 
-def training_hooks(inputs, spec, store, config, model_dir, save, last_step):
+def training_hooks(inputs, spec, store, config, model_dir, save, last_step, average):
     """-> the session hooks of a training run.
 
     The input's own hook has come before these: it trains the rows, then `ParameterSyncHook` hands them on, then
@@ -32,6 +33,7 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step):
       model_dir: for the summaries.
       save: f(session, step) -> path; a collective.
       last_step: where training stops, or None.
+      average: f(session) that makes the dense variables of all ranks equal; a collective.
     """
     every, scalars, hooks = config.log_step_count_steps, {}, []
     latencies = list(inputs.hook.latencies) if inputs.hook else []
@@ -47,6 +49,9 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step):
     if inputs.embeddings and distributed.is_chief():
         if any(source.config.evicts for source in inputs.embeddings.sources.values()):
             hooks.append(EvictionHook(store, config.embedding.sync_steps))
+    dense_sync_steps = step_plan.current().dense_sync_steps
+    if dense_sync_steps > 1:
+        hooks.append(DenseSyncHook(average, dense_sync_steps))
     hooks.append(CheckpointHook(save, config.save_checkpoints_steps))
     tensors = metric_tensors(inputs, spec)
     if tensors:

@@ -11,6 +11,7 @@ from ctr_trainer.features.transforms import dense_transform
 tf1 = tf.compat.v1
 
 EMBEDDING, LINEAR = "embedding", "linear"
+_WEIGHTS = ("ctr_trainer", "example weights")  # No string, so that TensorFlow does not try to serialize it.
 
 
 class Features(Mapping, abc.ABC):
@@ -78,6 +79,15 @@ class Features(Mapping, abc.ABC):
         """-> float32[B, F, dim] of a `TableFeatures`; kind is EMBEDDING or LINEAR."""
 
 
+def example_weights():
+    """-> float32[B], the weights of the current graph's `FedFeatures`; None in a graph that is fed otherwise.
+
+    For layers that look at the batch as a whole, and that padding would mislead.
+    """
+    weights = tf1.get_collection(_WEIGHTS)
+    return weights[-1] if weights else None
+
+
 class FedFeatures(Features):
     """Features whose values are fed at each step: rows looked up outside the graph.
 
@@ -85,6 +95,8 @@ class FedFeatures(Features):
       segments: by table name, {kind: placeholder float32[B, F, dim]}, as far as the model asked for them.
       gradients: by placeholder name, the gradient of the loss, once `TrainOp` or the Estimator has made them.
       learning_rate: of the embeddings, a scalar tensor or None.
+      row_scale: scalar tensor: a batch's gradients times this and the sum of its weights are its part of the optimizer
+        step, over all micro-batches and workers; None where the batch is the whole step.
     """
 
     def __init__(self, spec, statistics, batch_size):
@@ -93,8 +105,10 @@ class FedFeatures(Features):
         self.segments = collections.defaultdict(dict)
         self.gradients = {}
         self.learning_rate = None
+        self.row_scale = None
         self.labels = tf1.placeholder(tf.float32, [batch_size], "labels")
         self.weights = tf1.placeholder(tf.float32, [batch_size], "weights")
+        tf1.add_to_collection(_WEIGHTS, self.weights)
         self.dense = tf1.placeholder(tf.float32, [batch_size, len(spec.dense)], "dense")
 
     @property

@@ -37,6 +37,8 @@ def read(group, values):
         value = values[field.name].value
         if field.type == tuple[int, ...]:
             value = _integers(field.name, value)
+        elif field.type == tuple[str, ...]:
+            value = tuple(part for text in value for part in text.split(",") if part)
         taken[field.name] = value
     return group(**taken)
 
@@ -69,5 +71,7 @@ def _define(field, group, values):
         absl_flags.DEFINE_float(name, default, lower_bound=metadata["minimum"], **common)
     elif field.type == tuple[int, ...]:
         absl_flags.DEFINE_list(name, [str(part) for part in default], **common)
+    elif field.type == tuple[str, ...]:  # Adds up where the flag is given more than once.
+        absl_flags.DEFINE_multi_string(name, list(default), **common)
     else:
         absl_flags.DEFINE_string(name, default, **common)

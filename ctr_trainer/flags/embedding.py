@@ -19,6 +19,7 @@ class EmbeddingFlags(ClientFlags):
     embedding_learning_rate: float = flag(0.05, "of the embedding rows, for one worker", "1/step", minimum=0.0)
     initial_accumulator: float = flag(1e-4, "what Adagrad's state of a new row starts at", minimum=0.0)
     embedding_stddev: float = flag(0.01, "standard deviation of a new row's weights", minimum=0.0)
+    embedding_l2: float = flag(0.0, "adds l2 / 2 * sum w^2 of the distinct rows of a step to the loss", minimum=0.0)
     sync_steps: int = flag(30, "steps between two syncs of the rows with the service", "steps", minimum=1)
     strict_sync: bool = flag(
         False, "all workers push, meet, then pull at a sync: every lookup sees every push of the window before"

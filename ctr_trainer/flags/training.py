@@ -1,4 +1,4 @@
-"""Flags of the training of the dense variables."""
+"""Flags of the training of the dense variables, and of what a step is."""
 
 import dataclasses
 
@@ -6,12 +6,69 @@ from ctr_trainer.flags.define import flag
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingFlags:
+class ScheduleFlags:
+    """How the learning rates change"""
+
+    lr_schedule: str = flag(
+        "constant", "what follows the warm-up", choices=("constant", "linear", "cosine", "exponential")
+    )
+    warmup_steps: int = flag(0, "over which the learning rates rise from 0", "steps", minimum=0)
+    decay_steps: int = flag(0, "that the decay takes; of exponential, for one --decay_rate", "steps", minimum=0)
+    decay_rate: float = flag(0.0, "of exponential, between 0 and 1", "factor", minimum=0.0)
+    end_learning_rate: float = flag(0.0, "what the schedule ends at, in learning rates", "factor", minimum=0.0)
+    embedding_lr_schedule: str = flag(
+        "same", "of the rows' learning rate: that of the dense variables', or none", choices=("same", "constant")
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerFlags:
+    """Optimizer of the dense variables"""
+
+    optimizer: str = flag(
+        "adagrad",
+        "of the dense variables",
+        choices=("sgd", "momentum", "adagrad", "adam", "adamw", "lamb", "ftrl"),
+    )
+    momentum: float = flag(0.9, "of momentum", minimum=0.0)
+    dense_accumulator: float = flag(0.1, "what the state of adagrad and ftrl starts at", minimum=0.0)
+    adam_beta1: float = flag(0.9, "of adam, adamw and lamb", minimum=0.0)
+    adam_beta2: float = flag(0.999, "of adam, adamw and lamb", minimum=0.0)
+    adam_epsilon: float = flag(1e-8, "of adam, adamw and lamb", minimum=0.0)
+    weight_decay: float = flag(0.01, "of adamw and lamb", minimum=0.0)
+    ftrl_l1: float = flag(0.0, "of ftrl", minimum=0.0)
+    ftrl_l2: float = flag(0.0, "of ftrl", minimum=0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExchangeFlags:
+    """Exchange of the dense variables between workers"""
+
+    fp16_allreduce: bool = flag(False, "send dense gradients as float16")
+    dense_sync_steps: int = flag(
+        1, "1 reduces the gradients each step; N lets workers step alone and averages the variables each N", minimum=1
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingFlags(OptimizerFlags, ScheduleFlags, ExchangeFlags):
     """Training"""
 
     max_steps: int = flag(0, "global step to stop at; 0 goes on until --epochs are over", "steps", minimum=0)
-    optimizer: str = flag("adagrad", "of the dense variables", choices=("sgd", "adagrad", "adam"))
     learning_rate: float = flag(0.02, "of the dense variables, for one worker", "1/step", minimum=0.0)
     scale_lr: str = flag("linear", "how learning rates grow with the workers", choices=("linear", "sqrt", "none"))
-    fp16_allreduce: bool = flag(False, "send dense gradients as float16")
+    lr_groups: tuple[str, ...] = flag(
+        (), "factors of the learning rate by variable scope, as mlp:0.1,linear:2", "scope:factor"
+    )
     seed: int = flag(1, "of the data's order, the dense variables and new embedding rows", minimum=0)
+    accumulation_steps: int = flag(
+        1, "batches of an optimizer step, which is what every other flag calls a step", "batches", minimum=1
+    )
+    clip_norm: float = flag(
+        0.0, "largest global norm of the dense gradients, and of the rows' of a worker; 0 for any", minimum=0.0
+    )
+    l2: float = flag(0.0, "adds l2 / 2 * sum w^2 of the dense kernels to the loss", minimum=0.0)
+    positive_weight: float = flag(1.0, "what the loss of a positive example is multiplied by", minimum=0.0)
+    negative_sampling: float = flag(
+        1.0, "share of the negative examples to train on; predictions are calibrated for it", "share", minimum=0.0
+    )

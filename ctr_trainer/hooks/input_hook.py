@@ -1,7 +1,9 @@
 """Feeds each step its batch and trains the embedding rows behind it."""
 
+import numpy as np
 import tensorflow as tf
 
+from ctr_trainer import step_plan
 from ctr_trainer.latency import Latency
 
 tf1 = tf.compat.v1
@@ -9,6 +11,8 @@ tf1 = tf.compat.v1
 
 class InputHook(tf1.train.SessionRunHook):
     """Before a step, feeds a batch and the embedding rows it looks up; after it, applies the rows' gradients at once.
+
+    Where an optimizer step takes several micro-batches, their gradients are summed and applied after the last.
 
     The end of the batches ends the session's loop. This hook must come before those that sync or save rows, which would
     otherwise miss the step.
@@ -28,7 +32,8 @@ class InputHook(tf1.train.SessionRunHook):
     def __init__(self, features, embeddings, batches, training):
         self._features, self._embeddings, self._training = features, embeddings, training
         self._batches = iter(batches)
-        self._fetches = {}
+        self._fetches, self._last_fetches = {}, {}
+        self._micro_batches, self._micro_batch = 1, 0
         self.batch = None
         self.examples = 0
         self.read, self.lookup, self.update = (
@@ -40,8 +45,13 @@ class InputHook(tf1.train.SessionRunHook):
         return [self.lookup, self.read, self.update] if self._training else [self.lookup, self.read]
 
     def begin(self):
-        if self._training and self._features.gradients:
-            self._fetches = dict(gradients=self._features.gradients, learning_rate=self._features.learning_rate)
+        features = self._features
+        if self._training and features.gradients:
+            self._micro_batches = step_plan.current().accumulation_steps
+            self._fetches = {"gradients": features.gradients}
+            self._last_fetches = {**self._fetches, "learning_rate": features.learning_rate}
+            if features.row_scale is not None:
+                self._last_fetches["scale"] = features.row_scale
 
     def before_run(self, run_context):
         with self.read.measure():
@@ -52,10 +62,20 @@ class InputHook(tf1.train.SessionRunHook):
         feed[self._features.weights] = self.batch.weights
         feed[self._features.dense] = self.batch.dense
         self.examples += self.batch.size
-        return tf1.train.SessionRunArgs(self._fetches, feed)
+        self._micro_batch = self._micro_batch % self._micro_batches + 1
+        # The rate and the scale are those of the whole step: to compute them for a part of it would exchange that part.
+        is_last = self._micro_batch == self._micro_batches
+        return tf1.train.SessionRunArgs(self._last_fetches if is_last else self._fetches, feed)
 
     def after_run(self, run_context, run_values):
         if self._fetches:
             with self.update.measure():
-                results = run_values.results
-                self._embeddings.apply_gradients(results["gradients"], float(results["learning_rate"]))
+                self._apply(run_values.results)
+
+    def _apply(self, results):
+        weight = 1.0 if self._features.row_scale is None else float(np.sum(self.batch.weights))
+        if self._micro_batch < self._micro_batches:
+            self._embeddings.add_gradients(results["gradients"], weight)
+        else:
+            scale, learning_rate = float(results.get("scale", 1.0)), float(results["learning_rate"])
+            self._embeddings.apply_gradients(results["gradients"], learning_rate, weight, scale)

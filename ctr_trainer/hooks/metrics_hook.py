@@ -37,10 +37,13 @@ class MetricsHook(StepHook):
     def before_run(self, run_context):
         return tf.compat.v1.train.SessionRunArgs(self._tensors)
 
-    def after_step(self, run_context, run_values):
+    def after_micro_batch(self, run_context, run_values):
         values = run_values.results
         self._metrics.update(values["logits"], values["labels"], values["weights"])
         self._examples += np.count_nonzero(values["weights"])
+
+    def after_step(self, run_context, run_values):
+        self.after_micro_batch(run_context, run_values)
         if self._timer.should_trigger_for_step(self.step):
             self._timer.update_last_triggered_step(self.step)
             self._report()

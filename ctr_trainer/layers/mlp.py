@@ -4,6 +4,8 @@ import math
 
 import tensorflow as tf
 
+from ctr_trainer.layers.batch_norm import batch_norm as normalized
+
 tf1 = tf.compat.v1
 
 
@@ -34,21 +36,25 @@ def dense(inputs, units, name):
     return tf.nn.bias_add(sum(others, first), bias)
 
 
-def mlp(inputs, hidden_units, dropout=0.0, training=False, name="mlp"):
-    """A ReLU layer for each of `hidden_units`, with dropout behind each.
+def mlp(inputs, hidden_units, dropout=0.0, training=False, name="mlp", batch_norm=False):
+    """A ReLU layer for each of `hidden_units`, with dropout behind each and batch normalization before each.
 
     Args:
       inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
       hidden_units: width of each layer; at least one.
       dropout: share of activations set to zero while training.
-      training: whether dropout applies.
+      training: whether dropout applies, and normalization takes the batch's own statistics.
+      batch_norm: whether there is normalization, see `batch_norm.batch_norm`.
 
     Returns:
       float32[B, hidden_units[-1]].
     """
     with tf1.variable_scope(name):
         for index, units in enumerate(hidden_units):
-            inputs = tf.nn.relu(dense(inputs, units, f"layer_{index}"))
+            inputs = dense(inputs, units, f"layer_{index}")
+            if batch_norm:
+                inputs = normalized(inputs, training, name=f"batch_norm_{index}")
+            inputs = tf.nn.relu(inputs)
             if dropout and training:
                 inputs = tf.nn.dropout(inputs, rate=dropout)
     return inputs

@@ -19,6 +19,7 @@ def model_fn(features, labels, mode, params):
     inputs = [tf.reshape(embeddings, [-1, count * dim])]
     if "dense" in features:
         inputs.append(features["dense"])
-    deep = mlp(inputs, params.hidden_units, params.dropout, training=mode == ModeKeys.TRAIN)
+    training = mode == ModeKeys.TRAIN
+    deep = mlp(inputs, params.hidden_units, params.dropout, training, batch_norm=params.batch_norm)
     logits = linear(features) + fm(embeddings) + dense(deep, 1, "logits")
     return binary_head(features, labels, mode, params, logits)

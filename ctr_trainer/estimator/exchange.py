@@ -1,0 +1,116 @@
+"""The mean of the workers' gradients, by one reduction a step."""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from ctr_trainer import distributed
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True)
+class Mean:
+    """What `weighted_mean` makes.
+
+    Attributes:
+      tensors: the means, in the order and the shapes given.
+      weight: scalar float32, the examples' weights that they are the mean of.
+      accumulate: operation that only adds a micro-batch; None for one a step.
+      after: operations that have to run in the step that uses the means.
+    """
+
+    tensors: list
+    weight: Any
+    accumulate: Any
+    after: list
+
+
+def weighted_mean(tensors, weight, batch_size, accumulation_steps=1, exchange=True, fp16=False):
+    """Each tensor's mean over micro-batches k and ranks r, weighted by W, the sum of the examples' weights:
+
+        mean = sum_rk W_rk t_rk / sum_rk W_rk, and 0 where all W are 0
+
+    With gradients of a loss averaged over a batch's examples, that is the gradient of the loss averaged over all
+    examples of all workers, however they are split. A batch of padding counts nothing.
+
+    All tensors of a dtype travel as one vector, with W as its last element: Horovod negotiates one tensor a step, and
+    the weights need no reduction of their own. With float16 a W that is no multiple of 1/2048 of the batch is rounded.
+
+    Args:
+      tensors: dense tensors of static shapes; on every rank the same ones, in the same order.
+      weight: scalar float32, W of this batch.
+      batch_size: examples that W is counted in, to keep what travels of the size of the tensors.
+      accumulation_steps: micro-batches of a mean.
+      exchange: whether over all ranks; else over this rank's micro-batches only.
+      fp16: reduce in float16.
+
+    Returns:
+      a `Mean`. Without an exchange or accumulation these are the tensors themselves.
+    """
+    exchange = exchange and distributed.size() > 1
+    if not exchange and accumulation_steps == 1:
+        return Mean(list(tensors), weight, None, [])
+    by_dtype = {}
+    for index, tensor in enumerate(tensors):
+        by_dtype.setdefault(tensor.dtype.base_dtype, []).append(index)
+    means, added, cleared, shares = [None] * len(tensors), [], [], []
+    for dtype, indices in by_dtype.items():
+        vector = _fused([tensors[index] for index in indices], dtype) * tf.cast(weight / batch_size, dtype)
+        if accumulation_steps > 1:
+            vector, add, clear = _accumulated(vector)
+            added.append(add)
+            cleared.append(clear)
+        if exchange:
+            vector = distributed.sum_of_ranks(vector, f"dense_gradients.{dtype.name}", fp16)
+        shares.append(tf.cast(vector[-1], tf.float32))
+        parts = tf.split(vector * tf.math.reciprocal_no_nan(vector[-1]), _sizes(tensors, indices) + [1])
+        for index, part in zip(indices, parts, strict=False):
+            means[index] = tf.reshape(part, tensors[index].shape)
+    return Mean(means, shares[0] * batch_size, tf.group(*added) if added else None, cleared)
+
+
+def average_of_ranks(variables, name):
+    """-> operation that sets float variables to their mean over the ranks. A collective.
+
+    Args:
+      name: of the reduction, the same on every rank.
+    """
+    by_dtype = {}
+    for variable in variables:
+        by_dtype.setdefault(variable.dtype.base_dtype, []).append(variable)
+    assigned = []
+    for dtype, group in by_dtype.items():
+        values = [variable.read_value() for variable in group]
+        vector = tf.concat([tf.reshape(value, [-1]) for value in values], 0)
+        vector = distributed.sum_of_ranks(vector, f"{name}.{dtype.name}") / distributed.size()
+        for variable, part in zip(group, tf.split(vector, _sizes(values, range(len(values)))), strict=True):
+            assigned.append(variable.assign(tf.reshape(part, variable.shape), read_value=False))
+    return tf.group(*assigned)
+
+
+def _fused(tensors, dtype):
+    """-> all elements, and a 1 behind them that becomes the weight by the one multiplication that all others need."""
+    return tf.concat([*(tf.reshape(tensor, [-1]) for tensor in tensors), tf.ones([1], dtype)], 0)
+
+
+def _accumulated(vector):
+    """-> (the sum over the step's micro-batches, operation that adds this one, operation that starts anew)."""
+    total = tf1.get_variable(
+        f"accumulated/{vector.dtype.name}",
+        vector.shape,
+        vector.dtype,
+        tf1.zeros_initializer(),
+        trainable=False,
+        collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+    )
+    add = total.assign_add(vector, read_value=False)
+    with tf.control_dependencies([add]):
+        value = total.read_value()
+    with tf.control_dependencies([value]):
+        return value, add, total.assign(tf.zeros_like(vector), read_value=False)
+
+
+def _sizes(tensors, indices):
+    return [tensors[index].shape.num_elements() for index in indices]

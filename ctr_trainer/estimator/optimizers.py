@@ -1,0 +1,170 @@
+"""The optimizers of the dense variables."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from ctr_trainer.errors import UserError
+
+tf1 = tf.compat.v1
+_ops = tf.raw_ops
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseOptimizer:
+    """One update of a variable w by its gradient g at the learning rate lr, t optimizer steps after the first.
+
+        sgd:       w -= lr g
+        momentum:  m = momentum m + g;  w -= lr m
+        adagrad:   a += g^2;  w -= lr g / sqrt(a), a starting at `initial_accumulator`
+        adam:      m += (1 - beta1)(g - m);  v += (1 - beta2)(g^2 - v);
+                   w -= lr sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)) m / (sqrt(v) + epsilon)
+        adamw:     w -= lr weight_decay w, then as adam
+        lamb:      m, v as adam;  r = m / (1 - beta1^(t+1)) / (sqrt(v / (1 - beta2^(t+1))) + epsilon) + weight_decay w;
+                   w -= lr |w| / |r| r, with 1 in place of |w| / |r| where either is 0
+        ftrl:      s = (sqrt(n + g^2) - sqrt(n)) / lr;  z += g - s w;  n += g^2, n starting at `initial_accumulator`;
+                   w = -(z - sign(z) ftrl_l1) / (sqrt(n) / lr + 2 ftrl_l2) where |z| > ftrl_l1, else 0
+
+    Weight decay is of kernels only, see `is_kernel`. The state is named as `tf.compat.v1` optimizers named it.
+
+    Attributes:
+      name: of `OPTIMIZERS`.
+      momentum, initial_accumulator, beta1, beta2, epsilon, weight_decay, ftrl_l1, ftrl_l2: as above. One that the
+        optimizer does not use must be left as it is.
+
+    Raises:
+      UserError: a setting out of its range, or one that the optimizer does not use.
+
+    Source: Duchi et al., Adaptive Subgradient Methods, JMLR 2011 (Adagrad); Kingma and Ba, Adam, ICLR 2015, end of
+    section 2; Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019, algorithm 2 (AdamW, whose decay
+    is multiplied by lr as in Keras and PyTorch); You et al., Large Batch Optimization for Deep Learning, ICLR 2020,
+    algorithm 2 (LAMB); McMahan et al., Ad Click Prediction, KDD 2013, algorithm 1 (FTRL).
+    """
+
+    name: str = "adagrad"
+    momentum: float = 0.9
+    initial_accumulator: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    weight_decay: float = 0.01
+    ftrl_l1: float = 0.0
+    ftrl_l2: float = 0.0
+
+    def __post_init__(self):
+        if self.name not in OPTIMIZERS:
+            raise UserError(f"--optimizer={self.name}: choose one of {', '.join(OPTIMIZERS)}")
+        _, used = OPTIMIZERS[self.name]
+        for field in dataclasses.fields(self)[1:]:
+            if field.name not in used and getattr(self, field.name) != field.default:
+                raise UserError(
+                    f"--optimizer={self.name} has no {field.name}, which is set to {getattr(self, field.name):g}; "
+                    f"it has {', '.join(used) or 'no settings'}"
+                )
+        for name in ("momentum", "beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"{name} of --optimizer={self.name} must be at least 0 and below 1")
+        if self.initial_accumulator <= 0:
+            raise UserError(f"the initial accumulator of --optimizer={self.name} must be above 0")
+
+    def update(self, variable, gradient, learning_rate, step):
+        """-> operation of one update.
+
+        Args:
+          variable: a resource variable.
+          gradient: of its shape.
+          learning_rate: scalar tensor.
+          step: t, scalar integer tensor, read before this step raises it.
+        """
+        rule, _ = OPTIMIZERS[self.name]
+        with tf1.colocate_with(variable):
+            learning_rate = tf.cast(learning_rate, variable.dtype.base_dtype)
+            count = tf.cast(step + 1, variable.dtype.base_dtype)
+            return rule(self, variable, gradient, learning_rate, count)
+
+
+def is_kernel(variable):
+    """Whether weight decay and L2 apply: to matrices and above, not to biases and the scales of a norm."""
+    return variable.shape.rank >= 2
+
+
+def _state(variable, name, value=0.0):
+    """-> the slot variable `name` of a variable, which starts at `value` everywhere."""
+    name, initializer = f"{variable.op.name}/{name}", tf1.constant_initializer(value)
+    return tf1.get_variable(name, variable.shape, variable.dtype.base_dtype, initializer, trainable=False)
+
+
+def _sgd(_, w, g, lr, count):
+    return _ops.ResourceApplyGradientDescent(var=w.handle, alpha=lr, delta=g)
+
+
+def _momentum(settings, w, g, lr, count):
+    m = _state(w, "Momentum")
+    return _ops.ResourceApplyMomentum(var=w.handle, accum=m.handle, lr=lr, grad=g, momentum=settings.momentum)
+
+
+def _adagrad(settings, w, g, lr, count):
+    a = _state(w, "Adagrad", settings.initial_accumulator)
+    return _ops.ResourceApplyAdagrad(var=w.handle, accum=a.handle, lr=lr, grad=g)
+
+
+def _adam(settings, w, g, lr, count):
+    return _ops.ResourceApplyAdam(
+        var=w.handle,
+        m=_state(w, "Adam").handle,
+        v=_state(w, "Adam_1").handle,
+        beta1_power=settings.beta1**count,
+        beta2_power=settings.beta2**count,
+        lr=lr,
+        beta1=settings.beta1,
+        beta2=settings.beta2,
+        epsilon=settings.epsilon,
+        grad=g,
+    )
+
+
+def _adamw(settings, w, g, lr, count):
+    decay = [w.assign_sub(lr * settings.weight_decay * w, read_value=False)] if is_kernel(w) else []
+    with tf.control_dependencies(decay):
+        return _adam(settings, w, g, lr, count)
+
+
+def _lamb(settings, w, g, lr, count):
+    m, v = _state(w, "LAMB"), _state(w, "LAMB_1")
+    new_m = m + (1 - settings.beta1) * (g - m)
+    new_v = v + (1 - settings.beta2) * (tf.square(g) - v)
+    root = tf.sqrt(new_v / (1 - settings.beta2**count)) + settings.epsilon
+    r = new_m / (1 - settings.beta1**count) / root
+    if is_kernel(w):
+        r += settings.weight_decay * w
+    of_w, of_r = tf.norm(w), tf.norm(r)
+    ratio = tf.where((of_w > 0) & (of_r > 0), tf.math.divide_no_nan(of_w, of_r), tf.ones_like(of_w))
+    new_w = w - lr * ratio * r
+    # No variable may change before all that reads it was computed.
+    with tf.control_dependencies([new_m, new_v, new_w]):
+        return tf.group(*(old.assign(new, read_value=False) for old, new in ((m, new_m), (v, new_v), (w, new_w))))
+
+
+def _ftrl(settings, w, g, lr, count):
+    return _ops.ResourceApplyFtrl(
+        var=w.handle,
+        accum=_state(w, "Ftrl", settings.initial_accumulator).handle,
+        linear=_state(w, "Ftrl_1").handle,
+        grad=g,
+        lr=lr,
+        l1=settings.ftrl_l1,
+        l2=settings.ftrl_l2,
+        lr_power=-0.5,
+    )
+
+
+_MOMENTS = ("beta1", "beta2", "epsilon")
+OPTIMIZERS = {
+    "sgd": (_sgd, ()),
+    "momentum": (_momentum, ("momentum",)),
+    "adagrad": (_adagrad, ("initial_accumulator",)),
+    "adam": (_adam, _MOMENTS),
+    "adamw": (_adamw, (*_MOMENTS, "weight_decay")),
+    "lamb": (_lamb, (*_MOMENTS, "weight_decay")),
+    "ftrl": (_ftrl, ("initial_accumulator", "ftrl_l1", "ftrl_l2")),
+}

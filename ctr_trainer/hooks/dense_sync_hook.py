@@ -1,0 +1,24 @@
+"""Averages the dense variables every N steps, for local SGD."""
+
+from ctr_trainer.hooks.step_hook import StepHook
+
+
+class DenseSyncHook(StepHook):
+    """Averages after every step whose number divides by `every_n_steps`, on all ranks at the same one.
+
+    Checkpoints average first by themselves, and so the end of training does.
+
+    Args:
+      average: f(session); a collective.
+      every_n_steps: at least 1.
+    """
+
+    def __init__(self, average, every_n_steps):
+        super().__init__()
+        if every_n_steps < 1:
+            raise ValueError(f"every_n_steps must be at least 1, not {every_n_steps}")
+        self._average, self._every_n_steps = average, every_n_steps
+
+    def after_step(self, run_context, run_values):
+        if self.step % self._every_n_steps == 0:
+            self._average(run_context.session)
