@@ -56,7 +56,9 @@ def open_store(config, model_dir, read_only=False):
         if distributed.is_chief():
             os.makedirs(model_dir, exist_ok=True)
             log_file = os.path.join(model_dir, "service.log")
-            address = stack.enter_context(LocalService(model_dir, log_file, config.timeout)).address
+            address = stack.enter_context(
+                LocalService(model_dir, log_file, config.timeout, distributed.all_cores())
+            ).address
         address = distributed.broadcast_object(address, "embedding_service_address")
         yield stack.enter_context(contextlib.closing(_client(config, [address], read_only)))
         # The others may still be talking to the service that rank 0 is about to stop.

@@ -74,6 +74,8 @@ class RunConfig:
       auc_window_steps: 0 logs the AUC since the start, n over the last n steps (rounded to log lines).
       save_summary_steps: steps between TensorBoard summaries; 0 writes none.
       threads: CPU threads of this worker; 0 lets TensorFlow choose.
+      mixed_precision: `bfloat16` trains with matrix products in bfloat16, see `distributed.session_config`; evaluation,
+        prediction and exports are float32 all the same.
       prefetch_batches: how many batches are read and looked up ahead; 0 does both in the training thread.
       embedding: see `EmbeddingConfig`.
     """
@@ -87,5 +89,6 @@ class RunConfig:
     auc_window_steps: int = 0
     save_summary_steps: int = 100
     threads: int = 0
+    mixed_precision: str = "none"
     prefetch_batches: int = 4
     embedding: EmbeddingConfig = EmbeddingConfig()
