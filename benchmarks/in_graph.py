@@ -1,4 +1,7 @@
-"""W1 with the embeddings as variables in the graph and TensorFlow's own sparse Adagrad. Prints examples/s as JSON."""
+"""W1 with the embeddings as variables in the graph and TensorFlow's own sparse Adagrad. Prints examples/s as JSON.
+
+Under horovodrun this is the naive port: `hvd.DistributedOptimizer`, which gathers all workers' sparse gradients.
+"""
 
 import argparse
 import json
@@ -11,16 +14,18 @@ def main():
     parser.add_argument("--batch_size", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--warmup", type=int, default=20)
-    parser.add_argument("--core", type=int, default=0, help="the core to run on")
+    parser.add_argument("--cores", default="0", help="of each worker, as 0,1")
     flags = parser.parse_args()
-    os.sched_setaffinity(0, {flags.core})
+    cores = [int(core) for core in flags.cores.split(",")]
+    rank, workers = (int(os.environ.get(f"HOROVOD_{name}", default)) for name, default in (("RANK", 0), ("SIZE", 1)))
+    os.sched_setaffinity(0, {cores[rank]})
 
     import tensorflow as tf
     import w1
 
     tf1 = tf.compat.v1
     tf1.disable_eager_execution()
-    ids, dense, labels = w1.arrays(flags.batch_size)
+    ids, dense, labels = w1.arrays(flags.batch_size, rank)
     data = (ids.astype("int32"), dense, labels[..., None])
     dataset = tf.data.Dataset.from_tensor_slices(data).repeat().prefetch(4)
     ids, dense, labels = tf1.data.make_one_shot_iterator(dataset).get_next()
@@ -42,11 +47,16 @@ def main():
     logits = hidden + second + tf.reduce_sum(first, 1, keepdims=True)
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
     optimizer = tf1.train.AdagradOptimizer(w1.LEARNING_RATE, initial_accumulator_value=w1.INITIAL_ACCUMULATOR)
+    hooks = []
+    if workers > 1:
+        from ctr_trainer import distributed
+
+        distributed.init()
+        optimizer, hooks = distributed.optimizer(optimizer), [distributed.broadcast_hook()]
     train_op = optimizer.minimize(loss, global_step=tf1.train.get_or_create_global_step())
 
     config = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-    with tf1.Session(config=config) as session:
-        session.run(tf1.global_variables_initializer())
+    with tf1.train.MonitoredSession(tf1.train.ChiefSessionCreator(config=config), hooks) as session:
         for _ in range(flags.warmup):
             session.run(train_op)
         start = time.perf_counter()

@@ -1,4 +1,8 @@
-"""W1 through the Estimator, with its hooks and log, table in the process. Prints examples/s as JSON."""
+"""W1 through the Estimator, with its hooks and log, alone or under horovodrun. A worker prints its examples/s as JSON.
+
+Examples: python benchmarks/ours.py --cores=0
+          horovodrun -np 2 python benchmarks/ours.py --cores=0,1 --embedding_service=shared --dense_sync_steps=30
+"""
 
 import argparse
 import json
@@ -6,17 +10,31 @@ import os
 import tempfile
 import time
 
+RSS_FROM_STEP = 2000
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch_size", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--warmup", type=int, default=20)
-    parser.add_argument("--core", type=int, default=0, help="the core to run on")
+    parser.add_argument("--cores", default="0", help="of each worker, as 0,1; all of them for a lone worker")
     parser.add_argument("--prefetch_batches", type=int, default=0)
-    flags = parser.parse_args()
-    os.sched_setaffinity(0, {flags.core})
+    parser.add_argument("--embedding_service", default="auto")
+    parser.add_argument("--sync_steps", type=int, default=30)
+    parser.add_argument("--dense_sync_steps", type=int, default=1)
+    parser.add_argument("--mixed_precision", default="none")
+    parser.add_argument("--model_dir", default="")
+    return parser.parse_args()
 
+
+def main():
+    flags = parse()
+    cores = [int(core) for core in flags.cores.split(",")]
+    workers = int(os.environ.get("HOROVOD_SIZE", 1))
+    os.sched_setaffinity(0, cores if workers == 1 else {cores[int(os.environ["HOROVOD_RANK"])]})
+
+    import psutil
     import tensorflow as tf
     import w1
 
@@ -27,32 +45,46 @@ def main():
     from ctr_trainer.models.params import ModelParams
 
     class Clock(tf.compat.v1.train.SessionRunHook):
-        """The times at which steps began."""
+        """The times at which steps began, and the memory in use then, now and again."""
 
         def __init__(self):
-            self.times = []
+            self.times, self.rss = [], []
 
         def before_run(self, run_context):
             self.times.append(time.perf_counter())
+            if len(self.times) > RSS_FROM_STEP and len(self.times) % 1000 == 0:
+                self.rss.append(psutil.Process().memory_info().rss)
 
         def end(self, session):
             self.times.append(time.perf_counter())
 
     distributed.init()
     clock = Clock()
-    train_op = TrainOp("adagrad", w1.LEARNING_RATE)
+    train_op = TrainOp("adagrad", w1.LEARNING_RATE, w1.LEARNING_RATE, dense_sync_steps=flags.dense_sync_steps)
     embedding = EmbeddingConfig(
-        learning_rate=w1.LEARNING_RATE, initial_accumulator=w1.INITIAL_ACCUMULATOR, init_stddev=w1.STDDEV
+        service=flags.embedding_service,
+        learning_rate=w1.LEARNING_RATE,
+        initial_accumulator=w1.INITIAL_ACCUMULATOR,
+        init_stddev=w1.STDDEV,
+        sync_steps=flags.sync_steps,
     )
     config = RunConfig(
-        threads=1, save_checkpoints_steps=0, prefetch_batches=flags.prefetch_batches, embedding=embedding
+        threads=1,
+        save_checkpoints_steps=0,
+        prefetch_batches=flags.prefetch_batches,
+        mixed_precision=flags.mixed_precision,
+        embedding=embedding,
     )
-    with tempfile.TemporaryDirectory() as model_dir:
+    with tempfile.TemporaryDirectory() as own:
+        model_dir = flags.model_dir or own
         estimator = Estimator(deepfm.model_fn, model_dir, ModelParams(train_op, w1.HIDDEN_UNITS), config)
-        batches = w1.W1Batches(flags.batch_size, flags.warmup + flags.steps + 1)
+        batches = w1.W1Batches(flags.batch_size, flags.warmup + flags.steps + 1, distributed.rank())
         estimator.train(lambda: batches, hooks=[clock])
     seconds = clock.times[flags.warmup + flags.steps] - clock.times[flags.warmup]
-    print(json.dumps({"examples_per_sec": flags.steps * flags.batch_size / seconds}))
+    result = {"examples_per_sec": flags.steps * flags.batch_size / seconds}
+    if len(clock.rss) > 1:
+        result["rss_growth_percent"] = 100 * (clock.rss[-1] / clock.rss[0] - 1)
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,16 @@ def arrays(batch_size, rank=0):
     return ids + np.arange(FIELDS, dtype=np.int64) * PER_FIELD, dense, labels
 
 
+def spec():
+    """-> W1's FeatureSpec."""
+    return FeatureSpec(
+        name="w1",
+        label=Label("label"),
+        dense=tuple(DenseFeature(f"I{i}", f"I{i}") for i in range(DENSE)),
+        sparse=tuple(SparseFeature(f"C{i}", f"C{i}", DIM, f"C{i}") for i in range(FIELDS)),
+    )
+
+
 class W1Batches:
     """What a `BatchReader` is to the Estimator, from memory.
 
@@ -35,12 +45,7 @@ class W1Batches:
     """
 
     def __init__(self, batch_size, count, rank=0):
-        self.spec = FeatureSpec(
-            name="w1",
-            label=Label("label"),
-            dense=tuple(DenseFeature(f"I{i}", f"I{i}") for i in range(DENSE)),
-            sparse=tuple(SparseFeature(f"C{i}", f"C{i}", DIM, f"C{i}") for i in range(FIELDS)),
-        )
+        self.spec = spec()
         self.statistics = {}
         self.batch_size = batch_size
         self._count = count

@@ -7,10 +7,14 @@ rank. A collective that some rank does not reach ends the job after `init`'s `st
 import functools
 import json
 import math
+import os
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
 
+from ctr_trainer import hardware
+from ctr_trainer.errors import UserError
 from ctr_trainer.watchdog import Watchdog
 
 tf1 = tf.compat.v1
@@ -24,16 +28,23 @@ except ImportError as error:
         "Horovod with TensorFlow support is not installed; build it with `python -m ctr_trainer.build_horovod`"
     ) from error
 
+PRECISIONS = ("none", "bfloat16")
+
 _watchdog = None
+_all_cores = None
 
 
-def init(stall_timeout=1800.0):
+def init(stall_timeout=1800.0, pin_cores=False):
     """Starts Horovod; without `horovodrun` this process is rank 0 of 1.
 
     Args:
       stall_timeout: seconds after which a collective that some rank does not reach ends the job.
+      pin_cores: keep each worker of a machine on its own share of the cores, see `hardware.pin_cores`.
     """
-    global _watchdog
+    global _watchdog, _all_cores
+    if pin_cores:  # Before Horovod starts its threads, so that they stay there too; horovodrun says who is where.
+        local = [int(os.environ.get(f"HOROVOD_LOCAL_{what}", default)) for what, default in (("RANK", 0), ("SIZE", 1))]
+        _all_cores = hardware.pin_cores(*local)
     hvd.init()
     _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period=min(1.0, stall_timeout / 4))
 
@@ -64,16 +75,41 @@ def is_chief():
     return hvd.rank() == 0
 
 
-def session_config(threads=0):
+def all_cores():
+    """-> the cores that a process which is not a worker may use, where `init` pinned this one; else None."""
+    return _all_cores
+
+
+def session_config(threads=0, precision="none"):
     """The session's options: one GPU a process by local rank where there are any, else `threads` CPU threads.
+
+    With `bfloat16`, TensorFlow has oneDNN multiply matrices in bfloat16 and add the products up in float32; variables,
+    their gradients' sums, the loss and all else stay float32. Of 24 bits of a factor 8 remain.
 
     Args:
       threads: threads of an operation and between operations; 0 lets TensorFlow choose.
+      precision: of `PRECISIONS`.
+
+    Raises:
+      UserError: bfloat16 where this processor has no instructions for it, or on a GPU.
     """
     config = tf1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
     # Idle threads that spin would take the core that Horovod's background thread wants.
     config.experimental.disable_thread_spinning = True
-    if tf.config.list_physical_devices("GPU"):
+    gpus = tf.config.list_physical_devices("GPU")
+    if precision == "bfloat16":
+        if gpus:
+            raise UserError(
+                "--mixed_precision=bfloat16 is for CPUs: on a GPU TensorFlow multiplies float32 as TF32 already"
+            )
+        if not hardware.has_bfloat16():
+            raise UserError(
+                "--mixed_precision=bfloat16: this processor has no instructions for it (AVX-512 BF16 or AMX), so it "
+                "would be slower than float32: leave it out"
+            )
+        rewriting = config.graph_options.rewrite_options
+        rewriting.auto_mixed_precision_onednn_bfloat16 = rewriter_config_pb2.RewriterConfig.ON
+    if gpus:
         config.gpu_options.visible_device_list = str(hvd.local_rank())
         config.gpu_options.allow_growth = True
     return config

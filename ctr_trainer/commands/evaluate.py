@@ -17,7 +17,7 @@ def run(model, data, training, embedding, run_flags):
     from ctr_trainer.commands.experiment import make_estimator, progress, reader
 
     require(data, "eval_data")
-    distributed.init(run_flags.stall_timeout)
+    distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
     estimator = make_estimator(model, data, training, embedding, run_flags)
     batches = reader(data.eval_data, model, data, training, once=True)
     results = estimator.evaluate(lambda: batches, hooks=progress("evaluating", batches))

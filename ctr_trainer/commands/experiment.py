@@ -46,6 +46,7 @@ def make_estimator(model, data, training, embedding, run):
         auc_window_steps=run.auc_window_steps,
         save_summary_steps=run.summary_steps,
         threads=run.threads,
+        mixed_precision=run.mixed_precision,
         prefetch_batches=data.prefetch_batches,
         embedding=EmbeddingConfig(
             service=embedding.embedding_service,

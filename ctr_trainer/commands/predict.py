@@ -24,7 +24,7 @@ def run(model, data, training, embedding, run_flags, predict):
 
     require(data, "eval_data")
     require(predict, "output")
-    distributed.init(run_flags.stall_timeout)
+    distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
     estimator = make_estimator(model, data, training, embedding, run_flags)
     path = _part(predict.output, distributed.rank(), distributed.size())
     batches = reader(data.eval_data, model, data, training, once=True)

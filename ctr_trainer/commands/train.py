@@ -26,7 +26,7 @@ def run(model, data, training, embedding, run_flags, export):
     require(data, "train_data")
     if not data.epochs and not training.max_steps:
         raise UserError("--epochs=0 never ends by itself: give --max_steps")
-    distributed.init(run_flags.stall_timeout)
+    distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
     estimator = make_estimator(model, data, training, embedding, run_flags)
 
     def input_fn(position):

@@ -15,8 +15,9 @@ _SLOTS_OUT = types.Array(types.int64, 1, "C")
 class Bits:
     """A set of slots: an eighth of a byte for each slot of the table. A new slot is not in it."""
 
-    def __init__(self):
-        self._bits = GrowableArray(np.uint8)
+    def __init__(self, array=None):
+        """`array`: an empty GrowableArray of uint8 to keep them in; None for an own one."""
+        self._bits = array or GrowableArray(np.uint8)
         self._size = 0
 
     def reserve(self, slots):

@@ -17,8 +17,9 @@ class Changes:
     Caveat: under the table's lock only.
     """
 
-    def __init__(self):
-        self._changed = Bits()
+    def __init__(self, memory):
+        """`memory`: see `Table`; which rows changed lies there, the rest is of who takes the snapshots."""
+        self._changed = Bits(memory.array("changed", np.uint8))
         self._saved = Bits()
         self._removed = []
         self._capture = None
@@ -27,6 +28,7 @@ class Changes:
         """The rows of these slots, int64[U], are about to change."""
         if self._capture is not None:
             self._capture.keep(table, slots)
+        self._changed.reserve(len(table.keys))  # Another process may have made some of them.
         self._changed.add(slots)
 
     def created(self, slots, size):
@@ -59,6 +61,7 @@ class Changes:
     def begin(self, table, full):
         """Begins a snapshot of the table as it is now. -> Capture"""
         keys = table.keys
+        self._changed.reserve(len(keys))
         removed = np.unique(np.concatenate(self._removed)) if self._removed and not full else np.empty(0, np.int64)
         if full:
             pending = Bits()

@@ -28,7 +28,9 @@ class LocalStore:
       tables: dict[str, Table].
     """
 
-    def __init__(self):
+    def __init__(self, make_table=Table):
+        """`make_table`: f(TableConfig, tracked=True) -> Table."""
+        self._make_table = make_table
         self.tables = {}
         self._versions = {}
         self._locks = {}
@@ -46,7 +48,7 @@ class LocalStore:
         with self._lock:
             if config.name not in self.tables:
                 self._locks[config.name] = threading.RLock()
-                table = Table(config, tracked=True)
+                table = self._make_table(config, tracked=True)
                 self._versions[config.name] = Versions()
                 table.follow(self._versions[config.name])
                 self.tables[config.name] = table

@@ -1,4 +1,4 @@
-"""Arrays that grow in place, and memory that is kept once it is had."""
+"""Arrays that grow in place, where they lie, and memory that is kept once it is had."""
 
 import ctypes
 import mmap
@@ -27,6 +27,10 @@ def keep_freed_memory():
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP)
 
 
+def _private_pages(size):
+    return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+
+
 class GrowableArray:
     """A C-contiguous array [capacity, *shape] whose first axis grows without a copy.
 
@@ -37,20 +41,27 @@ class GrowableArray:
     Caveat: `array` is replaced when it grows by copying, so take it anew after `reserve`.
     """
 
-    def __init__(self, dtype, shape=(), reserve_bytes=None):
-        """`reserve_bytes` bounds the array, by default the machine's memory."""
+    def __init__(self, dtype, shape=(), reserve_bytes=None, pages=None):
+        """
+        Args:
+          dtype, shape: of a row.
+          reserve_bytes: bounds the array, by default the machine's memory.
+          pages: f(bytes) -> `mmap.mmap` of zeros, or OSError; by default anonymous memory of this process.
+        """
         self._dtype = np.dtype(dtype)
         self._shape = tuple(shape)
         self._row_bytes = self._dtype.itemsize * int(np.prod(self._shape, dtype=np.int64))
         limit = reserve_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         self._most_rows = max(limit // self._row_bytes, 1)
         try:
-            flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-            pages = mmap.mmap(-1, self._most_rows * self._row_bytes, flags)
+            self._pages = (pages or _private_pages)(self._most_rows * self._row_bytes)
             if hasattr(mmap, "MADV_HUGEPAGE"):
-                self._advise_huge_pages(pages)
-            self.array = np.frombuffer(pages, self._dtype).reshape(-1, *self._shape)
+                self._advise_huge_pages(self._pages)
+            self.array = np.frombuffer(self._pages, self._dtype).reshape(-1, *self._shape)
         except (OSError, ValueError, MemoryError):
+            if pages:
+                raise
+            self._pages = None
             self.array = np.zeros((0, *self._shape), self._dtype)
 
     @staticmethod
@@ -59,6 +70,13 @@ class GrowableArray:
             pages.madvise(mmap.MADV_HUGEPAGE)
         except OSError:
             pass  # A kernel without transparent huge pages: only slower.
+
+    def release(self, free):
+        """Makes all rows zero and gives their memory back; `free` is of mmap.MADV_*, what does that to these pages."""
+        if self._pages is None:
+            self.array = np.zeros((0, *self._shape), self._dtype)
+        else:
+            self._pages.madvise(free)
 
     def reserve(self, rows):
         """Makes room for `rows` rows; those that were there keep their values, new ones are zero at first touch.
@@ -76,3 +94,21 @@ class GrowableArray:
         grown = np.zeros((min(max(rows, 2 * len(self.array), _FIRST_ROWS), self._most_rows), *self._shape), self._dtype)
         grown[: len(self.array)] = self.array
         self.array = grown
+
+
+class PrivateMemory:
+    """Where the arrays of a table lie that this process alone uses; `shared_memory.SharedMemory` is for several.
+
+    Attributes:
+      free: what `GrowableArray.release` takes for arrays that lie here.
+    """
+
+    free = getattr(mmap, "MADV_DONTNEED", 4)
+
+    def array(self, name, dtype, shape=()):
+        """-> an empty GrowableArray; `name` is unique among the arrays here."""
+        return GrowableArray(dtype, shape)
+
+    def counts(self, name, size):
+        """-> int64[size], zeros: the few numbers that go with the arrays."""
+        return np.zeros(size, np.int64)

@@ -25,13 +25,14 @@ class LocalService:
       pid: the child's process id.
     """
 
-    def __init__(self, data_dir, log_file, timeout):
+    def __init__(self, data_dir, log_file, timeout, cores=None):
         """Starts the service and waits until it answers.
 
         Args:
           data_dir: the directory that its snapshots lie under.
           log_file: where its output goes, appended.
           timeout: seconds to wait.
+          cores: that the service may use; None for those of this process.
 
         Raises:
           UserError: it ended or did not answer in time; shows the end of its log.
@@ -50,6 +51,8 @@ class LocalService:
                     start_new_session=True,
                 )
             self.pid = self._process.pid
+            if cores:
+                os.sched_setaffinity(self.pid, cores)
             try:
                 self.address = self._wait_for(port_file, timeout)
             except BaseException:

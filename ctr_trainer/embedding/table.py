@@ -8,7 +8,7 @@ from ctr_trainer.embedding import row_kernels
 from ctr_trainer.embedding.admission import Admission
 from ctr_trainer.embedding.changes import Changes
 from ctr_trainer.embedding.index import Index
-from ctr_trainer.embedding.memory import GrowableArray
+from ctr_trainer.embedding.memory import PrivateMemory
 from ctr_trainer.embedding.use import Use
 from ctr_trainer.errors import UserError
 
@@ -44,11 +44,12 @@ class Table:
 
     lock = contextlib.nullcontext()
 
-    def __init__(self, config, tracked=False):
+    def __init__(self, config, tracked=False, memory=None):
         """
         Args:
           config: a TableConfig.
           tracked: whether to keep `changes`, for snapshots.
+          memory: where the rows and their index lie: `PrivateMemory`, or `SharedMemory` for a `SharedTable`.
 
         Raises:
           UserError: Adagrad with an accumulator that starts at or below zero, which would divide by zero.
@@ -58,12 +59,13 @@ class Table:
                 f"table {config.name}: adagrad needs an initial_accumulator above 0, not {config.initial_accumulator}"
             )
         self.config = config
-        self._index = Index()
-        self._rows = GrowableArray(np.float32, (config.width,))
+        memory = memory or PrivateMemory()
+        self._index = Index(memory)
+        self._rows = memory.array("rows", np.float32, (config.width,))
         self._dims = np.array(config.dims, np.int64)
         self._scales = np.array(config.init_scales, np.float32)
         self._seed = np.uint64(config.seed % 2**64)
-        self.changes = Changes() if tracked else None
+        self.changes = Changes(memory) if tracked else None
         self._admission = Admission(config.min_frequency) if config.min_frequency > 1 else None
         self._use = Use() if config.evicts else None
         self._followers = [each for each in (self.changes, self._use) if each is not None]

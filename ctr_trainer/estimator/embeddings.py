@@ -13,6 +13,8 @@ from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.lookup import distinct
 from ctr_trainer.embedding.process import LocalService
 from ctr_trainer.embedding.security import ClientSecurity
+from ctr_trainer.embedding.shared_memory import SharedMemory
+from ctr_trainer.embedding.shared_table import SharedTables
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.row_gradients import RowGradients, SourceGradients
 from ctr_trainer.estimator.table_inputs import TableInputs
@@ -21,14 +23,14 @@ from ctr_trainer.latency import Latency
 
 @contextlib.contextmanager
 def open_store(config, model_dir, read_only=False):
-    """Gives the store that `config.service` names; a local service that it started ends with the block.
+    """Gives the store that `config.service` names; a local service or shared memory that it made ends with the block.
 
     A collective where there are several workers.
 
     Raises:
-      UserError: `auto` was asked for workers on several hosts, or the service does not start.
+      UserError: `auto` or `shared` was asked for workers on several hosts, or the service does not start.
     """
-    if config.service != "auto":
+    if config.service not in ("auto", "shared"):
         with contextlib.closing(_client(config, config.service.split(","), read_only)) as client:
             yield client
         return
@@ -37,15 +39,22 @@ def open_store(config, model_dir, read_only=False):
         return
     if distributed.local_size() != distributed.size():
         raise UserError(
-            "--embedding_service=auto starts a service that only workers on its own host reach; start "
-            "`python -m ctr_trainer serve` on a host that all of them reach and name it: --embedding_service=host:port"
+            f"--embedding_service={config.service} is for workers on one host; start `python -m ctr_trainer serve` on "
+            "a host that all of them reach and name it: --embedding_service=host:port"
         )
+    if config.service == "shared":
+        memory = SharedMemory() if distributed.is_chief() else None
+        address = distributed.broadcast_object(memory.address if memory else None, "shared_memory_address")
+        yield LocalStore(SharedTables(memory or SharedMemory(address)))
+        return
     with contextlib.ExitStack() as stack:
         address = None
         if distributed.is_chief():
             os.makedirs(model_dir, exist_ok=True)
             log_file = os.path.join(model_dir, "service.log")
-            address = stack.enter_context(LocalService(model_dir, log_file, config.timeout)).address
+            address = stack.enter_context(
+                LocalService(model_dir, log_file, config.timeout, distributed.all_cores())
+            ).address
         address = distributed.broadcast_object(address, "embedding_service_address")
         yield stack.enter_context(contextlib.closing(_client(config, [address], read_only)))
         # The others may still be talking to the service that rank 0 is about to stop.
@@ -63,8 +72,9 @@ def _client(config, addresses, read_only):
 class Embeddings:
     """The rows that a model's embedding inputs take, by table.
 
-    A lone worker trains the store's own tables. Several train their own copies (`embedding.cache.Cache`) and `sync`
-    them; between two syncs a copy does not see the other workers' updates.
+    A lone worker trains the store's own tables, and so do workers that share them in memory (`SharedTable`). Others
+    train their own copies (`embedding.cache.Cache`) and `sync` them; between two syncs a copy does not see the other
+    workers' updates.
 
     Staleness of a row that a step reads, in steps of this worker, behind what the service had of the others: below N,
     the steps between two syncs, plus the steps that the sync under way has taken so far (below N, as the next sync
@@ -96,11 +106,13 @@ class Embeddings:
         }
         self.sources = {}
         self.sync_latency = Latency("OpsParameterSync")
-        for name, inputs in self._inputs.items():
-            table_config = inputs.config(config, features.spec.limits_of(name), seed)
-            if trained is not None:
-                table_config = _as_trained(table_config, trained)
-            store.create_table(table_config)
+        configs = {
+            name: inputs.config(config, features.spec.limits_of(name), seed) for name, inputs in self._inputs.items()
+        }
+        if trained is not None:
+            configs = {name: _as_trained(table_config, trained) for name, table_config in configs.items()}
+        _create_tables(store, configs.values())
+        for name, table_config in configs.items():
             if isinstance(store, LocalStore):
                 self.sources[name] = store.tables[name]
             else:
@@ -228,6 +240,15 @@ class Embeddings:
         distributed.barrier("strict_sync")
         for cache in self._caches.values():
             cache.refresh()
+
+
+def _create_tables(store, configs):
+    """Rank 0 makes the tables, then the others have them made or, where they share them, open them. A collective."""
+    for chief in (True, False):
+        if distributed.is_chief() == chief:
+            for config in configs:
+                store.create_table(config)
+        distributed.barrier("tables_created")
 
 
 def _as_trained(config, trained):

@@ -106,7 +106,8 @@ class Estimator:
             step = OptimizerStep(spec.train_op, step_plan.current())
             save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config, step.settle)
             own = training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, step.settle)
-            with self._session(checkpoint, [throughput, *inputs.hooks, *own, *hooks], saver) as session:
+            everything = [throughput, *inputs.hooks, *own, *hooks]
+            with self._session(checkpoint, everything, saver, self.config.mixed_precision) as session:
                 if throughput.step != start:
                     raise UserError(
                         f"{checkpoint.path} was restored to step {throughput.step}, not {start}: it is damaged"
@@ -259,14 +260,14 @@ class Estimator:
                 "fresh model on another's rows: restart the service empty, or name the --model_dir that they belong to"
             )
 
-    def _session(self, checkpoint, hooks, saver=None):
+    def _session(self, checkpoint, hooks, saver=None, precision="none"):
         """-> the session: rank 0 restores the dense variables, then all ranks get its."""
         restore = checkpoint is not None and distributed.is_chief()
         return tf1.train.MonitoredTrainingSession(
             checkpoint_dir=checkpoint.path if restore else None,
             scaffold=tf1.train.Scaffold(saver=saver or tf1.train.Saver(max_to_keep=None)),
             hooks=[distributed.broadcast_hook(), *hooks],
-            config=distributed.session_config(self.config.threads),
+            config=distributed.session_config(self.config.threads, precision),
             save_checkpoint_secs=None,
             save_checkpoint_steps=None,
             save_summaries_secs=None,

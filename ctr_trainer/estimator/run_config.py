@@ -11,6 +11,7 @@ class EmbeddingConfig:
 
     Attributes:
       service: `auto` keeps the tables in the process for one worker and starts a local lookup service for several;
+        `shared` has the workers of one host train the same rows in shared memory, see `SharedTable`;
         `host:port,host:port` uses running shards.
       optimizer: of `embedding.config.OPTIMIZERS`.
       learning_rate: of one worker; see `optimize.TrainOp` for how it scales with the workers.
@@ -50,6 +51,8 @@ class EmbeddingConfig:
                 f"service_restarts={self.service_restarts} is for a service that the job starts itself; of "
                 f"{self.service} whoever runs it takes care: leave out service_restarts, or use service=auto"
             )
+        if self.service == "shared" and (self.strict_sync or self.sync_compression != "none"):
+            raise UserError("strict_sync and sync_compression are about syncs, and with service=shared there are none")
         if self.strict_sync and self.sync_compression != "none":
             raise UserError(
                 f"strict_sync is exact, and sync_compression={self.sync_compression} is not: leave out one of the two"
@@ -71,6 +74,8 @@ class RunConfig:
       auc_window_steps: 0 logs the AUC since the start, n over the last n steps (rounded to log lines).
       save_summary_steps: steps between TensorBoard summaries; 0 writes none.
       threads: CPU threads of this worker; 0 lets TensorFlow choose.
+      mixed_precision: `bfloat16` trains with matrix products in bfloat16, see `distributed.session_config`; evaluation,
+        prediction and exports are float32 all the same.
       prefetch_batches: how many batches are read and looked up ahead; 0 does both in the training thread.
       embedding: see `EmbeddingConfig`.
     """
@@ -84,5 +89,6 @@ class RunConfig:
     auc_window_steps: int = 0
     save_summary_steps: int = 100
     threads: int = 0
+    mixed_precision: str = "none"
     prefetch_batches: int = 4
     embedding: EmbeddingConfig = EmbeddingConfig()

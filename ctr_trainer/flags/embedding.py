@@ -12,7 +12,8 @@ class EmbeddingFlags(ClientFlags):
 
     embedding_service: str = flag(
         "auto",
-        "auto: in the process for one worker, a local service for several; or running shards as host:port,host:port",
+        "auto: in the process for one worker, a local service for several; shared: the workers of this host train the "
+        "same rows in shared memory, without syncs; or running shards as host:port,host:port",
     )
     embedding_optimizer: str = flag("adagrad", "of the embedding rows", choices=("sgd", "adagrad", "rowwise_adagrad"))
     embedding_learning_rate: float = flag(0.05, "of the embedding rows, for one worker", "1/step", minimum=0.0)

@@ -13,6 +13,12 @@ class RunFlags:
     threads: int = flag(
         int(os.environ.get("CTR_TRAINER_THREADS", "0")), "CPU threads of a worker; 0 lets TensorFlow choose", minimum=0
     )
+    pin_cores: bool = flag(True, "keep each of several workers of a machine on its own share of the cores")
+    mixed_precision: str = flag(
+        "none",
+        "bfloat16 multiplies matrices in training by AVX-512 BF16 or AMX; all else stays float32",
+        choices=("none", "bfloat16"),
+    )
     stall_timeout: float = flag(1800.0, "longest wait for another rank; then the job ends", "seconds", minimum=1.0)
     save_checkpoints_steps: int = flag(1000, "between checkpoints; 0 saves at the end only", "steps", minimum=0)
     keep_checkpoint_max: int = flag(5, "checkpoints that stay; 0 keeps all", "checkpoints", minimum=0)

@@ -67,8 +67,8 @@ def multi_head(features, labels, mode, params, logits, extra_loss=None, predicti
     """
     if params.negative_sampling != 1:
         raise UserError(
-            f"--negative_sampling={params.negative_sampling:g} is for data of one label: with several, an example that is "
-            "a negative of one label may be a positive of another, and no one factor calibrates their predictions"
+            f"--negative_sampling={params.negative_sampling:g} is for data of one label: with several, a negative of "
+            "one may be a positive of another, and no one factor calibrates their predictions"
         )
     logits = {name: tf.squeeze(tensor, 1) for name, tensor in logits.items()}
     predictions = dict(predictions or {})

@@ -58,10 +58,9 @@ def test_metrics_of_two_workers_equal_scikit_learns_over_all_predictions(source,
     assert metrics[0]["auc"] > 0.6
 
 
-@pytest.mark.parametrize("compression", ["none", "fp16"])
-def test_workers_that_sync_beside_their_training_learn_as_well_and_lose_no_example(source, tmp_path, compression):
-    loose = ["--loose", f"--sync_compression={compression}"]
-    launch.run(2, *_arguments(source[1], tmp_path, "--epochs=3", "--evaluate", *loose))
+@pytest.mark.parametrize("how", ["--sync_compression=none", "--sync_compression=fp16", "--service=shared"])
+def test_workers_that_sync_beside_their_training_or_share_rows_learn_as_well_and_lose_no_example(source, tmp_path, how):
+    launch.run(2, *_arguments(source[1], tmp_path, "--epochs=3", "--evaluate", "--loose", how))
     seen = sum((json.loads((tmp_path / "out" / f"seen-{rank}.json").read_text()) for rank in (0, 1)), [])
     assert sorted(seen) == sorted(f"r{i}" for i in range(ROWS) for _ in range(3))
     metrics = [json.loads((tmp_path / "out" / f"metrics-{rank}.json").read_text()) for rank in (0, 1)]
@@ -100,6 +99,30 @@ def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(source, tmp_p
     one, two = (np.load(path / "rows.npz") for path in (tmp_path / "again", tmp_path / "undisturbed" / "out"))
     np.testing.assert_array_equal(one["keys"], two["keys"])
     np.testing.assert_allclose(one["rows"], two["rows"], atol=1e-5, rtol=0)
+
+
+def test_workers_that_share_rows_resume_at_the_last_checkpoint_when_one_is_killed(source, tmp_path):
+    data, model_dir = source[1], tmp_path / "model"
+    shared = ["--loose", "--service=shared", "--epochs=0", "--max_steps=60"]
+    arguments = _arguments(data, tmp_path, *shared, "--step_seconds=0.1")
+    job = subprocess.Popen(
+        launch.command(2, *arguments), env=launch.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    launch.wait_until(lambda: latest_checkpoint(model_dir) and latest_checkpoint(model_dir).step >= 20, "step 20", 180)
+    os.kill(int((tmp_path / "out" / "pid-1").read_text()), signal.SIGKILL)
+    output, _ = job.communicate(timeout=120)
+    assert job.returncode != 0, output
+    saved = latest_checkpoint(model_dir)
+    launch.run(2, *_arguments(data, tmp_path, *shared, name="again"))
+    assert int(np.load(tmp_path / "again" / "start-1.npz")["global_step"]) == saved.step < 60
+    seen = sum(len(json.loads((tmp_path / "again" / f"seen-{rank}.json").read_text())) for rank in (0, 1))
+    assert seen >= (60 - saved.step) * 2 * 16 * 0.9  # the last batch of an epoch may be short
+    again = latest_checkpoint(model_dir)
+    assert again.step == 60
+    keys = np.concatenate([keys for _, keys, _ in snapshot.iterate(again.path, again.tables)])
+    assert (
+        len(np.unique(keys)) == len(keys) >= sum(len(keys) for _, keys, _ in snapshot.iterate(saved.path, saved.tables))
+    )
 
 
 def test_a_run_goes_on_with_another_number_of_workers_and_repeats_no_example(source, tmp_path):

@@ -29,6 +29,7 @@ parser.add_argument("--epochs", type=int, default=1)
 parser.add_argument("--max_steps", type=int)
 parser.add_argument("--step_seconds", type=float, default=0.0)
 parser.add_argument("--fail_at_step", type=int, default=0)
+parser.add_argument("--service", default="auto")
 parser.add_argument("--service_restarts", type=int, default=0)
 parser.add_argument("--service_timeout", type=float, default=30.0)
 parser.add_argument("--evaluate", action="store_true")
@@ -90,6 +91,7 @@ config = RunConfig(
         optimizer="sgd",
         learning_rate=0.5,
         sync_steps=5,
+        service=flags.service,
         strict_sync=not flags.loose,
         sync_compression=flags.sync_compression,
         **service,

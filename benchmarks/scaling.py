@@ -1,0 +1,114 @@
+"""What a second worker is worth, and what a step costs beside its dense tower: workload W1. The last line is JSON.
+
+Every worker has one thread on a core of its own; a service runs where there is room. All sides of a table run in turn.
+
+    one_worker_vs_in_graph          one worker over TensorFlow's in-graph variables, one core each, float32
+    one_worker_bfloat16_vs_in_graph the same with --mixed_precision=bfloat16
+    two_workers_periodic            two workers over one: rows shared in memory, dense variables averaged every 30 steps
+    two_workers_periodic_service    the same with an embedding service, rows synced every 30 steps
+    two_workers_every_step          two workers over one: rows shared in memory, dense gradients reduced every step
+    two_workers_every_step_service  the same with an embedding service
+    two_workers_vs_naive_horovod    two_workers_periodic over two workers of in-graph variables under Horovod
+    step_vs_dense_tower             time of a step, with a second core free, over that of its dense tower alone
+    bfloat16_vs_float32             one worker with --mixed_precision=bfloat16 over one without
+    seconds_to_first_step           from the start of `python -m ctr_trainer train` to its first step, caches warm
+    rss_growth_percent              resident memory after --rss_steps steps, over that after 2,000
+
+Example: python benchmarks/scaling.py --rounds 5
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from sides import Side, compare, ratio
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FIRST_STEP_RUNS = 5
+
+
+def sides(steps):
+    """-> dict of name -> Side: the workers of one table."""
+    steps = f"--steps={steps}"
+    alone, two = (steps, "--cores=0"), (steps, "--cores=0,1")
+    shared, averaged = "--embedding_service=shared", "--dense_sync_steps=30"
+    return {
+        "one": Side("ours.py", alone),
+        "one_bf16": Side("ours.py", (*alone, "--mixed_precision=bfloat16")),
+        "in_graph": Side("in_graph.py", alone),
+        "tower": Side("tower.py", alone),
+        "one_2_cores": Side("ours.py", (*two, "--prefetch_batches=4")),
+        "two_shared": Side("ours.py", (*two, shared, averaged), workers=2),
+        "two_service": Side("ours.py", (*two, averaged, "--prefetch_batches=4"), workers=2),
+        "two_shared_each": Side("ours.py", (*two, shared), workers=2),
+        "two_service_each": Side("ours.py", (*two, "--prefetch_batches=4"), workers=2),
+        "two_naive": Side("in_graph.py", two, workers=2),
+    }
+
+
+def seconds_to_first_step(directory):
+    """-> median seconds from a training command's start to the log line of its first step."""
+    spec = [sys.executable, "-m", "ctr_trainer"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    data = f"{directory}/data"
+    convert = [*spec, "convert", "--format=synthetic", "--rows=50000", f"--output={data}"]
+    subprocess.run(convert, env=environment, check=True, capture_output=True, timeout=600)
+    seconds = []
+    for number in range(FIRST_STEP_RUNS):
+        flags = [
+            f"--train_data={data}/train",
+            f"--model_dir={directory}/model{number}",
+            "--max_steps=2",
+            "--log_steps=1",
+        ]
+        start = time.perf_counter()
+        with subprocess.Popen([*spec, "train", *flags], env=environment, stderr=subprocess.PIPE, text=True) as job:
+            first = None
+            for line in job.stderr:
+                if first is None and line.startswith("step 1,"):
+                    first = time.perf_counter() - start
+        if job.returncode or first is None:
+            raise SystemExit(f"{' '.join(flags)} ended with {job.returncode} before its first step")
+        seconds.append(first)
+    return round(statistics.median(seconds), 2)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5, help="of all sides, in turn")
+    parser.add_argument("--steps", type=int, default=300, help="measured in each run, after a warm-up of 20")
+    parser.add_argument("--rss_steps", type=int, default=20_000, help="of batches of 64, for the growth of the memory")
+    flags = parser.parse_args()
+    every = sides(flags.steps)
+    every["one"].run()  # compiles the kernels and warms the file cache
+    rates = compare(every, flags.rounds)
+    small = ("--batch_size=64", f"--steps={flags.rss_steps}", "--cores=0", "--prefetch_batches=4")
+    (memory,) = Side("ours.py", small).run()
+    with tempfile.TemporaryDirectory() as directory:
+        first = seconds_to_first_step(directory)
+    results = {
+        "one_worker_vs_in_graph": ratio(rates, "one", "in_graph"),
+        "one_worker_bfloat16_vs_in_graph": ratio(rates, "one_bf16", "in_graph"),
+        "two_workers_periodic": ratio(rates, "two_shared", "one"),
+        "two_workers_periodic_service": ratio(rates, "two_service", "one"),
+        "two_workers_every_step": ratio(rates, "two_shared_each", "one"),
+        "two_workers_every_step_service": ratio(rates, "two_service_each", "one"),
+        "two_workers_vs_naive_horovod": ratio(rates, "two_shared", "two_naive"),
+        "step_vs_dense_tower": ratio(rates, "tower", "one_2_cores"),
+        "bfloat16_vs_float32": ratio(rates, "one_bf16", "one"),
+        "seconds_to_first_step": first,
+        "rss_growth_percent": round(memory["rss_growth_percent"], 2),
+        "examples_per_sec": {name: round(statistics.median(values)) for name, values in rates.items()},
+        "rounds": flags.rounds,
+    }
+    print(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main()

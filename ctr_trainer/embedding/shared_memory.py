@@ -1,0 +1,126 @@
+"""Memory that the workers of one host share."""
+
+import fcntl
+import functools
+import mmap
+import os
+import pathlib
+import uuid
+
+import numpy as np
+
+from ctr_trainer.embedding.memory import GrowableArray
+from ctr_trainer.errors import UserError
+
+_PREFIX = "ctr_trainer"
+
+
+class SharedMemory:
+    """Where arrays lie that several processes of one host use, made by one of them, the owner, and opened by the rest.
+
+    Each array is an anonymous file in memory (memfd_create(2)), which the others find by its name among the owner's
+    open files. So there is nothing on any disk, the limit of /dev/shm does not count, and however the processes end the
+    kernel frees all of it with the last of them.
+
+    The owner makes an array first; then the others open it under the same name.
+
+    Caveat: Linux only; all processes are of one user and see each other below /proc.
+
+    Attributes:
+      free: see `PrivateMemory`.
+    """
+
+    free = getattr(mmap, "MADV_REMOVE", None)
+
+    def __init__(self, address=None, prefix=""):
+        """
+        Args:
+          address: the owner's `address`; None makes this process the owner.
+          prefix: of the names of the arrays.
+
+        Raises:
+          UserError: this system has no such memory.
+        """
+        if not hasattr(os, "memfd_create"):
+            raise UserError("this system has no memory that workers can share (memfd_create); use an embedding service")
+        self._owns = address is None
+        self.address = address or f"{os.getpid()}/{uuid.uuid4().hex[:12]}"
+        self._prefix = prefix
+
+    def under(self, prefix):
+        """-> the same memory, for arrays whose names begin with `prefix`."""
+        memory = SharedMemory(self.address, f"{self._prefix}{prefix}.")
+        memory._owns = self._owns
+        return memory
+
+    def array(self, name, dtype, shape=()):
+        """-> GrowableArray."""
+        return GrowableArray(dtype, shape, pages=functools.partial(self._pages, name))
+
+    def counts(self, name, size):
+        """-> int64[size], zeros."""
+        counts = GrowableArray(np.int64, reserve_bytes=size * 8, pages=functools.partial(self._pages, f"{name}.counts"))
+        return counts.array
+
+    def lock(self, name):
+        """-> SharedLock; one for all who ask for this name."""
+        return SharedLock(self._open(f"{name}.lock"))
+
+    def _pages(self, name, size):
+        file = self._open(name)
+        try:
+            if self._owns:
+                os.ftruncate(file, size)
+            return mmap.mmap(file, os.fstat(file).st_size)
+        except OSError as error:
+            raise UserError(
+                f"{size >> 20} MiB of address space for the shared embedding rows: {error.strerror}; is there a limit "
+                "on it (ulimit -v)? With --embedding_service=auto the workers need none"
+            ) from None
+        finally:
+            if not self._owns:  # The owner's stay open for the others to find.
+                os.close(file)
+
+    def _open(self, name):
+        pid, nonce = self.address.split("/")
+        name = f"{_PREFIX}.{nonce}.{self._prefix}{name}"
+        if self._owns:
+            return os.memfd_create(name)
+        directory = pathlib.Path(f"/proc/{pid}/fd")
+        try:
+            for link in directory.iterdir():
+                if os.readlink(link).removeprefix("/memfd:").removesuffix(" (deleted)") == name:
+                    return os.open(link, os.O_RDWR)
+        except OSError as error:
+            raise UserError(_unreachable(pid, f"{error.strerror} ({error.filename})")) from None
+        raise UserError(_unreachable(pid, f"it has no {name}"))
+
+
+class SharedLock:
+    """A lock between processes that ends with the process that holds it; not between threads."""
+
+    def __init__(self, file):
+        self._file = file
+
+    def shared(self):
+        """-> self, to hold along with others who hold it so: `with lock.shared(): ...`"""
+        fcntl.flock(self._file, fcntl.LOCK_SH)
+        return self
+
+    def alone(self):
+        """-> self, to hold alone."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        return self
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+def _unreachable(pid, why):
+    return (
+        f"this worker cannot open the memory of the worker with process id {pid}: {why}. Shared embeddings need all "
+        "workers on one host, of one user, and in one container: use --embedding_service=auto"
+    )
