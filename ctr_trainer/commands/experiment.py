@@ -4,6 +4,8 @@ import tensorflow as tf
 
 from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding.optimizers import OptimizerSettings
+from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.flags import require
@@ -42,11 +44,13 @@ def make_estimator(model, data, training, embedding, run):
         embedding=EmbeddingConfig(
             service=embedding.embedding_service,
             optimizer=embedding.embedding_optimizer,
+            settings=_optimizer_settings(embedding),
             learning_rate=embedding.embedding_learning_rate,
             initial_accumulator=embedding.initial_accumulator,
             init_stddev=embedding.embedding_stddev,
             sync_steps=embedding.sync_steps,
             strict_sync=embedding.strict_sync,
+            sync_merge=embedding.sync_merge,
             sync_compression=embedding.sync_compression,
             timeout=embedding.service_timeout,
             service_restarts=embedding.service_restarts,
@@ -54,6 +58,21 @@ def make_estimator(model, data, training, embedding, run):
         ),
     )
     return Estimator(find_model(model.model), model.model_dir, params, config)
+
+
+def _optimizer_settings(embedding):
+    try:
+        return OptimizerSettings(
+            momentum=embedding.embedding_momentum,
+            beta1=embedding.embedding_beta1,
+            beta2=embedding.embedding_beta2,
+            epsilon=embedding.embedding_epsilon,
+            l1=embedding.ftrl_l1,
+            l2=embedding.ftrl_l2,
+            weight_decay=embedding.embedding_weight_decay,
+        )
+    except ValueError as error:
+        raise UserError(f"--embedding_optimizer={embedding.embedding_optimizer}: {error}") from None
 
 
 def progress(what, batches):

@@ -21,11 +21,16 @@ class Copies:
 
     Not safe to use from several threads at a time: see `Cache`, which locks. Slots are valid until `tidy`.
 
+    Args:
+      config: the TableConfig.
+      shares: float32[width] above 0, how much of a row's change `take` gives; None for all.
+
     Attributes:
       table: the Table of the rows.
     """
 
-    def __init__(self, config):
+    def __init__(self, config, shares=None):
+        self._shares = shares
         self.table = Table(config.without_limits())  # The service says which keys have rows.
         self._base = GrowableArray(np.float32, (config.width,))
         self._state = GrowableArray(np.uint8)
@@ -66,14 +71,23 @@ class Copies:
         return self.table.keys[slots], self._versions.array[slots]
 
     def take(self, slots, packed):
-        """Puts the changes of the rows at `slots` in flight. -> (keys, versions, deltas packed or not)"""
+        """Puts the changes of the rows at `slots` in flight. -> (keys, versions, deltas packed or not)
+
+        What float16 takes from a change stays in the row, so that it goes out with the next; with `shares`, so much of
+        it that its share goes out then.
+        """
         rows, base = self.table.rows, self._base.array
         deltas = np.empty((len(slots), rows.shape[1]), np.float32)
         if packed:
             row_kernels.difference(rows, base, slots, deltas)
-            deltas = half.pack(deltas)
-            row_kernels.add(base, slots, half.unpack(deltas))
+            changes, deltas = deltas, half.pack(deltas if self._shares is None else deltas * self._shares)
+            sent = half.unpack(deltas)
+            row_kernels.add(base, slots, sent)
+            if self._shares is not None:
+                row_kernels.put(rows, slots, base[slots] + (changes - sent / self._shares))
             self._state.array[slots] = version_kernels.IN_FLIGHT
+        elif self._shares is not None:
+            version_kernels.take_shares(rows, base, self._state.array, slots, self._shares, deltas)
         else:
             version_kernels.take_changes(rows, base, self._state.array, slots, deltas)
         return self.table.keys[slots], self._versions.array[slots], deltas

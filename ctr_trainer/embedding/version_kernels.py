@@ -19,6 +19,7 @@ VERSIONS = types.Array(types.uint32, 1, "C", readonly=True)
 _VERSIONS_OUT = types.Array(types.uint32, 1, "C")
 _POSITIONS_OUT = types.Array(types.int64, 1, "C")
 _STATE = types.Array(types.uint8, 1, "C", readonly=True)
+_SHARES = types.Array(types.float32, 1, "C", readonly=True)
 _STATE_OUT = types.Array(types.uint8, 1, "C")
 
 
@@ -99,6 +100,22 @@ def take_changes(rows, base, state, slots, deltas):
         for d in range(np.uint64(rows.shape[1])):
             before = base[slot, d]
             delta = rows[slot, d] - before
+            deltas[i, d] = delta
+            base[slot, d] = before + delta
+            rows[slot, d] = before + delta
+        state[slot] = IN_FLIGHT
+
+
+@numba.njit(
+    types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, _SHARES, ROWS_OUT), nogil=True, cache=True, error_model="numpy"
+)
+def take_shares(rows, base, state, slots, shares, deltas):
+    """As `take_changes`, of deltas[i] = shares * (row - base); the rest of the change is gone."""
+    for i in range(slots.size):
+        slot = slots[i]
+        for d in range(np.uint64(rows.shape[1])):
+            before = base[slot, d]
+            delta = shares[d] * (rows[slot, d] - before)
             deltas[i, d] = delta
             base[slot, d] = before + delta
             rows[slot, d] = before + delta

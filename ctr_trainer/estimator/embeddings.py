@@ -6,6 +6,7 @@ import math
 import os
 
 from ctr_trainer import distributed
+from ctr_trainer.embedding import merging
 from ctr_trainer.embedding.background import Background
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.client import ServiceClient
@@ -103,9 +104,17 @@ class Embeddings:
             if isinstance(store, LocalStore):
                 self.sources[table.name] = store.tables[table.name]
             else:
-                name, compression = f"rank{distributed.rank()}", config.sync_compression
-                self.sources[table.name] = Cache(store, table_config, name, compression=compression)
+                shares = merging.shares(table_config, config.sync_merge, distributed.size())
+                self.sources[table.name] = Cache(
+                    store,
+                    table_config,
+                    f"rank{distributed.rank()}",
+                    compression=config.sync_compression,
+                    shares=shares,
+                )
         self._caches = {name: source for name, source in self.sources.items() if isinstance(source, Cache)}
+        scale = features.learning_rate_scale or distributed.size()
+        self._rate = merging.learning_rate_factor(config.optimizer, config.sync_merge, distributed.size(), scale)
         self._background = Background("the sync of the embedding rows")
         self.sync_seconds = 0.0
         self._step = []
@@ -151,11 +160,11 @@ class Embeddings:
 
         Args:
           gradients: by the name of the embedding input, float32[B, F, dim]; of the loss as the graph has it.
-          learning_rate: float.
+          learning_rate: float, the job's; each worker's own is as `merging` says.
         """
         for source, lookup, slots, tensors in self._step:
             sums = [lookup.sum_gradients(gradients[tensor.name]) for tensor in tensors]
-            source.apply_gradients(slots, sums, learning_rate)
+            source.apply_gradients(slots, sums, self._rate * learning_rate)
 
     def sync(self):
         """Brings this worker's copies and the service together: a collective if strict, else beside the steps to come.
@@ -259,6 +268,7 @@ def _table_config(table, features, config, seed):
         init_scales=tuple(scales),
         optimizer=config.optimizer,
         initial_accumulator=config.initial_accumulator,
+        settings=config.settings,
         seed=seed,
         min_frequency=limits.min_frequency,
         max_rows=limits.max_rows,

@@ -22,9 +22,8 @@ class TrainOp:
     With K workers and `scale` = K, sqrt(K) or 1 (`linear`, `sqrt`, `none`):
 
         dense:  w -= scale * learning_rate * optimizer(mean over workers of g)
-        rows:   each worker w -= (scale / K) * embedding_learning_rate * optimizer(its own g), the service adds all K
-
-    so that with SGD both parts move alike: the service's sum of K steps of size 1/K is a mean.
+        rows:   see `embedding.merging`; with SGD, each worker w -= (scale / K) * embedding_learning_rate * its own g,
+                and the service adds all K: a mean like that of the dense variables
 
     Attributes:
       optimizer: of `OPTIMIZERS`.
@@ -40,10 +39,11 @@ class TrainOp:
     fp16_allreduce: bool = False
 
     def __call__(self, loss, features):
-        """-> the train_op; sets `features.gradients` and `features.learning_rate`."""
+        """-> the train_op; sets `features.gradients`, `features.learning_rate` and `features.learning_rate_scale`."""
         scale = distributed.lr_scale(self.scale_lr)
         learning_rate = tf.constant(scale * self.learning_rate, name="learning_rate")
-        features.learning_rate = tf.constant(scale / distributed.size() * self.embedding_learning_rate)
+        features.learning_rate = tf.constant(self.embedding_learning_rate)
+        features.learning_rate_scale = scale
         rows = features.placeholders
         optimizer = distributed.optimizer(OPTIMIZERS[self.optimizer](learning_rate), rows, self.fp16_allreduce)
         gradients = optimizer.compute_gradients(loss, tf1.trainable_variables() + rows)

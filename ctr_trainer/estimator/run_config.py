@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from ctr_trainer.embedding.optimizers import OptimizerSettings, find_optimizer
 from ctr_trainer.errors import UserError
 
 
@@ -12,14 +13,16 @@ class EmbeddingConfig:
     Attributes:
       service: `auto` keeps the tables in the process for one worker and starts a local lookup service for several;
         `host:port,host:port` uses running shards.
-      optimizer: of `embedding.config.OPTIMIZERS`.
-      learning_rate: of one worker; see `optimize.TrainOp` for how it scales with the workers.
-      initial_accumulator: what Adagrad's state starts at.
+      optimizer: of `embedding.optimizers.OPTIMIZERS`.
+      settings: of the optimizer.
+      learning_rate: of one worker; see `embedding.merging` for how it scales with the workers.
+      initial_accumulator: what the sum of squares of the two Adagrads and of FTRL starts at.
       init_stddev: standard deviation of a new row's embedding weights (uniform); linear weights start at 0.
       sync_steps: steps between two syncs with the service; for how far a row may lag behind the others' updates, see
         `embeddings.Embeddings`.
       strict_sync: at a sync all workers push, meet at a barrier, then pull, so that every lookup sees every push of
         the window before; training stands still meanwhile.
+      sync_merge: `sum` or `mean` of the workers' changes, see `embedding.merging`.
       sync_compression: `fp16` sends changes and rows as float16, `none` as they are; of `cache.COMPRESSIONS`.
       timeout: seconds a lost service is retried for.
       service_restarts: how often a service that `auto` started and that is lost is started again; all workers then go
@@ -30,17 +33,23 @@ class EmbeddingConfig:
 
     service: str = "auto"
     optimizer: str = "adagrad"
+    settings: OptimizerSettings = OptimizerSettings()
     learning_rate: float = 0.05
     initial_accumulator: float = 1e-4
     init_stddev: float = 0.01
     sync_steps: int = 30
     strict_sync: bool = False
+    sync_merge: str = "sum"
     sync_compression: str = "none"
     timeout: float = 60.0
     service_restarts: int = 0
     security_files: tuple[str, str, str, str] = ("", "", "", "")
 
     def __post_init__(self):
+        try:
+            find_optimizer(self.optimizer).check(self.optimizer, self.settings)
+        except ValueError as error:
+            raise UserError(f"the embedding rows: {error}") from None
         if self.service_restarts and self.service != "auto":
             raise UserError(
                 f"service_restarts={self.service_restarts} is for a service that the job starts itself; of "

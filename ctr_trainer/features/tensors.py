@@ -84,7 +84,8 @@ class FedFeatures(Features):
     Attributes:
       segments: by table name, {kind: placeholder float32[B, F, dim]}, as far as the model asked for them.
       gradients: by placeholder name, the gradient of the loss, once `TrainOp` or the Estimator has made them.
-      learning_rate: of the embeddings, a scalar tensor or None.
+      learning_rate: of the embeddings in this job, a scalar tensor or None.
+      learning_rate_scale: by which the job's learning rates grow with its workers; None for as many as there are.
     """
 
     def __init__(self, spec, statistics, batch_size):
@@ -93,6 +94,7 @@ class FedFeatures(Features):
         self.segments = collections.defaultdict(dict)
         self.gradients = {}
         self.learning_rate = None
+        self.learning_rate_scale = None
         self.labels = tf1.placeholder(tf.float32, [batch_size], "labels")
         self.weights = tf1.placeholder(tf.float32, [batch_size], "weights")
         self.dense = tf1.placeholder(tf.float32, [batch_size, len(spec.dense)], "dense")
