@@ -50,7 +50,7 @@ class LocalStore:
         different = self._create_table(config).config.differs(config, but=(*LIMITS, "settings"))
         if different:
             raise UserError(
-                "table {} is asked for with {} = {}, not {} as its rows in {} have it: give that, or train into another "
+                "table {} is asked for with {} = {}, not {} as its rows in {} have it: give that, or another "
                 "--model_dir".format(config.name, *different, path)
             )
 

@@ -84,6 +84,7 @@ class Embeddings:
       store: of `open_store`.
       ahead: of how many batches at a time `prepare` pulls the rows, where it runs in a thread of its own; 0 for none.
       trained: by table name, the TableConfig to use in place of what `config` and `seed` say.
+      scale: by which the job's learning rates grow with its workers; None for as many as there are.
 
     Attributes:
       sources: by table name, its `Cache` or, of a lone worker, its `Table`.
@@ -91,7 +92,7 @@ class Embeddings:
       sync_seconds: how long the last one took.
     """
 
-    def __init__(self, features, config, seed, store, ahead=0, trained=None):
+    def __init__(self, features, config, seed, store, ahead=0, trained=None, scale=None):
         self._features, self._strict, self._ahead = features, config.strict_sync, ahead
         self._tables = [table for table in features.spec.tables if table.name in features.segments]
         self.sources = {}
@@ -113,8 +114,8 @@ class Embeddings:
                     shares=shares,
                 )
         self._caches = {name: source for name, source in self.sources.items() if isinstance(source, Cache)}
-        scale = features.learning_rate_scale or distributed.size()
-        self._rate = merging.learning_rate_factor(config.optimizer, config.sync_merge, distributed.size(), scale)
+        size = distributed.size()
+        self._rate = merging.learning_rate_factor(config.optimizer, config.sync_merge, size, scale or size)
         self._background = Background("the sync of the embedding rows")
         self.sync_seconds = 0.0
         self._step = []

@@ -86,7 +86,15 @@ class BatchInput:
         if self.features.learning_rate is None:
             self.features.learning_rate = tf.constant(config.embedding.learning_rate)
         ahead = config.prefetch_batches if spec is not None else 0
-        self.embeddings = Embeddings(self.features, config.embedding, config.tf_random_seed, store, ahead, trained)
+        self.embeddings = Embeddings(
+            self.features,
+            config.embedding,
+            config.tf_random_seed,
+            store,
+            ahead,
+            trained,
+            scale=self.features.learning_rate_scale,
+        )
         self._prefetch = Prefetch(self.embeddings.prepare(self._reader), config.prefetch_batches)
         self.hook = InputHook(self.features, self.embeddings, self._prefetch, training=spec is not None)
         self.hooks = [self.hook]

@@ -29,10 +29,8 @@ class EmbeddingFlags(ClientFlags):
     embedding_weight_decay: float = flag(
         0.01, "of adamw: decoupled decay of the rows of a batch", "times the learning rate", minimum=0.0
     )
-    ftrl_l1: float = flag(0.0, "of --embedding_optimizer=ftrl: weights with |z| below it are 0", minimum=0.0)
-    ftrl_l2: float = flag(
-        0.0, "of --embedding_optimizer=ftrl: added twice to the inverse step, as TensorFlow does", minimum=0.0
-    )
+    ftrl_l1: float = flag(0.0, "of --embedding_optimizer=ftrl: penalty l1 * |w| of each weight", minimum=0.0)
+    ftrl_l2: float = flag(0.0, "of --embedding_optimizer=ftrl: penalty l2 * w * w of each weight", minimum=0.0)
     embedding_stddev: float = flag(0.01, "standard deviation of a new row's weights", minimum=0.0)
     sync_steps: int = flag(30, "steps between two syncs of the rows with the service", "steps", minimum=1)
     strict_sync: bool = flag(
