@@ -61,7 +61,7 @@ class Cache:
           worker: str, this worker's name; it is made unique to this start, so that the store takes its first push.
           lookup_latency, push_latency: recorders shared with other caches; by default this cache has its own.
           compression: one of COMPRESSIONS.
-          shares: float32[width], of `merging.shares`; None for all.
+          shares: float32[2, width], of `merging.shares`; None for all.
         """
         if compression not in COMPRESSIONS:
             raise ValueError(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")

@@ -23,7 +23,7 @@ class Copies:
 
     Args:
       config: the TableConfig.
-      shares: float32[width] above 0, how much of a row's change `take` gives; None for all.
+      shares: float32[2, width], of `merging.shares`: what part of a row's change `take` gives; None for all.
 
     Attributes:
       table: the Table of the rows.
@@ -59,7 +59,7 @@ class Copies:
 
     def mark_stepped(self, slots):
         """After an optimizer step of the rows at `slots` int64[U]."""
-        row_kernels.mark(self._state.array, np.require(slots, np.int64, ("C",)))
+        version_kernels.mark_stepped(self._state.array, np.require(slots, np.int64, ("C",)))
 
     def stepped(self):
         """-> int64[n], the slots of the rows that have a change to send."""
@@ -80,11 +80,15 @@ class Copies:
         deltas = np.empty((len(slots), rows.shape[1]), np.float32)
         if packed:
             row_kernels.difference(rows, base, slots, deltas)
-            changes, deltas = deltas, half.pack(deltas if self._shares is None else deltas * self._shares)
+            changes, shares = deltas, 1
+            if self._shares is not None:
+                steps = np.maximum(version_kernels.steps(self._state.array[slots]), 1)
+                shares = np.clip(1 / steps.astype(np.float32)[:, None], *self._shares)
+            deltas = half.pack(changes * shares)
             sent = half.unpack(deltas)
             row_kernels.add(base, slots, sent)
             if self._shares is not None:
-                row_kernels.put(rows, slots, base[slots] + (changes - sent / self._shares))
+                row_kernels.put(rows, slots, base[slots] + (changes - sent / shares))
             self._state.array[slots] = version_kernels.IN_FLIGHT
         elif self._shares is not None:
             version_kernels.take_shares(rows, base, self._state.array, slots, self._shares, deltas)

@@ -70,7 +70,8 @@ class Optimizer:
       step: the kernel.
       states: in the order in which they lie in a row.
       settings: the fields of OptimizerSettings that it reads.
-      is_scale_free: whether a gradient twice as large, from the first one on, makes the same steps.
+      is_scale_free: whether a gradient twice as large, from the first one on, makes the same steps, but for what
+        epsilon and initial accumulator do.
     """
 
     step: Callable

@@ -14,7 +14,6 @@ from ctr_trainer.embedding.index_kernels import KEYS, SLOTS, mix
 
 ROWS = types.Array(types.float32, 2, "C", readonly=True)
 ROWS_OUT = types.Array(types.float32, 2, "C")
-_FLAGS_OUT = types.Array(types.uint8, 1, "C")
 _WIDTHS = types.Array(types.int64, 1, "C")
 _FLOATS = types.Array(types.float32, 1, "C")
 _ZERO = np.float32(0)
@@ -105,11 +104,3 @@ def first_not_finite(rows):
         if total != _ZERO:
             return i
     return -1
-
-
-@numba.njit(types.void(_FLAGS_OUT, SLOTS), nogil=True, cache=True)
-def mark(flags, slots):
-    """flags[slots[i]] = 1; the slot -1 is skipped."""
-    for i in range(slots.size):
-        if slots[i] >= 0:
-            flags[slots[i]] = 1

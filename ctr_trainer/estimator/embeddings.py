@@ -5,6 +5,8 @@ import itertools
 import math
 import os
 
+import numpy as np
+
 from ctr_trainer import distributed
 from ctr_trainer.embedding import merging
 from ctr_trainer.embedding.background import Background
@@ -115,7 +117,7 @@ class Embeddings:
                 )
         self._caches = {name: source for name, source in self.sources.items() if isinstance(source, Cache)}
         size = distributed.size()
-        self._rate = merging.learning_rate_factor(config.optimizer, config.sync_merge, size, scale or size)
+        self._factor = np.float32(merging.gradient_factor(config.optimizer, config.sync_merge, size, scale or size))
         self._background = Background("the sync of the embedding rows")
         self.sync_seconds = 0.0
         self._step = []
@@ -161,11 +163,14 @@ class Embeddings:
 
         Args:
           gradients: by the name of the embedding input, float32[B, F, dim]; of the loss as the graph has it.
-          learning_rate: float, the job's; each worker's own is as `merging` says.
+            `merging` says what they count for.
+          learning_rate: float.
         """
         for source, lookup, slots, tensors in self._step:
             sums = [lookup.sum_gradients(gradients[tensor.name]) for tensor in tensors]
-            source.apply_gradients(slots, sums, self._rate * learning_rate)
+            if self._factor != 1:
+                sums = [self._factor * gradient for gradient in sums]
+            source.apply_gradients(slots, sums, learning_rate)
 
     def sync(self):
         """Brings this worker's copies and the service together: a collective if strict, else beside the steps to come.

@@ -22,7 +22,7 @@ class TrainOp:
     With K workers and `scale` = K, sqrt(K) or 1 (`linear`, `sqrt`, `none`):
 
         dense:  w -= scale * learning_rate * optimizer(mean over workers of g)
-        rows:   see `embedding.merging`; with SGD, each worker w -= (scale / K) * embedding_learning_rate * its own g,
+        rows:   see `embedding.merging`; with SGD, each worker w -= embedding_learning_rate * (scale / K) * its own g,
                 and the service adds all K: a mean like that of the dense variables
 
     Attributes:

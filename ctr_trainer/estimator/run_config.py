@@ -15,14 +15,14 @@ class EmbeddingConfig:
         `host:port,host:port` uses running shards.
       optimizer: of `embedding.optimizers.OPTIMIZERS`.
       settings: of the optimizer.
-      learning_rate: of one worker; see `embedding.merging` for how it scales with the workers.
+      learning_rate: of the rows; see `embedding.merging` for what changes with the number of workers.
       initial_accumulator: what the sum of squares of the two Adagrads and of FTRL starts at.
       init_stddev: standard deviation of a new row's embedding weights (uniform); linear weights start at 0.
       sync_steps: steps between two syncs with the service; for how far a row may lag behind the others' updates, see
         `embeddings.Embeddings`.
       strict_sync: at a sync all workers push, meet at a barrier, then pull, so that every lookup sees every push of
         the window before; training stands still meanwhile.
-      sync_merge: `sum` or `mean` of the workers' changes, see `embedding.merging`.
+      sync_merge: what becomes of the workers' changes of a row, of `embedding.merging.MERGES`.
       sync_compression: `fp16` sends changes and rows as float16, `none` as they are; of `cache.COMPRESSIONS`.
       timeout: seconds a lost service is retried for.
       service_restarts: how often a service that `auto` started and that is lost is started again; all workers then go

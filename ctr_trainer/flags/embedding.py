@@ -37,7 +37,9 @@ class EmbeddingFlags(ClientFlags):
         False, "all workers push, meet, then pull at a sync: every lookup sees every push of the window before"
     )
     sync_merge: str = flag(
-        "sum", "what becomes of several workers' changes of a row, see docs/staleness.md", choices=("sum", "mean")
+        "sum",
+        "what becomes of several workers' changes of a row, see docs/staleness.md",
+        choices=("sum", "mean", "adaptive"),
     )
     sync_compression: str = flag("none", "how rows travel: as they are, or as float16", choices=("none", "fp16"))
     service_timeout: float = flag(60.0, "how long a lost service is retried", "seconds", minimum=0.0)
