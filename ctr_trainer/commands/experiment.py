@@ -5,6 +5,8 @@ import tensorflow as tf
 from ctr_trainer import distributed
 from ctr_trainer.data.negative_sampling import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding.optimizers import OptimizerSettings
+from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimize import TrainOp
@@ -51,6 +53,7 @@ def make_estimator(model, data, training, embedding, run):
         embedding=EmbeddingConfig(
             service=embedding.embedding_service,
             optimizer=embedding.embedding_optimizer,
+            settings=_optimizer_settings(embedding),
             learning_rate=embedding.embedding_learning_rate,
             initial_accumulator=embedding.initial_accumulator,
             init_stddev=embedding.embedding_stddev,
@@ -58,6 +61,7 @@ def make_estimator(model, data, training, embedding, run):
             clip_norm=training.clip_norm,
             sync_steps=embedding.sync_steps,
             strict_sync=embedding.strict_sync,
+            sync_merge=embedding.sync_merge,
             sync_compression=embedding.sync_compression,
             timeout=embedding.service_timeout,
             service_restarts=embedding.service_restarts,
@@ -100,6 +104,21 @@ def make_train_op(training, embedding):
         l2=training.l2,
         lr_groups=LrGroups.parse(training.lr_groups),
     )
+
+
+def _optimizer_settings(embedding):
+    try:
+        return OptimizerSettings(
+            momentum=embedding.embedding_momentum,
+            beta1=embedding.embedding_beta1,
+            beta2=embedding.embedding_beta2,
+            epsilon=embedding.embedding_epsilon,
+            l1=embedding.ftrl_l1,
+            l2=embedding.ftrl_l2,
+            weight_decay=embedding.embedding_weight_decay,
+        )
+    except ValueError as error:
+        raise UserError(f"--embedding_optimizer={embedding.embedding_optimizer}: {error}") from None
 
 
 def progress(what, batches):

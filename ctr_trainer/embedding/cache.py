@@ -35,6 +35,8 @@ class Cache:
     With `compression="fp16"`, changes and rows travel as float16 (see `half`). What rounding takes from a change stays
     in `row - base` and goes out with the row's next change, before the row leaves the cache, or at a `flush`.
 
+    With `shares`, a sync sends those shares of a change, as `merging` says; the rest of it is dropped.
+
     Threads: one trains (`find_or_create`, `apply_gradients`, `begin_window`), one may `prefetch`, one may `exchange`.
     They share the cache's `lock`, which is held around each use of its memory and never across a request. Slots are
     valid from a lookup until `begin_window`, which only the training thread calls, when no `exchange` is under way.
@@ -50,7 +52,7 @@ class Cache:
       push_latency: OpsPushGrad, of `exchange`.
     """
 
-    def __init__(self, store, config, worker, lookup_latency=None, push_latency=None, compression="none"):
+    def __init__(self, store, config, worker, lookup_latency=None, push_latency=None, compression="none", shares=None):
         """Creates the table in the store, where it is not there.
 
         Args:
@@ -59,6 +61,7 @@ class Cache:
           worker: str, this worker's name; it is made unique to this start, so that the store takes its first push.
           lookup_latency, push_latency: recorders shared with other caches; by default this cache has its own.
           compression: one of COMPRESSIONS.
+          shares: float32[2, width], of `merging.shares`; None for all.
         """
         if compression not in COMPRESSIONS:
             raise ValueError(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")
@@ -73,7 +76,7 @@ class Cache:
         self._sequence = 0
         self._window = 1
         self._pushed = False
-        self._copies = Copies(config)
+        self._copies = Copies(config, shares)
         store.create_table(config)
 
     def __len__(self):

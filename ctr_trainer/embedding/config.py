@@ -2,7 +2,8 @@
 
 import dataclasses
 
-OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad")
+from ctr_trainer.embedding.optimizers import OptimizerSettings, find_optimizer
+
 EVICTIONS = ("lru", "lfu")
 MOST_FREQUENCY = 255
 # The fields that say which keys have rows: a table keeps its rows where these change.
@@ -13,15 +14,25 @@ LIMITS = ("min_frequency", "max_rows", "eviction", "ttl_steps")
 class TableConfig:
     """The layout and the update rule of one table's rows.
 
-    A row is `[weights of segment 0, weights of segment 1, ..., optimizer state]`, contiguous float32. The segments
-    let one lookup serve an embedding and a linear weight: `dims=(16, 1)`.
+    A row is `[weights of segment 0, weights of segment 1, ..., state of segment 0, state of segment 1, ...]`,
+    contiguous float32. The segments let one lookup serve an embedding and a linear weight: `dims=(16, 1)`. The state
+    of a segment of `dim` weights, see `optimizer_kernels` for what the letters mean:
+
+    | optimizer | state |
+    |---|---|
+    | `sgd` | none |
+    | `momentum` | u[dim] |
+    | `adagrad` | acc[dim] |
+    | `rowwise_adagrad` | acc[1] |
+    | `adam`, `adamw` | m[dim], v[dim], c1[1], c2[1] |
+    | `ftrl` | q[dim], n[dim] |
 
     Attributes:
       name: unique in a job, as `dim16`.
       dims: width of each segment.
       init_scales: by segment, the half width of the uniform distribution new weights are drawn from; 0 for zeros.
-      optimizer: `sgd`, `adagrad` (a state float a weight) or `rowwise_adagrad` (a state float a segment).
-      initial_accumulator: what Adagrad's state starts at.
+      optimizer: of `optimizers.OPTIMIZERS`.
+      initial_accumulator: what the sum of squares starts at, `acc` of the two Adagrads and `n` of FTRL.
       seed: a new row's weights are a pure function of (seed, key).
       min_frequency: how often a key must have been asked for before it gets a row: in how many batches of a lone
         worker, or pushes to a service (one a worker and sync window). 0 and 1 give one at once. See `admission`.
@@ -29,6 +40,7 @@ class TableConfig:
       eviction: which rows go where `max_rows` is reached: `lru`, those whose last training is the longest ago, or
         `lfu`, those trained the least often.
       ttl_steps: a row that was not trained for more steps than this goes at the next sync; 0 for never.
+      settings: of the optimizer. They may be others after a restore: they do not say what a row is.
 
     Caveat: a key that has no row reads its initial row, and what it learns is not kept. A key that comes back after its
     row went is a new key.
@@ -44,12 +56,16 @@ class TableConfig:
     max_rows: int = 0
     eviction: str = "lru"
     ttl_steps: int = 0
+    settings: OptimizerSettings = OptimizerSettings()
 
     def __post_init__(self):
         object.__setattr__(self, "dims", tuple(self.dims))
         object.__setattr__(self, "init_scales", tuple(self.init_scales))
-        if self.optimizer not in OPTIMIZERS:
-            raise ValueError(f"table {self.name}: optimizer {self.optimizer!r} is not one of {', '.join(OPTIMIZERS)}")
+        try:
+            object.__setattr__(self, "settings", OptimizerSettings.of(self.settings))
+            find_optimizer(self.optimizer).check(self.optimizer, self.settings)
+        except ValueError as error:
+            raise ValueError(f"table {self.name}: {error}") from None
         if not self.dims or min(self.dims) < 1 or len(self.dims) != len(self.init_scales):
             raise ValueError(f"table {self.name}: dims {self.dims} and init_scales {self.init_scales} do not fit")
         if self.eviction not in EVICTIONS:
@@ -59,6 +75,14 @@ class TableConfig:
                 f"table {self.name}: min_frequency {self.min_frequency}, max_rows {self.max_rows} and ttl_steps "
                 f"{self.ttl_steps}: none may be negative, and min_frequency not above {MOST_FREQUENCY}"
             )
+
+    def differs(self, other, but=()):
+        """-> (field, own value, other's value) of the first field that differs, those in `but` aside, or None."""
+        own, others = ({**each, **each.pop("settings")} for each in map(dataclasses.asdict, (self, other)))
+        if "settings" in but:
+            but = (*but, *dataclasses.asdict(self.settings))
+        differing = (name for name in own if name not in but and own[name] != others[name])
+        return next(((name, own[name], others[name]) for name in differing), None)
 
     @property
     def evicts(self):
@@ -78,7 +102,7 @@ class TableConfig:
     @property
     def state(self):
         """Floats of a row that belong to the optimizer."""
-        return {"sgd": 0, "adagrad": self.weights, "rowwise_adagrad": len(self.dims)}[self.optimizer]
+        return sum(map(find_optimizer(self.optimizer).width, self.dims))
 
     @property
     def width(self):

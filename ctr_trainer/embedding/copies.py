@@ -21,11 +21,16 @@ class Copies:
 
     Not safe to use from several threads at a time: see `Cache`, which locks. Slots are valid until `tidy`.
 
+    Args:
+      config: the TableConfig.
+      shares: float32[2, width], of `merging.shares`: what part of a row's change `take` gives; None for all.
+
     Attributes:
       table: the Table of the rows.
     """
 
-    def __init__(self, config):
+    def __init__(self, config, shares=None):
+        self._shares = shares
         self.table = Table(config.without_limits())  # The service says which keys have rows.
         self._base = GrowableArray(np.float32, (config.width,))
         self._state = GrowableArray(np.uint8)
@@ -54,7 +59,7 @@ class Copies:
 
     def mark_stepped(self, slots):
         """After an optimizer step of the rows at `slots` int64[U]."""
-        row_kernels.mark(self._state.array, np.require(slots, np.int64, ("C",)))
+        version_kernels.mark_stepped(self._state.array, np.require(slots, np.int64, ("C",)))
 
     def stepped(self):
         """-> int64[n], the slots of the rows that have a change to send."""
@@ -66,14 +71,27 @@ class Copies:
         return self.table.keys[slots], self._versions.array[slots]
 
     def take(self, slots, packed):
-        """Puts the changes of the rows at `slots` in flight. -> (keys, versions, deltas packed or not)"""
+        """Puts the changes of the rows at `slots` in flight. -> (keys, versions, deltas packed or not)
+
+        What float16 takes from a change stays in the row, so that it goes out with the next; with `shares`, so much of
+        it that its share goes out then.
+        """
         rows, base = self.table.rows, self._base.array
         deltas = np.empty((len(slots), rows.shape[1]), np.float32)
         if packed:
             row_kernels.difference(rows, base, slots, deltas)
-            deltas = half.pack(deltas)
-            row_kernels.add(base, slots, half.unpack(deltas))
+            changes, shares = deltas, 1
+            if self._shares is not None:
+                steps = np.maximum(version_kernels.steps(self._state.array[slots]), 1)
+                shares = np.clip(1 / steps.astype(np.float32)[:, None], *self._shares)
+            deltas = half.pack(changes * shares)
+            sent = half.unpack(deltas)
+            row_kernels.add(base, slots, sent)
+            if self._shares is not None:
+                row_kernels.put(rows, slots, base[slots] + (changes - sent / shares))
             self._state.array[slots] = version_kernels.IN_FLIGHT
+        elif self._shares is not None:
+            version_kernels.take_shares(rows, base, self._state.array, slots, self._shares, deltas)
         else:
             version_kernels.take_changes(rows, base, self._state.array, slots, deltas)
         return self.table.keys[slots], self._versions.array[slots], deltas

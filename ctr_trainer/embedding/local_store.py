@@ -40,9 +40,24 @@ class LocalStore:
         self._last_snapshot = None
 
     def create_table(self, config):
-        self._create_table(config)
+        different = self._create_table(config).config.differs(config)
+        if different:
+            raise UserError(
+                "table {} exists with {} = {}, not {}: use the same configuration, or another table name, or restart "
+                "the service".format(config.name, *different)
+            )
 
-    def _create_table(self, config, but=()):
+    def _create_restored(self, config, path):
+        # Which keys have rows, and how they are trained, may be decided anew; what a row is may not.
+        different = self._create_table(config).config.differs(config, but=(*LIMITS, "settings"))
+        if different:
+            raise UserError(
+                "table {} is asked for with {} = {}, not {} as its rows in {} have it: give that, or another "
+                "--model_dir".format(config.name, *different, path)
+            )
+
+    def _create_table(self, config):
+        """-> the Table of that name, which is made where it is not there."""
         if not _TABLE_NAME.fullmatch(config.name):
             raise UserError(f"table name {config.name!r}: expected up to 100 letters, digits, and any of _ . -")
         with self._lock:
@@ -52,7 +67,7 @@ class LocalStore:
                 self._versions[config.name] = Versions()
                 table.follow(self._versions[config.name])
                 self.tables[config.name] = table
-            _refuse_difference(self.tables[config.name].config, config, but)
+            return self.tables[config.name]
 
     def pull(self, table, keys, missing="initial"):
         with self._locked(table) as target:
@@ -123,8 +138,7 @@ class LocalStore:
             snapshot.check_chain(files)
             for entry in files:
                 snapshot.check(path, entry)
-                # Which keys have rows may be decided anew; what a row is may not.
-                self._create_table(snapshot.read_config(path, entry), but=LIMITS)
+                self._create_restored(snapshot.read_config(path, entry), path)
             self._clear()
             for config, keys, rows in snapshot.merged(path, files):
                 own = _owned(keys, shard, shards)
@@ -284,15 +298,3 @@ def _owned(keys, shard, shards):
     owner = np.empty(len(keys), np.int32)
     shard_of(keys, shards, owner)
     return owner == shard
-
-
-def _refuse_difference(have, want, but):
-    for field in dataclasses.fields(have):
-        if field.name in but:
-            continue
-        old, new = getattr(have, field.name), getattr(want, field.name)
-        if old != new:
-            raise UserError(
-                f"table {have.name} exists with {field.name} = {old}, not {new}: use the same configuration, "
-                "or another table name, or restart the service"
-            )

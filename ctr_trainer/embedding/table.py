@@ -9,10 +9,9 @@ from ctr_trainer.embedding.admission import Admission
 from ctr_trainer.embedding.changes import Changes
 from ctr_trainer.embedding.index import Index
 from ctr_trainer.embedding.memory import PrivateMemory
+from ctr_trainer.embedding.optimizers import find_optimizer
 from ctr_trainer.embedding.use import Use
 from ctr_trainer.errors import UserError
-
-_STEPS = {"sgd": row_kernels.sgd, "adagrad": row_kernels.adagrad, "rowwise_adagrad": row_kernels.rowwise_adagrad}
 
 # Rows whose segments are stepped one after the other, few enough for the core's second-level cache to keep them.
 _STEP_BLOCK = 2048
@@ -64,6 +63,9 @@ class Table:
         self._rows = memory.array("rows", np.float32, (config.width,))
         self._dims = np.array(config.dims, np.int64)
         self._scales = np.array(config.init_scales, np.float32)
+        self._optimizer = find_optimizer(config.optimizer)
+        self._initial_state = self._optimizer.initial_state(config.dims, config.initial_accumulator)
+        self._settings = self._optimizer.settings_array(config.settings)
         self._seed = np.uint64(config.seed % 2**64)
         self.changes = Changes(memory) if tracked else None
         self._admission = Admission(config.min_frequency) if config.min_frequency > 1 else None
@@ -225,9 +227,7 @@ class Table:
     def apply_gradients(self, slots, gradients, learning_rate):
         """One optimizer step on each row.
 
-        `adagrad` is TensorFlow's v1 AdagradOptimizer: acc += g * g, w -= lr * g / sqrt(acc), with no epsilon.
-        `rowwise_adagrad` is FBGEMM's EXACT_ROWWISE_ADAGRAD: acc += mean(g * g), w -= lr * g / (sqrt(acc) + 1e-8), an
-        accumulator a segment. `sgd` is w -= lr * g.
+        Each is lazy: a row that is not among `slots` stays as it is, its state too. See `optimizer_kernels`.
 
         Args:
           slots: int64[U], distinct; -1 is skipped.
@@ -239,14 +239,14 @@ class Table:
                 raise ValueError(f"gradient of shape {gradient.shape}, expected {(len(slots), dim)}")
         slots, gradients = _int64(slots), [_float32(gradient) for gradient in gradients]
         self.before_change(slots)
-        step = _STEPS[self.config.optimizer]
+        rows, optimizer = self._rows.array, self._optimizer
         for first in range(0, len(slots), _STEP_BLOCK):
             block = slice(first, first + _STEP_BLOCK)
             start, state = 0, self.config.weights
             for dim, gradient in zip(self.config.dims, gradients, strict=True):
-                step(self._rows.array, slots[block], gradient[block], start, state, learning_rate)
+                optimizer.step(rows, slots[block], gradient[block], start, state, learning_rate, self._settings)
                 start += dim
-                state += dim if self.config.optimizer == "adagrad" else 1
+                state += optimizer.width(dim)
 
     def clear(self):
         """Forgets every row."""
@@ -295,7 +295,7 @@ class Table:
         self.evicted += self.remove(self.keys[slots])
 
     def _initialize(self, keys, rows):
-        row_kernels.initialize(rows, keys, self._seed, self._dims, self._scales, self.config.initial_accumulator)
+        row_kernels.initialize(rows, keys, self._seed, self._dims, self._scales, self._initial_state)
 
 
 def _int64(keys):

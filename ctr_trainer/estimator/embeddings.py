@@ -5,6 +5,7 @@ import itertools
 import os
 
 from ctr_trainer import distributed
+from ctr_trainer.embedding import merging
 from ctr_trainer.embedding.background import Background
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.client import ServiceClient
@@ -90,6 +91,7 @@ class Embeddings:
       store: of `open_store`.
       ahead: of how many batches at a time `prepare` pulls the rows, where it runs in a thread of its own; 0 for none.
       trained: by table name, the TableConfig to use in place of what `config` and `seed` say.
+      scale: by which the job's learning rates grow with its workers; None for as many as there are.
 
     Attributes:
       sources: by table name, its `Cache` or, of a lone worker, its `Table`.
@@ -97,7 +99,7 @@ class Embeddings:
       sync_seconds: how long the last one took.
     """
 
-    def __init__(self, features, config, seed, store, ahead=0, trained=None):
+    def __init__(self, features, config, seed, store, ahead=0, trained=None, scale=None):
         self._strict, self._ahead = config.strict_sync, ahead
         self._inputs = {
             table.name: TableInputs(table, features.segments[table.name])
@@ -116,9 +118,13 @@ class Embeddings:
             if isinstance(store, LocalStore):
                 self.sources[name] = store.tables[name]
             else:
+                shares = merging.shares(table_config, config.sync_merge, distributed.size())
                 worker, compression = f"rank{distributed.rank()}", config.sync_compression
-                self.sources[name] = Cache(store, table_config, worker, compression=compression)
+                self.sources[name] = Cache(store, table_config, worker, compression=compression, shares=shares)
         self._caches = {name: source for name, source in self.sources.items() if isinstance(source, Cache)}
+        # Workers that train the same rows add up, like a sync after each step.
+        merge, size = config.sync_merge if self._caches else "sum", distributed.size()
+        self._factor = merging.gradient_factor(config.optimizer, merge, size, scale or size)
         self._background = Background("the sync of the embedding rows")
         self.sync_seconds = 0.0
         self._step = []
@@ -161,7 +167,7 @@ class Embeddings:
 
         Args:
           gradients: by the name of the embedding input, float32 of its shape; of the loss as the graph has it. Rows
-            of inputs that the loss does not depend on take a step of gradient zero.
+            of inputs that the loss does not depend on take a step of gradient zero. `merging` says what they count for.
           weight: what they are multiplied by.
         """
         parts = []
@@ -179,7 +185,7 @@ class Embeddings:
           scale: what the sum of all that was added is multiplied by.
         """
         self.add_gradients(gradients, weight)
-        for part in self._gradients.take(scale):
+        for part in self._gradients.take(scale * self._factor):
             part.source.apply_gradients(part.slots, part.sums, learning_rate)
 
     def sync(self):

@@ -93,7 +93,15 @@ class BatchInput:
             self.features.learning_rate = tf.constant(config.embedding.learning_rate)
         self._batches = WholeSteps(self._reader, step_plan.current().accumulation_steps if spec is not None else 1)
         ahead = config.prefetch_batches if spec is not None else 0
-        self.embeddings = Embeddings(self.features, config.embedding, config.tf_random_seed, store, ahead, trained)
+        self.embeddings = Embeddings(
+            self.features,
+            config.embedding,
+            config.tf_random_seed,
+            store,
+            ahead,
+            trained,
+            scale=self.features.learning_rate_scale,
+        )
         self._prefetch = Prefetch(self.embeddings.prepare(self._batches), config.prefetch_batches)
         self.hook = InputHook(self.features, self.embeddings, self._prefetch, training=spec is not None)
         self.hooks = [self.hook]

@@ -23,8 +23,7 @@ class TrainOp:
     worker r's examples, and W_r the sum of their weights:
 
         dense:  w -= scale * learning_rate * optimizer(sum_r W_r g_r / sum_r W_r)
-        rows:   each worker w -= (scale / K) * embedding_learning_rate * optimizer(K W_r / sum_s W_s * its own g_r),
-                the service adds all K
+        rows:   see `embedding.merging`, with K W_r / sum_s W_s g_r in place of g_r
 
     so that with SGD both parts move alike, as one worker's would on all the examples in one batch: the service's sum of
     K steps of size 1/K is a mean. Over `accumulation_steps` micro-batches the sums go over these too, and there is one
@@ -96,7 +95,7 @@ class TrainOp:
             object.__setattr__(self, "optimizer", DenseOptimizer(self.optimizer))
 
     def __call__(self, loss, features):
-        """-> the train_op; sets `features.gradients`, `features.learning_rate` and `features.row_scale`."""
+        """-> the train_op; sets `features.gradients`, `learning_rate`, `learning_rate_scale` and `row_scale`."""
         step = tf1.train.get_or_create_global_step().read_value()
         learning_rate = self._learning_rates(step, features)
         variables, gradients = self._gradients(loss, features)
@@ -139,8 +138,9 @@ class TrainOp:
         """-> the dense variables' learning rate; sets the rows'."""
         scale = distributed.lr_scale(self.scale_lr)
         factor = self.schedule.factor(step)
-        rows = scale / distributed.size() * self.embedding_learning_rate
-        features.learning_rate = rows * factor if self.embedding_schedule else tf.constant(rows)
+        features.learning_rate_scale = scale
+        rows = tf.constant(self.embedding_learning_rate)
+        features.learning_rate = rows * factor if self.embedding_schedule else rows
         return tf.multiply(scale * self.learning_rate, factor, name="learning_rate")
 
     def _gradients(self, loss, features):

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from ctr_trainer.embedding.optimizers import OptimizerSettings, find_optimizer
 from ctr_trainer.errors import UserError
 
 
@@ -13,9 +14,10 @@ class EmbeddingConfig:
       service: `auto` keeps the tables in the process for one worker and starts a local lookup service for several;
         `shared` has the workers of one host train the same rows in shared memory, see `SharedTable`;
         `host:port,host:port` uses running shards.
-      optimizer: of `embedding.config.OPTIMIZERS`.
-      learning_rate: of one worker; see `optimize.TrainOp` for how it scales with the workers.
-      initial_accumulator: what Adagrad's state starts at.
+      optimizer: of `embedding.optimizers.OPTIMIZERS`.
+      settings: of the optimizer.
+      learning_rate: of the rows; see `embedding.merging` for what changes with the number of workers.
+      initial_accumulator: what the sum of squares of the two Adagrads and of FTRL starts at.
       init_stddev: standard deviation of a new row's embedding weights (uniform); linear weights start at 0.
       l2: of the rows that a step looks up, each distinct one once: the loss plus l2 / 2 * sum w^2.
       clip_norm: the largest norm of the gradient of all rows in a step of this worker; 0 for any.
@@ -23,6 +25,7 @@ class EmbeddingConfig:
         `embeddings.Embeddings`.
       strict_sync: at a sync all workers push, meet at a barrier, then pull, so that every lookup sees every push of
         the window before; training stands still meanwhile.
+      sync_merge: what becomes of the workers' changes of a row, of `embedding.merging.MERGES`.
       sync_compression: `fp16` sends changes and rows as float16, `none` as they are; of `cache.COMPRESSIONS`.
       timeout: seconds a lost service is retried for.
       service_restarts: how often a service that `auto` started and that is lost is started again; all workers then go
@@ -33,6 +36,7 @@ class EmbeddingConfig:
 
     service: str = "auto"
     optimizer: str = "adagrad"
+    settings: OptimizerSettings = OptimizerSettings()
     learning_rate: float = 0.05
     initial_accumulator: float = 1e-4
     init_stddev: float = 0.01
@@ -40,12 +44,17 @@ class EmbeddingConfig:
     clip_norm: float = 0.0
     sync_steps: int = 30
     strict_sync: bool = False
+    sync_merge: str = "sum"
     sync_compression: str = "none"
     timeout: float = 60.0
     service_restarts: int = 0
     security_files: tuple[str, str, str, str] = ("", "", "", "")
 
     def __post_init__(self):
+        try:
+            find_optimizer(self.optimizer).check(self.optimizer, self.settings)
+        except ValueError as error:
+            raise UserError(f"the embedding rows: {error}") from None
         if self.service_restarts and self.service != "auto":
             raise UserError(
                 f"service_restarts={self.service_restarts} is for a service that the job starts itself; of "

@@ -39,6 +39,7 @@ class TableInputs:
             init_scales=tuple(scales[kind] for kind, _ in self._parts()),
             optimizer=config.optimizer,
             initial_accumulator=config.initial_accumulator,
+            settings=config.settings,
             seed=seed,
             min_frequency=limits.min_frequency,
             max_rows=limits.max_rows,

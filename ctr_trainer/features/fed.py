@@ -21,6 +21,7 @@ class FedFeatures(Features):
         `linear` float32[B, F, dim], of `sequence/<name>` float32[B, L, dim].
       gradients: by placeholder name, the gradient of the loss, once `TrainOp` or the Estimator has made them.
       learning_rate: of the embeddings, a scalar tensor or None.
+      learning_rate_scale: by which the learning rates grow with the workers, a float; None for their number.
       row_scale: scalar tensor: a batch's gradients times this and the sum of its weights are its part of the optimizer
         step, over all micro-batches and workers; None where the batch is the whole step.
     """
@@ -31,6 +32,7 @@ class FedFeatures(Features):
         self.segments = collections.defaultdict(dict)
         self.gradients = {}
         self.learning_rate = None
+        self.learning_rate_scale = None
         self.row_scale = None
         count = len(spec.labels)
         self._labels = tf1.placeholder(tf.float32, [batch_size] if count == 1 else [batch_size, count], "labels")
