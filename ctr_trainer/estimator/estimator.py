@@ -15,7 +15,7 @@ from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import ServiceLost, UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.embeddings import open_store
-from ctr_trainer.estimator.evaluation import Evaluation
+from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
 from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
 from ctr_trainer.estimator.run_config import RunConfig
 from ctr_trainer.estimator.saving import Saving
@@ -124,7 +124,7 @@ class Estimator:
             "input_wait_seconds": round(waited, 3),
         }
 
-    def evaluate(self, input_fn, steps=None, hooks=(), checkpoint=None):
+    def evaluate(self, input_fn, steps=None, hooks=(), checkpoint=None, metrics=MetricsConfig()):  # noqa: B008, frozen
         """Computes the metrics of a checkpoint over all ranks' examples.
 
         Args:
@@ -132,13 +132,15 @@ class Estimator:
           steps: batches of each rank; None for all.
           hooks: more session hooks.
           checkpoint: a `Checkpoint`; the newest by default.
+          metrics: `MetricsConfig`.
 
         Returns:
-          dict: `global_step`, `examples`, `loss`, and for click models `auc`, `logloss`, `prob_mean`, `real_mean`.
+          dict: `global_step`, `loss`, and for click models `examples`, the metrics of `EvaluationMetrics` and
+          `reliability`, the rows of `Reliability.table`; metrics are named `auc/click` where there are several labels.
         """
         checkpoint = checkpoint or self.latest_checkpoint(required=True)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (inputs, spec, _):
-            evaluation = Evaluation(inputs, spec)
+            evaluation = Evaluation(inputs, spec, metrics)
             own = [*inputs.hooks, *spec.evaluation_hooks, *hooks]
             with self._session(checkpoint, own) as session:
                 while not session.should_stop() and (steps is None or evaluation.steps < steps):

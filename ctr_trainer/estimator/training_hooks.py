@@ -14,6 +14,7 @@ from ctr_trainer.hooks.service_loss_hook import ServiceLossHook
 from ctr_trainer.hooks.step_rate_hook import StepRateHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
 from ctr_trainer.latency import Latency
+from ctr_trainer.metrics.click_metrics import metric_name
 
 tf1 = tf.compat.v1
 
@@ -66,14 +67,23 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step):
 
 
 def metric_tensors(inputs, spec):
-    """-> dict of `logits`, `labels`, `weights` for the click metrics; {} for a model without logits."""
+    """-> by label, a dict of `logits`, `labels`, `weights` for its click metrics; {} for a model without logits.
+
+    A model of one label predicts `logits`, and its label is called ""; one of several predicts `logits/<label>`.
+    """
     predictions = spec.predictions if isinstance(spec.predictions, dict) else {}
-    if "logits" not in predictions or inputs.labels is None:
+    if inputs.labels is None:
         return {}
-    logits = tf.reshape(predictions["logits"], [-1])
-    labels = tf.cast(tf.reshape(inputs.labels, [-1]), tf.float32)
-    weights = inputs.features["weight"] if inputs.hook else tf.ones_like(labels)
-    return {"logits": logits, "labels": labels, "weights": weights}
+    labels = inputs.labels if isinstance(inputs.labels, dict) else {"": inputs.labels}
+    tensors = {}
+    for label, values in labels.items():
+        if metric_name("logits", label) not in predictions:
+            continue
+        logits = tf.reshape(predictions[metric_name("logits", label)], [-1])
+        values = tf.cast(tf.reshape(values, [-1]), tf.float32)
+        weights = inputs.features["weight"] if inputs.hook else tf.ones_like(values)
+        tensors[label] = {"logits": logits, "labels": values, "weights": weights}
+    return tensors
 
 
 def _learning_rate(graph):
