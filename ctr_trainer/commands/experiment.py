@@ -4,7 +4,8 @@ import tensorflow as tf
 
 from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, EvalSpec, MetricsConfig, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.flags import require
 from ctr_trainer.hooks.progress_hook import ProgressHook
@@ -54,6 +55,35 @@ def make_estimator(model, data, training, embedding, run):
         ),
     )
     return Estimator(find_model(model.model), model.model_dir, params, config)
+
+
+def metrics_config(metrics):
+    """-> `MetricsConfig` of the flags."""
+    return MetricsConfig(exact_auc=metrics.exact_auc, group_by=metrics.group_by)
+
+
+def make_eval_spec(evaluation, metrics, input_fn):
+    """-> the `EvalSpec` that the flags describe, None where they ask for no evaluation.
+
+    Raises:
+      UserError: flags of evaluations without --eval_steps, or such that exclude each other.
+    """
+    if not evaluation.eval_steps:
+        given = {"best_metric": evaluation.best_metric, "early_stopping_patience": evaluation.early_stopping_patience}
+        for name, value in given.items():
+            if value:
+                raise UserError(f"--{name}={value} needs evaluations: give --eval_steps, and --eval_data")
+        return None
+    return EvalSpec(
+        input_fn,
+        steps=evaluation.eval_batches or None,
+        every_n_steps=evaluation.eval_steps,
+        metrics=metrics_config(metrics),
+        best_metric=evaluation.best_metric or None,
+        best_direction=evaluation.best_direction,
+        early_stopping_patience=evaluation.early_stopping_patience,
+        early_stopping_min_delta=evaluation.early_stopping_min_delta,
+    )
 
 
 def progress(what, batches):

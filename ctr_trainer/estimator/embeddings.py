@@ -15,6 +15,7 @@ from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.lookup import Lookup, distinct
 from ctr_trainer.embedding.process import LocalService
 from ctr_trainer.embedding.security import ClientSecurity
+from ctr_trainer.embedding.store_reader import StoreReader
 from ctr_trainer.errors import UserError
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR
 from ctr_trainer.latency import Latency
@@ -83,14 +84,16 @@ class Embeddings:
       store: of `open_store`.
       ahead: of how many batches at a time `prepare` pulls the rows, where it runs in a thread of its own; 0 for none.
       trained: by table name, the TableConfig to use in place of what `config` and `seed` say.
+      uncached: whether each lookup reads the store, for an evaluation within training: it keeps nothing that the next
+        one would find stale.
 
     Attributes:
-      sources: by table name, its `Cache` or, of a lone worker, its `Table`.
+      sources: by table name, its `Cache`, `StoreReader` or, of a lone worker, its `Table`.
       sync_latency: OpsParameterSync, of each sync from its start to its end.
       sync_seconds: how long the last one took.
     """
 
-    def __init__(self, features, config, seed, store, ahead=0, trained=None):
+    def __init__(self, features, config, seed, store, ahead=0, trained=None, uncached=False):
         self._features, self._strict, self._ahead = features, config.strict_sync, ahead
         self._tables = [table for table in features.spec.tables if table.name in features.segments]
         self.sources = {}
@@ -102,6 +105,8 @@ class Embeddings:
             store.create_table(table_config)
             if isinstance(store, LocalStore):
                 self.sources[table.name] = store.tables[table.name]
+            elif uncached:
+                self.sources[table.name] = StoreReader(store, table_config)
             else:
                 name, compression = f"rank{distributed.rank()}", config.sync_compression
                 self.sources[table.name] = Cache(store, table_config, name, compression=compression)

@@ -47,10 +47,20 @@ class Evaluation:
             "groups": self._groups.fetch if self._groups and self._groups.fetch is not None else (),
         }
         self._inputs, self._labels = inputs, list(self._fetches["click"])
-        self._click = EvaluationMetrics(self._labels, config.exact_auc, self._groups is not None)
-        self._loss, self._updates = Mean(), dict.fromkeys(own, 0.0)
+        self._config, self._own = config, tuple(own)
+        self.reset()
+
+    def reset(self):
+        """Starts anew."""
+        self._click = EvaluationMetrics(self._labels, self._config.exact_auc, self._groups is not None)
+        self._loss, self._updates = Mean(), dict.fromkeys(self._own, 0.0)
         self._examples = 0
         self.steps = 0
+
+    @property
+    def metric_names(self):
+        """-> the names of the metrics of `results`."""
+        return ["loss", *self._click.results(), *self._own]
 
     def step(self, session):
         """Evaluates one batch."""

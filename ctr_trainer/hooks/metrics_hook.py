@@ -49,6 +49,10 @@ class MetricsHook(StepHook):
         if self.step > self._from_step:
             self._report()
 
+    def exclude(self, seconds):
+        """Counts a pause since the last step out of the rates."""
+        self._from_time += seconds
+
     def _report(self):
         seconds = time.perf_counter() - self._from_time
         steps_per_sec, examples_per_sec = (self.step - self._from_step) / seconds, self._examples / seconds

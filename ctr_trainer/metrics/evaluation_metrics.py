@@ -23,8 +23,10 @@ DIRECTIONS = {
 
 
 class EvaluationMetrics:
-    """The metrics of each label: `auc`, `auc_pr`, `logloss`, `normalized_entropy`, `brier`, `copc`, `prob_mean`,
-    `real_mean`, and with groups `gauc`, `gauc_groups`, `gauc_groups_left_out`; named `auc/click` where labels have names.
+    """The metrics of each label; they are called `auc/click` where labels have names.
+
+    `auc`, `auc_pr`, `logloss`, `normalized_entropy`, `brier`, `copc`, `prob_mean`, `real_mean`, and with groups `gauc`,
+    `gauc_groups` (that have both classes), `gauc_groups_left_out`.
 
     Args:
       labels: their names; [""] for the one label of most models.

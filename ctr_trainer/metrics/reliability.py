@@ -49,7 +49,7 @@ class Reliability:
 
 
 def copc(labels, predictions):
-    """Clicks over predicted clicks: `sum labels / sum predictions`, 1 where calibrated; NaN where nothing is predicted."""
+    """`sum labels / sum predictions`, clicks over predicted clicks: 1 where calibrated; NaN without predictions."""
     return float(labels / predictions) if predictions else float("nan")
 
 

@@ -6,8 +6,8 @@ import numpy as np
 class ScoredExamples:
     """Scores and labels, in whatever order the workers saw them.
 
-    Caveat: memory grows with the data: 8 bytes an example, 16 with groups, and after `gather` each worker holds those of
-    all workers, three times over while they are sorted. 100 million examples take 2.4 GB, with groups 4.8 GB.
+    Caveat: memory grows with the data: 8 bytes an example, 16 with groups, and after `gather` each worker holds those
+    of all workers, three times over while they are sorted: for 100 million examples 2.4 GB, with groups 4.8 GB.
 
     Args:
       grouped: whether examples have a group.
