@@ -7,6 +7,7 @@ from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.eviction_hook import EvictionHook
 from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
+from ctr_trainer.hooks.metrics_file_hook import MetricsFileHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
@@ -59,6 +60,8 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step):
     if learning_rate is not None:
         hooks.append(LearningRateHook(learning_rate, scalars, every_n_steps=every))
     hooks.append(RunStatusHook(latencies, every_n_secs=config.log_secs))
+    if distributed.is_chief():
+        hooks.append(MetricsFileHook(model_dir, spec.loss, scalars, every_n_steps=every))
     if distributed.is_chief() and config.save_summary_steps:
         hooks.append(SummaryHook(model_dir, spec.loss, scalars, every_n_steps=config.save_summary_steps))
     if last_step is not None:

@@ -7,6 +7,7 @@ from ctr_trainer.flags.embedding import EmbeddingFlags
 from ctr_trainer.flags.evaluation import CheckpointFlags, EvaluationFlags, MetricsFlags
 from ctr_trainer.flags.model import ModelFlags
 from ctr_trainer.flags.output import ExportFlags, PredictFlags
+from ctr_trainer.flags.report import ReportFlags
 from ctr_trainer.flags.run import RunFlags
 from ctr_trainer.flags.serve import ServeFlags
 from ctr_trainer.flags.service import ServiceFlags
@@ -36,6 +37,7 @@ __all__ = [
     "MetricsFlags",
     "ModelFlags",
     "PredictFlags",
+    "ReportFlags",
     "RunFlags",
     "ServeFlags",
     "ServiceFlags",
