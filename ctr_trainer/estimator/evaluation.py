@@ -81,7 +81,7 @@ class Evaluation:
         """-> dict of the metrics of all ranks, and the rows of `reliability` by label. A collective."""
         self._click.merge(distributed.all_sum, distributed.all_gather)
         self._loss.state[:] = distributed.all_sum(self._loss.state, "metric.loss")
-        share = np.float64(self._examples or self.steps)
+        share = np.float64(self._examples if self._labels else self.steps)
         total = distributed.all_sum(share, "metric.share")
         results = {"loss": self._loss.result()}
         if self._labels:
