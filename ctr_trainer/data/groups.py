@@ -7,20 +7,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ctr_trainer.data.batch import Bag
-from ctr_trainer.data.encode import ID_PREFIX
+from ctr_trainer.data.columns import ID_PREFIX, WEIGHT, WEIGHTS_PREFIX, label_columns
 from ctr_trainer.data.rows import Rows, concatenate
 from ctr_trainer.errors import UserError
+from ctr_trainer.features import buckets
 
 
 class RowGroups:
     """Reads row groups, numbered over all files; for one thread at a time.
 
     Args:
-      info: DatasetInfo.
+      info: DatasetInfo; its statistics place the boundaries of quantiles.
+
+    Raises:
+      UserError: a feature lacks its statistics.
     """
 
     def __init__(self, info):
         self._info = info
+        self._buckets = buckets.of_spec(info.spec, info.statistics)
         self._places = [
             (pathlib.Path(info.path) / file["name"], number)
             for file in info.files
@@ -44,7 +49,9 @@ class RowGroups:
             part = slice(start, start := start + self.rows[group])
             for table in spec.tables:
                 for at, feature in enumerate(table.single):
-                    keys[table.name][part, at] = columns[feature.name].to_numpy()
+                    values = columns[feature.name].to_numpy()
+                    values = self._buckets[feature.name].keys(values) if feature.is_bucketised else values
+                    keys[table.name][part, at] = values
             for at, feature in enumerate(spec.dense):
                 dense[part, at] = columns[feature.name].to_numpy()
             rest.append(_rest(spec, columns))
@@ -74,18 +81,22 @@ class RowGroups:
 
 
 def _rest(spec, columns):
-    """The columns that are no matrix: bags, labels, weights, ids."""
-    labels = columns["label"].to_numpy()
+    """The columns that are no matrix of features: bags, labels, weights, ids."""
+    labels = [columns[name].to_numpy() for name in label_columns(spec)]
     return Rows(
         keys={},
-        bags={f.name: _bag(columns[f.name].combine_chunks()) for f in spec.bags},
-        dense=labels[:, None][:, :0],
-        labels=labels,
-        weights=columns["weight"].to_numpy() if spec.weight else np.ones(len(labels), np.float32),
+        bags={f.name: _bag(columns, f) for f in (*spec.bags, *spec.sequences)},
+        dense=np.empty((len(columns), 0), np.float32),
+        labels=labels[0] if len(labels) == 1 else np.stack(labels, 1),
+        weights=columns[WEIGHT].to_numpy() if spec.weight else np.ones(len(columns), np.float32),
         ids={name: columns[ID_PREFIX + name].to_numpy() for name in spec.ids},
     )
 
 
-def _bag(column):
+def _bag(columns, feature):
+    column = columns[feature.name].combine_chunks()
     splits = column.offsets.to_numpy().astype(np.int64)
-    return Bag(column.values.to_numpy(), splits)
+    weights = None
+    if feature.weight_separator is not None:
+        weights = columns[WEIGHTS_PREFIX + feature.name].combine_chunks().flatten().to_numpy()
+    return Bag(column.flatten().to_numpy(), splits - splits[0], weights)

@@ -1,5 +1,6 @@
 """Batches of a data set, in a shuffled order that any number of workers share and can go on from."""
 
+import copy
 import dataclasses
 
 from ctr_trainer.data import plan
@@ -74,8 +75,15 @@ class BatchReader:
 
     @property
     def statistics(self):
-        """By dense feature, the training data's `mean`, `std`, `min`, `max`."""
+        """By dense feature, the training data's `mean`, `std`, `min`, `max`; by one with quantiles, `boundaries`."""
         return self._info.statistics
+
+    def with_statistics(self, statistics):
+        """-> this reader with other statistics: those that a model was trained with, which place its quantiles."""
+        other = copy.copy(self)
+        other._info = dataclasses.replace(self._info, statistics=statistics)
+        other._groups = RowGroups(other._info)
+        return other
 
     @property
     def rows(self):
