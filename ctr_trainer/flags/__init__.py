@@ -4,7 +4,7 @@ from ctr_trainer.flags.convert import ConvertFlags
 from ctr_trainer.flags.data import DataFlags
 from ctr_trainer.flags.define import define, read, require
 from ctr_trainer.flags.embedding import EmbeddingFlags
-from ctr_trainer.flags.evaluation import CheckpointFlags, EvaluationFlags, MetricsFlags
+from ctr_trainer.flags.evaluation import CheckpointFlags, EvaluationFlags, MetricsFlags, SavedModelFlags
 from ctr_trainer.flags.model import ModelFlags
 from ctr_trainer.flags.output import ExportFlags, PredictFlags
 from ctr_trainer.flags.report import ReportFlags
@@ -21,6 +21,7 @@ EXPERIMENT = (
     EvaluationFlags,
     MetricsFlags,
     CheckpointFlags,
+    SavedModelFlags,
     RunFlags,
     ExportFlags,
     PredictFlags,
@@ -39,6 +40,7 @@ __all__ = [
     "PredictFlags",
     "ReportFlags",
     "RunFlags",
+    "SavedModelFlags",
     "ServeFlags",
     "ServiceFlags",
     "TrainingFlags",

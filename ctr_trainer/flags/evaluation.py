@@ -32,3 +32,14 @@ class CheckpointFlags:
     """Checkpoint"""
 
     checkpoint: str = flag("latest", "which is used: latest, best (of --best_metric), or a step")
+
+
+@dataclasses.dataclass(frozen=True)
+class SavedModelFlags:
+    """Evaluation of an export"""
+
+    saved_model: str = flag(
+        "", "evaluate this SavedModel in place of a checkpoint; --eval_data is then raw data", "path"
+    )
+    raw_format: str = flag("csv", "of that data", choices=("csv", "criteo", "movielens"))
+    max_bad_rows: int = flag(0, "rows of it that may be unreadable; each is named and counted", "rows", minimum=0)

@@ -29,8 +29,8 @@ class ClickMetrics:
 
 
 def sigmoid(logits):
-    """`1 / (1 + exp(-logits))` that cannot overflow."""
-    return 0.5 + 0.5 * np.tanh(0.5 * logits)
+    """`1 / (1 + exp(-logits))` as float64, that cannot overflow; in float32 it would lose small probabilities' digits."""
+    return 0.5 + 0.5 * np.tanh(0.5 * np.asarray(logits, np.float64))
 
 
 def metric_name(name, label):

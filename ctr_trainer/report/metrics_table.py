@@ -23,7 +23,7 @@ def format_metrics(results):
 
 
 def format_value(value):
-    """-> a figure with five digits after the point, a count in full, `-` for what is not defined."""
-    if value is None:
-        return "-"
+    """-> a figure with five digits after the point, a count in full, a text as it is, `-` for what is not defined."""
+    if value is None or isinstance(value, str):
+        return value or "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.5f}"

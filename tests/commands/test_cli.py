@@ -81,6 +81,16 @@ def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, caps
     assert cli.main(["evaluate", flagfile, "--output=metrics.parquet"]) == 1
     assert "evaluate writes JSON" in capsys.readouterr().err
 
+    raw = f"--eval_data={data.parent / 'rows.csv'}"  # The export is of the best model too.
+    export = [f"--saved_model={tmp_path / 'export'}", raw, "--group_by=user", f"--output={output}", "--threads=1"]
+    assert cli.main(["evaluate", *export, "--batch_size=64"]) == 0
+    served = json.loads(capsys.readouterr().out.splitlines()[-1])
+    expected = {name: value for name, value in metrics.items() if name not in ("global_step", "loss")}
+    assert served.pop("saved_model") == str(tmp_path / "export")
+    assert served == pytest.approx(expected, abs=1e-5)
+    assert cli.main(["evaluate", f"--saved_model={model}", raw]) == 1
+    assert "no export of a model with a feature spec" in capsys.readouterr().err
+
     assert cli.main(["report", str(model), f"--output={tmp_path / 'report'}"]) == 0
     text = capsys.readouterr().out
     assert f"{history['best']['value']:.5f} @{history['best']['step']}" in text

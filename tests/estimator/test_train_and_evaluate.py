@@ -166,6 +166,33 @@ def test_a_tf_data_dataset_is_evaluated_from_its_beginning_each_time(tmp_path):
     assert metrics["gauc"] == pytest.approx(1.0, abs=0.1)
 
 
+def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(tmp_path):
+    def model_fn(features, labels, mode, params):
+        from ctr_trainer.estimator import EstimatorSpec
+
+        shared = tf.reduce_sum(features["linear"], [1, 2])
+        logits = {name: shared * (1.0 if name == "clicked" else -1.0) for name in ("clicked", "bought")}
+        predictions = {f"logits/{name}": tensor for name, tensor in logits.items()}
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels["clicked"], logits=logits["clicked"])
+        loss = tf.reduce_mean(losses * features["weight"])
+        train_op = TrainOp("sgd", 0.1, 0.3)(loss, features) if mode == "train" else None
+        return EstimatorSpec(mode, predictions, loss, train_op)
+
+    data = small.make(tmp_path, rows=200, labels=2)
+    estimator = Estimator(model_fn, tmp_path / "model", config=RunConfig(threads=1))
+    spec = EvalSpec(
+        lambda: BatchReader(data, 32, shuffle=False, epochs=1), every_n_steps=3, best_metric="auc/bought", name="test"
+    )
+    estimator.train(lambda: BatchReader(data, 32), max_steps=6, evaluation=spec)
+    history = EvaluationHistory.load(tmp_path / "model")
+    last = history.evaluations[-1]
+    assert last["auc/clicked"] > 0.8  # trained on
+    assert last["auc/bought"] < 0.5  # its logits are the negative ones
+    assert history.best["value"] == max(each["auc/bought"] for each in history.evaluations)
+    assert (tmp_path / "model" / "eval_test").is_dir()
+    assert {"reliability/clicked", "reliability/bought"} < set(estimator.evaluate(spec.input_fn))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

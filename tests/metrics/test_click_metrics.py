@@ -20,3 +20,9 @@ def test_a_large_logit_does_not_overflow():
     with np.errstate(over="raise"):
         metrics.update(np.float32([100, -100]), np.float32([0, 1]), np.ones(2, np.float32))
     assert metrics.results()["xentropy_mean"] == pytest.approx(100)
+
+
+def test_a_small_probability_keeps_its_digits():
+    metrics = ClickMetrics()
+    metrics.update(np.float32([-12]), np.float32([0]), np.ones(1, np.float32))
+    assert metrics.results()["prob_mean"] == pytest.approx(1 / (1 + math.exp(12)), rel=1e-9)
