@@ -33,10 +33,11 @@ class EvaluatedTraining(NoEvaluations):
       save: f(session, step) -> path; a collective.
       start: the step that training goes on from.
       hooks: of the training; those that have `exclude(seconds)` are told what an evaluation took.
+      settle: see `InLoopEvaluation`.
     """
 
-    def __init__(self, estimator, eval_spec, inputs, store, save, start, hooks):
-        self._in_loop = InLoopEvaluation(estimator, eval_spec, inputs, store)
+    def __init__(self, estimator, eval_spec, inputs, store, save, start, hooks, settle=None):
+        self._in_loop = InLoopEvaluation(estimator, eval_spec, inputs, store, settle)
         self._selection = ModelSelection(
             self._in_loop.evaluate, self._in_loop.metric_names, eval_spec, estimator.model_dir, save, start
         )

@@ -26,13 +26,15 @@ class InLoopEvaluation:
       eval_spec: the `EvalSpec`.
       training: the connected input of the training.
       store: of `open_store`.
+      settle: f(session) after which the dense variables are what all steps made of them, on all ranks, a collective;
+        None where each step leaves them so.
 
     Raises:
       UserError: the model has variables in its evaluation mode that it does not train with.
     """
 
-    def __init__(self, estimator, eval_spec, training, store):
-        self._eval_spec, self._training, self._store = eval_spec, training, store
+    def __init__(self, estimator, eval_spec, training, store, settle=None):
+        self._eval_spec, self._training, self._store, self._settle = eval_spec, training, store, settle
         self._config = estimator.config
         sources = {v.op.name: v for v in tf1.global_variables()}
         self._graph = tf.Graph()
@@ -75,6 +77,8 @@ class InLoopEvaluation:
         Raises:
           ServiceLost: the embedding service is gone, and all ranks have agreed on it.
         """
+        if self._settle is not None:
+            self._settle(session)
         values = distributed.broadcast_arrays(session.run(self._sources), "evaluated_variables")
         self._values.update(zip(self._fed, values, strict=True))
         if self._training.embeddings:

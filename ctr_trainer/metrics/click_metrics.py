@@ -29,7 +29,7 @@ class ClickMetrics:
 
 
 def sigmoid(logits):
-    """`1 / (1 + exp(-logits))` as float64, that cannot overflow; in float32 it would lose small probabilities' digits."""
+    """`1 / (1 + exp(-logits))` as float64: it cannot overflow, and small probabilities keep their digits."""
     return 0.5 + 0.5 * np.tanh(0.5 * np.asarray(logits, np.float64))
 
 

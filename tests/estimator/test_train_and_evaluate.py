@@ -170,7 +170,8 @@ def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(t
     def model_fn(features, labels, mode, params):
         from ctr_trainer.estimator import EstimatorSpec
 
-        shared = tf.reduce_sum(features["linear"], [1, 2])
+        bias = tf.compat.v1.get_variable("bias", [], initializer=tf.compat.v1.zeros_initializer())
+        shared = tf.reduce_sum(features["linear"], [1, 2]) + bias
         logits = {name: shared * (1.0 if name == "clicked" else -1.0) for name in ("clicked", "bought")}
         predictions = {f"logits/{name}": tensor for name, tensor in logits.items()}
         losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels["clicked"], logits=logits["clicked"])
