@@ -36,6 +36,7 @@ setuptools.setup(
     install_requires=[
         "absl-py",
         "hdrhistogram",
+        "matplotlib",
         "numba",
         "numpy",
         "prometheus_client",

@@ -13,6 +13,7 @@ COMMANDS = {
     "train": "train a model, alone or as one worker under horovodrun",
     "evaluate": "compute a trained model's metrics on a data set",
     "predict": "write a trained model's predictions for a data set",
+    "report": "compare training runs: a table and curves",
     "export": "write a trained model as a SavedModel",
     "convert": "turn raw logs into the Parquet files that the others read",
     "serve": "run one shard of the embedding lookup service",
@@ -50,7 +51,7 @@ def main(argv=None):
 
 
 def _parse(name, command, arguments):
-    """-> what `command.run` takes: its action, if it has several, then an instance of each of its groups.
+    """-> what `command.run` takes: its action, if it has several, what is no flag, if it takes that, then its groups.
 
     A flagfile describes an experiment, so it may hold any flag of one; on the command line itself a flag that the
     command does not use is an error.
@@ -68,9 +69,10 @@ def _parse(name, command, arguments):
         if argument.startswith("-") and known and flag not in used and flag.removeprefix("no") not in used:
             raise UserError(f"{name} does not use --{flag}")
     rest = values([name, *arguments])[1:]
-    if rest:
+    positional = [rest] if hasattr(command, "POSITIONAL") else []
+    if rest and not positional:
         raise UserError(f"{name} takes flags only, not {' '.join(rest)}")
-    return action + [flags.read(group, values) for group in command.GROUPS]
+    return action + positional + [flags.read(group, values) for group in command.GROUPS]
 
 
 def _overview():
@@ -97,7 +99,8 @@ def _print_help(name, command, arguments):
 
 def _help(name, command):
     """-> a command's help: what it does, examples, its flags by group."""
-    lines = [f"usage: python -m ctr_trainer {name} [--flags]", "", command.__doc__.strip(), "", "Examples:"]
+    positional = f"{command.POSITIONAL} " if hasattr(command, "POSITIONAL") else ""
+    lines = [f"usage: python -m ctr_trainer {name} {positional}[--flags]", "", command.__doc__.strip(), "", "Examples:"]
     lines += [f"  {example}" for example in command.EXAMPLES]
     if hasattr(command, "ACTIONS"):
         lines += ["", "Actions:", *(f"  {action:<26}{text}" for action, text in command.ACTIONS.items())]

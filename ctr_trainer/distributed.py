@@ -167,6 +167,9 @@ def _host_collective(kind, dtype, name):
         value = tf1.placeholder(dtype, None)
         if kind == "sum":
             result = hvd.allreduce(value, op=hvd.Sum, name=f"{name}.sum")
+        elif kind == "gather":
+            value.set_shape([None])
+            result = hvd.allgather(value, name=f"{name}.gather")
         else:
             result = hvd.broadcast(value, 0, name=f"{name}.broadcast")
     session = tf1.Session(graph=graph, config=session_config(threads=1))
@@ -186,6 +189,31 @@ def all_sum(array, name):
     """
     array = np.asarray(array)
     return array if size() == 1 else _host_collective("sum", array.dtype, name)(array)
+
+
+def all_gather(array, name):
+    """-> the ranks' `array`s, of one dtype and [n] with any n, one after the other by rank, on every rank.
+
+    Args:
+      name: as for `all_sum`.
+    """
+    array = np.asarray(array)
+    return array if size() == 1 else _host_collective("gather", array.dtype, name)(array)
+
+
+def broadcast_arrays(arrays, name):
+    """-> rank 0's arrays, a list, on every rank; all ranks give as many, of the same shapes and dtypes.
+
+    Args:
+      name: as for `all_sum`.
+    """
+    if size() == 1:
+        return arrays
+    packed = np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays])
+    packed = _host_collective("broadcast", packed.dtype, name)(packed)
+    ends = np.cumsum([array.nbytes for array in arrays])
+    parts = np.split(packed, ends[:-1])
+    return [part.view(array.dtype).reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
 def broadcast_object(value, name):

@@ -37,6 +37,11 @@ class Watchdog:
         finally:
             del self._waits[token]
 
+    def progress(self):
+        """Starts the waits under way anew: what they wait for has been seen to go on."""
+        for token, (_, what) in list(self._waits.items()):
+            self._waits[token] = (time.monotonic(), what)
+
     def _watch(self):
         while True:
             time.sleep(self._period)

@@ -1,25 +1,99 @@
-"""Computes the metrics of the newest checkpoint on --eval_data; the last line printed is one JSON object."""
+"""Computes a checkpoint's metrics on --eval_data: prints them as a table, and last as one JSON object.
+
+With --saved_model=DIR those of an export, as it would be served; since it takes the features' raw values, which
+converted data do not have, --eval_data then names raw files as `convert --input` does.
+
+--output=FILE.json writes them with the reliability table: by decile of the predictions, what was predicted and what
+happened.
+"""
 
 import json
+import os
 
-from ctr_trainer.flags import DataFlags, EmbeddingFlags, ModelFlags, RunFlags, TrainingFlags, require
+from ctr_trainer.errors import UserError
+from ctr_trainer.flags import (
+    CheckpointFlags,
+    DataFlags,
+    EmbeddingFlags,
+    MetricsFlags,
+    ModelFlags,
+    PredictFlags,
+    RunFlags,
+    SavedModelFlags,
+    TrainingFlags,
+    require,
+)
 
-GROUPS = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags)
+GROUPS = (
+    ModelFlags,
+    DataFlags,
+    TrainingFlags,
+    EmbeddingFlags,
+    MetricsFlags,
+    CheckpointFlags,
+    SavedModelFlags,
+    RunFlags,
+    PredictFlags,
+)
 EXAMPLES = (
     "python -m ctr_trainer evaluate --flagfile=configs/demo.flags",
     "horovodrun -np 2 python -m ctr_trainer evaluate --flagfile=configs/demo.flags --eval_data=other/test",
+    "python -m ctr_trainer evaluate --flagfile=configs/demo.flags --checkpoint=best --group_by=user --output=best.json",
+    "python -m ctr_trainer evaluate --saved_model=serving/ctr/1 --eval_data='logs/day_7.csv'",
 )
 
 
-def run(model, data, training, embedding, run_flags):
+def run(model, data, training, embedding, metrics, checkpoint, export, run_flags, output):
     """Evaluates; rank 0 prints."""
     from ctr_trainer import distributed
-    from ctr_trainer.commands.experiment import make_estimator, progress, reader
 
     require(data, "eval_data")
+    if output.output and not output.output.endswith(".json"):
+        raise UserError(f"--output={output.output}: evaluate writes JSON; name a FILE.json, or leave it out: --output=")
     distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
-    estimator = make_estimator(model, data, training, embedding, run_flags)
-    batches = reader(data.eval_data, model, data, training, once=True)
-    results = estimator.evaluate(lambda: batches, hooks=progress("evaluating", batches))
+    if export.saved_model:
+        results = _of_export(data, metrics, export, run_flags)
+    else:
+        results = _of_checkpoint(model, data, training, embedding, metrics, checkpoint, run_flags)
     if distributed.is_chief():
-        print(json.dumps(results), flush=True)
+        _show(results, output.output)
+
+
+def _of_checkpoint(model, data, training, embedding, metrics, checkpoint, run_flags):
+    from ctr_trainer.commands.experiment import make_estimator, metrics_config, progress, reader
+
+    estimator = make_estimator(model, data, training, embedding, run_flags)
+    found = estimator.find_checkpoint(checkpoint.checkpoint)
+    batches = reader(data.eval_data, model, data, training, once=True)
+    return estimator.evaluate(
+        lambda: batches, hooks=progress("evaluating", batches), checkpoint=found, metrics=metrics_config(metrics)
+    )
+
+
+def _of_export(data, metrics, export, run_flags):
+    from ctr_trainer.commands.experiment import metrics_config
+    from ctr_trainer.export.evaluation import evaluate_saved_model
+
+    return evaluate_saved_model(
+        export.saved_model,
+        export.raw_format,
+        data.eval_data.split(","),
+        data.batch_size,
+        metrics_config(metrics),
+        run_flags.threads,
+        export.max_bad_rows,
+    )
+
+
+def _show(results, output):
+    from ctr_trainer.estimator.evaluation_history import without_nan
+    from ctr_trainer.report.metrics_table import format_metrics
+
+    results = without_nan(results)
+    if output:
+        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
+        with open(f"{output}.tmp", "w") as file:
+            json.dump(results, file, indent=1)
+        os.replace(f"{output}.tmp", output)
+    print(format_metrics(results))
+    print(json.dumps({k: v for k, v in results.items() if not k.startswith("reliability")}), flush=True)

@@ -7,7 +7,7 @@ from ctr_trainer.data.negative_sampling import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.optimizers import OptimizerSettings
 from ctr_trainer.errors import UserError
-from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, EvalSpec, MetricsConfig, RunConfig
 from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.optimizers import DenseOptimizer
@@ -119,6 +119,35 @@ def _optimizer_settings(embedding):
         )
     except ValueError as error:
         raise UserError(f"--embedding_optimizer={embedding.embedding_optimizer}: {error}") from None
+
+
+def metrics_config(metrics):
+    """-> `MetricsConfig` of the flags."""
+    return MetricsConfig(exact_auc=metrics.exact_auc, group_by=metrics.group_by)
+
+
+def make_eval_spec(evaluation, metrics, input_fn):
+    """-> the `EvalSpec` that the flags describe, None where they ask for no evaluation.
+
+    Raises:
+      UserError: flags of evaluations without --eval_steps, or such that exclude each other.
+    """
+    if not evaluation.eval_steps:
+        given = {"best_metric": evaluation.best_metric, "early_stopping_patience": evaluation.early_stopping_patience}
+        for name, value in given.items():
+            if value:
+                raise UserError(f"--{name}={value} needs evaluations: give --eval_steps, and --eval_data")
+        return None
+    return EvalSpec(
+        input_fn,
+        steps=evaluation.eval_batches or None,
+        every_n_steps=evaluation.eval_steps,
+        metrics=metrics_config(metrics),
+        best_metric=evaluation.best_metric or None,
+        best_direction=evaluation.best_direction,
+        early_stopping_patience=evaluation.early_stopping_patience,
+        early_stopping_min_delta=evaluation.early_stopping_min_delta,
+    )
 
 
 def progress(what, batches):

@@ -1,14 +1,26 @@
-"""Writes the newest checkpoint as a SavedModel of stock operations that takes the features' raw values."""
+"""Writes a checkpoint as a SavedModel of stock operations that takes the features' raw values."""
 
 import json
 
-from ctr_trainer.flags import DataFlags, EmbeddingFlags, ExportFlags, ModelFlags, RunFlags, TrainingFlags, require
+from ctr_trainer.flags import (
+    CheckpointFlags,
+    DataFlags,
+    EmbeddingFlags,
+    ExportFlags,
+    ModelFlags,
+    RunFlags,
+    TrainingFlags,
+    require,
+)
 
-GROUPS = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags, ExportFlags)
-EXAMPLES = ("python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/ctr/1",)
+GROUPS = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, CheckpointFlags, RunFlags, ExportFlags)
+EXAMPLES = (
+    "python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/ctr/1",
+    "python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/ctr/2 --checkpoint=best",
+)
 
 
-def run(model, data, training, embedding, run_flags, export):
+def run(model, data, training, embedding, checkpoint, run_flags, export):
     """Exports; the last line printed is one JSON object."""
     from ctr_trainer import distributed
     from ctr_trainer.commands.experiment import make_estimator
@@ -16,5 +28,6 @@ def run(model, data, training, embedding, run_flags, export):
     require(export, "export_dir")
     distributed.init(run_flags.stall_timeout)
     estimator = make_estimator(model, data, training, embedding, run_flags)
+    found = estimator.find_checkpoint(checkpoint.checkpoint)
     if distributed.is_chief():
-        print(json.dumps({"export_dir": estimator.export_to(export.export_dir)}), flush=True)
+        print(json.dumps({"export_dir": estimator.export_to(export.export_dir, checkpoint=found)}), flush=True)

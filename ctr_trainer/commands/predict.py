@@ -1,19 +1,29 @@
-"""Writes the newest checkpoint's predictions for --eval_data as Parquet, with the id columns that the data kept."""
+"""Writes a checkpoint's predictions for --eval_data as Parquet, with the id columns that the data kept."""
 
 import contextlib
 import json
 import os
 
-from ctr_trainer.flags import DataFlags, EmbeddingFlags, ModelFlags, PredictFlags, RunFlags, TrainingFlags, require
+from ctr_trainer.flags import (
+    CheckpointFlags,
+    DataFlags,
+    EmbeddingFlags,
+    ModelFlags,
+    PredictFlags,
+    RunFlags,
+    TrainingFlags,
+    require,
+)
 
-GROUPS = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags, PredictFlags)
+GROUPS = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, CheckpointFlags, RunFlags, PredictFlags)
 EXAMPLES = (
     "python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet",
     "horovodrun -np 2 python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet",
+    "python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet --checkpoint=best",
 )
 
 
-def run(model, data, training, embedding, run_flags, predict):
+def run(model, data, training, embedding, checkpoint, run_flags, predict):
     """Predicts; each rank writes its share, rank 0 prints how many there are in all."""
     import numpy as np
     import pyarrow as pa
@@ -26,9 +36,12 @@ def run(model, data, training, embedding, run_flags, predict):
     require(predict, "output")
     distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
     estimator = make_estimator(model, data, training, embedding, run_flags)
+    found = estimator.find_checkpoint(checkpoint.checkpoint)
     path = _part(predict.output, distributed.rank(), distributed.size())
     batches = reader(data.eval_data, model, data, training, once=True)
-    predictions = estimator.predict(lambda: batches, hooks=progress("predicting", batches), yield_single_examples=False)
+    predictions = estimator.predict(
+        lambda: batches, progress("predicting", batches), checkpoint=found, yield_single_examples=False
+    )
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
     rows, draft = 0, f"{path}.tmp"
     with contextlib.ExitStack() as stack:

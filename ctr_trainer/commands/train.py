@@ -1,43 +1,76 @@
 """Trains a model on converted data, from the newest checkpoint in --model_dir on if there is one."""
 
+import dataclasses
 import json
 import logging
 import os
 
+from ctr_trainer import __version__
 from ctr_trainer.errors import UserError
-from ctr_trainer.flags import DataFlags, EmbeddingFlags, ExportFlags, ModelFlags, RunFlags, TrainingFlags, require
+from ctr_trainer.flags import (
+    DataFlags,
+    EmbeddingFlags,
+    EvaluationFlags,
+    ExportFlags,
+    MetricsFlags,
+    ModelFlags,
+    RunFlags,
+    TrainingFlags,
+    require,
+)
 
-GROUPS = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags, ExportFlags)
+GROUPS = (
+    ModelFlags,
+    DataFlags,
+    TrainingFlags,
+    EmbeddingFlags,
+    EvaluationFlags,
+    MetricsFlags,
+    RunFlags,
+    ExportFlags,
+)
 EXAMPLES = (
     "./run.sh --flagfile=configs/demo.flags",
     "horovodrun -np 2 ./run.sh --flagfile=configs/movielens_deepfm.flags --max_steps=5000",
+    "./run.sh --flagfile=configs/demo.flags --eval_steps=500 --best_metric=auc --early_stopping_patience=3",
     "horovodrun -np 8 -H a:4,b:4 ./run.sh --flagfile=... --embedding_service=a:7700,b:7700 --token_file=token",
 )
 SUMMARY_FILE = "train_summary.json"
+FLAGS_FILE = "flags.json"
 
 _log = logging.getLogger(__name__)
 
 
-def run(model, data, training, embedding, run_flags, export):
-    """Trains; rank 0 leaves `train_summary.json` in the model directory, and the export where one is asked for."""
-    from ctr_trainer import distributed
-    from ctr_trainer.commands.experiment import make_estimator, training_reader
+def run(*groups):
+    """Trains; rank 0 leaves `flags.json` at the start and `train_summary.json` at the end in the model directory.
 
+    With --export_dir it exports at the end: the best model where --best_metric keeps one, else the last.
+    """
+    from ctr_trainer import distributed
+    from ctr_trainer.commands.experiment import make_estimator, make_eval_spec, reader, training_reader
+    from ctr_trainer.estimator.evaluation_history import without_nan
+
+    model, data, training, embedding, evaluation, metrics, run_flags, export = groups
     require(data, "train_data")
     if not data.epochs and not training.max_steps:
         raise UserError("--epochs=0 never ends by itself: give --max_steps")
+    if evaluation.eval_steps:
+        require(data, "eval_data")
+    eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(data.eval_data, model, data, training, once=True))
     distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
     estimator = make_estimator(model, data, training, embedding, run_flags)
+    if eval_spec:
+        eval_spec.input_fn()  # Data that cannot be read is found now, not at the first evaluation.
 
-    def input_fn(position):
-        return training_reader(model, data, training, position)
+    def train_input_fn(position):
+        batches = training_reader(model, data, training, position)
+        if distributed.is_chief():
+            _write(model.model_dir, FLAGS_FILE, _describe(groups, distributed.size()))
+        return batches
 
-    result = estimator.train(input_fn, max_steps=training.max_steps or None)
-    if not distributed.is_chief():
-        return
-    if result:
-        with open(os.path.join(model.model_dir, SUMMARY_FILE), "w") as file:
-            json.dump(result, file)
+    result = estimator.train(train_input_fn, max_steps=training.max_steps or None, evaluation=eval_spec)
+    if result and distributed.is_chief():
+        _write(model.model_dir, SUMMARY_FILE, without_nan(result))
         _log.info(
             "trained %d steps on %d workers: %d examples in %.1f s, %.1f examples/sec together; input waits: %.1f s",
             result["steps"],
@@ -48,4 +81,22 @@ def run(model, data, training, embedding, run_flags, export):
             result["input_wait_seconds"],
         )
     if export.export_dir:
-        _log.info("exported to %s", estimator.export_to(export.export_dir))
+        checkpoint = estimator.find_checkpoint("best" if evaluation.best_metric else "latest")
+        if distributed.is_chief():
+            _log.info(
+                "exported step %d to %s", checkpoint.step, estimator.export_to(export.export_dir, checkpoint=checkpoint)
+            )
+
+
+def _describe(groups, workers):
+    """-> what `report` compares of two runs."""
+    flags = {name: value for group in groups for name, value in dataclasses.asdict(group).items()}
+    return {"command": "train", "version": __version__, "workers": workers, "flags": flags}
+
+
+def _write(model_dir, name, values):
+    os.makedirs(model_dir, exist_ok=True)
+    path = os.path.join(model_dir, name)
+    with open(f"{path}.tmp", "w") as file:
+        json.dump(values, file, indent=1)
+    os.replace(f"{path}.tmp", path)

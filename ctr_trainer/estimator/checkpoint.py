@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 _MANIFEST = "manifest.json"
 _DIRECTORY = re.compile(r"step-(\d{10})")
 DENSE = "dense"
+BEST = "best"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,6 +141,22 @@ def newest_whole(model_dir):
     return None
 
 
+def whole(model_dir, step):
+    """-> the `Checkpoint` of a step, of those kept by age or as the best.
+
+    Raises:
+      UserError: there is none, or it is damaged.
+    """
+    name = os.path.basename(checkpoint_path(model_dir, step))
+    paths = [path for path in [*_directories(model_dir), *_directories(model_dir, BEST)] if path.endswith(name)]
+    if not paths:
+        there = ", ".join(str(c.step) for c in list_checkpoints(model_dir)) or "none"
+        raise UserError(f"there is no checkpoint of step {step} in {model_dir}; there are: {there}")
+    checkpoint = _load(paths[0])
+    checkpoint.verify()
+    return checkpoint
+
+
 def set_aside(model_dir, after):
     """Renames the checkpoints of steps greater than `after` to `refused-...`, so that they count no more.
 
@@ -154,9 +171,9 @@ def set_aside(model_dir, after):
             _log.error("the refused checkpoint %s is now %s; remove it when you have looked at it", path, aside)
 
 
-def _directories(model_dir):
+def _directories(model_dir, below="checkpoints"):
     """-> the directories that have a manifest, oldest first."""
-    root = os.path.join(model_dir, "checkpoints")
+    root = os.path.join(model_dir, below)
     names = sorted(os.listdir(root)) if os.path.isdir(root) else []
     paths = [os.path.join(root, name) for name in names if _DIRECTORY.fullmatch(name)]
     return [path for path in paths if os.path.exists(os.path.join(path, _MANIFEST))]
@@ -197,16 +214,21 @@ def extend(path, files, before):
     if not files or files[0].get("since") is None:
         return files
     for entry in before.tables:
-        source, target = (os.path.join(directory, entry["file"]) for directory in (before.path, path))
-        try:
-            try:
-                os.link(source, target)
-            except OSError:
-                shutil.copyfile(source, target)  # A file system without hard links.
-                snapshot_writer.fsync_path(target)
-        except OSError as error:
-            raise UserError(f"{target}: cannot be made from {source}: {error.strerror}") from None
+        _link(before.path, path, entry["file"])
     return before.tables + files
+
+
+def _link(source, target, name):
+    """Gives a file of the directory `source` to `target` as well."""
+    source, target = (os.path.join(directory, name) for directory in (source, target))
+    try:
+        try:
+            os.link(source, target)
+        except OSError:
+            shutil.copyfile(source, target)  # A file system without hard links.
+            snapshot_writer.fsync_path(target)
+    except OSError as error:
+        raise UserError(f"{target}: cannot be made from {source}: {error.strerror}") from None
 
 
 def begin(path):
@@ -243,5 +265,32 @@ def commit(path, step, tables, position, examples):
 def remove_old(model_dir, keep):
     """Removes all but the newest `keep` checkpoints; 0 keeps all."""
     for checkpoint in list_checkpoints(model_dir)[:-keep] if keep else []:
-        os.remove(os.path.join(checkpoint.path, _MANIFEST))  # first, so that a half-removed one does not count
-        shutil.rmtree(checkpoint.path)
+        _remove(checkpoint.path)
+
+
+def _remove(path):
+    os.remove(os.path.join(path, _MANIFEST))  # first, so that a half-removed one does not count
+    shutil.rmtree(path)
+
+
+def keep_best(model_dir, path):
+    """Keeps the checkpoint in `path` whatever becomes of the others: in `MODEL_DIR/best`, as hard links.
+
+    It is the best one once `EvaluationHistory.best` names its step; the one before may go then (`remove_other_bests`).
+    """
+    kept = os.path.join(model_dir, BEST, os.path.basename(path))
+    begin(kept)
+    checkpoint = _load(path)
+    for entry in (*checkpoint.tables, *checkpoint.dense):
+        _link(path, kept, entry["file"])
+    snapshot_writer.fsync_path(kept)
+    _link(path, kept, _MANIFEST)
+    snapshot_writer.fsync_path(kept)
+    snapshot_writer.fsync_path(os.path.dirname(kept))
+
+
+def remove_other_bests(model_dir, step):
+    """Removes what `keep_best` kept but for the checkpoint of `step`."""
+    for path in _directories(model_dir, BEST):
+        if path != os.path.join(model_dir, BEST, os.path.basename(checkpoint_path(model_dir, step))):
+            _remove(path)

@@ -16,6 +16,7 @@ from ctr_trainer.embedding.process import LocalService
 from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.embedding.shared_memory import SharedMemory
 from ctr_trainer.embedding.shared_table import SharedTables
+from ctr_trainer.embedding.store_reader import StoreReader
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.row_gradients import RowGradients, SourceGradients
 from ctr_trainer.estimator.table_inputs import TableInputs
@@ -92,14 +93,16 @@ class Embeddings:
       ahead: of how many batches at a time `prepare` pulls the rows, where it runs in a thread of its own; 0 for none.
       trained: by table name, the TableConfig to use in place of what `config` and `seed` say.
       scale: by which the job's learning rates grow with its workers; None for as many as there are.
+      uncached: whether each lookup reads the store, for an evaluation within training: it keeps nothing that the next
+        one would find stale.
 
     Attributes:
-      sources: by table name, its `Cache` or, of a lone worker, its `Table`.
+      sources: by table name, its `Cache`, `StoreReader` or, of a lone worker, its `Table`.
       sync_latency: OpsParameterSync, of each sync from its start to its end.
       sync_seconds: how long the last one took.
     """
 
-    def __init__(self, features, config, seed, store, ahead=0, trained=None, scale=None):
+    def __init__(self, features, config, seed, store, ahead=0, trained=None, scale=None, uncached=False):
         self._strict, self._ahead = config.strict_sync, ahead
         self._inputs = {
             table.name: TableInputs(table, features.segments[table.name])
@@ -117,6 +120,8 @@ class Embeddings:
         for name, table_config in configs.items():
             if isinstance(store, LocalStore):
                 self.sources[name] = store.tables[name]
+            elif uncached:
+                self.sources[name] = StoreReader(store, table_config)
             else:
                 shares = merging.shares(table_config, config.sync_merge, distributed.size())
                 worker, compression = f"rank{distributed.rank()}", config.sync_compression

@@ -14,9 +14,12 @@ from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import ServiceLost, UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator import finding
 from ctr_trainer.estimator.embeddings import open_store
-from ctr_trainer.estimator.evaluation import Evaluation
+from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
+from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
 from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
+from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.estimator.run_config import RunConfig
 from ctr_trainer.estimator.saving import Saving
@@ -30,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Estimator:
-    """Runs a `model_fn` in a `MonitoredTrainingSession`, each rank on its own share of the input.
+    """Runs a `model_fn` in a `MonitoredSession`, each rank on its own share of the input.
 
     `train`, `evaluate` and `predict` are collectives: all ranks call them alike, after `distributed.init`.
 
@@ -49,7 +52,7 @@ class Estimator:
         self.params = params
         self.config = config or RunConfig()
 
-    def train(self, input_fn, hooks=(), steps=None, max_steps=None):
+    def train(self, input_fn, hooks=(), steps=None, max_steps=None, evaluation=None):
         """Trains until the input ends or a step is reached, from the newest checkpoint on if there is one.
 
         Args:
@@ -58,10 +61,13 @@ class Estimator:
           hooks: more session hooks.
           steps: how many more steps; exclusive with `max_steps`.
           max_steps: the global step to stop at; a checkpoint that is already there ends the call on all ranks.
+          evaluation: an `EvalSpec` to evaluate by on the way; see `train_and_evaluate`.
 
         Returns:
           dict of `workers`, `steps` (done now), `global_step`, `examples` (of all workers, now), `seconds`,
-          `examples_per_sec` (of all workers) and `input_wait_seconds` (of this rank); None where nothing was to do.
+          `examples_per_sec` (of all workers) and `input_wait_seconds` (of this rank), and with `evaluation` also
+          `evaluation` (the last one's metrics), `evaluation_seconds` and `stopped_early`; None where nothing was to do.
+          Evaluations do not count as `seconds`.
           After a lost service, of what was trained since the checkpoint that all went back to.
 
         Raises:
@@ -76,7 +82,7 @@ class Estimator:
         restarts = self.config.embedding.service_restarts
         while True:
             try:
-                return self._train(input_fn, hooks, checkpoint, last)
+                return self._train(input_fn, hooks, checkpoint, last, evaluation)
             except ServiceLost as error:
                 if not restarts:
                     raise ServiceLost(f"{error}. {self._last_checkpoint()}") from None
@@ -91,10 +97,13 @@ class Estimator:
             return f"There is no checkpoint in {self.model_dir} yet: the same command starts from the beginning"
         return f"The last checkpoint is {found.path}, of step {found.step}: the same command goes on from it"
 
-    def _train(self, input_fn, hooks, checkpoint, last):
+    def _train(self, input_fn, hooks, checkpoint, last, evaluation):
         start = checkpoint.step if checkpoint else 0
         if last is not None and start >= last:
             _log.info("nothing to train: the checkpoint in %s is at step %d of %d", self.model_dir, start, last)
+            return None
+        if evaluation and is_over(self.model_dir, evaluation, start):
+            _log.info("nothing to train: training was stopped early, at step %d", start)
             return None
         if distributed.is_chief():
             checkpoints.set_aside(self.model_dir, start)
@@ -105,9 +114,13 @@ class Estimator:
             saver = tf1.train.Saver(max_to_keep=None)
             step = OptimizerStep(spec.train_op, step_plan.current())
             save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config, step.settle)
-            own = training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, step.settle)
-            everything = [throughput, *inputs.hooks, *own, *hooks]
-            with self._session(checkpoint, everything, saver, self.config.mixed_precision) as session:
+            own = [throughput, *inputs.hooks]
+            own += training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, step.settle)
+            evaluations = NoEvaluations()
+            if evaluation:
+                evaluations = EvaluatedTraining(self, evaluation, inputs, store, save, start, own, step.settle)
+            all_hooks, precision = [*own, *evaluations.hooks, *hooks], self.config.mixed_precision
+            with contextlib.closing(evaluations), self._session(checkpoint, all_hooks, saver, precision) as session:
                 if throughput.step != start:
                     raise UserError(
                         f"{checkpoint.path} was restored to step {throughput.step}, not {start}: it is damaged"
@@ -126,9 +139,10 @@ class Estimator:
             "seconds": round(throughput.seconds, 3),
             "examples_per_sec": round(examples / max(throughput.seconds, 1e-9), 1),
             "input_wait_seconds": round(waited, 3),
+            **evaluations.results(),
         }
 
-    def evaluate(self, input_fn, steps=None, hooks=(), checkpoint=None):
+    def evaluate(self, input_fn, steps=None, hooks=(), checkpoint=None, metrics=MetricsConfig()):  # noqa: B008, frozen
         """Computes the metrics of a checkpoint over all ranks' examples.
 
         Args:
@@ -136,13 +150,15 @@ class Estimator:
           steps: batches of each rank; None for all.
           hooks: more session hooks.
           checkpoint: a `Checkpoint`; the newest by default.
+          metrics: `MetricsConfig`.
 
         Returns:
-          dict: `global_step`, `examples`, `loss`, and for click models `auc`, `logloss`, `prob_mean`, `real_mean`.
+          dict: `global_step`, `loss`, and for click models `examples`, the metrics of `EvaluationMetrics` and
+          `reliability`, the rows of `Reliability.table`; metrics are named `auc/click` where there are several labels.
         """
         checkpoint = checkpoint or self.latest_checkpoint(required=True)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (inputs, spec, _):
-            evaluation = Evaluation(inputs, spec)
+            evaluation = Evaluation(inputs, spec, metrics)
             own = [*inputs.hooks, *spec.evaluation_hooks, *hooks]
             with self._session(checkpoint, own) as session:
                 while not session.should_stop() and (steps is None or evaluation.steps < steps):
@@ -192,27 +208,18 @@ class Estimator:
         """As `export_saved_model`, to `path` itself; an earlier export there is replaced."""
         checkpoint = checkpoint or checkpoints.newest_whole(self.model_dir)
         if checkpoint is None:
-            raise self._no_checkpoint()
+            raise finding.no_checkpoint(self.model_dir)
         return export_saved_model(
             path, self.model_fn, self.params, checkpoint, load_features(self.model_dir), serving_input_receiver_fn
         )
 
     def latest_checkpoint(self, required=False):
-        """-> rank 0's newest `Checkpoint` that is whole, on every rank; None where there is none. A collective.
+        """-> the newest `Checkpoint` that is whole, or None where there is none; see `finding.latest`. Collective."""
+        return finding.latest(self.model_dir, required)
 
-        Rank 0 reads all of its files; it logs each checkpoint that it refuses, and why, and takes the one before.
-
-        Raises:
-          UserError: it is required and there is none, or there are some and none is whole.
-        """
-        found = checkpoints.newest_whole(self.model_dir) if distributed.is_chief() else None
-        values = distributed.broadcast_object(dataclasses.asdict(found) if found else None, "latest_checkpoint")
-        if values is None and required:
-            raise self._no_checkpoint()
-        return checkpoints.Checkpoint(**values) if values else None
-
-    def _no_checkpoint(self):
-        return UserError(f"there is no checkpoint in {self.model_dir}; train first, with this --model_dir")
+    def find_checkpoint(self, which):
+        """-> the `Checkpoint` that is `latest`, `best` or of a step; see `finding.find`. A collective."""
+        return finding.find(self.model_dir, which)
 
     @contextlib.contextmanager
     def _graph(self, mode, input_fn, checkpoint):
@@ -263,14 +270,10 @@ class Estimator:
     def _session(self, checkpoint, hooks, saver=None, precision="none"):
         """-> the session: rank 0 restores the dense variables, then all ranks get its."""
         restore = checkpoint is not None and distributed.is_chief()
-        return tf1.train.MonitoredTrainingSession(
-            checkpoint_dir=checkpoint.path if restore else None,
-            scaffold=tf1.train.Scaffold(saver=saver or tf1.train.Saver(max_to_keep=None)),
-            hooks=[distributed.broadcast_hook(), *hooks],
+        creator = tf1.train.ChiefSessionCreator(
+            tf1.train.Scaffold(saver=saver or tf1.train.Saver(max_to_keep=None)),
             config=distributed.session_config(self.config.threads, precision),
-            save_checkpoint_secs=None,
-            save_checkpoint_steps=None,
-            save_summaries_secs=None,
-            save_summaries_steps=None,
-            log_step_count_steps=None,
+            # Not by its directory: there TensorFlow keeps the absolute path that it was first written to.
+            checkpoint_filename_with_path=checkpoint.dense_prefix if restore else None,
         )
+        return tf1.train.MonitoredSession(creator, [distributed.broadcast_hook(), *hooks])

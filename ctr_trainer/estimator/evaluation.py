@@ -1,11 +1,28 @@
 """One pass over evaluation data."""
 
+import dataclasses
+
 import numpy as np
 
 from ctr_trainer import distributed
+from ctr_trainer.estimator.example_groups import ExampleGroups
 from ctr_trainer.estimator.training_hooks import metric_tensors
+from ctr_trainer.metrics.click_metrics import metric_name
+from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.metrics.mean import Mean
-from ctr_trainer.metrics.metrics_by_label import MetricsByLabel, weights_of
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricsConfig:
+    """Which metrics an evaluation computes beside those that it always does.
+
+    Attributes:
+      exact_auc: AUC and AUC-PR from all scores, not from bins; takes memory for each example, see `ScoredExamples`.
+      group_by: the feature or id column within whose values the grouped AUC is taken; "" for none. Takes memory too.
+    """
+
+    exact_auc: bool = False
+    group_by: str = ""
 
 
 class Evaluation:
@@ -14,44 +31,63 @@ class Evaluation:
     Args:
       inputs: `DatasetInput` or `BatchInput`.
       spec: the `EstimatorSpec`.
+      config: `MetricsConfig`.
+
+    Raises:
+      UserError: there is no column to group by.
     """
 
-    def __init__(self, inputs, spec):
+    def __init__(self, inputs, spec, config):
         own = spec.eval_metric_ops or {}
+        self._groups = ExampleGroups(inputs, config.group_by) if config.group_by else None
         self._fetches = {
             "click": metric_tensors(inputs, spec),
             "loss": spec.loss,
             "updates": {name: update for name, (_, update) in own.items()},
+            "groups": self._groups.fetch if self._groups and self._groups.fetch is not None else (),
         }
-        self._inputs = inputs
-        self._click, self._loss, self._updates = MetricsByLabel(self._fetches["click"]), Mean(), {}
+        self._inputs, self._labels = inputs, list(self._fetches["click"])
+        self._config, self._own = config, tuple(own)
+        self.reset()
+
+    def reset(self):
+        """Starts anew."""
+        self._click = EvaluationMetrics(self._labels, self._config.exact_auc, self._groups is not None)
+        self._loss, self._updates = Mean(), dict.fromkeys(self._own, 0.0)
         self._examples = 0
         self.steps = 0
+
+    @property
+    def metric_names(self):
+        """-> the names of the metrics of `results`."""
+        return ["loss", *self._click.results(), *self._own]
 
     def step(self, session):
         """Evaluates one batch."""
         values = session.run(self._fetches)
-        click = values["click"]
+        batch = self._inputs.hook.batch if self._inputs.hook else None
+        groups = self._groups.of(batch, values["groups"]) if self._groups else None
         weight = 1.0
-        if click:
-            self._click.update(click)
-            weight = weights_of(click).sum()
-            self._examples += self._inputs.hook.batch.size if self._inputs.hook else len(weights_of(click))
+        for label, click in values["click"].items():
+            self._click.update(label, click["logits"], click["labels"], click["weights"], groups)
+            weight = click["weights"].sum()
+        if values["click"]:
+            self._examples += batch.size if batch else len(click["labels"])
         self._loss.update(np.array([values["loss"]], np.float32), np.array([weight], np.float32))
         self._updates = values["updates"]
         self.steps += 1
 
     def results(self):
-        """-> dict of the metrics of all ranks. A collective."""
-        self._click.merge(distributed.all_sum)
+        """-> dict of the metrics of all ranks, and the rows of `reliability` by label. A collective."""
+        self._click.merge(distributed.all_sum, distributed.all_gather)
         self._loss.state[:] = distributed.all_sum(self._loss.state, "metric.loss")
-        share = np.float64(self._examples or self.steps)
+        share = np.float64(self._examples if self._labels else self.steps)
         total = distributed.all_sum(share, "metric.share")
         results = {"loss": self._loss.result()}
-        if self._fetches["click"]:
-            click = self._click.results()
-            results.update(examples=int(total))
-            results.update({name.replace("xentropy_mean", "logloss"): value for name, value in click.items()})
+        if self._labels:
+            results.update(examples=int(total), **self._click.results())
         for name, value in self._updates.items():
-            results[name] = float(distributed.all_sum(np.float64(value) * share, f"metric.{name}") / total)
-        return results
+            value = distributed.all_sum(np.float64(value) * share, f"metric.{name}")
+            results[name] = float(value / total) if total else float("nan")
+        rows = self._click.reliability()
+        return {**results, **{metric_name("reliability", label): table for label, table in rows.items()}}

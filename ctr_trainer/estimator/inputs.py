@@ -35,7 +35,10 @@ class DatasetInput:
 
     def __init__(self, data):
         if isinstance(data, tf.data.Dataset):
-            data = tf.compat.v1.data.make_one_shot_iterator(data).get_next()
+            iterator = tf.compat.v1.data.make_initializable_iterator(data)
+            # Run with the tables when a session starts, so that each session reads from the beginning.
+            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+            data = iterator.get_next()
         self.features, self.labels = data if isinstance(data, tuple) else (data, None)
         self.hook, self.hooks, self.embeddings = None, [], None
 
@@ -78,12 +81,14 @@ class BatchInput:
             return None
         return self._reader.position_after(self._batches.taken_by(steps))
 
-    def connect(self, store, config, spec=None, trained=None):
+    def connect(self, store, config, spec=None, trained=None, within_training=False):
         """Ties the embedding inputs that the model asked for to the store, and feeds each step from here on.
 
         Args:
           spec: the `EstimatorSpec` to train; None to evaluate or predict.
           trained: by table name, the `TableConfig` it was trained with; None to train it as `config` says.
+          within_training: whether it is evaluated while another input trains: then nothing is read before `rewind`, and
+            rows are read from the store as they are at each step.
         """
         if spec is not None and not self.features.gradients:
             rows = self.features.placeholders
@@ -100,10 +105,23 @@ class BatchInput:
             store,
             ahead,
             trained,
-            scale=self.features.learning_rate_scale,
+            self.features.learning_rate_scale,
+            within_training,
         )
-        self._prefetch = Prefetch(self.embeddings.prepare(self._batches), config.prefetch_batches)
-        self.hook = InputHook(self.features, self.embeddings, self._prefetch, training=spec is not None)
+        self._prefetch_batches, self._training = config.prefetch_batches, spec is not None
+        self._feed(self._read() if not within_training else ())
+
+    def rewind(self):
+        """Feeds from the first batch on."""
+        self.close()
+        self._feed(self._read())
+
+    def _read(self):
+        self._prefetch = Prefetch(self.embeddings.prepare(self._batches), self._prefetch_batches)
+        return self._prefetch
+
+    def _feed(self, batches):
+        self.hook = InputHook(self.features, self.embeddings, batches, self._training)
         self.hooks = [self.hook]
 
     def close(self):
@@ -113,15 +131,18 @@ class BatchInput:
             self.embeddings.close()
 
 
-def make_input(data, model_dir):
+def make_input(data, model_dir, trained=None):
     """-> `DatasetInput` or `BatchInput` of what an `input_fn` returned.
+
+    Args:
+      trained: (FeatureSpec, statistics) of the model; None for what `model_dir` has.
 
     Raises:
       UserError: the data's feature spec is not that of the model in `model_dir`.
     """
     if not hasattr(data, "spec"):
         return DatasetInput(data)
-    trained = load_features(model_dir)
+    trained = trained or load_features(model_dir)
     if trained is None:
         return BatchInput(data, data.spec, data.statistics)
     spec, statistics = trained

@@ -31,21 +31,26 @@ class Saving:
         self._model_dir, self._config = model_dir, config
         self._start, self._examples_before = (restored.step, restored.examples) if restored else (0, 0)
         self._last = restored  # The checkpoint that the rows of the next one add to.
+        self._saved_step = None
 
     def __call__(self, session, step):
         """-> the path of the checkpoint of `step`, which is written when this returns. A collective.
+
+        A step that was saved already is not saved again.
 
         Raises:
           UserError: it cannot be written; the checkpoints before it are whole.
           ServiceLost: the embedding service is gone, and all ranks have agreed on it.
         """
+        path = checkpoints.checkpoint_path(self._model_dir, step)
+        if step == self._saved_step:
+            return path
         self._settle(session)
         if self._inputs.embeddings:
             self._inputs.embeddings.flush()
         examples = self._inputs.hook.examples if self._inputs.hook else 0
         # Also the barrier after which every rank's rows are at the service.
         examples = int(distributed.all_sum(np.int64(examples), "checkpoint_examples"))
-        path = checkpoints.checkpoint_path(self._model_dir, step)
         if isinstance(self._store, Guard):
             raise_together(self._store)
         if distributed.is_chief():
@@ -53,6 +58,7 @@ class Saving:
         distributed.barrier("checkpoint_written")
         if isinstance(self._store, Guard):
             raise_together(self._store)
+        self._saved_step = step
         return path
 
     def _write(self, session, path, step, examples):

@@ -8,6 +8,7 @@ from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
 from ctr_trainer.hooks.eviction_hook import EvictionHook
 from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
+from ctr_trainer.hooks.metrics_file_hook import MetricsFileHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
@@ -15,6 +16,7 @@ from ctr_trainer.hooks.service_loss_hook import ServiceLossHook
 from ctr_trainer.hooks.step_rate_hook import StepRateHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
 from ctr_trainer.latency import Latency
+from ctr_trainer.metrics.click_metrics import metric_name
 
 tf1 = tf.compat.v1
 
@@ -63,6 +65,8 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, sett
     if learning_rate is not None:
         hooks.append(LearningRateHook(learning_rate, scalars, every_n_steps=every))
     hooks.append(RunStatusHook(latencies, every_n_secs=config.log_secs))
+    if distributed.is_chief():
+        hooks.append(MetricsFileHook(model_dir, spec.loss, scalars, every_n_steps=every))
     if distributed.is_chief() and config.save_summary_steps:
         hooks.append(SummaryHook(model_dir, spec.loss, scalars, every_n_steps=config.save_summary_steps))
     if last_step is not None:
@@ -71,23 +75,23 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, sett
 
 
 def metric_tensors(inputs, spec):
-    """-> dict of `logits`, `labels`, `weights` for the click metrics; {} for a model without logits.
+    """-> by label, a dict of `logits`, `labels`, `weights` for its click metrics; {} for a model without logits.
 
-    Where there are several labels, such a dict by the name of each label that has a prediction `logits/<label>`.
+    A model of one label predicts `logits`, and its label is called ""; one of several predicts `logits/<label>`.
     """
     predictions = spec.predictions if isinstance(spec.predictions, dict) else {}
-    if isinstance(inputs.labels, dict):
-        found = {name: f"logits/{name}" for name in inputs.labels if f"logits/{name}" in predictions}
-        return {name: _of_label(inputs, predictions[key], inputs.labels[name]) for name, key in found.items()}
-    if "logits" not in predictions or inputs.labels is None:
+    if inputs.labels is None:
         return {}
-    return _of_label(inputs, predictions["logits"], inputs.labels)
-
-
-def _of_label(inputs, logits, labels):
-    labels = tf.cast(tf.reshape(labels, [-1]), tf.float32)
-    weights = inputs.features["weight"] if inputs.hook else tf.ones_like(labels)
-    return {"logits": tf.reshape(logits, [-1]), "labels": labels, "weights": weights}
+    labels = inputs.labels if isinstance(inputs.labels, dict) else {"": inputs.labels}
+    tensors = {}
+    for label, values in labels.items():
+        if metric_name("logits", label) not in predictions:
+            continue
+        logits = tf.reshape(predictions[metric_name("logits", label)], [-1])
+        values = tf.cast(tf.reshape(values, [-1]), tf.float32)
+        weights = inputs.features["weight"] if inputs.hook else tf.ones_like(values)
+        tensors[label] = {"logits": logits, "labels": values, "weights": weights}
+    return tensors
 
 
 def _learning_rate(graph):

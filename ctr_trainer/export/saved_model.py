@@ -1,5 +1,6 @@
 """Writes a trained model as a SavedModel that any TensorFlow Serving loads."""
 
+import json
 import os
 import shutil
 import sys
@@ -12,8 +13,11 @@ from ctr_trainer.errors import UserError
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.export.exported_table import ExportedTable
 from ctr_trainer.export.receiver import ExportedFeatures
+from ctr_trainer.features.spec import FeatureSpec
 
 tf1 = tf.compat.v1
+# TensorFlow Serving leaves `assets.extra` alone.
+_SPEC = ("assets.extra", "feature_spec.json")
 
 
 def export_saved_model(path, model_fn, params, checkpoint, trained_features, serving_input_receiver_fn=None):
@@ -60,9 +64,32 @@ def export_saved_model(path, model_fn, params, checkpoint, trained_features, ser
                 strip_default_attrs=True,
             )
             builder.save()
+    if trained_features is not None:
+        _write_spec(draft, trained_features[0])
     shutil.rmtree(path, ignore_errors=True)
     os.replace(draft, path)
     return path
+
+
+def load_spec(path):
+    """-> the FeatureSpec of a SavedModel that `export_saved_model` wrote.
+
+    Raises:
+      UserError: there is none.
+    """
+    file = os.path.join(path, *_SPEC)
+    if not os.path.exists(file):
+        why = f"it has no {os.path.join(*_SPEC)}" if os.path.isdir(path) else "no such directory"
+        raise UserError(f"{path}: no export of a model with a feature spec ({why}); `export` writes one")
+    with open(file) as stream:
+        return FeatureSpec.from_dict(json.load(stream), file)
+
+
+def _write_spec(path, spec):
+    file = os.path.join(path, *_SPEC)
+    os.makedirs(os.path.dirname(file), exist_ok=True)
+    with open(file, "w") as stream:
+        json.dump(spec.to_dict(), stream, indent=1)
 
 
 def _receive(checkpoint, trained_features, serving_input_receiver_fn):

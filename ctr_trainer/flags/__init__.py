@@ -4,24 +4,43 @@ from ctr_trainer.flags.convert import ConvertFlags
 from ctr_trainer.flags.data import DataFlags
 from ctr_trainer.flags.define import define, read, require
 from ctr_trainer.flags.embedding import EmbeddingFlags
+from ctr_trainer.flags.evaluation import CheckpointFlags, EvaluationFlags, MetricsFlags, SavedModelFlags
 from ctr_trainer.flags.model import ModelFlags
 from ctr_trainer.flags.output import ExportFlags, PredictFlags
+from ctr_trainer.flags.report import ReportFlags
 from ctr_trainer.flags.run import RunFlags
 from ctr_trainer.flags.serve import ServeFlags
 from ctr_trainer.flags.service import ServiceFlags
 from ctr_trainer.flags.training import TrainingFlags
 
-EXPERIMENT = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags, ExportFlags, PredictFlags)
+EXPERIMENT = (
+    ModelFlags,
+    DataFlags,
+    TrainingFlags,
+    EmbeddingFlags,
+    EvaluationFlags,
+    MetricsFlags,
+    CheckpointFlags,
+    SavedModelFlags,
+    RunFlags,
+    ExportFlags,
+    PredictFlags,
+)
 
 __all__ = [
     "EXPERIMENT",
+    "CheckpointFlags",
     "ConvertFlags",
     "DataFlags",
     "EmbeddingFlags",
+    "EvaluationFlags",
     "ExportFlags",
+    "MetricsFlags",
     "ModelFlags",
     "PredictFlags",
+    "ReportFlags",
     "RunFlags",
+    "SavedModelFlags",
     "ServeFlags",
     "ServiceFlags",
     "TrainingFlags",

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.hooks.step_hook import StepHook, periodic
-from ctr_trainer.metrics.metrics_by_label import MetricsByLabel, weights_of
+from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name
 
 _log = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ class MetricsHook(StepHook):
     """Logs `step 2800, auc = 0.6706 (63.9 it/sec; 65430.9 examples/sec)`, and alike the means since the line before.
 
     Args:
-      tensors: dict of `logits`, `labels`, `weights`: float32[B]; or, of several labels, by label name such a dict.
+      tensors: by label, a dict of `logits`, `labels`, `weights`: float32[B]; as of `metric_tensors`.
       scalars: dict that gets the figures, for the summaries.
       auc_window_steps: 0 for the AUC since the start; n starts it anew every n steps, at a line.
       every_n_steps, every_n_secs: exactly one; between two lines.
@@ -26,7 +26,7 @@ class MetricsHook(StepHook):
         super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
         self._tensors, self._scalars, self._auc_window_steps = tensors, scalars, auc_window_steps
-        self._metrics = MetricsByLabel(tensors)
+        self._metrics = {label: ClickMetrics() for label in tensors}
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
@@ -38,9 +38,9 @@ class MetricsHook(StepHook):
         return tf.compat.v1.train.SessionRunArgs(self._tensors)
 
     def after_micro_batch(self, run_context, run_values):
-        values = run_values.results
-        self._metrics.update(values)
-        self._examples += np.count_nonzero(weights_of(values))
+        for label, values in run_values.results.items():
+            self._metrics[label].update(values["logits"], values["labels"], values["weights"])
+        self._examples += np.count_nonzero(values["weights"])
 
     def after_step(self, run_context, run_values):
         self.after_micro_batch(run_context, run_values)
@@ -52,17 +52,28 @@ class MetricsHook(StepHook):
         if self.step > self._from_step:
             self._report()
 
+    def exclude(self, seconds):
+        """Counts a pause since the last step out of the rates."""
+        self._from_time += seconds
+
     def _report(self):
         seconds = time.perf_counter() - self._from_time
         steps_per_sec, examples_per_sec = (self.step - self._from_step) / seconds, self._examples / seconds
-        results = self._metrics.results()
+        results = {
+            metric_name(name, label): value
+            for label, metrics in self._metrics.items()
+            for name, value in metrics.results().items()
+        }
         for name, value in results.items():
             line = "step %d, %s = %.4f (%.1f it/sec; %.1f examples/sec)"
             _log.info(line, self.step, name, value, steps_per_sec, examples_per_sec)
         self._scalars.update(results, examples_per_sec=examples_per_sec)
-        self._metrics.reset(is_auc=False)
-        if self._auc_window_steps and self.step - self._auc_from >= self._auc_window_steps:
-            self._metrics.reset(is_auc=True)
+        new_window = self._auc_window_steps and self.step - self._auc_from >= self._auc_window_steps
+        for metrics in self._metrics.values():
+            for name, metric in metrics.parts.items():
+                if name != "auc" or new_window:
+                    metric.reset()
+        if new_window:
             self._auc_from = self.step
         self._start_window()
 

@@ -10,7 +10,7 @@ class ThroughputHook(StepHook):
 
     Attributes:
       steps: done in this run.
-      seconds: they took, with their syncs and checkpoints but without start-up.
+      seconds: they took, with their syncs and checkpoints but without start-up and evaluations.
     """
 
     def __init__(self):
@@ -29,3 +29,7 @@ class ThroughputHook(StepHook):
     def after_step(self, run_context, run_values):
         self.steps += 1
         self.seconds = time.perf_counter() - self._began
+
+    def exclude(self, seconds):
+        """Counts out a pause since the last step."""
+        self._began += seconds

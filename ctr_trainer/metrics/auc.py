@@ -1,29 +1,32 @@
 """Area under the ROC curve from histograms, so that workers' parts add up."""
 
+import math
+
 import numba
 import numpy as np
 
-_BINS = 1 << 17
-_LIMIT = 16.0
+from ctr_trainer.metrics.curves import average_precision, roc_auc
+
+BINS = 1 << 17
+LIMIT = 16.0
 
 
 class AUC:
-    """The probability that a positive example scores above a negative one, ties counting a half.
+    """The AUC (see `curves.roc_auc`) of examples counted in bins of the logit.
 
-        AUC = sum_b p_b * (n_<b + n_b / 2) / (P * N)
-
-    over bins b of the logit: 131,072 equal bins between -16 and 16, so a bin is 0.00024 wide. Within a bin examples
-    count as ties; on real predictions the result is within 1e-5 of the exact AUC.
+    131,072 equal bins between -16 and 16, so a bin is 0.00024 wide. Within a bin examples count as ties; on real
+    predictions the result is within 1e-5 of the exact AUC, and the average precision within 1e-4 of its, which
+    `exact.exact_curves` gives.
 
     Attributes:
       state: float64[2, bins], the weight of negatives and positives by bin; the states of two workers add.
     """
 
     def __init__(self):
-        self.state = np.zeros((2, _BINS))
+        self.state = np.zeros((2, BINS))
 
     def update(self, logits, labels, weights):
-        """Adds examples: float32[B] each; labels above 0.5 are positive."""
+        """Adds examples: float32[B] each; labels above 0.5 are positive. A logit that is no number makes all NaN."""
         _count(logits, labels, weights, self.state)
 
     def reset(self):
@@ -31,10 +34,18 @@ class AUC:
 
     def result(self):
         """-> float; NaN where there are no positives or no negatives."""
-        negatives, positives = self.state
-        below = np.cumsum(negatives) - negatives
-        pairs = positives.sum() * negatives.sum()
-        return float(np.sum(positives * (below + negatives / 2)) / pairs) if pairs else float("nan")
+        return roc_auc(*self.state)
+
+    def average_precision(self):
+        """-> float; see `curves.average_precision`."""
+        return average_precision(*self.state)
+
+
+@numba.njit(nogil=True, cache=True)
+def bin_of(logit):
+    """-> the bin of a logit that is a number."""
+    scaled = (logit + LIMIT) * (BINS / (2 * LIMIT))
+    return int(min(max(scaled, 0.0), BINS - 1.0))
 
 
 @numba.njit(nogil=True, cache=True)
@@ -42,5 +53,7 @@ def _count(logits, labels, weights, state):
     for i in range(logits.shape[0]):
         if weights[i] == 0.0:
             continue
-        at = int((logits[i] + _LIMIT) * (_BINS / (2 * _LIMIT)))
-        state[1 if labels[i] > 0.5 else 0, min(max(at, 0), _BINS - 1)] += weights[i]
+        if math.isnan(logits[i]):
+            state[:] = math.nan
+            return
+        state[1 if labels[i] > 0.5 else 0, bin_of(logits[i])] += weights[i]

@@ -7,10 +7,10 @@ from ctr_trainer.metrics.mean import Mean
 
 
 class ClickMetrics:
-    """AUC, cross entropy, mean prediction and mean label of the examples added.
+    """AUC, cross entropy, mean prediction and mean label of the examples added, of one label.
 
     Attributes:
-      parts: the metrics by the name that the log and the summaries use.
+      parts: the metrics by the name that the log and the summaries use; the state of each adds over workers.
     """
 
     def __init__(self):
@@ -20,18 +20,19 @@ class ClickMetrics:
         """Adds examples: float32[B] each; examples of weight 0 do not count."""
         self.parts["auc"].update(logits, labels, weights)
         self.parts["xentropy_mean"].update(np.logaddexp(0.0, logits) - labels * logits, weights)
-        self.parts["prob_mean"].update(0.5 + 0.5 * np.tanh(0.5 * logits), weights)  # a sigmoid that cannot overflow
+        self.parts["prob_mean"].update(sigmoid(logits), weights)
         self.parts["real_mean"].update(labels, weights)
 
     def results(self):
         """-> dict of name -> float."""
         return {name: metric.result() for name, metric in self.parts.items()}
 
-    def merge(self, all_sum):
-        """Replaces each state by its sum over the workers.
 
-        Args:
-          all_sum: f(array, name) -> array, a collective.
-        """
-        for name, metric in self.parts.items():
-            metric.state[:] = all_sum(metric.state, f"metric.{name}")
+def sigmoid(logits):
+    """`1 / (1 + exp(-logits))` as float64: it cannot overflow, and small probabilities keep their digits."""
+    return 0.5 + 0.5 * np.tanh(0.5 * np.asarray(logits, np.float64))
+
+
+def metric_name(name, label):
+    """-> what a metric of a label is called: `auc/click`; `auc` for a model of one label, which has no name."""
+    return f"{name}/{label}" if label else name

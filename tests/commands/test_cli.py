@@ -58,6 +58,45 @@ def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, caps
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"export_dir": str(tmp_path / "export")}
 
 
+def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, capsys):
+    flagfile = _flagfile(tmp_path, data, "--epochs=3", f"--export_dir={tmp_path / 'export'}")
+    model, output = tmp_path / "model", tmp_path / "best.json"
+    in_loop = ["--eval_steps=10", "--best_metric=auc", "--group_by=user", "--early_stopping_patience=9"]
+    assert cli.main(["train", flagfile, *in_loop]) == 0
+    history = json.loads((model / "evaluations.json").read_text())
+    assert [each["step"] for each in history["evaluations"]] == [10, 20, 30]
+    assert json.loads((model / "flags.json").read_text())["flags"]["eval_steps"] == 10
+    assert json.loads((model / "train_summary.json").read_text())["evaluation"]["examples"] == 300
+
+    assert cli.main(["evaluate", flagfile, "--checkpoint=best", "--group_by=user", f"--output={output}"]) == 0
+    text = capsys.readouterr().out
+    metrics = json.loads(text.splitlines()[-1])
+    assert metrics["global_step"] == history["best"]["step"]
+    assert metrics["auc"] == pytest.approx(history["best"]["value"], abs=1e-6)
+    assert "decile      examples" in text
+    written = json.loads(output.read_text())
+    assert len(written["reliability"]) == 10
+    assert sum(row["weight"] for row in written["reliability"]) == 300
+    assert {name: written[name] for name in metrics} == metrics
+    assert cli.main(["evaluate", flagfile, "--output=metrics.parquet"]) == 1
+    assert "evaluate writes JSON" in capsys.readouterr().err
+
+    raw = f"--eval_data={data.parent / 'rows.csv'}"  # The export is of the best model too.
+    export = [f"--saved_model={tmp_path / 'export'}", raw, "--group_by=user", f"--output={output}", "--threads=1"]
+    assert cli.main(["evaluate", *export, "--batch_size=64"]) == 0
+    served = json.loads(capsys.readouterr().out.splitlines()[-1])
+    expected = {name: value for name, value in metrics.items() if name not in ("global_step", "loss")}
+    assert served.pop("saved_model") == str(tmp_path / "export")
+    assert served == pytest.approx(expected, abs=1e-5)
+    assert cli.main(["evaluate", f"--saved_model={model}", raw]) == 1
+    assert "no export of a model with a feature spec" in capsys.readouterr().err
+
+    assert cli.main(["report", str(model), f"--output={tmp_path / 'report'}"]) == 0
+    text = capsys.readouterr().out
+    assert f"{history['best']['value']:.5f} @{history['best']['step']}" in text
+    assert (tmp_path / "report" / "auc.png").exists()
+
+
 def test_a_model_is_evaluated_as_it_was_trained_whatever_the_flags_say_now(tmp_path, data, capsys):
     flagfile = _flagfile(tmp_path, data)
     assert cli.main(["train", flagfile, "--seed=7", "--initial_accumulator=0.5"]) == 0
@@ -101,6 +140,8 @@ def test_a_users_own_model_is_named_by_module(tmp_path, data, monkeypatch):
         (["train", "--train_data=x", "--model_dir=y", "--model=deep"], 1, "choose one of lr, deepfm"),
         (["train", "--train_data=x", "--model_dir=y", "--hidden_units=8,0"], 1, "each at least 1"),
         (["train", "--train_data=nowhere", "--model_dir=y"], 1, "data set nowhere: no such directory"),
+        (["train", "--train_data=x", "--model_dir=y", "--best_metric=auc"], 1, "--best_metric=auc needs evaluations"),
+        (["train", "--train_data=x", "--model_dir=y", "--eval_steps=5"], 1, "--eval_data is missing"),
         (["convert", "--format=criteo", "--output=z"], 1, "--input is missing"),
         (["convert", "--format=csv", "--input=a.csv", "--output=z"], 1, "--feature_spec is missing"),
         (["serve"], 1, "--data_dir is missing"),
@@ -119,7 +160,7 @@ def test_help_shows_what_the_command_does_examples_and_its_flags_by_group(capsys
     text = capsys.readouterr().out
     assert f"python -m ctr_trainer {command}" in text
     assert "Examples:" in text
-    groups_of_their_own = {"convert": ["Convert"], "serve": ["Serve"], "service": ["Service"]}
+    groups_of_their_own = {"convert": ["Convert"], "serve": ["Serve"], "service": ["Service"], "report": ["Report"]}
     groups = groups_of_their_own.get(command, ["Model", "Data", "Training"])
     assert all(f"\n{group}:\n" in text for group in groups)
     assert ("--max_steps" in text) == (command not in groups_of_their_own)

@@ -29,7 +29,7 @@ def _run(make_hooks, steps):
 
 def _constants(logits, labels, weights):
     values = {"logits": logits, "labels": labels, "weights": weights}
-    return {name: tf.constant(value, tf.float32) for name, value in values.items()}
+    return {"": {name: tf.constant(value, tf.float32) for name, value in values.items()}}
 
 
 @pytest.mark.parametrize("periods", [{}, {"every_n_steps": 1, "every_n_secs": 1.0}])
@@ -77,7 +77,7 @@ def test_a_windowed_auc_starts_anew(caplog):
 
     def hooks(window):
         tensors = _constants([0, 0], [1, 0], [1, 1])
-        tensors["logits"] = tf1.placeholder(tf.float32, [2], "logits")
+        tensors[""]["logits"] = tf1.placeholder(tf.float32, [2], "logits")
         return [Flips(), MetricsHook(tensors, {}, window, every_n_steps=2)]
 
     def aucs(window):

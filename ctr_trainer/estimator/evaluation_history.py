@@ -1,0 +1,89 @@
+"""What the evaluations of a training run found, kept beside its checkpoints."""
+
+import dataclasses
+import json
+import math
+import os
+
+FILE = "evaluations.json"
+
+
+@dataclasses.dataclass
+class EvaluationHistory:
+    """The evaluations of one model so far, and which checkpoint is the best.
+
+    Attributes:
+      evaluations: list of dicts of `step` and the metrics, by ascending step.
+      best: dict of `metric`, `direction`, `step` and `value` of the best checkpoint, or None.
+    """
+
+    evaluations: list = dataclasses.field(default_factory=list)
+    best: dict | None = None
+
+    @staticmethod
+    def load(model_dir):
+        """-> the EvaluationHistory of a model directory, empty where there is none."""
+        path = os.path.join(model_dir, FILE)
+        if not os.path.exists(path):
+            return EvaluationHistory()
+        with open(path) as file:
+            values = json.load(file)
+        evaluations = [{name: math.nan if v is None else v for name, v in e.items()} for e in values["evaluations"]]
+        return EvaluationHistory(evaluations, values["best"])
+
+    def save(self, model_dir):
+        """Replaces the file at once, by rename."""
+        path = os.path.join(model_dir, FILE)
+        os.makedirs(model_dir, exist_ok=True)
+        with open(f"{path}.tmp", "w") as file:
+            json.dump({"best": self.best, "evaluations": [without_nan(each) for each in self.evaluations]}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{path}.tmp", path)
+
+    def go_back(self, step):
+        """Forgets the evaluations after `step`, from where training goes on; the best checkpoint stays what it is."""
+        self.evaluations = [each for each in self.evaluations if each["step"] <= step]
+
+    def add(self, step, metrics):
+        """Adds an evaluation, in place of those of this step or later."""
+        self.go_back(step - 1)
+        self.evaluations.append({"step": step, **metrics})
+
+    def improves(self, metric, direction, value):
+        """-> whether a value is better than that of the best checkpoint by this metric; NaN never is."""
+        if self.best is None or (self.best["metric"], self.best["direction"]) != (metric, direction):
+            return not math.isnan(value)
+        return is_better(value, self.best["value"], direction)
+
+    def without_improvement(self, metric, direction, min_delta=0.0):
+        """-> how many of the last evaluations were not better, by more than `min_delta`, than the best before them."""
+        reference, waited = math.nan, 0
+        for each in self.evaluations:
+            value = each.get(metric, math.nan)
+            if is_better(value, reference, direction, min_delta):
+                reference, waited = value, 0
+            else:
+                waited += 1
+        return waited
+
+
+def is_better(value, reference, direction, min_delta=0.0):
+    """-> whether `value` is better by more than `min_delta`; anything is better than NaN but NaN.
+
+    Args:
+      direction: `max` or `min`.
+    """
+    if math.isnan(reference):
+        return not math.isnan(value)
+    gain = value - reference if direction == "max" else reference - value
+    return gain > min_delta
+
+
+def without_nan(metrics):
+    """-> the dict, and what it holds, with None in place of NaN and infinities, which JSON does not have."""
+    if isinstance(metrics, dict):
+        return {name: without_nan(value) for name, value in metrics.items()}
+    if isinstance(metrics, list):
+        return [without_nan(value) for value in metrics]
+    return None if isinstance(metrics, float) and not math.isfinite(metrics) else metrics

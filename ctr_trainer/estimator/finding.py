@@ -1,0 +1,58 @@
+"""Finds checkpoints: rank 0 looks, all ranks get what it found."""
+
+import dataclasses
+
+from ctr_trainer import distributed
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+
+
+def latest(model_dir, required=False):
+    """-> rank 0's newest `Checkpoint` that is whole, on every rank; None where there is none. A collective.
+
+    Rank 0 reads all of its files; it logs each checkpoint that it refuses, and why, and takes the one before.
+
+    Raises:
+      UserError: it is required and there is none, or there are some and none is whole.
+    """
+    found = _on_every_rank(lambda: checkpoints.newest_whole(model_dir))
+    if found is None and required:
+        raise no_checkpoint(model_dir)
+    return found
+
+
+def find(model_dir, which):
+    """-> a `Checkpoint` on every rank. A collective.
+
+    Args:
+      which: `latest`, `best` (of a training with `EvalSpec.best_metric`) or a step.
+
+    Raises:
+      UserError: it is none of these, there is no such checkpoint, or it is damaged.
+    """
+    if which == "latest":
+        return latest(model_dir, required=True)
+    if which == "best":
+        return _on_every_rank(lambda: _best(model_dir))
+    if not str(which).isdecimal():
+        raise UserError(f"--checkpoint={which}: expected latest, best or a step")
+    return _on_every_rank(lambda: checkpoints.whole(model_dir, int(which)))
+
+
+def no_checkpoint(model_dir):
+    """-> the error that there is none."""
+    return UserError(f"there is no checkpoint in {model_dir}; train first, with this --model_dir")
+
+
+def _best(model_dir):
+    best = EvaluationHistory.load(model_dir).best
+    if best is None:
+        raise UserError(f"no best checkpoint was kept in {model_dir}: train with --eval_steps and --best_metric")
+    return checkpoints.whole(model_dir, best["step"])
+
+
+def _on_every_rank(look):
+    found = look() if distributed.is_chief() else None
+    values = distributed.broadcast_object(dataclasses.asdict(found) if found else None, "checkpoint")
+    return checkpoints.Checkpoint(**values) if values else None

@@ -1,0 +1,116 @@
+"""Evaluates a model while it trains, in a graph and session of its own."""
+
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.embedding.guard import Guard
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.evaluation import Evaluation
+from ctr_trainer.estimator.inputs import call_input_fn, make_input
+from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.hooks.progress_hook import ProgressHook
+from ctr_trainer.hooks.service_loss_hook import raise_together
+
+tf1 = tf.compat.v1
+
+
+class InLoopEvaluation:
+    """The model in its evaluation mode, beside the one in training; made in the training graph's scope.
+
+    An evaluation takes the dense variables of rank 0, as a checkpoint does, and reads the rows as they are in the store
+    once all ranks have flushed theirs; keys without a row read zeros and get none. With several workers the flush is a
+    sync more than without the evaluation; a lone worker trains the same to the bit.
+
+    Args:
+      estimator: the `Estimator` in training.
+      eval_spec: the `EvalSpec`.
+      training: the connected input of the training.
+      store: of `open_store`.
+      settle: f(session) after which the dense variables are what all steps made of them, on all ranks, a collective;
+        None where each step leaves them so.
+
+    Raises:
+      UserError: the model has variables in its evaluation mode that it does not train with.
+    """
+
+    def __init__(self, estimator, eval_spec, training, store, settle=None):
+        self._eval_spec, self._training, self._store, self._settle = eval_spec, training, store, settle
+        self._config = estimator.config
+        sources = {v.op.name: v for v in tf1.global_variables()}
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            tf1.set_random_seed(self._config.tf_random_seed)
+            tf1.train.get_or_create_global_step()
+            self._data = call_input_fn(eval_spec.input_fn, ModeKeys.EVAL, estimator.params, self._config)
+            trained = (training.features.spec, training.features.statistics) if training.fed else None
+            self._inputs = make_input(self._data, estimator.model_dir, trained)
+            self._spec = estimator.model_fn(self._inputs.features, self._inputs.labels, ModeKeys.EVAL, estimator.params)
+            if self._inputs.fed:
+                tables = training.embeddings.sources if training.embeddings else {}
+                configs = {name: source.config for name, source in tables.items()}
+                self._inputs.connect(store, self._config, trained=configs, within_training=True)
+            self._evaluation = Evaluation(self._inputs, self._spec, eval_spec.metrics)
+            variables = tf1.global_variables()
+            unknown = [v.op.name for v in variables if v.op.name not in sources]
+            if unknown:
+                raise UserError(
+                    f"the model_fn makes variables to evaluate that it does not train with ({', '.join(unknown)}): "
+                    "their values cannot be known"
+                )
+            self._sources = [sources[v.op.name] for v in variables]
+            self._fed = [tf1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
+            assign = tf.group(*(tf1.assign(v, fed) for v, fed in zip(variables, self._fed, strict=True)))
+            self._values = {}  # Filled anew for each session; the scaffold keeps the dict itself.
+            self._scaffold = tf1.train.Scaffold(init_op=assign, init_feed_dict=self._values)
+
+    @property
+    def metric_names(self):
+        """-> the names of the metrics that `evaluate` will return."""
+        return self._evaluation.metric_names
+
+    def evaluate(self, session):
+        """-> dict of the metrics of all ranks. A collective.
+
+        Args:
+          session: the training session.
+
+        Raises:
+          ServiceLost: the embedding service is gone, and all ranks have agreed on it.
+        """
+        if self._settle is not None:
+            self._settle(session)
+        values = distributed.broadcast_arrays(session.run(self._sources), "evaluated_variables")
+        self._values.update(zip(self._fed, values, strict=True))
+        if self._training.embeddings:
+            self._training.embeddings.flush()
+        distributed.barrier("evaluation_rows_flushed")
+        self._evaluation.reset()
+        try:
+            self._run()
+        finally:
+            self._inputs.close()
+        results = self._evaluation.results()
+        if isinstance(self._store, Guard):
+            raise_together(self._store)
+        return results
+
+    def _run(self):
+        if self._inputs.fed:
+            self._inputs.rewind()
+        hooks = [*self._inputs.hooks, *self._spec.evaluation_hooks, *self._eval_spec.hooks]
+        steps = self._eval_spec.steps or getattr(self._data, "steps_per_epoch", None)
+        if distributed.is_chief() and steps:
+            hooks.append(ProgressHook("evaluating", steps))
+        with self._graph.as_default():
+            creator = tf1.train.ChiefSessionCreator(
+                self._scaffold, config=distributed.session_config(self._config.threads)
+            )
+            with tf1.train.MonitoredSession(creator, hooks) as session:
+                while not session.should_stop() and self._evaluation.steps != self._eval_spec.steps:
+                    self._evaluation.step(session)
+                    # The training step that this is part of is watched, and takes as long as it has to.
+                    distributed.watchdog().progress()
+
+    def close(self):
+        """Ends what reads the data."""
+        self._inputs.close()

@@ -1,0 +1,118 @@
+"""Keeps the best model of a training run, and ends the run when none better comes."""
+
+import logging
+import math
+import os
+
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+
+tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+
+
+class ModelSelection:
+    """Evaluates on call; logs, keeps and summarises what was found; saves the model where it is the best so far.
+
+    Rank 0 decides and tells the others. After a restart it goes on with the evaluations up to the step of the
+    checkpoint, so that the patience is counted as if the run had not been interrupted.
+
+    Args:
+      evaluate: f(session) -> dict of metrics; a collective.
+      metric_names: those that `evaluate` returns.
+      eval_spec: the `EvalSpec`.
+      model_dir: where the history, the best checkpoint and the summaries go.
+      save: f(session, step) -> path of the checkpoint of that step; a collective.
+      start: the step that training goes on from.
+
+    Attributes:
+      metrics: of the last evaluation, with `global_step`; None before the first one.
+      stopped: whether it ended the training.
+
+    Raises:
+      UserError: there is no such metric.
+    """
+
+    def __init__(self, evaluate, metric_names, eval_spec, model_dir, save, start):
+        self._evaluate, self._spec, self._model_dir, self._save = evaluate, eval_spec, model_dir, save
+        if eval_spec.best_metric and eval_spec.best_metric not in metric_names:
+            raise UserError(
+                f"best_metric={eval_spec.best_metric}: the model has no such metric; it has {', '.join(metric_names)}"
+            )
+        self.metrics, self.stopped = None, False
+        self._history, self._writer = None, None
+        if distributed.is_chief():
+            self._history = EvaluationHistory.load(model_dir)
+            self._history.go_back(start)
+
+    def __call__(self, session, step):
+        """-> whether training is to stop. A collective."""
+        metrics = {k: v for k, v in self._evaluate(session).items() if not k.startswith("reliability")}
+        self.metrics = {"global_step": step, **metrics}
+        improves, stop = distributed.broadcast_object(self._decide(step, metrics), "model_selection")
+        if improves:
+            path = self._save(session, step)
+            if distributed.is_chief():
+                self._keep(path, step, metrics[self._spec.best_metric])
+        self.stopped = self.stopped or stop
+        return stop
+
+    def _decide(self, step, metrics):
+        """-> (whether this is the best model so far, whether training is to stop), known to rank 0 only."""
+        if not distributed.is_chief():
+            return None
+        for name, value in metrics.items():
+            _log.info("evaluation at step %d, %s = %s", step, name, f"{value:.6g}")
+        self._summarise(step, metrics)
+        self._history.add(step, metrics)
+        self._history.save(self._model_dir)
+        name, direction, patience = self._spec.best_metric, self._spec.direction, self._spec.early_stopping_patience
+        if not name:
+            return False, False
+        if math.isnan(metrics[name]):
+            _log.warning("evaluation at step %d: %s is no number, so it counts as no improvement", step, name)
+        waited = self._history.without_improvement(name, direction, self._spec.early_stopping_min_delta)
+        stop = bool(patience) and waited >= patience
+        if stop:
+            _log.info("stopping at step %d: %d evaluations without an improvement of %s", step, waited, name)
+        return self._history.improves(name, direction, metrics[name]), stop
+
+    def _keep(self, path, step, value):
+        checkpoints.keep_best(self._model_dir, path)
+        name, direction = self._spec.best_metric, self._spec.direction
+        self._history.best = {"metric": name, "direction": direction, "step": step, "value": value}
+        # From here on the new one is the best; until here it was the one before.
+        self._history.save(self._model_dir)
+        checkpoints.remove_other_bests(self._model_dir, step)
+        _log.info("the best model so far: step %d, %s = %.6g, in %s", step, name, value, self._model_dir + "/best")
+
+    def _summarise(self, step, metrics):
+        if self._writer is None:
+            name = f"eval_{self._spec.name}" if self._spec.name else "eval"
+            self._writer = tf1.summary.FileWriter(os.path.join(self._model_dir, name))
+        values = [tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
+        self._writer.add_summary(tf1.Summary(value=values), step)
+        self._writer.flush()
+
+    def close(self):
+        """Ends the summaries."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+def is_over(model_dir, eval_spec, step):
+    """-> whether a run that is at `step` was stopped there for want of improvement. A collective."""
+    over = None
+    if distributed.is_chief() and eval_spec.early_stopping_patience:
+        history = EvaluationHistory.load(model_dir)
+        history.go_back(step)
+        waited = history.without_improvement(
+            eval_spec.best_metric, eval_spec.direction, eval_spec.early_stopping_min_delta
+        )
+        at_end = bool(history.evaluations) and history.evaluations[-1]["step"] == step
+        over = at_end and waited >= eval_spec.early_stopping_patience
+    return bool(distributed.broadcast_object(over, "early_stopping"))

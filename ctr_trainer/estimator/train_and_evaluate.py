@@ -1,0 +1,94 @@
+"""Training with evaluations on the way, in tf.estimator's names."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.evaluation import MetricsConfig
+from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSpec:
+    """What to train on.
+
+    Attributes:
+      input_fn, hooks, max_steps: as for `Estimator.train`.
+    """
+
+    input_fn: Callable
+    max_steps: int | None = None
+    hooks: Sequence[Any] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class EvalSpec:
+    """What to evaluate on while training, how often, and what comes of it.
+
+    tf.estimator evaluated each new checkpoint, at most every `throttle_secs`; here all ranks evaluate the model as it
+    is, after each step whose number divides by `every_n_steps` and after the last one.
+
+    Attributes:
+      input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share; read from its beginning each time.
+      steps: batches of each rank; None for all.
+      name: of the summaries' directory, `MODEL_DIR/eval` or `MODEL_DIR/eval_<name>`.
+      hooks: more session hooks of an evaluation.
+      every_n_steps: global steps between two evaluations.
+      metrics: `MetricsConfig`.
+      best_metric: by which the best model's checkpoint is kept in `MODEL_DIR/best`; None keeps none.
+      best_direction: `max` or `min`; None for a metric of this package, which knows its own.
+      early_stopping_patience: training ends after so many evaluations without an improvement of `best_metric`; 0 never.
+      early_stopping_min_delta: by how much it must be better to count as one.
+
+    Raises:
+      UserError: early stopping without `best_metric`, or no direction is known.
+    """
+
+    input_fn: Callable
+    steps: int | None = None
+    name: str | None = None
+    hooks: Sequence[Any] = ()
+    every_n_steps: int = 1000
+    metrics: MetricsConfig = MetricsConfig()
+    best_metric: str | None = None
+    best_direction: str | None = None
+    early_stopping_patience: int = 0
+    early_stopping_min_delta: float = 0.0
+
+    def __post_init__(self):
+        if self.every_n_steps < 1:
+            raise UserError(f"every_n_steps={self.every_n_steps} must be at least 1")
+        if self.early_stopping_patience and not self.best_metric:
+            raise UserError(
+                f"early_stopping_patience={self.early_stopping_patience} needs a best_metric, as auc, to wait for"
+            )
+        if self.best_direction not in (None, "max", "min"):
+            raise UserError(f"best_direction={self.best_direction!r} is not max or min")
+        if self.best_metric and self.direction is None:
+            raise UserError(
+                f"which values of best_metric={self.best_metric} are better is not known: give best_direction, max or "
+                f"min (known: {', '.join(f'{name} {d}' for name, d in DIRECTIONS.items())})"
+            )
+
+    @property
+    def direction(self):
+        """`max` or `min`, given or known of the metric; None where it is neither."""
+        return self.best_direction or DIRECTIONS.get((self.best_metric or "").split("/")[0])
+
+
+def train_and_evaluate(estimator, train_spec, eval_spec):
+    """Trains, evaluating on the way without leaving the training session. A collective.
+
+    Args:
+      estimator: `Estimator`.
+      train_spec, eval_spec: `TrainSpec` and `EvalSpec`.
+
+    Returns:
+      (metrics, result): the metrics of the last evaluation with their `global_step`, or None where none was made, as
+      tf.estimator's; and what `Estimator.train` returned.
+    """
+    result = estimator.train(
+        train_spec.input_fn, train_spec.hooks, max_steps=train_spec.max_steps, evaluation=eval_spec
+    )
+    return (result or {}).get("evaluation"), result

@@ -1,0 +1,101 @@
+"""Examples as an exported graph takes them: the raw values of source files, with their labels."""
+
+import contextlib
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+
+from ctr_trainer.data.badrows import BadRows
+from ctr_trainer.data.columns import ID_PREFIX, WEIGHT, label_columns
+from ctr_trainer.data.convert import SOURCES
+from ctr_trainer.data.encode import Encoder
+from ctr_trainer.errors import UserError
+from ctr_trainer.features.hashing import keys
+
+_ROW = "row of the chunk"
+_GROUP_SLOT = "group"
+
+
+@dataclasses.dataclass
+class RawExamples:
+    """`B` examples.
+
+    Attributes:
+      inputs: by feature name, float32[B] or string[B] or [B, N], as `receiver.ExportedFeatures` wants them.
+      labels: by label name ("" for the one label of a spec), float32[B].
+      weights: float32[B].
+      groups: int64[B], or None.
+    """
+
+    inputs: dict[str, np.ndarray]
+    labels: dict[str, np.ndarray]
+    weights: np.ndarray
+    groups: np.ndarray | None
+
+
+def read_raw(format, files, spec, batch_size, group_by="", max_bad_rows=0):
+    """Yields RawExamples of source files; rows are bad, and named, as in their conversion.
+
+    Args:
+      format: one of `convert.SOURCES`.
+      files: paths or patterns.
+      spec: the FeatureSpec of the model.
+      batch_size: examples at a time, at most.
+      group_by: id column or single-valued feature; "" for none.
+      max_bad_rows: how many rows that cannot be used may be left out.
+
+    Raises:
+      UserError: the files do not fit the spec, or there is no such column to group by.
+    """
+    offered = [*spec.ids, *(f.name for f in spec.sparse if f.combiner is None and not f.is_bucketised)]
+    if group_by and group_by not in offered:
+        raise UserError(f"no column {group_by!r} to group by; there are {', '.join(offered) or 'none'}")
+    bad_rows = BadRows(max_bad_rows)
+    # Numbered, so that the good rows are known by their numbers.
+    numbered = dataclasses.replace(spec, ids=(*spec.ids, _ROW))
+    with contextlib.closing(Encoder(numbered, bad_rows)) as encoder:
+        for chunk in SOURCES[format](files, spec, bad_rows):
+            chunk.table = chunk.table.append_column(_ROW, pa.array(np.arange(len(chunk.table))))
+            encoder.check_columns(chunk.table.column_names, chunk.file)
+            encoded = encoder.encode(chunk)
+            raw = chunk.table.take(encoded[ID_PREFIX + _ROW])
+            for first in range(0, len(raw), batch_size):
+                yield _examples(spec, raw.slice(first, batch_size), encoded.slice(first, batch_size), group_by)
+
+
+def _examples(spec, raw, encoded, group_by):
+    inputs = {f.name: encoded[f.name].to_numpy() for f in (*spec.dense, *spec.bucketised)}
+    for feature in spec.sparse:
+        if feature.is_bucketised:
+            continue
+        values = raw[feature.column].to_pylist()
+        inputs[feature.name] = _texts(values) if feature.combiner is None else _lists(values, feature.separator)
+    labels = {name: encoded[name].to_numpy() for name in label_columns(spec)}
+    labels = {"" if len(labels) == 1 else name.partition(":")[2]: values for name, values in labels.items()}
+    weights = encoded[WEIGHT].to_numpy() if spec.weight else np.ones(len(encoded), np.float32)
+    groups = None
+    if group_by:
+        column = encoded[ID_PREFIX + group_by if group_by in spec.ids else group_by].combine_chunks()
+        groups = column.to_numpy()
+        if not np.issubdtype(groups.dtype, np.integer):
+            groups = keys(_GROUP_SLOT, column)
+    return RawExamples(inputs, labels, weights, groups)
+
+
+def _texts(values):
+    return np.array([_bytes(value) for value in values], object)
+
+
+def _lists(values, separator):
+    """-> string[B, N], each row's values, then "" up to the longest."""
+    rows = [value if isinstance(value, list) else _bytes(value).split(separator.encode()) for value in values]
+    rows = [[_bytes(value) for value in row] for row in rows]
+    longest = max(map(len, rows), default=0)
+    return np.array([row + [b""] * (longest - len(row)) for row in rows], object).reshape(len(rows), longest)
+
+
+def _bytes(value):
+    if value is None:
+        return b""
+    return value if isinstance(value, bytes) else str(value).encode()

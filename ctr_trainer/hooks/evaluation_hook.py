@@ -1,0 +1,51 @@
+"""Evaluates the model every N steps."""
+
+import time
+
+from ctr_trainer.hooks.step_hook import StepHook
+
+
+class EvaluationHook(StepHook):
+    """Evaluates after every step whose number divides by `every_n_steps`, and at the end; stops training if told to.
+
+    This hook must come after those that train, sync and save. Every rank takes part.
+
+    Args:
+      evaluate: f(session, step) -> whether training is to stop; a collective.
+      every_n_steps: at least 1.
+      timed: hooks with `exclude(seconds)`, whose rates an evaluation is not to lower.
+
+    Attributes:
+      seconds: that evaluations have taken.
+    """
+
+    def __init__(self, evaluate, every_n_steps, timed=()):
+        super().__init__()
+        if every_n_steps < 1:
+            raise ValueError(f"every_n_steps must be at least 1, not {every_n_steps}")
+        self._evaluate, self._every_n_steps, self._timed = evaluate, every_n_steps, timed
+        self._evaluated = None
+        self.seconds = 0.0
+
+    def after_create_session(self, session, coord):
+        super().after_create_session(session, coord)
+        self._evaluated = self.step
+
+    def after_step(self, run_context, run_values):
+        if self.step % self._every_n_steps == 0 and self._evaluate_once(run_context.session):
+            run_context.request_stop()
+
+    def end(self, session):
+        self._evaluate_once(session)
+
+    def _evaluate_once(self, session):
+        if self._evaluated == self.step:
+            return False
+        began = time.perf_counter()
+        stop = self._evaluate(session, self.step)
+        self._evaluated = self.step
+        seconds = time.perf_counter() - began
+        self.seconds += seconds
+        for hook in self._timed:
+            hook.exclude(seconds)
+        return stop

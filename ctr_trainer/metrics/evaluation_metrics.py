@@ -1,0 +1,108 @@
+"""All metrics of an evaluation, by label, alike on any number of workers."""
+
+import numpy as np
+
+from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name, sigmoid
+from ctr_trainer.metrics.entropy import normalized_entropy
+from ctr_trainer.metrics.exact import exact_curves
+from ctr_trainer.metrics.grouped_auc import grouped_auc
+from ctr_trainer.metrics.mean import Mean
+from ctr_trainer.metrics.reliability import Reliability, copc
+from ctr_trainer.metrics.scored_examples import ScoredExamples
+
+# Where a greater value is the better one. Of what is not here neither is: `prob_mean` says nothing by itself.
+DIRECTIONS = {
+    "auc": "max",
+    "auc_pr": "max",
+    "gauc": "max",
+    "logloss": "min",
+    "loss": "min",
+    "normalized_entropy": "min",
+    "brier": "min",
+}
+
+
+class EvaluationMetrics:
+    """The metrics of each label; they are called `auc/click` where labels have names.
+
+    `auc`, `auc_pr`, `logloss`, `normalized_entropy`, `brier`, `copc`, `prob_mean`, `real_mean`, and with groups `gauc`,
+    `gauc_groups` (that have both classes), `gauc_groups_left_out`.
+
+    Args:
+      labels: their names; [""] for the one label of most models.
+      exact_auc: `auc` and `auc_pr` from all scores in place of bins; for the memory it takes see `ScoredExamples`.
+      grouped: whether examples have groups; takes memory too.
+    """
+
+    def __init__(self, labels, exact_auc=False, grouped=False):
+        self._labels = {label: _OneLabel(exact_auc, grouped) for label in labels}
+
+    def update(self, label, logits, labels, weights, groups=None):
+        """Adds examples: float32[B] each, and int64[B]; examples of weight 0 do not count."""
+        self._labels[label].update(logits, labels, weights, groups)
+
+    def merge(self, all_sum, all_gather):
+        """Makes the examples of all workers each worker's.
+
+        Args:
+          all_sum, all_gather: f(array, name) -> array: collectives as of `distributed`.
+        """
+        for label, metrics in self._labels.items():
+            metrics.merge(all_sum, all_gather, metric_name("metrics", label))
+
+    def results(self):
+        """-> dict of name -> float, or int for what is counted; NaN where a metric is not defined."""
+        results = {label: metrics.results() for label, metrics in self._labels.items()}
+        return {metric_name(name, label): value for label, own in results.items() for name, value in own.items()}
+
+    def reliability(self):
+        """-> by name of the label, the rows of `Reliability.table`."""
+        return {label: metrics.reliability.table() for label, metrics in self._labels.items()}
+
+
+class _OneLabel:
+    """The metrics of one label."""
+
+    def __init__(self, exact_auc, grouped):
+        self._click, self._brier, self.reliability = ClickMetrics(), Mean(), Reliability()
+        self._examples = ScoredExamples(grouped) if exact_auc or grouped else None
+        self._exact_auc, self._grouped = exact_auc, grouped
+
+    def update(self, logits, labels, weights, groups):
+        self._click.update(logits, labels, weights)
+        self._brier.update((sigmoid(logits) - labels) ** 2, weights)
+        self.reliability.update(logits, labels, weights)
+        if self._examples is not None:
+            self._examples.update(logits, labels, weights, groups)
+
+    def merge(self, all_sum, all_gather, name):
+        states = [part.state for part in (*self._click.parts.values(), self._brier, self.reliability)]
+        whole = all_sum(np.concatenate([state.reshape(-1) for state in states]), name)
+        for state in states:
+            state[:] = whole[: state.size].reshape(state.shape)
+            whole = whole[state.size :]
+        if self._examples is not None:
+            self._examples.gather(all_gather, name)
+
+    def results(self):
+        click = self._click.results()
+        logloss, prob_mean, real_mean = (click[name] for name in ("xentropy_mean", "prob_mean", "real_mean"))
+        results = {
+            "auc": click["auc"],
+            "auc_pr": self._click.parts["auc"].average_precision(),
+            "logloss": logloss,
+            "normalized_entropy": normalized_entropy(logloss, real_mean),
+            "brier": self._brier.result(),
+            "copc": copc(real_mean, prob_mean),
+            "prob_mean": prob_mean,
+            "real_mean": real_mean,
+        }
+        if self._examples is None:
+            return results
+        logits, weights, *groups = self._examples.columns()
+        if self._exact_auc:
+            results["auc"], results["auc_pr"] = exact_curves(logits, weights)
+        if self._grouped:
+            by_group = grouped_auc(logits, weights, groups[0])
+            results.update(gauc=by_group.value, gauc_groups=by_group.groups, gauc_groups_left_out=by_group.left_out)
+        return results

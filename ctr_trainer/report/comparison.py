@@ -1,0 +1,89 @@
+"""Runs side by side as text."""
+
+from ctr_trainer.report.metrics_table import format_value
+from ctr_trainer.report.run import best, last
+
+# Each run has these of its own.
+_PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
+
+
+def metric_names(runs, base):
+    """-> the names of a metric among the runs' figures: `auc`, or `auc/click`, `auc/buy`; in order of appearance."""
+    names = dict.fromkeys(
+        name for run in runs for line in (*run.evaluations, *run.training) for name in line if _base(name) == base
+    )
+    return list(names)
+
+
+def format_comparison(runs):
+    """-> a table of the runs, then one of the settings in which they differ.
+
+    Metrics are those of the evaluations, their last and their best one; of a run without any, of the training's log,
+    with a `*`.
+    """
+    columns = [("run", [run.name for run in runs]), ("steps", [f"{run.steps:,}" for run in runs])]
+    rates = [run.examples_per_sec for run in runs]
+    columns.append(("examples/s", ["-" if rate is None else f"{rate:,.0f}" for rate in rates]))
+    for base, title, direction, in_training in (
+        ("auc", "AUC", "max", "auc"),
+        ("logloss", "log loss", "min", "xentropy_mean"),
+    ):
+        names = metric_names(runs, base) or metric_names(runs, in_training)
+        for label in dict.fromkeys(name.partition("/")[2] for name in names):
+            heading = f"{title} {label}".strip()
+            curves = [_curve(run, base, in_training, label) for run in runs]
+            columns.append((heading, [format_value(last(curve)) + mark for curve, mark in curves]))
+            columns.append((f"best {heading}", [_best(curve, direction) for curve, _ in curves]))
+    lines = _table(columns)
+    if any("*" in cell for _, cells in columns[3:] for cell in cells):
+        lines.append("* of the training's log: the run has no evaluations")
+    differing = _differing(runs)
+    if differing:
+        lines += ["", "settings that differ:"]
+        names = [("", [run.name for run in runs])]
+        lines += _table(names + [(name, values) for name, values in differing.items()])
+    elif len(runs) > 1:
+        lines += ["", "no setting differs"]
+    return "\n".join(lines)
+
+
+def _curve(run, base, in_training, label):
+    """-> (the curve of the evaluations or else of the training, the mark that says so)."""
+    evaluated = run.curve(f"{base}/{label}" if label else base, evaluated=True)
+    if evaluated:
+        return evaluated, ""
+    trained = run.curve(f"{in_training}/{label}" if label else in_training, evaluated=False)
+    return trained, "*" if trained else ""
+
+
+def _base(name):
+    return name.split("/")[0]
+
+
+def _best(curve, direction):
+    point = best(curve, direction)
+    return f"{format_value(point[1])} @{point[0]:,}" if point else "-"
+
+
+def _differing(runs):
+    """-> by flag, the values of the runs, of the flags that are not the same in all; `-` where a run lacks it."""
+    names = dict.fromkeys(name for run in runs for name in run.settings if name not in _PLACES)
+    texts = {name: [_text(run.settings.get(name, "-")) for run in runs] for name in names}
+    return {name: values for name, values in texts.items() if len(set(values)) > 1}
+
+
+def _text(value):
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return str(value) if value != "" else '""'
+
+
+def _table(columns):
+    widths = [max(map(len, (title, *cells))) for title, cells in columns]
+    rows = [[title for title, _ in columns], *zip(*(cells for _, cells in columns), strict=True)]
+    return ["  ".join(_padded(row, widths)).rstrip() for row in rows]
+
+
+def _padded(row, widths):
+    # The names stand left, the figures right.
+    return [cell.ljust(w) if not i else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]

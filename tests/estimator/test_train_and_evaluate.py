@@ -1,0 +1,230 @@
+"""Evaluations on the way: what they find, what they leave alone, and what comes of them."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding import snapshot
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import Estimator, EvalSpec, MetricsConfig, RunConfig, TrainSpec, train_and_evaluate
+from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.models import deepfm
+from ctr_trainer.models.params import ModelParams
+from tests import small
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    distributed.init()
+    directory = tmp_path_factory.mktemp("train_and_evaluate")
+    return small.make(directory / "train", rows=320), small.make(directory / "test", rows=200, seed=1)
+
+
+def _estimator(model_dir, **config):
+    params = ModelParams(TrainOp("adagrad", 0.1, 0.3), hidden_units=(8,))
+    return Estimator(deepfm.model_fn, model_dir, params, RunConfig(threads=1, **config))
+
+
+def _train(data, model_dir, max_steps, eval_spec=None, epochs=None, **config):
+    estimator = _estimator(model_dir, **config)
+
+    def input_fn(position):
+        return BatchReader(data[0], 32, position=position, epochs=epochs)
+
+    return estimator, estimator.train(input_fn, max_steps=max_steps, evaluation=eval_spec)
+
+
+def _eval_spec(data, **more):
+    return EvalSpec(lambda: BatchReader(data[1], 32, shuffle=False, epochs=1), **more)
+
+
+def _values(checkpoint):
+    reader = tf.train.load_checkpoint(checkpoint.dense_prefix)
+    dense = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
+    keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return {**dense, "keys": np.sort(keys), "rows": rows[np.argsort(keys)]}
+
+
+def test_an_evaluation_within_training_is_that_of_the_checkpoint_of_its_step(data, tmp_path):
+    config = MetricsConfig(exact_auc=True, group_by="user")
+    spec = _eval_spec(data, every_n_steps=10, metrics=config)
+    estimator, result = _train(data, tmp_path, 25, spec, save_checkpoints_steps=10)
+    found = {e["step"]: e for e in EvaluationHistory.load(tmp_path).evaluations}
+    assert list(found) == [10, 20, 25]
+    for step, metrics in found.items():
+        later = estimator.evaluate(spec.input_fn, checkpoint=estimator.find_checkpoint(str(step)), metrics=config)
+        later.pop("reliability")
+        assert later.pop("global_step") == metrics.pop("step")
+        assert later == pytest.approx(metrics, abs=1e-6)
+    assert result["evaluation"]["global_step"] == 25
+    assert result["evaluation"]["examples"] == 200
+    assert result["evaluation"]["gauc_groups"] > 10
+    assert 0 < result["evaluation_seconds"]
+    events = [e for e in os.listdir(tmp_path / "eval") if "tfevents" in e]
+    aucs = [
+        (event.step, round(value.simple_value, 5))
+        for event in tf.compat.v1.train.summary_iterator(str(tmp_path / "eval" / events[0]))
+        for value in event.summary.value
+        if value.tag == "auc"
+    ]
+    assert aucs == [(step, round(metrics["auc"], 5)) for step, metrics in found.items()]
+
+
+def test_evaluations_leave_training_as_it_is_to_the_bit_and_make_no_row(data, tmp_path):
+    one, _ = _train(data, tmp_path / "with", 12, _eval_spec(data, every_n_steps=3))
+    other, _ = _train(data, tmp_path / "without", 12)
+    with_evaluations, without = _values(one.latest_checkpoint()), _values(other.latest_checkpoint())
+    assert set(with_evaluations) == set(without)
+    for name, value in without.items():
+        np.testing.assert_array_equal(with_evaluations[name], value, name)
+
+
+def test_the_best_checkpoint_outlives_the_others_and_is_found_by_its_name(data, tmp_path):
+    spec = _eval_spec(data, every_n_steps=4, best_metric="auc")
+    _train(data, tmp_path / "model", 40, spec, keep_checkpoint_max=1, full_checkpoint_every=5)
+    os.rename(tmp_path / "model", tmp_path / "moved")  # A model directory may be moved.
+    tmp_path, estimator = tmp_path / "moved", _estimator(tmp_path / "moved")
+    history = EvaluationHistory.load(tmp_path)
+    best = max(history.evaluations, key=lambda e: e["auc"])
+    assert history.best == {"metric": "auc", "direction": "max", "step": best["step"], "value": best["auc"]}
+    assert os.listdir(tmp_path / "best") == [f"step-{best['step']:010d}"]
+    checkpoint = estimator.find_checkpoint("best")
+    checkpoint.verify()
+    metrics = estimator.evaluate(spec.input_fn, checkpoint=checkpoint)
+    assert metrics["auc"] == pytest.approx(best["auc"], abs=1e-6)
+    assert [c.step for c in checkpoints.list_checkpoints(tmp_path)] == [40]
+    estimator.find_checkpoint(str(best["step"]))
+    with pytest.raises(UserError, match="there is no checkpoint of step 3 in"):
+        estimator.find_checkpoint("3")
+    with pytest.raises(UserError, match="expected latest, best or a step"):
+        estimator.find_checkpoint("newest")
+
+
+def test_training_stops_when_nothing_better_comes_and_stays_stopped(data, tmp_path):
+    # No improvement is as large as 1, so the first evaluation is the best and the third one in a row ends it.
+    patience = dict(best_metric="logloss", early_stopping_patience=2, early_stopping_min_delta=1.0)
+    spec = _eval_spec(data, every_n_steps=5, **patience)
+    estimator, result = _train(data, tmp_path, 100, spec)
+    assert (result["global_step"], result["stopped_early"]) == (15, True)
+    assert estimator.latest_checkpoint().step == 15
+    assert _train(data, tmp_path, 100, spec)[1] is None
+    more = _eval_spec(data, every_n_steps=5, **{**patience, "early_stopping_patience": 4})
+    assert _train(data, tmp_path, 100, more)[1]["global_step"] == 25
+
+
+def test_a_restart_counts_the_evaluations_before_it(data, tmp_path):
+    patience = dict(best_metric="logloss", early_stopping_patience=3, early_stopping_min_delta=1.0)
+    spec = _eval_spec(data, every_n_steps=5, **patience)
+    _train(data, tmp_path, 13, spec)
+    # The evaluation of step 13 was a run's last: it is kept, as the step is.
+    assert [e["step"] for e in EvaluationHistory.load(tmp_path).evaluations] == [5, 10, 13]
+    _, result = _train(data, tmp_path, 100, spec)
+    assert (result["global_step"], result["stopped_early"]) == (15, True)
+
+
+def test_train_and_evaluate_has_tf_estimators_names(data, tmp_path):
+    train_spec = TrainSpec(lambda: BatchReader(data[0], 32), max_steps=4)
+    metrics, result = train_and_evaluate(_estimator(tmp_path), train_spec, _eval_spec(data, steps=2))
+    assert metrics["global_step"] == result["global_step"] == 4
+    assert metrics["examples"] == 64
+
+
+def test_a_tf_data_dataset_is_evaluated_from_its_beginning_each_time(tmp_path):
+    tf1 = tf.compat.v1
+
+    def model_fn(features, labels, mode, params):
+        from ctr_trainer.estimator import EstimatorSpec
+
+        w = tf1.get_variable("w", [2], initializer=tf1.zeros_initializer())
+        logits = tf.reduce_sum(features["x"] * w, 1)
+        loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
+        train_op = tf1.train.GradientDescentOptimizer(1.0).minimize(loss, tf1.train.get_global_step())
+        own = {"accuracy": tf1.metrics.accuracy(labels, tf.cast(logits > 0, tf.float32))}
+        return EstimatorSpec(mode, {"logits": logits}, loss, train_op, own if mode == "eval" else None)
+
+    def input_fn(mode):
+        x = np.random.default_rng(0).normal(size=(64, 2)).astype(np.float32)
+        features = {"x": x, "user": np.arange(64) % 8}
+        dataset = tf.data.Dataset.from_tensor_slices((features, (x[:, 0] > 0).astype(np.float32))).batch(16)
+        return dataset.repeat() if mode == "train" else dataset
+
+    estimator = Estimator(model_fn, tmp_path, config=RunConfig(threads=1))
+    spec = EvalSpec(
+        input_fn, every_n_steps=2, best_metric="accuracy", best_direction="max", metrics=MetricsConfig(group_by="user")
+    )
+    metrics, _ = train_and_evaluate(estimator, TrainSpec(input_fn, max_steps=6), spec)
+    assert [e["examples"] for e in EvaluationHistory.load(tmp_path).evaluations] == [64, 64, 64]
+    assert metrics["accuracy"] > 0.9
+    assert metrics["gauc"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(tmp_path):
+    def model_fn(features, labels, mode, params):
+        from ctr_trainer.estimator import EstimatorSpec
+
+        bias = tf.compat.v1.get_variable("bias", [], initializer=tf.compat.v1.zeros_initializer())
+        shared = tf.reduce_sum(features["linear"], [1, 2]) + bias
+        logits = {name: shared * (1.0 if name == "clicked" else -1.0) for name in ("clicked", "bought")}
+        predictions = {f"logits/{name}": tensor for name, tensor in logits.items()}
+        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels["clicked"], logits=logits["clicked"])
+        loss = tf.reduce_mean(losses * features["weight"])
+        train_op = TrainOp("sgd", 0.1, 0.3)(loss, features) if mode == "train" else None
+        return EstimatorSpec(mode, predictions, loss, train_op)
+
+    data = small.make(tmp_path, rows=200, labels=2)
+    estimator = Estimator(model_fn, tmp_path / "model", config=RunConfig(threads=1))
+    spec = EvalSpec(
+        lambda: BatchReader(data, 32, shuffle=False, epochs=1), every_n_steps=3, best_metric="auc/bought", name="test"
+    )
+    estimator.train(lambda: BatchReader(data, 32), max_steps=6, evaluation=spec)
+    history = EvaluationHistory.load(tmp_path / "model")
+    last = history.evaluations[-1]
+    assert last["auc/clicked"] > 0.8  # trained on
+    assert last["auc/bought"] < 0.5  # its logits are the negative ones
+    assert history.best["value"] == max(each["auc/bought"] for each in history.evaluations)
+    assert (tmp_path / "model" / "eval_test").is_dir()
+    assert {"reliability/clicked", "reliability/bought"} < set(estimator.evaluate(spec.input_fn))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(early_stopping_patience=2), "needs a best_metric"),
+        (dict(best_metric="accuracy"), "best_metric=accuracy are better is not known"),
+        (dict(best_metric="auc", best_direction="up"), "'up' is not max or min"),
+        (dict(every_n_steps=0), "must be at least 1"),
+        (dict(best_metric="gauc"), "best_metric=gauc: the model has no such metric; it has loss, auc, "),
+        (dict(metrics=MetricsConfig(group_by="age")), "no column 'age' to group by.*row, user, item, place"),
+    ],
+)
+def test_a_mistake_is_named_before_training(data, tmp_path, settings, message):
+    with pytest.raises(UserError, match=message):
+        _train(data, tmp_path, 4, _eval_spec(data, **settings))
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_the_history_has_no_nan_in_its_file(tmp_path):
+    history = EvaluationHistory()
+    history.add(5, {"auc": float("nan"), "examples": 3})
+    history.save(tmp_path)
+    assert "NaN" not in (tmp_path / "evaluations.json").read_text()
+    assert json.loads((tmp_path / "evaluations.json").read_text())["evaluations"][0]["auc"] is None
+    assert np.isnan(EvaluationHistory.load(tmp_path).evaluations[0]["auc"])
+
+
+def test_patience_counts_from_the_last_improvement_by_more_than_min_delta():
+    history = EvaluationHistory(
+        [{"step": i, "auc": auc} for i, auc in enumerate([0.6, 0.7, 0.705, float("nan"), 0.69])]
+    )
+    assert history.without_improvement("auc", "max") == 2
+    assert history.without_improvement("auc", "max", 0.01) == 3
+    assert history.without_improvement("auc", "min") == 4
+    assert history.without_improvement("loss", "min") == 5

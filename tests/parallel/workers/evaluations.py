@@ -1,0 +1,69 @@
+"""Trains with evaluations on the way, then evaluates and predicts; the tests read what it leaves below --out.
+
+Each rank writes evaluations-RANK.json: the result of the training and metrics by the name of the evaluation.
+"""
+
+import argparse
+import json
+import pathlib
+
+from ctr_trainer import cli, distributed
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, EvalSpec, MetricsConfig, RunConfig
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.models import deepfm
+from ctr_trainer.models.params import ModelParams
+
+METRICS = MetricsConfig(exact_auc=True, group_by="user")
+FLAGS = ["--model=deepfm", "--hidden_units=8", "--batch_size=16", "--threads=1"]
+
+
+def make_estimator(model_dir):
+    params = ModelParams(TrainOp("adagrad", 0.1, 0.3), hidden_units=(8,))
+    embedding = EmbeddingConfig(learning_rate=0.3, sync_steps=7)
+    config = RunConfig(threads=1, save_checkpoints_steps=5, keep_checkpoint_max=0, embedding=embedding)
+    return Estimator(deepfm.model_fn, model_dir, params, config)
+
+
+def reader(path, **more):
+    return BatchReader(path, 16, distributed.rank(), distributed.size(), **more)
+
+
+def evaluations(estimator, test, one_row):
+    """-> dict of name -> the metrics of an evaluation; a collective."""
+    once = dict(shuffle=False, epochs=1)
+    return {
+        "exact": estimator.evaluate(lambda: reader(test, **once), metrics=METRICS),
+        "binned": estimator.evaluate(lambda: reader(test, **once), metrics=MetricsConfig(group_by="row")),
+        "one row": estimator.evaluate(lambda: reader(one_row, **once), metrics=METRICS),
+        "best": estimator.evaluate(lambda: reader(test, **once), checkpoint=estimator.find_checkpoint("best")),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    for name in ("train", "test", "one_row", "model_dir", "out"):
+        parser.add_argument(f"--{name}", type=pathlib.Path)
+    flags = parser.parse_args()
+    distributed.init()
+    estimator = make_estimator(flags.model_dir)
+    eval_spec = EvalSpec(
+        lambda: reader(flags.test, shuffle=False, epochs=1),
+        every_n_steps=5,
+        metrics=METRICS,
+        best_metric="auc",
+        early_stopping_patience=3,
+        early_stopping_min_delta=0.5,  # that much better only the first one is
+    )
+    result = estimator.train(
+        lambda position: reader(flags.train, position=position), max_steps=100, evaluation=eval_spec
+    )
+    found = {"train": result, **evaluations(estimator, flags.test, flags.one_row)}
+    flags.out.mkdir(parents=True, exist_ok=True)
+    (flags.out / f"evaluations-{distributed.rank()}.json").write_text(json.dumps(found))
+    data = [f"--eval_data={flags.test}", f"--model_dir={flags.model_dir}", "--checkpoint=best"]
+    assert cli.main(["predict", *FLAGS, *data, f"--output={flags.out / 'predictions.parquet'}"]) == 0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+import json
+
+import pytest
+
+from ctr_trainer import cli
+from ctr_trainer.errors import UserError
+from ctr_trainer.report.comparison import format_comparison
+from ctr_trainer.report.curves import write_curves
+from ctr_trainer.report.run import read_runs
+
+
+def _write(path, training=(), evaluations=(), summary=None, cut_off="", **flags):
+    path.mkdir(parents=True)
+    (path / "flags.json").write_text(json.dumps({"command": "train", "workers": 2, "flags": flags}))
+    lines = "".join(json.dumps(line) + "\n" for line in training)
+    (path / "metrics.jsonl").write_text(lines + cut_off)
+    if evaluations:
+        (path / "evaluations.json").write_text(json.dumps({"best": None, "evaluations": evaluations}))
+    if summary:
+        (path / "train_summary.json").write_text(json.dumps(summary))
+    return path
+
+
+def _step(step, **figures):
+    return {"step": step, "time": 1.0, **figures}
+
+
+@pytest.fixture
+def runs(tmp_path):
+    slow = _write(
+        tmp_path / "slow",
+        [_step(0), _step(10, auc=0.5, xentropy_mean=0.7, examples_per_sec=900.0)],
+        [dict(step=5, auc=0.61, logloss=0.6), dict(step=10, auc=0.6, logloss=0.55)],
+        dict(global_step=10, examples_per_sec=1234.5),
+        learning_rate=0.1,
+        hidden_units=[8],
+        model_dir="a",
+    )
+    running = _write(
+        tmp_path / "running",
+        [_step(0), _step(10, auc=0.55, xentropy_mean=0.65, examples_per_sec=2000.0)],
+        cut_off='{"step": 20, "au',
+        learning_rate=0.2,
+        hidden_units=[8],
+        model_dir="b",
+    )
+    return slow, running
+
+
+def test_the_table_has_last_and_best_figures_and_what_the_runs_were_set_to(runs):
+    lines = format_comparison(read_runs(runs)).splitlines()
+    assert lines[0].split() == "run steps examples/s AUC best AUC log loss best log loss".split()
+    assert lines[1].split() == ["slow", "10", "1,234", "0.60000", "0.61000", "@5", "0.55000", "0.55000", "@10"]
+    assert lines[2].split() == ["running", "10", "2,000", "0.55000*", "0.55000", "@10", "0.65000*", "0.65000", "@10"]
+    assert lines[3].startswith("* of the training's log")
+    assert lines[5] == "settings that differ:"
+    assert [line.split() for line in lines[6:]] == [["learning_rate"], ["slow", "0.1"], ["running", "0.2"]]
+
+
+def test_steps_that_were_trained_again_count_once(tmp_path):
+    first = [_step(0), _step(10, auc=0.1), _step(20, auc=0.2), _step(30, auc=0.3)]
+    again = [_step(20), _step(30, auc=0.35)]  # goes on from the checkpoint of step 20
+    (run,) = read_runs([_write(tmp_path / "run", first + again)])
+    assert run.curve("auc", evaluated=False) == [(10, 0.1), (20, 0.2), (30, 0.35)]
+    (run,) = read_runs([_write(tmp_path / "back", [*first, _step(10)])])
+    assert run.curve("auc", evaluated=False) == [(10, 0.1)]
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
+    paths = [_write(tmp_path / side / "model", [_step(0)]) for side in ("left", "right")]
+    assert [run.name for run in read_runs([*paths, paths[0]])] == ["left/model", "right/model"]
+
+
+def test_metrics_of_several_labels_are_columns_and_pictures_of_their_own(tmp_path):
+    evaluations = [{"step": 5, "auc/click": 0.7, "auc/buy": 0.8, "logloss/click": 0.3, "logloss/buy": 0.1}]
+    runs = read_runs([_write(tmp_path / "run", [_step(0)], evaluations)])
+    assert "best AUC buy" in format_comparison(runs)
+    names = [path.rsplit("/", 1)[1] for path in write_curves(runs, tmp_path / "out")]
+    assert names == ["auc-click.png", "auc-buy.png", "logloss-click.png", "logloss-buy.png"]
+
+
+def test_the_curves_are_png_files(runs, tmp_path):
+    paths = write_curves(read_runs(runs), tmp_path / "out" / "deep")
+    assert sorted(path.name for path in (tmp_path / "out" / "deep").iterdir()) == [
+        "auc.png",
+        "examples_per_sec.png",
+        "logloss.png",
+    ]
+    for path in paths:
+        with open(path, "rb") as file:
+            assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_a_directory_without_a_run_is_named(tmp_path, capsys):
+    with pytest.raises(UserError, match="no such directory"):
+        read_runs([tmp_path / "nowhere"])
+    assert cli.main(["report", str(tmp_path)]) == 1
+    assert "it has no metrics.jsonl" in capsys.readouterr().err
+    assert cli.main(["report"]) == 1
+    assert "RUN_DIR" in capsys.readouterr().err
