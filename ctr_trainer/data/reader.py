@@ -1,13 +1,12 @@
 """Batches of a data set, in a shuffled order that any number of workers share and can go on from."""
 
-import dataclasses
-
 from ctr_trainer.data import plan
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
 from ctr_trainer.data.groups import RowGroups
 from ctr_trainer.data.position import Position
 from ctr_trainer.data.prefetch import Prefetch
 from ctr_trainer.data.rows import concatenate
+from ctr_trainer.data.source import ConvertedData, Source
 from ctr_trainer.errors import UserError
 
 __all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
@@ -23,7 +22,7 @@ class BatchReader:
     Caveat: a batch's arrays are views of the buffer; do not write to them.
 
     Args:
-      path: a data set that `convert` made.
+      data: a data set that `convert` made, as its path, or another Source.
       batch_size: rows of a batch.
       rank, size: this worker and how many there are.
       shuffle: False for the order of the files.
@@ -39,7 +38,7 @@ class BatchReader:
 
     def __init__(
         self,
-        path,
+        data,
         batch_size,
         rank=0,
         size=1,
@@ -54,12 +53,11 @@ class BatchReader:
             raise UserError(f"batch size {batch_size} is not at least 1")
         if not 0 <= rank < size:
             raise ValueError(f"rank {rank} is not one of {size} workers'")
-        self._info = open_dataset(path)
-        if dim:
-            self._info = dataclasses.replace(self._info, spec=self._info.spec.with_dim(dim))
-        if not self._info.rows:
-            raise UserError(f"data set {path}: it has no rows")
-        self._groups = RowGroups(self._info)
+        self._source = data if isinstance(data, Source) else ConvertedData(data)
+        self._spec = self._source.spec.with_dim(dim) if dim else self._source.spec
+        if not sum(self._source.group_rows):
+            raise UserError(f"data set {self._source.name}: it has no rows")
+        self._groups = RowGroups(self._source, self._spec)
         self._order = plan.Order(self._groups.rows, shuffle, seed, shuffle_buffer)
         self._rank, self._epochs = rank, epochs
         self._start = Position.beginning(0, self.rows, size)
@@ -70,17 +68,17 @@ class BatchReader:
     @property
     def spec(self):
         """The FeatureSpec that the data was converted with."""
-        return self._info.spec
+        return self._spec
 
     @property
     def statistics(self):
         """By dense feature, the training data's `mean`, `std`, `min`, `max`."""
-        return self._info.statistics
+        return self._source.statistics
 
     @property
     def rows(self):
         """Rows of the whole data set."""
-        return self._info.rows
+        return self._order.rows
 
     @property
     def steps_per_epoch(self):
@@ -96,7 +94,7 @@ class BatchReader:
 
     def __iter__(self):
         """Yields Batches from this reader's start on."""
-        with Prefetch(self._pieces(), 1, name=f"reading {self._info.path}") as pieces:
+        with Prefetch(self._pieces(), 1, name=f"reading {self._source.name}") as pieces:
             for position in self._epochs_from_start():
                 # None ends an epoch's pieces
                 yield from self._batches(iter(pieces.__next__, None), plan.steps(position.shares, self.batch_size))
