@@ -1,8 +1,8 @@
 """The input pipeline alone on one core: rows a CPU second, beside what DeepFM consumes there. The last line is JSON.
 
 Data in the shape of Criteo (26 single-valued features, 13 numbers), converted; once more with 4 of the 26 as bags of 5
-values on average; and the first also as a Parquet file of strings, read without conversion. CPU seconds count every thread, so
-that what a decoder's pool took from the training core is in them.
+values on average; and the first also as a Parquet file of strings, read without conversion. CPU seconds count every
+thread, so that what a decoder's pool took from the training core is in them.
 
 Example: python benchmarks/reader.py --rounds 3
 """

@@ -11,6 +11,7 @@ EXAMPLES = (
     "python -m ctr_trainer convert --format=criteo --input=train.txt --output=data/criteo --split=random:0.9,0.1",
     "python -m ctr_trainer convert --format=movielens --input=ml-1m --output=data/ml --split=random:0.8,0.1,0.1",
     "python -m ctr_trainer convert --format=csv --input='logs/*.csv' --feature_spec=my.toml --output=data/my",
+    "python -m ctr_trainer convert --format=parquet --input=spark/clicks --feature_spec=my.toml --output=data/my",
 )
 _SPECS = pathlib.Path(__file__).parents[2] / "configs" / "features"
 _SPEC_OF_FORMAT = {"criteo": "criteo.toml", "movielens": "movielens.toml", "synthetic": "demo.toml"}

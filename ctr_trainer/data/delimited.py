@@ -14,7 +14,7 @@ from ctr_trainer.errors import UserError
 _BLOCK = 32 << 20  # bytes of text in memory at a time; also the longest row
 
 
-def read(source, spec, bad_rows):
+def read(source, spec, bad_rows, time=None):
     """Reads files by the spec's [csv] section; see `stream`."""
     return stream(source, spec.csv, bad_rows, quote='"')
 

@@ -9,6 +9,8 @@ import pyarrow.parquet as pq
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.errors import UserError
 
+_MOST_OPEN = 64  # files at a time: Spark writes thousands
+
 
 class Source(abc.ABC):
     """Rows encoded as `encode.Encoder` does, in groups that can be read in any order; for one thread at a time.
@@ -64,7 +66,9 @@ class ParquetGroups:
         path, number = self._places[group]
         try:
             if path not in self._open:
-                self._open[path] = pq.ParquetFile(path, memory_map=True, read_dictionary=list(dictionaries))
+                if len(self._open) == _MOST_OPEN:
+                    self._open.pop(next(iter(self._open))).close()
+                self._open[path] = _open(path, dictionaries)
             table = self._open[path].read_row_group(number, columns=columns, use_threads=False)
         except (OSError, IndexError, pa.ArrowInvalid) as error:
             raise UserError(f"{path}: row group {number} cannot be read: {error}; {self._mend}") from error
@@ -80,6 +84,13 @@ class ParquetGroups:
         for file in self._open.values():
             file.close()
         self._open.clear()
+
+
+def _open(path, dictionaries):
+    metadata = pq.read_metadata(path, memory_map=True)
+    columns = [metadata.schema.column(at) for at in range(metadata.num_columns)]
+    text = [c.path for c in columns if c.path in dictionaries and c.physical_type == "BYTE_ARRAY"]
+    return pq.ParquetFile(path, metadata=metadata, memory_map=True, read_dictionary=text)
 
 
 class ConvertedData(Source):

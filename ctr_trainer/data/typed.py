@@ -1,0 +1,203 @@
+"""Typed columns, as Parquet and TFRecords have them, in the form that the encoder takes: one text or number a row.
+
+| source type | where a number is wanted | where a category is |
+|---|---|---|
+| integers | as they are | their digits |
+| floating point; NaN is missing | as they are | whole numbers as integers (`3.0` is `3`), others in shortest form |
+| bool | 0 and 1 | `false` and `true` |
+| decimal | float64 | its digits, with the column's scale |
+| timestamp, date, time, duration | seconds (since 1970 in UTC) | as text: `2024-01-31`, `2024-01-31 08:00:00.000000` |
+| string, binary | the number that it spells | as it is |
+| list of any of these | its only value | of a bag: its values; else its only value |
+
+A number is wanted by a dense feature, the weight, the time of a split, and a label without `positive`. A column that
+is wanted as both a number and a category is a number.
+"""
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_trainer.data.chunk import Chunk
+from ctr_trainer.errors import UserError
+
+_EXACT = 2.0**53  # float64 has every whole number below it
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_SECONDS_A_DAY = 86_400
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """What a feature spec makes of a source column.
+
+    Attributes:
+      why: for messages, as `feature 'price'`.
+      number: whether a number is wanted.
+      separator: of a bag's values in the text that the encoder takes; None where one value is wanted.
+      keys_only: whether it becomes keys and nothing else.
+    """
+
+    why: str
+    number: bool
+    separator: str | None
+    keys_only: bool
+
+
+def uses(spec, time=None):
+    """-> dict of source column -> Use: all that is read of a source.
+
+    Args:
+      time: the column of a split by time.
+
+    Raises:
+      UserError: two bags of one column have different separators.
+    """
+    why = {f.column: f"feature {f.name!r}" for f in (*spec.dense, *spec.sparse)}
+    others = {spec.label.column: "the label", spec.weight: "the weight", time: "the split by time"}
+    others |= dict.fromkeys(spec.ids, "'ids'")
+    others.pop(None, None)
+    numbers = {f.column for f in spec.dense} | {spec.weight, time}
+    numbers |= {spec.label.column} if spec.label.positive is None else set()
+    separators = {}
+    for f in spec.bags:
+        if separators.setdefault(f.column, f.separator) != f.separator:
+            raise UserError(
+                f"feature spec {spec.name!r}: {f.name!r} and another bag of column {f.column!r} have different "
+                "separators; give them one"
+            )
+    return {
+        column: Use(reason, column in numbers, separators.get(column), column not in {*numbers, *others, *separators})
+        for column, reason in {**others, **why}.items()
+    }
+
+
+def check(wanted, names, file, spec):
+    """Raises UserError where a source lacks a column of `uses`."""
+    for column, use in wanted.items():
+        if column not in names:
+            raise UserError(
+                f"{file}: no column {column!r}, which is wanted for {use.why} (feature spec {spec.name!r}); the "
+                f"columns are {', '.join(names)}"
+            )
+
+
+def as_chunk(table, wanted, file, first, bad_rows):
+    """-> Chunk of a table of typed columns.
+
+    Args:
+      table: the rows [first, first + n) of a file; columns of `wanted`, as far as the file has them.
+      wanted: what `uses` gave.
+      bad_rows: BadRows, told of each row that is left out: a list with several values where one is wanted, or with a
+        value that holds the separator.
+
+    Raises:
+      UserError: a column of a type that no feature can be made of, or too many bad rows.
+    """
+    columns, good = {}, np.ones(len(table), bool)
+    for name in table.column_names:
+        values = table[name].combine_chunks()
+        try:
+            columns[name], bad, expected = _plain(values, wanted[name])
+        except pa.ArrowNotImplementedError as error:
+            raise UserError(
+                f"{file}: column {name!r} has type {values.type}, of which {wanted[name].why} cannot be made ({error})"
+            ) from error
+        for row in np.flatnonzero(bad & good) if bad is not None else ():
+            good[row] = False
+            bad_rows.add(file, first + int(row) + 1, name, values[int(row)].as_py(), expected)
+    plain, kept = pa.table(columns), None
+    if not good.all():
+        plain, kept = plain.filter(pa.array(good)), np.flatnonzero(good)
+    return Chunk(plain, file, lambda row: first + 1 + (row if kept is None else int(kept[row])))
+
+
+def _plain(values, use):
+    """-> (array, bool[n] of the rows that are bad or None, what was expected of them)."""
+    kind, bad, expected = values.type, None, ""
+    if pa.types.is_dictionary(kind):
+        if use.keys_only and (_is_text(kind.value_type) or pa.types.is_integer(kind.value_type)):
+            return values, None, ""  # each distinct value is hashed once
+        values = values.cast(kind.value_type)
+    if _is_list(values.type):
+        if use.separator is not None:
+            return _joined(values.cast(pa.list_(values.type.value_type)), use)
+        values, bad = _only(values.cast(pa.list_(values.type.value_type)))
+        expected = f"one value, as {use.why} wants it; a list is for a feature with a combiner"
+    if use.number:
+        return _number(values), bad, expected
+    if use.separator is None and pa.types.is_integer(values.type):
+        return values, bad, expected
+    return _text(values), bad, expected
+
+
+def _joined(lists, use):
+    """Lists as text, their values separated; a null list is an empty one, and a null in it is left out."""
+    splits, flat = _flat(lists)
+    flat = _text(flat).fill_null(b"")
+    separator = use.separator.encode()
+    broken = pc.match_substring(flat, use.separator).to_numpy(zero_copy_only=False)
+    bad = None
+    if broken.any():
+        bad = np.zeros(len(lists), bool)
+        bad[np.searchsorted(splits, np.flatnonzero(broken), side="right") - 1] = True
+    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(splits), flat), separator)
+    expected = f"a list without the separator {use.separator!r} in its values; give {use.why} another 'separator'"
+    return joined, bad, expected
+
+
+def _only(lists):
+    """-> (array of each list's only value, null where it is empty; bool[n] of the longer ones, or None)."""
+    splits, flat = _flat(lists)
+    lengths = np.diff(splits)
+    bad = lengths > 1
+    return flat.take(pa.array(splits[:-1], mask=lengths != 1)), bad if bad.any() else None
+
+
+def _flat(lists):
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), lists.flatten()
+
+
+def _number(values):
+    kind = values.type
+    if _is_text(kind):
+        return _text(values)  # the encoder parses it, and names what is no number
+    if pa.types.is_null(kind) or pa.types.is_float16(kind):
+        return values.cast(pa.float32())
+    if pa.types.is_boolean(kind):
+        return values.cast(pa.int8())
+    if pa.types.is_decimal(kind):
+        return values.cast(pa.float64())
+    if pa.types.is_date(kind):
+        return pc.multiply(values.cast(pa.date32()).cast(pa.int32()).cast(pa.float64()), float(_SECONDS_A_DAY))
+    if pa.types.is_temporal(kind):
+        whole = values.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
+        return pc.divide(whole.cast(pa.float64(), safe=False), float(_UNITS[kind.unit]))
+    return values.cast(kind if pa.types.is_integer(kind) or pa.types.is_floating(kind) else pa.float64())
+
+
+def _text(values):
+    kind = values.type
+    if pa.types.is_binary(kind):
+        return values
+    if _is_text(kind):
+        return values.cast(pa.binary())
+    if pa.types.is_floating(kind):
+        values = values.cast(pa.float64())
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
+        whole = pc.and_(pc.equal(values, pc.trunc(values)), pc.less(pc.abs(values), _EXACT))
+        digits = pc.if_else(whole, values, 0.0).cast(pa.int64()).cast(pa.string())
+        return pc.if_else(whole, digits, values.cast(pa.string())).cast(pa.binary())
+    return values.cast(pa.string()).cast(pa.binary())
+
+
+def _is_text(kind):
+    views = (pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)) if hasattr(pa, "string_view") else False
+    sized = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return pa.types.is_string(kind) or pa.types.is_binary(kind) or sized or views
+
+
+def _is_list(kind):
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
