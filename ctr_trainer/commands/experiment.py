@@ -69,7 +69,7 @@ def reader(path, model, data, training, position=None, once=False):
       once: every row once and in the order of the files, as for evaluation.
     """
     return BatchReader(
-        open_source(path, model.model_dir, data.feature_spec),
+        open_source(path, model.model_dir, data.feature_spec, data.data_cache),
         data.batch_size,
         rank=distributed.rank(),
         size=distributed.size(),

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import tqdm
 
-from ctr_trainer.data import criteo, dataset, delimited, movielens, parquet, synthetic
+from ctr_trainer.data import criteo, dataset, delimited, movielens, parquet, synthetic, tfrecord
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.encode import TIME, Encoder
 from ctr_trainer.data.prefetch import Prefetch
@@ -17,8 +17,14 @@ from ctr_trainer.data.split import Split
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.errors import UserError
 
-SOURCES = {"criteo": criteo.read, "csv": delimited.read, "movielens": movielens.read, "parquet": parquet.read}
-TYPED = ("parquet",)  # their columns have types, and their rows no lines
+SOURCES = {
+    "criteo": criteo.read,
+    "csv": delimited.read,
+    "movielens": movielens.read,
+    "parquet": parquet.read,
+    "tfrecord": tfrecord.read,
+}
+TYPED = ("parquet", "tfrecord")  # their columns have types, and their rows no lines
 FORMATS = (*SOURCES, "synthetic")
 _UNSPLIT = ".unsplit"
 
@@ -45,7 +51,7 @@ def convert(
     Args:
       format: one of `FORMATS`.
       input: for `movielens` its directory, for `synthetic` None, else a path or glob, or a list of them; a directory
-        too for `parquet`.
+        too for `parquet` and `tfrecord`.
       output: a directory that holds no data set yet.
       spec: FeatureSpec.
       split: as `random:0.8,0.1,0.1` (of the rows, by `split_seed`) or `time:0.8,0.1,0.1:timestamp` (by a column); makes

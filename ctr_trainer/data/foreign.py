@@ -4,11 +4,13 @@ import contextlib
 import dataclasses
 import sys
 
+import numpy as np
 import tqdm
 
 from ctr_trainer.data import parquet, typed
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.encode import Encoder
+from ctr_trainer.data.listing import SourceFile, list_files
 from ctr_trainer.data.source import ParquetGroups, Source
 from ctr_trainer.data.statistics import Moments
 
@@ -30,7 +32,7 @@ class ForeignParquet(Source):
     def __init__(self, layout, spec, statistics):
         self.name, self.spec, self.statistics = layout["name"], spec, statistics
         self._wanted = typed.uses(spec)
-        self._files = {path: parquet.ParquetFile(path, partitions) for path, partitions, _ in layout["files"]}
+        self._files = {path: SourceFile(path, partitions) for path, partitions, _ in layout["files"]}
         files = [(path, rows) for path, _, rows in layout["files"]]
         self._groups = ParquetGroups(files, "the files must stay as they are while a run reads them")
         self.group_rows = self._groups.rows
@@ -50,7 +52,8 @@ class ForeignParquet(Source):
         typed.check(self._wanted, table.column_names, file.path, self.spec)
         if self._encoder is None:
             self._encoder = Encoder(self.spec, self._bad_rows, threads=1)
-        chunk = typed.as_chunk(table, self._wanted, file.path, self._first[group], self._bad_rows)
+        numbers = self._first[group] + 1 + np.arange(len(table))
+        chunk = typed.as_chunk(table, self._wanted, file.path, numbers, self._bad_rows)
         return self._encoder.encode(chunk)
 
     def close(self):
@@ -64,7 +67,7 @@ def scan(source, spec, progress=True):
     """Reads the footers of Parquet files; -> their layout, JSON-able: files, row groups and their rows.
 
     Args:
-      source: as `parquet.read` takes it.
+      source: as `list_files` takes it.
       spec: FeatureSpec, of which every file must have the columns.
       progress: show a bar where stderr is a terminal.
 
@@ -72,7 +75,7 @@ def scan(source, spec, progress=True):
       UserError: no such file, one that is not Parquet, or one that lacks a column.
     """
     wanted, layout = typed.uses(spec), []
-    for file in _bar(parquet.files(source), f"scanning {source}", " files", progress):
+    for file in _bar(list_files(source), f"scanning {source}", " files", progress):
         with parquet.open_file(file.path) as opened:
             parquet.own_columns(file, opened, wanted, spec)
             rows = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
@@ -84,7 +87,7 @@ def dense_statistics(source, spec, progress=True):
     """One pass over the dense features whose transform needs statistics; -> dict by feature, empty where none does.
 
     Args:
-      source: as `parquet.read` takes it.
+      source: as `list_files` takes it.
       spec: FeatureSpec.
       progress: show a bar where stderr is a terminal.
 

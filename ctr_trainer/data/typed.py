@@ -83,12 +83,13 @@ def check(wanted, names, file, spec):
             )
 
 
-def as_chunk(table, wanted, file, first, bad_rows):
+def as_chunk(table, wanted, file, numbers, bad_rows):
     """-> Chunk of a table of typed columns.
 
     Args:
-      table: the rows [first, first + n) of a file; columns of `wanted`, as far as the file has them.
+      table: rows of a file, the columns of `wanted`.
       wanted: what `uses` gave.
+      numbers: int64[n], of the rows in the file, from 1.
       bad_rows: BadRows, told of each row that is left out: a list with several values where one is wanted, or with a
         value that holds the separator.
 
@@ -106,11 +107,11 @@ def as_chunk(table, wanted, file, first, bad_rows):
             ) from error
         for row in np.flatnonzero(bad & good) if bad is not None else ():
             good[row] = False
-            bad_rows.add(file, first + int(row) + 1, name, values[int(row)].as_py(), expected)
-    plain, kept = pa.table(columns), None
+            bad_rows.add(file, int(numbers[row]), name, values[int(row)].as_py(), expected)
+    plain = pa.table(columns)
     if not good.all():
-        plain, kept = plain.filter(pa.array(good)), np.flatnonzero(good)
-    return Chunk(plain, file, lambda row: first + 1 + (row if kept is None else int(kept[row])))
+        plain, numbers = plain.filter(pa.array(good)), numbers[good]
+    return Chunk(plain, file, lambda row: int(numbers[row]))
 
 
 def _plain(values, use):
@@ -185,10 +186,10 @@ def _text(values):
     if _is_text(kind):
         return values.cast(pa.binary())
     if pa.types.is_floating(kind):
-        values = values.cast(pa.float64())
-        values = pc.if_else(pc.is_nan(values), pa.scalar(None, pa.float64()), values)
+        values = values.cast(pa.float32()) if pa.types.is_float16(kind) else values
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
         whole = pc.and_(pc.equal(values, pc.trunc(values)), pc.less(pc.abs(values), _EXACT))
-        digits = pc.if_else(whole, values, 0.0).cast(pa.int64()).cast(pa.string())
+        digits = pc.if_else(whole, values, pa.scalar(0, values.type)).cast(pa.int64()).cast(pa.string())
         return pc.if_else(whole, digits, values.cast(pa.string())).cast(pa.binary())
     return values.cast(pa.string()).cast(pa.binary())
 

@@ -9,8 +9,8 @@ from ctr_trainer.flags.define import flag
 class ConvertFlags:
     """Convert"""
 
-    format: str = flag("", "of the input", choices=("criteo", "movielens", "csv", "parquet", "synthetic"))
-    input: str = flag("", "file, files (comma separated), glob, or directory for movielens and parquet", "path")
+    format: str = flag("", "of the input", choices=("criteo", "movielens", "csv", "parquet", "tfrecord", "synthetic"))
+    input: str = flag("", "file, files (comma separated), glob, or directory (not of csv and criteo)", "path")
     output: str = flag("", "directory to write", "path")
     feature_spec: str = flag("", "the feature spec; criteo, movielens and synthetic have one of their own", "path")
     split: str = flag("", "none, or e.g. random:0.8,0.1,0.1 or time:0.8,0.1,0.1:timestamp", "shares")

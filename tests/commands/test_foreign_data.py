@@ -8,6 +8,7 @@ import pytest
 
 from ctr_trainer import cli
 from tests.data import foreign
+from tests.data.test_tfrecord import row, write
 
 ROWS = 203
 
@@ -68,6 +69,26 @@ def test_a_run_that_goes_on_keeps_the_models_statistics(directory, tmp_path):
     assert (tmp_path / "model" / "features.json").read_text() == before
     summary = json.loads((tmp_path / "model" / "train_summary.json").read_text())
     assert (summary["global_step"], summary["examples"]) == (13, ROWS - 5 * 16)
+
+
+def test_tfrecords_are_converted_on_first_use(directory, tmp_path, capsys):
+    write(tmp_path / "a.tfrecord", map(row, range(ROWS)))
+    data = [f"--{kind}_data={tmp_path / 'a.tfrecord'}" for kind in ("train", "eval")]
+    flagfile = flags(directory, tmp_path / "model", *data, f"--feature_spec={directory / 'spec.toml'}")
+    for _ in range(2):
+        assert cli.main(["train", flagfile]) == 0
+    (cached,) = (tmp_path / "model" / "data_cache").iterdir()
+    written = (cached / "_dataset.json").stat().st_mtime_ns
+    assert cli.main(["evaluate", flagfile]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == ROWS
+    assert (cached / "_dataset.json").stat().st_mtime_ns == written
+    write(tmp_path / "a.tfrecord", map(row, range(ROWS + 1)))  # other data of the same name
+    assert cli.main(["evaluate", flagfile]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == ROWS + 1
+    (tmp_path / "a.tfrecord").write_text("no TFRecord at all, but a text that is long enough\n")
+    assert cli.main(["evaluate", flagfile]) == 1
+    assert "a.tfrecord: not a TFRecord file" in capsys.readouterr().err
+    assert len(list((tmp_path / "model" / "data_cache").iterdir())) == 2
 
 
 def test_a_spec_other_than_the_conversions_is_refused(directory, tmp_path, capsys):
