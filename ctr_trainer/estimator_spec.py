@@ -20,7 +20,8 @@ class EstimatorSpec:
     Attributes:
       mode: of `ModeKeys`.
       predictions: tensor, or dict of tensors whose first dimension is the batch. Where it has `logits` and
-        `probabilities`, both float32[B], the hooks and `evaluate` compute the click metrics from them.
+        `probabilities`, both float32[B], the hooks and `evaluate` compute the click metrics from them; of several
+        labels `logits/<label>` and `probabilities/<label>`, and the metrics are `auc/<label>` and so on.
       loss: scalar; needed for training and evaluation.
       train_op: needed for training.
       eval_metric_ops: dict of name -> (value, update_op). Over several workers the values are averaged, weighted by

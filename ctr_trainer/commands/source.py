@@ -17,8 +17,8 @@ _CACHE = "data_cache"
 def open_source(path, model_dir, feature_spec, data_cache):
     """-> the Source of a path. A collective: rank 0 looks at the files once, for all workers.
 
-    Foreign data takes its feature spec from `feature_spec`, else from the model; its dense statistics from the model if
-    there is one, as resuming must, else from one pass over the columns whose transforms need them.
+    Foreign data takes its feature spec from `feature_spec`, else from the model; its statistics from the model if there
+    is one, as resuming must, else from one pass over the columns whose transforms or quantiles need them.
 
     Args:
       path: a directory that `convert` wrote; or Parquet or TFRecords, as a file, a directory or a pattern, several
@@ -48,8 +48,8 @@ def _look(path, model_dir, feature_spec, data_cache):
     spec = FeatureSpec.load(feature_spec) if feature_spec else None
     if os.path.exists(os.path.join(path, FILE)):
         converted = ConvertedData(path).spec
-        if spec is not None and (spec.label, spec.dense, spec.sparse) != (
-            converted.label,
+        if spec is not None and (spec.labels, spec.dense, spec.sparse) != (
+            converted.labels,
             converted.dense,
             converted.sparse,
         ):
@@ -66,5 +66,5 @@ def _look(path, model_dir, feature_spec, data_cache):
     if not parquet.is_parquet(list_files(files)[0].path):
         return {"converted": cache.converted(files, "tfrecord", spec, data_cache)}
     layout = foreign.scan(files, spec)
-    statistics = model[1] if model is not None else foreign.dense_statistics(files, spec)
+    statistics = model[1] if model is not None else foreign.fit_statistics(files, spec)
     return {"spec": spec.to_dict(), "layout": layout, "statistics": statistics}

@@ -14,8 +14,11 @@ from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.encode import TIME, Encoder
 from ctr_trainer.data.prefetch import Prefetch
 from ctr_trainer.data.split import Split
+from ctr_trainer.data.summary import format_summary
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.errors import UserError
+
+__all__ = ["FORMATS", "SOURCES", "convert", "format_summary"]
 
 SOURCES = {
     "criteo": criteo.read,
@@ -95,31 +98,9 @@ def convert(
         writer.close()
     if not sum(w.statistics.rows for w in writers.values()):
         raise UserError(f"input {input}: it has no rows")
-    train = next(iter(writers.values())).statistics.to_dict()["dense"]
+    train = next(iter(writers.values())).statistics.to_dict()["fitted"]
     parts = {part: writer.finish(bad_rows.count, train, extra) for part, writer in writers.items()}
     return dict(output=str(output), seconds=time.perf_counter() - start, bad_rows=bad_rows.count, parts=parts)
-
-
-def format_summary(summary):
-    """-> the summary as a small table: a line a part, then a line a feature of the first part."""
-    lines = [f"{summary['output']}: {summary['seconds']:.1f} s, {summary['bad_rows']} bad rows left out"]
-    lines.append(f"{'part':<8}{'rows':>14}{'label mean':>12}{'files':>7}")
-    for part, info in summary["parts"].items():
-        lines.append(f"{part:<8}{info.rows:>14,}{info.label_mean:>12.4f}{len(info.files):>7}")
-    part, info = next(iter(summary["parts"].items()))
-    width = max(len(name) for name in ("feature", *info.distinct, *info.statistics)) + 2
-    if info.distinct:
-        lines.append(f"{'feature':<{width}}{'distinct keys (' + part + ')':>24}")
-        lines += [f"{name:<{width}}{count:>24,}" for name, count in info.distinct.items()]
-        lines.append(f"{'total':<{width}}{sum(info.distinct.values()):>24,}")
-    if info.statistics:
-        lines.append(f"{'feature':<{width}}" + "".join(f"{h:>14}" for h in ("present", "mean", "std", "min", "max")))
-        for name, s in info.statistics.items():
-            share = s["count"] / max(info.rows, 1)
-            figures = "".join(f"{s[k]:>14.5g}" for k in ("mean", "std", "min", "max"))
-            lines.append(f"{name:<{width}}{share:>14.1%}{figures}")
-    lines += [f"{name}: {value}" for name, value in info.extra.items()]
-    return "\n".join(lines)
 
 
 def _refuse_to_overwrite(output):

@@ -22,11 +22,13 @@ class DatasetInfo:
       spec: FeatureSpec that it was converted with.
       rows: examples in it.
       bad_rows: rows left out of the whole conversion, all parts of a split together.
-      label_mean: share of positive labels.
-      distinct: by sparse feature, distinct keys.
-      statistics: by dense feature, `mean`, `std`, `min`, `max` and `count` of the training part's present values.
+      label_mean: share of positive labels; of several, the first one's.
+      distinct: by sparse feature that is not bucketised, distinct keys.
+      statistics: by dense feature, `mean`, `std`, `min`, `max` and `count` of the training part's present values; by
+        feature with quantiles, the `boundaries` fitted to them.
       files: of each Parquet file, `name`, `rows` and `row_groups`, the rows of each row group.
       extra: what the format knows besides, as the synthetic data's `oracle_auc`.
+      label_means: by label name, share of positive ones.
     """
 
     path: str
@@ -38,6 +40,7 @@ class DatasetInfo:
     statistics: dict[str, dict[str, float]]
     files: tuple[dict, ...]
     extra: dict
+    label_means: dict[str, float] = dataclasses.field(default_factory=dict)
 
     def write(self):
         """Writes the file by rename: a directory that has it is finished."""

@@ -6,20 +6,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_trainer.data.columns import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, label_columns
+from ctr_trainer.data.encoded import Encoded
+from ctr_trainer.data.labels import encode_label
+from ctr_trainer.data.lists import encode_list
+from ctr_trainer.data.scalars import any_bad, is_text, numbers, one, shown, text
 from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
 
-# What is kept under its own name beside the features, which may have that name too.
-ID_PREFIX = "id:"
-TIME = "time:"
+__all__ = ["ID_PREFIX", "TIME", "Encoder"]
 
 
 class Encoder:
     """Encodes chunks of one conversion.
 
-    The encoded table has, in this order: a column by dense feature (float32, NaN where missing), a column by sparse
-    feature (int64, or list<int64> for a bag), `label` (float32, 0 or 1), `weight` (float32) where the spec has one,
-    and the id columns as they are, named `id:<column>`.
+    The encoded table has, in this order: a column by dense feature (float32, NaN where missing); a column by sparse
+    feature: int64 keys, 0 for no value, or for a bag or sequence list<int64>, or for a bucketised one float32, NaN
+    where missing, as its boundaries may not be known yet; `weights:<feature>` (list<float32>) behind a bag that has
+    weights; `label` (float32, 0 or 1), or `label:<name>` of each of several labels; `weight` (float32) where the spec
+    has one; and the id columns as they are, named `id:<column>`.
 
     Args:
       spec: FeatureSpec.
@@ -37,161 +42,108 @@ class Encoder:
 
     def check_columns(self, names, file):
         """Raises UserError where the spec wants a column that the source does not have."""
-        spec = self._spec
-        wanted = [(f.column, f"feature {f.name!r}") for f in (*spec.dense, *spec.sparse)]
-        wanted += [(spec.label.column, "the label"), *((column, "'ids'") for column in spec.ids)]
-        wanted += [(spec.weight, "the weight")] if spec.weight else []
-        wanted += [(self._time, "the split by time")] if self._time else []
-        for column, why in wanted:
+        for name, (column, _) in self._jobs().items():
             if column not in names:
                 raise UserError(
-                    f"{file}: no column {column!r}, which is wanted for {why} (feature spec {spec.name!r}); "
-                    f"the columns are {', '.join(names)}"
+                    f"{file}: no column {column!r}, which is wanted for {self._what(name)} (feature spec "
+                    f"{self._spec.name!r}); the columns are {', '.join(names)}"
                 )
 
     def encode(self, chunk):
-        """-> the encoded table of a Chunk's good rows."""
-        spec, table = self._spec, chunk.table
-        jobs = {f.name: (_dense, table[f.column]) for f in spec.dense}
-        jobs |= {f.name: (_single if f.combiner is None else _bag, table[f.column], f) for f in spec.sparse}
-        jobs["label"] = (_label, table[spec.label.column], spec.label, spec.csv.label_suffix)
-        if spec.weight:
-            jobs["weight"] = (_weight, table[spec.weight])
-        jobs |= {ID_PREFIX + c: (_id, table[c]) for c in spec.ids}
-        if self._time:
-            jobs[TIME] = (_time, table[self._time])
-        futures = {name: self._pool.submit(*job) for name, job in jobs.items()}
+        """-> the encoded table of a Chunk's good rows.
+
+        Raises:
+          UserError: a column's type is none that the feature can be made of, or there are too many bad rows.
+        """
+        table, jobs = chunk.table, self._jobs()
+        futures = {name: self._pool.submit(encode, table[column]) for name, (column, encode) in jobs.items()}
         columns, good = {}, np.ones(len(table), bool)
-        sources = {f.name: f.column for f in (*spec.dense, *spec.sparse)}
-        sources |= {"label": spec.label.column, "weight": spec.weight, TIME: self._time}
         for name, future in futures.items():
-            columns[name], bad, expected = future.result()
-            for row in np.flatnonzero(bad & good) if bad is not None else ():
+            column = jobs[name][0]
+            try:
+                encoded = future.result()
+            except TypeError as error:
+                raise UserError(
+                    f"{chunk.file}: column {column!r}, of {self._what(name)} (feature spec {self._spec.name!r}), has "
+                    f"the type {table[column].type}, and {error}"
+                ) from error
+            columns[name] = encoded.column
+            if encoded.weights is not None:
+                columns[WEIGHTS_PREFIX + name] = encoded.weights
+            for row in np.flatnonzero(encoded.bad & good) if encoded.bad is not None else ():
                 good[row] = False
-                column = sources.get(name, name.removeprefix(ID_PREFIX))
-                value = table[column][int(row)].as_py()
-                value = value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+                expected = f"{encoded.expected}, for {self._what(name)}"
+                value = shown(table[column][int(row)])
                 self._bad_rows.add(chunk.file, chunk.line_of(int(row)), column, value, expected)
         encoded = pa.table(columns)
         return encoded if good.all() else encoded.filter(pa.array(good))
 
+    def _jobs(self):
+        """-> by encoded column, (source column, f(column) -> Encoded)."""
+        spec = self._spec
+        jobs = {f.name: (f.column, _number) for f in spec.dense}
+        for f in spec.sparse:
+            encode = _number if f.is_bucketised else _single if f.combiner is None else encode_list
+            jobs[f.name] = (f.column, encode if f.is_bucketised else lambda c, f=f, encode=encode: encode(c, f))
+        for name, label in label_columns(spec).items():
+            jobs[name] = (label.column, lambda c, label=label: encode_label(c, label, spec.csv.label_suffix))
+        if spec.weight:
+            jobs[WEIGHT] = (spec.weight, _weight)
+        jobs |= {ID_PREFIX + c: (c, _id) for c in spec.ids}
+        if self._time:
+            jobs[TIME] = (self._time, _time)
+        return jobs
 
-# Each of the functions below returns (column, bool[n] of the rows that are bad or None, what was expected of them).
+    def _what(self, name):
+        """-> what an encoded column is, for messages."""
+        labels = label_columns(self._spec)
+        if name in labels:
+            return "the label" if len(labels) == 1 else f"the label {labels[name].name!r}"
+        if name.startswith(ID_PREFIX):
+            return "'ids'"
+        return {WEIGHT: "the weight", TIME: "the split by time"}.get(name, f"feature {name!r}")
 
 
-def _dense(values):
-    numbers, bad = _numbers(values, pa.float32())
-    return numbers, bad, "a finite number"
+def _number(values):
+    column, bad = numbers(values, pa.float32())
+    return Encoded(column, bad, "a finite number")
 
 
 def _single(values, feature):
-    return pa.array(keys(feature.slot, values)), None, ""
+    values = one(values)
+    if pa.types.is_nested(values.type):
+        raise TypeError("a single-valued feature has one value a row: give it a 'combiner', or another column")
+    hashed = keys(feature.slot, values)
+    if not feature.missing_has_row:
+        hashed = np.where(_missing(values), 0, hashed)
+    return Encoded(pa.array(hashed))
 
 
-def _bag(values, feature):
-    values = _one(values).dictionary_encode()
-    lists = pc.split_pattern(values.dictionary, feature.separator)
-    flat, owner = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
-    there = pc.binary_length(flat).to_numpy() > 0  # "A||B" has two values and "" has none
-    flat, owner = flat.filter(pa.array(there)), owner[there]
-    if feature.max_length:
-        kept = np.arange(len(owner)) - np.searchsorted(owner, owner) < feature.max_length
-        flat, owner = flat.filter(pa.array(kept)), owner[kept]
-    # One more list, empty, for the missing values.
-    splits = np.searchsorted(owner, np.arange(len(lists) + 2)).astype(np.int32)
-    bags = pa.ListArray.from_arrays(pa.array(splits), pa.array(keys(feature.slot, flat)))
-    return bags.take(values.indices.fill_null(len(lists))), None, ""
-
-
-def _label(values, label, suffix):
-    values, bad = _text(values)
-    if suffix:
-        values = pc.if_else(pc.ends_with(values, suffix), pc.utf8_slice_codeunits(values, 0, -len(suffix)), values)
-    if label.positive is not None:
-        labels = pc.equal(values, label.positive).fill_null(False)
-        return (
-            labels.cast(pa.float32()),
-            _any(bad, values.is_null().to_numpy(zero_copy_only=False)),
-            "a label (UTF-8 text)",
-        )
-    numbers, bad = _numbers(values, pa.float64())
-    numbers = numbers.to_numpy(zero_copy_only=False)
-    if label.threshold is not None:
-        labels, wrong = numbers >= label.threshold, np.isnan(numbers)
-        expected = f"a number, to compare with {label.threshold:g}"
-    else:
-        labels, wrong = numbers == 1, ~np.isin(numbers, (0, 1))
-        expected = "a label of 0 or 1"
-    return pa.array(labels.astype(np.float32)), _any(bad, wrong), expected
+def _missing(values):
+    """-> bool[n]: where a column is null or, as text, empty."""
+    if pa.types.is_dictionary(values.type):
+        by_index = np.append(_missing(values.dictionary), True)
+        return by_index[values.indices.fill_null(len(by_index) - 1).to_numpy(zero_copy_only=False)]
+    missing = values.is_null().to_numpy(zero_copy_only=False)
+    if is_text(values.type):
+        missing = missing | (pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False) == 0)
+    return missing
 
 
 def _weight(values):
-    numbers, bad = _numbers(values, pa.float32())
-    return numbers, _any(bad, ~(numbers.to_numpy(zero_copy_only=False) >= 0)), "a weight of at least 0"
+    column, bad = numbers(values, pa.float32())
+    wrong = ~(column.to_numpy(zero_copy_only=False) >= 0)
+    return Encoded(column, any_bad(bad, wrong), "a weight of at least 0")
 
 
 def _time(values):
-    numbers, bad = _numbers(values, pa.float64())
-    return numbers, _any(bad, np.isnan(numbers.to_numpy(zero_copy_only=False))), "a number, to split by"
+    values = one(values)
+    if pa.types.is_temporal(values.type):
+        values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
+    column, bad = numbers(values, pa.float64())
+    return Encoded(column, any_bad(bad, np.isnan(column.to_numpy(zero_copy_only=False))), "a number, to split by")
 
 
 def _id(values):
-    values, bad = _text(values) if _is_text(values.type) else (_one(values), None)
-    return values, bad, "UTF-8 text"
-
-
-def _numbers(values, kind):
-    """-> (float array, NaN where missing or bad; bool[n] of what is neither missing nor a finite number, or None)."""
-    values = _one(values)
-    try:
-        numbers = (values.cast(pa.string()) if pa.types.is_binary(values.type) else values).cast(kind)
-    except pa.ArrowInvalid:
-        numbers = _numbers_one_by_one(values.dictionary_encode(), kind)
-    bad = np.isinf(numbers.fill_null(np.nan).to_numpy(zero_copy_only=False))
-    if numbers.null_count > values.null_count:
-        bad |= pc.and_(values.is_valid(), numbers.is_null()).to_numpy(zero_copy_only=False)
-    return numbers.fill_null(np.nan), bad if bad.any() else None
-
-
-def _numbers_one_by_one(values, kind):
-    """Casts each distinct value alone; null where that fails."""
-
-    def cast(value):
-        try:
-            return pa.array([value]).cast(pa.string()).cast(kind)[0].as_py()
-        except pa.ArrowInvalid:
-            return None
-
-    return pa.array([cast(v) for v in values.dictionary.to_pylist()], kind).take(values.indices)
-
-
-def _text(values):
-    """-> (string array, null where missing or bad; bool[n] of what is not UTF-8, or None)."""
-    values = _one(values)
-    try:
-        return values.cast(pa.string()), None
-    except pa.ArrowInvalid:
-        bad = np.array([v is not None and not _is_utf8(v) for v in values.to_pylist()])
-        return pc.if_else(pa.array(bad), pa.scalar(None, values.type), values).cast(pa.string()), bad
-
-
-def _is_text(kind):
-    return pa.types.is_binary(kind) or pa.types.is_string(kind)
-
-
-def _is_utf8(value):
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _one(values):
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-
-
-def _any(bad, wrong):
-    """The union of two masks; None where it is empty."""
-    wrong = wrong if bad is None else bad | wrong
-    return wrong if wrong.any() else None
+    column, bad = text(values) if is_text(values.type) else (one(values), None)
+    return Encoded(column, bad, "UTF-8 text")

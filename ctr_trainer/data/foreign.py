@@ -12,7 +12,7 @@ from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.listing import SourceFile, list_files
 from ctr_trainer.data.source import ParquetGroups, Source
-from ctr_trainer.data.statistics import Moments
+from ctr_trainer.data.statistics import Statistics
 
 FITTED = ("standardize", "minmax")  # transforms that need the training data's statistics
 
@@ -83,8 +83,8 @@ def scan(source, spec, progress=True):
     return {"name": str(source), "files": layout}
 
 
-def dense_statistics(source, spec, progress=True):
-    """One pass over the dense features whose transform needs statistics; -> dict by feature, empty where none does.
+def fit_statistics(source, spec, progress=True):
+    """One pass over the features whose transform or quantiles need statistics; -> dict by feature, empty if none does.
 
     Args:
       source: as `list_files` takes it.
@@ -94,17 +94,16 @@ def dense_statistics(source, spec, progress=True):
     Raises:
       UserError: a row cannot be used.
     """
-    fitted = tuple(f for f in spec.dense if f.transform in FITTED)
-    if not fitted:
+    dense = tuple(f for f in spec.dense if f.transform in FITTED)
+    quantiles = tuple(f for f in spec.sparse if f.quantiles)
+    if not dense and not quantiles:
         return {}
-    part = dataclasses.replace(spec, dense=fitted, sparse=(), ids=(), weight=None, limits=())
-    moments, bad_rows = {f.name: Moments() for f in fitted}, BadRows(unit="row")
+    part = dataclasses.replace(spec, dense=dense, sparse=quantiles, ids=(), weight=None, limits=())
+    statistics, bad_rows = Statistics(part), BadRows(unit="row")
     with contextlib.closing(Encoder(part, bad_rows)) as encoder:
         for chunk in _bar(parquet.read(source, part, bad_rows), f"statistics of {source}", " blocks", progress):
-            encoded = encoder.encode(chunk)
-            for name, each in moments.items():
-                each.add(encoded[name].to_numpy())
-    return {name: each.to_dict() for name, each in moments.items()}
+            statistics.add(encoder.encode(chunk))
+    return statistics.to_dict()["fitted"]
 
 
 def _bar(items, what, unit, progress):

@@ -3,8 +3,9 @@
 import numpy as np
 
 from ctr_trainer.data.batch import Bag
-from ctr_trainer.data.encode import ID_PREFIX
+from ctr_trainer.data.columns import ID_PREFIX, WEIGHT, WEIGHTS_PREFIX, label_columns
 from ctr_trainer.data.rows import Rows, concatenate
+from ctr_trainer.features import buckets
 
 _BLOCK_ROWS = 1024
 
@@ -15,10 +16,15 @@ class RowGroups:
     Args:
       source: Source.
       spec: FeatureSpec, that of the source but for the dims of its tables.
+      statistics: of the training data; they place the boundaries of quantiles.
+
+    Raises:
+      UserError: a feature lacks its statistics.
     """
 
-    def __init__(self, source, spec):
+    def __init__(self, source, spec, statistics):
         self._source, self._spec = source, spec
+        self._buckets = buckets.of_spec(spec, statistics)
         self.rows = source.group_rows
 
     def read(self, groups):
@@ -35,7 +41,7 @@ class RowGroups:
             columns = self._source.read(group)
             part = slice(start, start := start + self.rows[group])
             for table in spec.tables:
-                _fill(keys[table.name][part], [columns[f.name].to_numpy() for f in table.single])
+                _fill(keys[table.name][part], [self._keys(columns, f) for f in table.single])
             _fill(dense[part], [columns[f.name].to_numpy() for f in spec.dense])
             rest.append(_rest(spec, columns))
         rows = concatenate(rest)
@@ -44,6 +50,10 @@ class RowGroups:
     def close(self):
         """Closes the files."""
         self._source.close()
+
+    def _keys(self, columns, feature):
+        values = columns[feature.name].to_numpy()
+        return self._buckets[feature.name].keys(values) if feature.is_bucketised else values
 
 
 def _fill(matrix, columns):
@@ -55,18 +65,22 @@ def _fill(matrix, columns):
 
 
 def _rest(spec, columns):
-    """The columns that are no matrix: bags, labels, weights, ids."""
-    labels = columns["label"].to_numpy()
+    """The columns that are no matrix of features: bags, labels, weights, ids."""
+    labels = [columns[name].to_numpy() for name in label_columns(spec)]
     return Rows(
         keys={},
-        bags={f.name: _bag(columns[f.name].combine_chunks()) for f in spec.bags},
-        dense=labels[:, None][:, :0],
-        labels=labels,
-        weights=columns["weight"].to_numpy() if spec.weight else np.ones(len(labels), np.float32),
+        bags={f.name: _bag(columns, f) for f in (*spec.bags, *spec.sequences)},
+        dense=np.empty((len(columns), 0), np.float32),
+        labels=labels[0] if len(labels) == 1 else np.stack(labels, 1),
+        weights=columns[WEIGHT].to_numpy() if spec.weight else np.ones(len(columns), np.float32),
         ids={name: columns[ID_PREFIX + name].to_numpy() for name in spec.ids},
     )
 
 
-def _bag(column):
+def _bag(columns, feature):
+    column = columns[feature.name].combine_chunks()
     splits = column.offsets.to_numpy().astype(np.int64)
-    return Bag(column.values.to_numpy(), splits)
+    weights = None
+    if feature.weight_separator is not None:
+        weights = columns[WEIGHTS_PREFIX + feature.name].combine_chunks().flatten().to_numpy()
+    return Bag(column.flatten().to_numpy(), splits - splits[0], weights)

@@ -1,5 +1,7 @@
 """Batches of a data set, in a shuffled order that any number of workers share and can go on from."""
 
+import copy
+
 from ctr_trainer.data import plan
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
 from ctr_trainer.data.groups import RowGroups
@@ -57,7 +59,8 @@ class BatchReader:
         self._spec = self._source.spec.with_dim(dim) if dim else self._source.spec
         if not sum(self._source.group_rows):
             raise UserError(f"data set {self._source.name}: it has no rows")
-        self._groups = RowGroups(self._source, self._spec)
+        self._statistics = self._source.statistics
+        self._groups = RowGroups(self._source, self._spec, self._statistics)
         self._order = plan.Order(self._groups.rows, shuffle, seed, shuffle_buffer)
         self._rank, self._epochs = rank, epochs
         self._start = Position.beginning(0, self.rows, size)
@@ -72,8 +75,15 @@ class BatchReader:
 
     @property
     def statistics(self):
-        """By dense feature, the training data's `mean`, `std`, `min`, `max`."""
-        return self._source.statistics
+        """By dense feature, the training data's `mean`, `std`, `min`, `max`; by one with quantiles, `boundaries`."""
+        return self._statistics
+
+    def with_statistics(self, statistics):
+        """-> this reader with other statistics: those that a model was trained with, which place its quantiles."""
+        other = copy.copy(self)
+        other._statistics = statistics
+        other._groups = RowGroups(self._source, self._spec, statistics)
+        return other
 
     @property
     def rows(self):

@@ -24,20 +24,17 @@ class Rows:
 
     def slice(self, start, stop):
         """-> rows [start, stop), as views."""
-        return self._map(lambda a: a[start:stop], lambda bag: Bag(bag.values, bag.splits[start : stop + 1]))
+        return self._map(lambda a: a[start:stop], lambda b: Bag(b.values, b.splits[start : stop + 1], b.weights))
 
     def take(self, order):
         """-> the rows of the int64 array `order`, copied."""
-        return self._map(lambda a: a[order], lambda bag: Bag(*_take_bags(bag.values, bag.splits, order)))
+        return self._map(lambda a: a[order], lambda bag: _take_bag(bag, order))
 
     def batch(self, batch_size):
         """-> Batch of these rows, padded to `batch_size`; without padding its arrays are views of these."""
         padding = batch_size - len(self)
         rows = self if not padding else self._map(lambda a: _pad(a, padding), lambda bag: _pad_bag(bag, padding))
-        bags = {
-            name: Bag(b.values[b.splits[0] : b.splits[-1]], (b.splits - b.splits[0]).astype(np.int32))
-            for name, b in rows.bags.items()
-        }
+        bags = {name: _batch_bag(bag) for name, bag in rows.bags.items()}
         return Batch(len(self), rows.keys, bags, rows.dense, rows.labels, rows.weights, rows.ids)
 
     def _map(self, array, bag):
@@ -69,7 +66,17 @@ def concatenate(parts):
 def _concatenate_bags(bags):
     lengths = np.concatenate([np.diff(b.splits) for b in bags])
     values = np.concatenate([b.values[b.splits[0] : b.splits[-1]] for b in bags])
-    return Bag(values, np.concatenate([[0], np.cumsum(lengths)]))
+    weights = None
+    if bags[0].weights is not None:
+        weights = np.concatenate([b.weights[b.splits[0] : b.splits[-1]] for b in bags])
+    return Bag(values, np.concatenate([[0], np.cumsum(lengths)]), weights)
+
+
+def _batch_bag(bag):
+    """-> the bag without the values of other rows."""
+    kept = slice(bag.splits[0], bag.splits[-1])
+    weights = None if bag.weights is None else bag.weights[kept]
+    return Bag(bag.values[kept], (bag.splits - bag.splits[0]).astype(np.int32), weights)
 
 
 def _pad(array, padding):
@@ -78,15 +85,19 @@ def _pad(array, padding):
 
 
 def _pad_bag(bag, padding):
-    return Bag(bag.values, np.concatenate([bag.splits, np.full(padding, bag.splits[-1])]))
+    return Bag(bag.values, np.concatenate([bag.splits, np.full(padding, bag.splits[-1])]), bag.weights)
+
+
+def _take_bag(bag, order):
+    splits = np.concatenate([[0], np.cumsum(bag.splits[order + 1] - bag.splits[order])])
+    weights = None if bag.weights is None else _take_values(bag.weights, bag.splits, order, splits)
+    return Bag(_take_values(bag.values, bag.splits, order, splits), splits, weights)
 
 
 @numba.njit(nogil=True, cache=True)
-def _take_bags(values, splits, order):
-    taken_splits = np.zeros(len(order) + 1, np.int64)
-    for i in range(len(order)):
-        taken_splits[i + 1] = taken_splits[i] + splits[order[i] + 1] - splits[order[i]]
-    taken = np.empty(taken_splits[-1], np.int64)
+def _take_values(values, splits, order, taken_splits):
+    """-> the values of the rows `order`, one after the other; `taken_splits` are theirs."""
+    taken = np.empty(taken_splits[-1], values.dtype)
     for i in range(len(order)):
         taken[taken_splits[i] : taken_splits[i + 1]] = values[splits[order[i]] : splits[order[i] + 1]]
-    return taken, taken_splits
+    return taken

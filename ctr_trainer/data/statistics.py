@@ -6,7 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_trainer.data.columns import label_columns
 from ctr_trainer.data.distinct import DistinctKeys
+from ctr_trainer.data.quantiles import Quantiles
+from ctr_trainer.features.buckets import BOUNDARIES
 
 
 class Moments:
@@ -38,27 +41,44 @@ class Moments:
 
 
 class Statistics:
-    """The figures of one data set: rows, label mean, distinct keys by sparse feature, moments by dense feature."""
+    """The figures of one data set: rows, label means, distinct keys, moments of the dense features, quantiles.
+
+    A dense feature's moments are those of its clipped values. Bucketised features have no distinct keys: they have as
+    many as buckets.
+    """
 
     def __init__(self, spec):
-        self.rows, self.positive = 0, 0.0
-        self.distinct = {f.name: DistinctKeys() for f in spec.sparse}
+        self.rows = 0
+        self.positive = dict.fromkeys(label_columns(spec), 0.0)
+        self.distinct = {f.name: DistinctKeys() for f in spec.sparse if not f.is_bucketised}
         self.moments = {f.name: Moments() for f in spec.dense}
+        self.quantiles = {f.name: Quantiles(f.quantiles) for f in spec.sparse if f.quantiles}
+        self._names = {column: label.name for column, label in label_columns(spec).items()}
+        self._clips = {f.name: f.clip for f in spec.dense if f.clip}
 
     def add(self, table):
-        """Adds the rows of an encoded table (see `encode.schema`)."""
+        """Adds the rows of an encoded table (see `encode.Encoder`)."""
         self.rows += len(table)
-        self.positive += float(table["label"].to_numpy().sum(dtype=np.float64))
+        for column in self.positive:
+            self.positive[column] += float(table[column].to_numpy().sum(dtype=np.float64))
         for name, moments in self.moments.items():
-            moments.add(table[name].to_numpy())
+            values = table[name].to_numpy()
+            moments.add(np.clip(values, *map(np.float32, self._clips[name])) if name in self._clips else values)
+        for name, quantiles in self.quantiles.items():
+            quantiles.add(table[name].to_numpy())
         for name, distinct in self.distinct.items():
             keys = table[name]
             distinct.add((pc.list_flatten(keys) if pa.types.is_list(keys.type) else keys).to_numpy())
 
     def to_dict(self):
+        """-> JSON-able; `fitted` is what transforms and buckets need of the training data, by feature."""
+        means = {self._names[c]: total / self.rows if self.rows else 0.0 for c, total in self.positive.items()}
+        fitted = {name: moments.to_dict() for name, moments in self.moments.items()}
+        fitted |= {name: {BOUNDARIES: each.boundaries().tolist()} for name, each in self.quantiles.items()}
         return dict(
             rows=self.rows,
-            label_mean=self.positive / self.rows if self.rows else 0.0,
+            label_mean=next(iter(means.values())),
+            label_means=means,
             distinct={name: distinct.count for name, distinct in self.distinct.items()},
-            dense={name: moments.to_dict() for name, moments in self.moments.items()},
+            fitted=fitted,
         )

@@ -8,10 +8,10 @@
 | decimal | float64 | its digits, with the column's scale |
 | timestamp, date, time, duration | seconds (since 1970 in UTC) | as text: `2024-01-31`, `2024-01-31 08:00:00.000000` |
 | string, binary | the number that it spells | as it is |
-| list of any of these | its only value | of a bag: its values; else its only value |
+| list of any of these | its only value | of a bag or sequence: its values; else its only value |
 
-A number is wanted by a dense feature, the weight, the time of a split, and a label without `positive`. A column that
-is wanted as both a number and a category is a number.
+A number is wanted by a dense or bucketised feature, the weight, the time of a split, and a label without `positive`.
+A column that is wanted as both a number and a category is a number.
 """
 
 import dataclasses
@@ -35,13 +35,13 @@ class Use:
     Attributes:
       why: for messages, as `feature 'price'`.
       number: whether a number is wanted.
-      separator: of a bag's values in the text that the encoder takes; None where one value is wanted.
+      several: whether a row may have several values, as a bag and a sequence.
       keys_only: whether it becomes keys and nothing else.
     """
 
     why: str
     number: bool
-    separator: str | None
+    several: bool
     keys_only: bool
 
 
@@ -50,26 +50,18 @@ def uses(spec, time=None):
 
     Args:
       time: the column of a split by time.
-
-    Raises:
-      UserError: two bags of one column have different separators.
     """
-    why = {f.column: f"feature {f.name!r}" for f in (*spec.dense, *spec.sparse)}
-    others = {spec.label.column: "the label", spec.weight: "the weight", time: "the split by time"}
-    others |= dict.fromkeys(spec.ids, "'ids'")
-    others.pop(None, None)
-    numbers = {f.column for f in spec.dense} | {spec.weight, time}
-    numbers |= {spec.label.column} if spec.label.positive is None else set()
-    separators = {}
-    for f in spec.bags:
-        if separators.setdefault(f.column, f.separator) != f.separator:
-            raise UserError(
-                f"feature spec {spec.name!r}: {f.name!r} and another bag of column {f.column!r} have different "
-                "separators; give them one"
-            )
+    why = {label.column: "the label" for label in spec.labels}
+    why |= {spec.weight: "the weight", time: "the split by time"} | dict.fromkeys(spec.ids, "'ids'")
+    why.pop(None, None)
+    others = set(why)
+    why |= {f.column: f"feature {f.name!r}" for f in (*spec.dense, *spec.sparse)}
+    numbers = {f.column for f in (*spec.dense, *spec.bucketised)} | {spec.weight, time}
+    numbers |= {label.column for label in spec.labels if label.positive is None}
+    several = {f.column for f in (*spec.bags, *spec.sequences)}
     return {
-        column: Use(reason, column in numbers, separators.get(column), column not in {*numbers, *others, *separators})
-        for column, reason in {**others, **why}.items()
+        column: Use(reason, column in numbers, column in several, column not in numbers | others)
+        for column, reason in why.items()
     }
 
 
@@ -90,8 +82,7 @@ def as_chunk(table, wanted, file, numbers, bad_rows):
       table: rows of a file, the columns of `wanted`.
       wanted: what `uses` gave.
       numbers: int64[n], of the rows in the file, from 1.
-      bad_rows: BadRows, told of each row that is left out: a list with several values where one is wanted, or with a
-        value that holds the separator.
+      bad_rows: BadRows, told of each row that is left out: a list with several values where one is wanted.
 
     Raises:
       UserError: a column of a type that no feature can be made of, or too many bad rows.
@@ -122,30 +113,17 @@ def _plain(values, use):
             return values, None, ""  # each distinct value is hashed once
         values = values.cast(kind.value_type)
     if _is_list(values.type):
-        if use.separator is not None:
-            return _joined(values.cast(pa.list_(values.type.value_type)), use)
-        values, bad = _only(values.cast(pa.list_(values.type.value_type)))
+        lists = values.cast(pa.list_(values.type.value_type))
+        if use.several:
+            splits, flat = _flat(lists)
+            return pa.ListArray.from_arrays(pa.array(splits), _category(flat)), None, ""
+        values, bad = _only(lists)
         expected = f"one value, as {use.why} wants it; a list is for a feature with a combiner"
-    if use.number:
-        return _number(values), bad, expected
-    if use.separator is None and pa.types.is_integer(values.type):
-        return values, bad, expected
-    return _text(values), bad, expected
+    return _number(values) if use.number else _category(values), bad, expected
 
 
-def _joined(lists, use):
-    """Lists as text, their values separated; a null list is an empty one, and a null in it is left out."""
-    splits, flat = _flat(lists)
-    flat = _text(flat).fill_null(b"")
-    separator = use.separator.encode()
-    broken = pc.match_substring(flat, use.separator).to_numpy(zero_copy_only=False)
-    bad = None
-    if broken.any():
-        bad = np.zeros(len(lists), bool)
-        bad[np.searchsorted(splits, np.flatnonzero(broken), side="right") - 1] = True
-    joined = pc.binary_join(pa.ListArray.from_arrays(pa.array(splits), flat), separator)
-    expected = f"a list without the separator {use.separator!r} in its values; give {use.why} another 'separator'"
-    return joined, bad, expected
+def _category(values):
+    return values if pa.types.is_integer(values.type) else _text(values)
 
 
 def _only(lists):

@@ -51,11 +51,11 @@ class DatasetWriter:
                 for number in range(len(file["row_groups"])):
                     yield parquet.read_row_group(number)
 
-    def finish(self, bad_rows, dense_statistics=None, extra=None):
+    def finish(self, bad_rows, fitted=None, extra=None):
         """Declares the data set finished; -> its DatasetInfo.
 
         Args:
-          dense_statistics: those of the training part; None for this part's own.
+          fitted: what was fitted to the training part; None for this part's own.
         """
         self.close()
         figures = self.statistics.to_dict()
@@ -65,8 +65,9 @@ class DatasetWriter:
             rows=figures["rows"],
             bad_rows=bad_rows,
             label_mean=figures["label_mean"],
+            label_means=figures["label_means"],
             distinct=figures["distinct"],
-            statistics=dense_statistics or figures["dense"],
+            statistics=fitted or figures["fitted"],
             files=tuple(self._files),
             extra=extra or {},
         )

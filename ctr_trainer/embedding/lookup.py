@@ -6,6 +6,7 @@ import numpy as np
 
 from ctr_trainer.embedding import lookup_kernels, row_kernels
 from ctr_trainer.embedding.index import Index
+from ctr_trainer.embedding.pooling import coefficients
 
 _ALIGNMENT = 64
 _scratch = threading.local()
@@ -14,19 +15,20 @@ _scratch = threading.local()
 class Lookup:
     """The way from one batch's keys to its embedding tensors, and back for their gradients.
 
-    The keys of single-valued features and of bags are deduplicated together, so a table is probed once for each
-    distinct key and an optimizer makes one step for it.
+    The keys of single-valued features, of bags and of sequences are deduplicated together, so a table is probed once
+    for each distinct key and an optimizer makes one step for it.
 
     Attributes:
       unique: int64[U], the distinct keys in the order of first appearance, without the key 0 ("no value").
     """
 
-    def __init__(self, keys, bags=()):
+    def __init__(self, keys, bags=(), sequences=()):
         """
         Args:
           keys: int64[B, F], the single-valued features; F may be 0.
-          bags: a (values int64[n], splits int32[B + 1], mean) for each multi-valued feature: row b's keys are
-            values[splits[b]:splits[b + 1]]; they are averaged where `mean`, otherwise summed.
+          bags: a (values int64[n], splits int32[B + 1], combiner, weights float32[n] or None) for each multi-valued
+            feature: row b's keys are values[splits[b]:splits[b + 1]]; see `pooling.coefficients` for what they count.
+          sequences: a (values int64[n], splits int32[B + 1], length) for each; no row has more than `length` values.
         """
         if keys.ndim != 2:
             raise ValueError(f"keys of shape {keys.shape}, expected [B, F]")
@@ -34,16 +36,20 @@ class Lookup:
         self._columns = self._features + len(bags)
         index = _empty_index()
         self._positions = _positions(index, keys.reshape(-1))
-        self._bags = []
-        for column, (values, splits, mean) in enumerate(bags, start=self._features):
-            if len(splits) != self._examples + 1 or splits[0] != 0 or splits[-1] != len(values):
-                raise ValueError(f"column {column}: splits do not cut {len(values)} values into {self._examples} bags")
-            splits = np.ascontiguousarray(splits, np.int32)
-            self._bags.append((_positions(index, values), splits, bool(mean), column))
+        self._bags, self._sequences = [], []
+        for column, (values, splits, combiner, weights) in enumerate(bags, start=self._features):
+            splits = self._splits(f"column {column}", values, splits)
+            positions = _positions(index, values)
+            self._bags.append((positions, splits, coefficients(positions, splits, combiner, weights), column))
+        for number, (values, splits, length) in enumerate(sequences):
+            splits = self._splits(f"sequence {number}", values, splits)
+            if len(values) and (longest := int(np.diff(splits).max())) > length:
+                raise ValueError(f"sequence {number}: a row has {longest} values, above its length of {length}")
+            self._sequences.append((_positions(index, values), splits, length))
         self.unique = index.keys.copy()
 
-    def gather(self, rows, slots, start, dim):
-        """The embeddings of one segment.
+    def take(self, rows, slots, start, dim):
+        """The rows' columns of one segment, the first step to its tensors.
 
         Args:
           rows: float32[n, width], a table's.
@@ -52,33 +58,62 @@ class Lookup:
           dim: its width.
 
         Returns:
-          float32[B, F + len(bags), dim], freshly allocated, C-contiguous and 64-byte aligned, so that TensorFlow feeds
-          it without a copy. A bag's is the sum or the mean over its non-zero keys, zeros for an empty one.
+          float32[U, dim].
         """
-        distinct = np.empty((len(self.unique), dim), np.float32)
-        row_kernels.take(rows, slots, start, distinct)
-        out = _aligned_empty(self._examples * self._columns, dim)
+        out = np.empty((len(self.unique), dim), np.float32)
+        row_kernels.take(rows, slots, start, out)
+        return out
+
+    def gather(self, distinct):
+        """What `take` returned -> the embeddings of the single-valued features and the bags.
+
+        Returns:
+          float32[B, F + len(bags), dim], freshly allocated, C-contiguous and 64-byte aligned, so that TensorFlow feeds
+          it without a copy. A bag's is the combination of its non-zero keys, zeros for an empty one.
+        """
+        out = _aligned_empty(self._examples * self._columns, distinct.shape[1])
         if self._features:
             lookup_kernels.spread(distinct, self._positions, self._features, self._columns, out)
-        for positions, splits, mean, column in self._bags:
-            lookup_kernels.pool(distinct, positions, splits, mean, column, self._columns, out)
-        return out.reshape(self._examples, self._columns, dim)
+        for positions, splits, shares, column in self._bags:
+            lookup_kernels.pool(distinct, positions, splits, shares, column, self._columns, out)
+        return out.reshape(self._examples, self._columns, distinct.shape[1])
 
-    def sum_gradients(self, gradient):
-        """float32[B, F + len(bags), dim] -> float32[U, dim]: the gradients of equal keys summed.
+    def gather_sequence(self, number, distinct):
+        """What `take` returned -> float32[B, length, dim] of the sequence of that number, as `gather` allocates it.
 
-        Each key of a mean bag gets the bag's gradient divided by the number of its non-zero keys.
+        The j-th value of a row stands at j, zeros behind the last.
         """
-        expected = (self._examples, self._columns, gradient.shape[-1])
-        if gradient.shape != expected:
-            raise ValueError(f"gradient of shape {gradient.shape}, expected {expected}")
-        flat = np.ascontiguousarray(gradient, np.float32).reshape(-1, gradient.shape[-1])
-        out = np.zeros((len(self.unique), gradient.shape[-1]), np.float32)
-        if self._features:
-            lookup_kernels.sum_spread(flat, self._positions, self._features, self._columns, out)
-        for positions, splits, mean, column in self._bags:
-            lookup_kernels.sum_pool(flat, positions, splits, mean, column, self._columns, out)
+        positions, splits, length = self._sequences[number]
+        out = _aligned_empty(self._examples * length, distinct.shape[1])
+        lookup_kernels.align(distinct, positions, splits, length, out)
+        return out.reshape(self._examples, length, distinct.shape[1])
+
+    def sum_gradients(self, dim, gradient=None, sequences=()):
+        """-> float32[U, dim]: the gradients of equal keys summed.
+
+        Args:
+          gradient: of what `gather` returned: float32[B, F + len(bags), dim]; None for no gradient. Each key of a bag
+            gets the bag's gradient times its coefficient.
+          sequences: of what `gather_sequence` returned, by number: float32[B, length, dim], or None.
+        """
+        out = np.zeros((len(self.unique), dim), np.float32)
+        if gradient is not None:
+            flat = _flat(gradient, (self._examples, self._columns, dim))
+            if self._features:
+                lookup_kernels.sum_spread(flat, self._positions, self._features, self._columns, out)
+            for positions, splits, shares, column in self._bags:
+                lookup_kernels.sum_pool(flat, positions, splits, shares, column, self._columns, out)
+        sequences = sequences or [None] * len(self._sequences)
+        for (positions, splits, length), its_gradient in zip(self._sequences, sequences, strict=True):
+            if its_gradient is not None:
+                flat = _flat(its_gradient, (self._examples, length, dim))
+                lookup_kernels.sum_align(flat, positions, splits, length, out)
         return out
+
+    def _splits(self, what, values, splits):
+        if len(splits) != self._examples + 1 or splits[0] != 0 or splits[-1] != len(values):
+            raise ValueError(f"{what}: splits do not cut {len(values)} values into {self._examples} bags")
+        return np.ascontiguousarray(splits, np.int32)
 
 
 def distinct(parts):
@@ -103,6 +138,13 @@ def _positions(index, keys):
     positions = np.empty(len(keys), np.int32)
     index.add_all(np.ascontiguousarray(keys, np.int64), positions)
     return positions
+
+
+def _flat(gradient, expected):
+    """-> float32[rows, dim], of a gradient of the expected shape."""
+    if gradient.shape != expected:
+        raise ValueError(f"gradient of shape {gradient.shape}, expected {expected}")
+    return np.ascontiguousarray(gradient, np.float32).reshape(-1, expected[-1])
 
 
 def _aligned_empty(rows, dim):

@@ -1,4 +1,4 @@
-"""Compiled loops between the distinct rows of a batch and its [B, columns, dim] tensors.
+"""Compiled loops between the distinct rows of a batch and its [B, columns, dim] and [B, L, dim] tensors.
 
 A batch's rows are first taken from the table once a distinct key, and spread from that small, cache-resident copy: on
 26,624 keys of 8,600 distinct ones, dim 16, 0.3 ms instead of 0.6 ms. Columns are unsigned for the reason that
@@ -12,9 +12,11 @@ from numba import types
 from ctr_trainer.embedding.row_kernels import ROWS, ROWS_OUT
 
 _POSITIONS = types.Array(types.int32, 1, "C", readonly=True)
+_COEFFICIENTS = types.Array(types.float32, 1, "C", readonly=True)
 _ZERO = np.float32(0)
 _SPREAD = types.void(ROWS, _POSITIONS, types.int64, types.int64, ROWS_OUT)
-_POOL = types.void(ROWS, _POSITIONS, _POSITIONS, types.boolean, types.int64, types.int64, ROWS_OUT)
+_POOL = types.void(ROWS, _POSITIONS, _POSITIONS, _COEFFICIENTS, types.int64, types.int64, ROWS_OUT)
+_ALIGN = types.void(ROWS, _POSITIONS, _POSITIONS, types.int64, ROWS_OUT)
 
 
 @numba.njit(_SPREAD, nogil=True, cache=True, error_model="numpy")
@@ -32,17 +34,9 @@ def spread(distinct, positions, features, columns, out):
                     out[target, d] = distinct[position, d]
 
 
-@numba.njit(nogil=True, cache=True)
-def _count(positions, start, stop):
-    count = 0
-    for i in range(start, stop):
-        count += positions[i] >= 0
-    return count
-
-
 @numba.njit(_POOL, nogil=True, cache=True, error_model="numpy")
-def pool(distinct, positions, splits, mean, column, columns, out):
-    """out[b * columns + column] = sum or mean of distinct[positions[splits[b]:splits[b + 1]]], zeros if empty."""
+def pool(distinct, positions, splits, coefficients, column, columns, out):
+    """out[b * columns + column] = the sum of coefficients[i] * distinct[positions[i]] over bag b's values i."""
     for b in range(splits.size - 1):
         target = b * columns + column
         for d in range(np.uint64(out.shape[1])):
@@ -51,11 +45,23 @@ def pool(distinct, positions, splits, mean, column, columns, out):
             position = positions[i]
             if position >= 0:
                 for d in range(np.uint64(out.shape[1])):
-                    out[target, d] += distinct[position, d]
-        if mean:
-            count = np.float32(max(_count(positions, splits[b], splits[b + 1]), 1))
-            for d in range(np.uint64(out.shape[1])):
-                out[target, d] /= count
+                    out[target, d] += coefficients[i] * distinct[position, d]
+
+
+@numba.njit(_ALIGN, nogil=True, cache=True, error_model="numpy")
+def align(distinct, positions, splits, length, out):
+    """out[b * length + j] = distinct[positions[splits[b] + j]], zeros behind the last value and for no value."""
+    for b in range(splits.size - 1):
+        for j in range(length):
+            i = splits[b] + j
+            position = positions[i] if i < splits[b + 1] else -1
+            target = b * length + j
+            if position < 0:
+                for d in range(np.uint64(out.shape[1])):
+                    out[target, d] = _ZERO
+            else:
+                for d in range(np.uint64(out.shape[1])):
+                    out[target, d] = distinct[position, d]
 
 
 @numba.njit(_SPREAD, nogil=True, cache=True, error_model="numpy")
@@ -71,15 +77,24 @@ def sum_spread(gradient, positions, features, columns, out):
 
 
 @numba.njit(_POOL, nogil=True, cache=True, error_model="numpy")
-def sum_pool(gradient, positions, splits, mean, column, columns, out):
-    """Adds gradient[b * columns + column], divided by the bag's count where `mean`, to each of bag b's keys."""
+def sum_pool(gradient, positions, splits, coefficients, column, columns, out):
+    """Adds gradient[b * columns + column], times the coefficient, to each of bag b's keys."""
     for b in range(splits.size - 1):
         source = b * columns + column
-        share = np.float32(1)
-        if mean:
-            share = np.float32(max(_count(positions, splits[b], splits[b + 1]), 1))
         for i in range(splits[b], splits[b + 1]):
             position = positions[i]
             if position >= 0:
                 for d in range(np.uint64(out.shape[1])):
-                    out[position, d] += gradient[source, d] / share
+                    out[position, d] += coefficients[i] * gradient[source, d]
+
+
+@numba.njit(_ALIGN, nogil=True, cache=True, error_model="numpy")
+def sum_align(gradient, positions, splits, length, out):
+    """Adds gradient[b * length + j] to the j-th key of row b; what stands behind the last one is dropped."""
+    for b in range(splits.size - 1):
+        for i in range(splits[b], splits[b + 1]):
+            position = positions[i]
+            source = b * length + i - splits[b]
+            if position >= 0:
+                for d in range(np.uint64(out.shape[1])):
+                    out[position, d] += gradient[source, d]

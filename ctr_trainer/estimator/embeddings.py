@@ -2,24 +2,20 @@
 
 import contextlib
 import itertools
-import math
 import os
 
 from ctr_trainer import distributed
 from ctr_trainer.embedding.background import Background
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.client import ServiceClient
-from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.embedding.local_store import LocalStore
-from ctr_trainer.embedding.lookup import Lookup, distinct
+from ctr_trainer.embedding.lookup import distinct
 from ctr_trainer.embedding.process import LocalService
 from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.errors import UserError
-from ctr_trainer.features.tensors import EMBEDDING, LINEAR
+from ctr_trainer.estimator.table_inputs import TableInputs
 from ctr_trainer.latency import Latency
-
-_KINDS = (EMBEDDING, LINEAR)
 
 
 @contextlib.contextmanager
@@ -91,20 +87,24 @@ class Embeddings:
     """
 
     def __init__(self, features, config, seed, store, ahead=0, trained=None):
-        self._features, self._strict, self._ahead = features, config.strict_sync, ahead
-        self._tables = [table for table in features.spec.tables if table.name in features.segments]
+        self._strict, self._ahead = config.strict_sync, ahead
+        self._inputs = {
+            table.name: TableInputs(table, features.segments[table.name])
+            for table in features.spec.tables
+            if table.name in features.segments
+        }
         self.sources = {}
         self.sync_latency = Latency("OpsParameterSync")
-        for table in self._tables:
-            table_config = _table_config(table, features, config, seed)
+        for name, inputs in self._inputs.items():
+            table_config = inputs.config(config, features.spec.limits_of(name), seed)
             if trained is not None:
                 table_config = _as_trained(table_config, trained)
             store.create_table(table_config)
             if isinstance(store, LocalStore):
-                self.sources[table.name] = store.tables[table.name]
+                self.sources[name] = store.tables[name]
             else:
-                name, compression = f"rank{distributed.rank()}", config.sync_compression
-                self.sources[table.name] = Cache(store, table_config, name, compression=compression)
+                worker, compression = f"rank{distributed.rank()}", config.sync_compression
+                self.sources[name] = Cache(store, table_config, worker, compression=compression)
         self._caches = {name: source for name, source in self.sources.items() if isinstance(source, Cache)}
         self._background = Background("the sync of the embedding rows")
         self.sync_seconds = 0.0
@@ -137,25 +137,21 @@ class Embeddings:
                 slots = source.find_or_create(lookup.unique)
             else:
                 slots = source.find_or_create(lookup.unique, since)
-            tensors, start = [], 0
             with source.lock:
-                for kind, dim in zip(self._kinds(name), source.config.dims, strict=True):
-                    tensors.append(self._features.segments[name][kind])
-                    feed[tensors[-1]] = lookup.gather(source.rows, slots, start, dim)
-                    start += dim
-            self._step.append((source, lookup, slots, tensors))
+                feed |= self._inputs[name].gather(lookup, source.rows, slots)
+            self._step.append((source, self._inputs[name], lookup, slots))
         return feed
 
     def apply_gradients(self, gradients, learning_rate):
         """One sparse optimizer step of the rows last looked up.
 
         Args:
-          gradients: by the name of the embedding input, float32[B, F, dim]; of the loss as the graph has it.
+          gradients: by the name of the embedding input, float32 of its shape; of the loss as the graph has it. Rows
+            of inputs that the loss does not depend on take a step of gradient zero.
           learning_rate: float.
         """
-        for source, lookup, slots, tensors in self._step:
-            sums = [lookup.sum_gradients(gradients[tensor.name]) for tensor in tensors]
-            source.apply_gradients(slots, sums, learning_rate)
+        for source, inputs, lookup, slots in self._step:
+            source.apply_gradients(slots, inputs.sum_gradients(lookup, gradients), learning_rate)
 
     def sync(self):
         """Brings this worker's copies and the service together: a collective if strict, else beside the steps to come.
@@ -189,14 +185,7 @@ class Embeddings:
         return hits / (hits + misses) if hits + misses else 1.0
 
     def _lookups(self, batch):
-        lookups = {}
-        for table in self._tables:
-            bags = [
-                (batch.bags[feature.name].values, batch.bags[feature.name].splits, feature.combiner == "mean")
-                for feature in table.bags
-            ]
-            lookups[table.name] = Lookup(batch.keys[table.name], bags)
-        return lookups
+        return {name: inputs.lookup(batch) for name, inputs in self._inputs.items()}
 
     def _prefetch(self, group):
         """-> by table, what `Cache.prefetch` says of the keys of a group of batches."""
@@ -223,9 +212,6 @@ class Embeddings:
         for cache in self._caches.values():
             cache.refresh()
 
-    def _kinds(self, name):
-        return [kind for kind in _KINDS if kind in self._features.segments[name]]
-
 
 def _as_trained(config, trained):
     """-> the TableConfig that a table was trained with.
@@ -241,27 +227,3 @@ def _as_trained(config, trained):
             "name the --model and --embedding_dim that it was trained with"
         )
     return found
-
-
-def _table_config(table, features, config, seed):
-    """-> the TableConfig of a TableFeatures: an embedding, a linear weight, or both, as the model asked."""
-    segments, limits = features.segments[table.name], features.spec.limits_of(table.name)
-    dims, scales = [], []
-    if EMBEDDING in segments:
-        dims.append(table.dim)
-        scales.append(config.init_stddev * math.sqrt(3))  # a uniform distribution on +-s has the deviation s / sqrt(3)
-    if LINEAR in segments:
-        dims.append(1)
-        scales.append(0.0)
-    return TableConfig(
-        name=table.name,
-        dims=tuple(dims),
-        init_scales=tuple(scales),
-        optimizer=config.optimizer,
-        initial_accumulator=config.initial_accumulator,
-        seed=seed,
-        min_frequency=limits.min_frequency,
-        max_rows=limits.max_rows,
-        eviction=limits.eviction,
-        ttl_steps=limits.ttl_steps,
-    )

@@ -35,7 +35,8 @@ class Estimator:
 
     Args:
       model_fn: f(features, labels, mode, params) -> `EstimatorSpec`. `features` is a dict of tensors where the input is
-        a `tf.data.Dataset`, or `features.tensors.Features` where it is a `BatchReader`.
+        a `tf.data.Dataset`, or `features.tensors.Features` where it is a `BatchReader`; then `labels` is float32[B],
+        or of several labels a dict of name -> float32[B].
       model_dir: where checkpoints, summaries and the feature spec are kept.
       params: handed to `model_fn` as it is.
       config: `RunConfig`.

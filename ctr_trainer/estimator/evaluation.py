@@ -4,8 +4,8 @@ import numpy as np
 
 from ctr_trainer import distributed
 from ctr_trainer.estimator.training_hooks import metric_tensors
-from ctr_trainer.metrics.click_metrics import ClickMetrics
 from ctr_trainer.metrics.mean import Mean
+from ctr_trainer.metrics.metrics_by_label import MetricsByLabel, weights_of
 
 
 class Evaluation:
@@ -24,7 +24,7 @@ class Evaluation:
             "updates": {name: update for name, (_, update) in own.items()},
         }
         self._inputs = inputs
-        self._click, self._loss, self._updates = ClickMetrics(), Mean(), {}
+        self._click, self._loss, self._updates = MetricsByLabel(self._fetches["click"]), Mean(), {}
         self._examples = 0
         self.steps = 0
 
@@ -34,9 +34,9 @@ class Evaluation:
         click = values["click"]
         weight = 1.0
         if click:
-            self._click.update(click["logits"], click["labels"], click["weights"])
-            weight = click["weights"].sum()
-            self._examples += self._inputs.hook.batch.size if self._inputs.hook else len(click["labels"])
+            self._click.update(click)
+            weight = weights_of(click).sum()
+            self._examples += self._inputs.hook.batch.size if self._inputs.hook else len(weights_of(click))
         self._loss.update(np.array([values["loss"]], np.float32), np.array([weight], np.float32))
         self._updates = values["updates"]
         self.steps += 1
@@ -50,8 +50,8 @@ class Evaluation:
         results = {"loss": self._loss.result()}
         if self._fetches["click"]:
             click = self._click.results()
-            results.update(examples=int(total), auc=click["auc"], logloss=click["xentropy_mean"])
-            results.update(prob_mean=click["prob_mean"], real_mean=click["real_mean"])
+            results.update(examples=int(total))
+            results.update({name.replace("xentropy_mean", "logloss"): value for name, value in click.items()})
         for name, value in self._updates.items():
             results[name] = float(distributed.all_sum(np.float64(value) * share, f"metric.{name}") / total)
         return results

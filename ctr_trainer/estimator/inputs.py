@@ -10,8 +10,8 @@ import tensorflow as tf
 from ctr_trainer.data.prefetch import Prefetch
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.hooks.input_hook import InputHook
 
 _FEATURES_FILE = "features.json"
@@ -49,6 +49,8 @@ class DatasetInput:
 
 class BatchInput:
     """A `data.reader.BatchReader`, or any iterable of `Batch` with its `spec`, `statistics` and `batch_size`: fed.
+
+    Of a spec with quantiles it needs `with_statistics` too, to be evaluated on data with statistics of their own.
 
     Args:
       spec, statistics: of the data that the model was trained on; the reader's own for a new model.
@@ -116,6 +118,14 @@ def make_input(data, model_dir):
             f"was trained with ({os.path.join(model_dir, _FEATURES_FILE)}); convert the data with that spec, or train "
             "into another --model_dir"
         )
+    names, own = [label.name for label in spec.labels], [label.name for label in data.spec.labels]
+    if len(names) != len(own) or (len(names) > 1 and names != own):
+        raise UserError(
+            f"the data has the labels {', '.join(own)}, and the model in {model_dir} was trained on "
+            f"{', '.join(names)}; convert the data with the model's feature spec"
+        )
+    if any(data.statistics.get(f.name) != statistics.get(f.name) for f in spec.sparse if f.quantiles):
+        data = data.with_statistics(statistics)
     # Which keys have rows may be decided anew for each run.
     return BatchInput(data, dataclasses.replace(spec, limits=data.spec.limits), statistics)
 

@@ -66,14 +66,23 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step):
 
 
 def metric_tensors(inputs, spec):
-    """-> dict of `logits`, `labels`, `weights` for the click metrics; {} for a model without logits."""
+    """-> dict of `logits`, `labels`, `weights` for the click metrics; {} for a model without logits.
+
+    Where there are several labels, such a dict by the name of each label that has a prediction `logits/<label>`.
+    """
     predictions = spec.predictions if isinstance(spec.predictions, dict) else {}
+    if isinstance(inputs.labels, dict):
+        found = {name: f"logits/{name}" for name in inputs.labels if f"logits/{name}" in predictions}
+        return {name: _of_label(inputs, predictions[key], inputs.labels[name]) for name, key in found.items()}
     if "logits" not in predictions or inputs.labels is None:
         return {}
-    logits = tf.reshape(predictions["logits"], [-1])
-    labels = tf.cast(tf.reshape(inputs.labels, [-1]), tf.float32)
+    return _of_label(inputs, predictions["logits"], inputs.labels)
+
+
+def _of_label(inputs, logits, labels):
+    labels = tf.cast(tf.reshape(labels, [-1]), tf.float32)
     weights = inputs.features["weight"] if inputs.hook else tf.ones_like(labels)
-    return {"logits": logits, "labels": labels, "weights": weights}
+    return {"logits": tf.reshape(logits, [-1]), "labels": labels, "weights": weights}
 
 
 def _learning_rate(graph):

@@ -4,104 +4,48 @@ import dataclasses
 import functools
 
 from ctr_trainer.errors import UserError
+from ctr_trainer.features.csv_format import CsvFormat
+from ctr_trainer.features.dense import TRANSFORMS, DenseFeature
+from ctr_trainer.features.label import Label
+from ctr_trainer.features.limits import TableLimits
+from ctr_trainer.features.sparse import COMBINERS, SparseFeature
 
-TRANSFORMS = ("none", "log1p", "standardize", "minmax")
-COMBINERS = ("sum", "mean")
+__all__ = [
+    "COMBINERS",
+    "TRANSFORMS",
+    "CsvFormat",
+    "DenseFeature",
+    "FeatureSpec",
+    "Label",
+    "SparseFeature",
+    "TableFeatures",
+    "TableLimits",
+]
 
-
-@dataclasses.dataclass(frozen=True)
-class DenseFeature:
-    """A number.
-
-    Attributes:
-      name: unique in the spec.
-      column: of the source data.
-      transform: `none`, `log1p` (sign(x) * log1p(|x|)), `standardize` or `minmax` (by the training data's statistics).
-      default: what a missing value is taken for, before the transform.
-    """
-
-    name: str
-    column: str
-    transform: str = "none"
-    default: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class SparseFeature:
-    """A categorical feature: one value a row, or, with a `combiner`, a bag of values.
-
-    Attributes:
-      name: unique in the spec.
-      column: of the source data.
-      dim: width of its embedding.
-      slot: what is hashed along with a value; features of one slot share their rows, and so have one dim.
-      combiner: None for a single value; `sum` or `mean` for a bag.
-      separator: between the values of a bag in one source field.
-      max_length: a bag keeps its first `max_length` values; 0 for all of them.
-    """
-
-    name: str
-    column: str
-    dim: int
-    slot: str
-    combiner: str | None = None
-    separator: str = "|"
-    max_length: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class Label:
-    """The 0/1 target: `value == positive`, or `number >= threshold`, or, with neither, the column's own 0 and 1."""
-
-    column: str
-    positive: str | None = None
-    threshold: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class CsvFormat:
-    """How the `csv` format is read.
-
-    Attributes:
-      delimiter: one character.
-      header: whether a file's first line names its columns.
-      columns: names of the columns, in order; required without a header, in place of its names with one.
-      null_values: fields that stand for a missing value.
-      strip: remove white space around every field.
-      label_suffix: an ending that some files' labels carry and that is not part of them, as Adult's `.`.
-    """
-
-    delimiter: str = ","
-    header: bool = True
-    columns: tuple[str, ...] = ()
-    null_values: tuple[str, ...] = ("",)
-    strip: bool = False
-    label_suffix: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class TableLimits:
-    """Which keys of one table have rows; see `embedding.config.TableConfig` for each.
-
-    Attributes:
-      table: its name, `dim16` for the features of dim 16.
-    """
-
-    table: str
-    min_frequency: int = 0
-    max_rows: int = 0
-    eviction: str = "lru"
-    ttl_steps: int = 0
+# What stands before the names of a data set's other columns (see data/columns.py).
+RESERVED_PREFIXES = ("id:", "label:", "time:", "weights:")
 
 
 @dataclasses.dataclass(frozen=True)
 class TableFeatures:
-    """The sparse features whose embeddings live in one table, in the spec's order."""
+    """The sparse features whose embeddings live in one table, in the spec's order.
+
+    Attributes:
+      single: of one value a row, bucketised ones among them.
+      bags: pooled to one vector a row.
+      sequences: of several vectors a row.
+    """
 
     name: str
     dim: int
     single: tuple[SparseFeature, ...]
     bags: tuple[SparseFeature, ...]
+    sequences: tuple[SparseFeature, ...] = ()
+
+    @property
+    def pooled(self):
+        """The features of one vector a row, in the order of the table's tensor."""
+        return self.single + self.bags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,12 +53,14 @@ class FeatureSpec:
     """All that conversion, training and an exported graph know of a data set's columns.
 
     Attributes:
+      label: the first, or only, label.
       ids: columns kept beside the features for the predictions' output and grouped metrics; not trained on.
       weight: column of the examples' weights; None for weight 1.
       limits: of the tables that have any.
+      other_labels: the labels after the first; see `labels`.
 
     Raises:
-      UserError: two features of one name, one slot with two dims, no feature at all.
+      UserError: two features or labels of one name, one slot with two dims, no feature at all.
     """
 
     name: str
@@ -125,6 +71,7 @@ class FeatureSpec:
     weight: str | None = None
     csv: CsvFormat = CsvFormat()
     limits: tuple[TableLimits, ...] = ()
+    other_labels: tuple[Label, ...] = ()
 
     def __post_init__(self):
         _check(self)
@@ -149,7 +96,9 @@ class FeatureSpec:
 
     def to_dict(self):
         """-> the spec as JSON-able values, written out in full; None is left out."""
-        return dataclasses.asdict(self, dict_factory=_without_none)
+        values = dataclasses.asdict(self, dict_factory=_without_none)
+        others = values.pop("other_labels")
+        return values | {"label": [values["label"], *others]} if others else values
 
     def with_dim(self, dim):
         """-> this spec with every sparse feature's dim replaced.
@@ -167,6 +116,11 @@ class FeatureSpec:
         """-> the TableLimits of a table, by name; with none set where the spec has none."""
         return next((each for each in self.limits if each.table == table), TableLimits(table))
 
+    @property
+    def labels(self):
+        """All labels, in the spec's order."""
+        return (self.label, *self.other_labels)
+
     @functools.cached_property
     def tables(self):
         """The sparse features grouped by dim; tables and features stand in the spec's order."""
@@ -176,15 +130,26 @@ class FeatureSpec:
                 f"dim{dim}",
                 dim,
                 tuple(f for f in self.sparse if f.dim == dim and f.combiner is None),
-                tuple(f for f in self.sparse if f.dim == dim and f.combiner is not None),
+                tuple(f for f in self.sparse if f.dim == dim and f.is_bag),
+                tuple(f for f in self.sparse if f.dim == dim and f.is_sequence),
             )
             for dim in dims
         )
 
     @property
     def bags(self):
-        """The multi-valued features, in the spec's order."""
-        return tuple(f for f in self.sparse if f.combiner is not None)
+        """The features that are pooled from several values, in the spec's order."""
+        return tuple(f for f in self.sparse if f.is_bag)
+
+    @property
+    def sequences(self):
+        """The features that are sequences of values, in the spec's order."""
+        return tuple(f for f in self.sparse if f.is_sequence)
+
+    @property
+    def bucketised(self):
+        """The sparse features that are made of numbers, in the spec's order."""
+        return tuple(f for f in self.sparse if f.is_bucketised)
 
 
 def _without_none(items):
@@ -194,22 +159,20 @@ def _without_none(items):
 def _check(spec):
     where = f"feature spec {spec.name!r}"
     names = ["label", "weight", *(f.name for f in (*spec.dense, *spec.sparse))]
-    for taken, what in ((names, "a feature's name, and 'label' and 'weight' are taken"), (list(spec.ids), "'ids'")):
+    for taken, what in (
+        (names, "a feature's name, and 'label' and 'weight' are taken"),
+        (list(spec.ids), "'ids'"),
+        ([label.name for label in spec.labels], "a label's name"),
+    ):
         for name in taken:
             if taken.count(name) > 1:
                 raise UserError(f"{where}: {name!r} stands twice, and must not ({what})")
+    for name in names:
+        if name.startswith(RESERVED_PREFIXES):
+            raise UserError(f"{where}: {name!r}: no feature's name starts with {', '.join(RESERVED_PREFIXES)}")
     if not spec.dense and not spec.sparse:
         raise UserError(f"{where}: it has no feature; add a [[dense]] or a [[sparse]] one")
-    if spec.label.positive is not None and spec.label.threshold is not None:
-        raise UserError(f"{where}: label: give 'positive' or 'threshold', not both")
-    tables = [f"dim{dim}" for dim in dict.fromkeys(f.dim for f in spec.sparse)]
-    limited = [each.table for each in spec.limits]
-    for table in limited:
-        if table not in tables or limited.count(table) > 1:
-            raise UserError(
-                f"{where}: [[limits]]: table {table!r} is there {limited.count(table)} times; each of "
-                f"{', '.join(tables) or 'no table'} may be once"
-            )
+    _check_limits(spec, where)
     slots = {}
     for f in spec.sparse:
         first = slots.setdefault(f.slot, f)
@@ -217,4 +180,15 @@ def _check(spec):
             raise UserError(
                 f"{where}: {first.name!r} (dim {first.dim}) and {f.name!r} (dim {f.dim}) share slot {f.slot!r}, "
                 "so they share rows and must have one dim"
+            )
+
+
+def _check_limits(spec, where):
+    tables = [f"dim{dim}" for dim in dict.fromkeys(f.dim for f in spec.sparse)]
+    limited = [each.table for each in spec.limits]
+    for table in limited:
+        if table not in tables or limited.count(table) > 1:
+            raise UserError(
+                f"{where}: [[limits]]: table {table!r} is there {limited.count(table)} times; each of "
+                f"{', '.join(tables) or 'no table'} may be once"
             )

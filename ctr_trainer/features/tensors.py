@@ -1,16 +1,13 @@
 """The features that a `model_fn` reads: names that become tensors when they are first asked for."""
 
 import abc
-import collections
 from collections.abc import Mapping
 
 import tensorflow as tf
 
 from ctr_trainer.features.transforms import dense_transform
 
-tf1 = tf.compat.v1
-
-EMBEDDING, LINEAR = "embedding", "linear"
+EMBEDDING, LINEAR, FEATURE, SEQUENCE, MASK = "embedding", "linear", "feature", "sequence", "sequence_mask"
 
 
 class Features(Mapping, abc.ABC):
@@ -19,12 +16,24 @@ class Features(Mapping, abc.ABC):
     | name | tensor |
     |---|---|
     | `dense` | float32[B, n], the dense features after their transforms |
-    | `embedding` | float32[B, F, dim], one vector a sparse feature; all features must have one dim |
-    | `embedding/dim16` | float32[B, F16, 16], the features of that table: single-valued first, then multi-valued |
-    | `linear` | float32[B, F, 1], one weight a sparse feature |
+    | `embedding` | float32[B, F, dim], one vector a feature; all of them must have one dim |
+    | `embedding/dim16` | float32[B, F16, 16], those of that table: single-valued first, then bags |
+    | `feature/<name>` | float32[B, dim], that of one single-valued feature or bag |
+    | `linear` | float32[B, F, 1], one weight a feature |
+    | `sequence/<name>` | float32[B, L, dim], the vectors of a sequence: in order, zeros behind the last |
+    | `sequence_mask/<name>` | float32[B, L], 1 where the sequence has a value, 0 behind the last |
     | `weight` | float32[B], the example's weight; 0 for padding |
 
-    Each table's tensor is contiguous: a slice of one wide tensor would cost a copy each way.
+    Sequences are no part of `embedding` and `linear`, but their values share the rows of their slot.
+
+    Each table's tensor is contiguous, as is each sequence's: a slice of one wide tensor would cost a copy each way.
+
+    Caveat: `feature/<name>` is such a slice of `embedding/dimD`; ask for the few features that a model treats on their
+    own, as DIN its target.
+
+    Attributes:
+      spec: FeatureSpec.
+      statistics: by feature name, what conversion found in the training data.
     """
 
     def __init__(self, spec, statistics):
@@ -38,9 +47,12 @@ class Features(Mapping, abc.ABC):
         return self._tensors[name]
 
     def __iter__(self):
-        names = [LINEAR, "weight"] + [f"{EMBEDDING}/{table.name}" for table in self.spec.tables]
-        names += [EMBEDDING] if len(self.spec.tables) == 1 else []
-        return iter(names + (["dense"] if self.spec.dense else []))
+        tables = self._pooled_tables()
+        names = [*([LINEAR] if tables else []), "weight", *(f"{EMBEDDING}/{table.name}" for table in tables)]
+        names += [EMBEDDING] if len(tables) == 1 else []
+        names += ["dense"] if self.spec.dense else []
+        names += [f"{FEATURE}/{f.name}" for table in tables for f in table.pooled]
+        return iter(names + [f"{kind}/{f.name}" for f in self.spec.sequences for kind in (SEQUENCE, MASK)])
 
     def __contains__(self, name):
         """Whether the spec offers it; Mapping's own would make the tensor to find out."""
@@ -50,20 +62,33 @@ class Features(Mapping, abc.ABC):
         return sum(1 for _ in self)
 
     def _make(self, name):
-        tables = {table.name: table for table in self.spec.tables}
-        if name == "dense" and self.spec.dense:
+        if name not in self:
+            raise KeyError(f"no feature {name!r}; feature spec {self.spec.name!r} offers {', '.join(self)}")
+        kind, _, what = name.partition("/")
+        if name == "dense":
             return dense_transform(self._raw_dense(), self.spec, self.statistics)
         if name == "weight":
             return self._weight()
-        if name == LINEAR and tables:
-            parts = [self._segment(table, LINEAR, 1) for table in tables.values()]
+        if name == LINEAR:
+            parts = [self._segment(table, LINEAR, 1) for table in self._pooled_tables()]
             return parts[0] if len(parts) == 1 else tf.concat(parts, 1)
-        if name == EMBEDDING and len(tables) == 1:
-            return self[f"{EMBEDDING}/{next(iter(tables))}"]
-        kind, _, table = name.partition("/")
-        if kind == EMBEDDING and table in tables:
-            return self._segment(tables[table], EMBEDDING, tables[table].dim)
-        raise KeyError(f"no feature {name!r}; feature spec {self.spec.name!r} offers {', '.join(self)}")
+        if name == EMBEDDING:
+            return self[f"{EMBEDDING}/{self._pooled_tables()[0].name}"]
+        if kind == EMBEDDING:
+            table = next(table for table in self.spec.tables if table.name == what)
+            return self._segment(table, EMBEDDING, table.dim)
+        if kind == FEATURE:
+            return self._slice(what)
+        table, feature = next((t, f) for t in self.spec.tables for f in t.sequences if f.name == what)
+        return self._sequence(table, feature) if kind == SEQUENCE else self._mask(feature)
+
+    def _pooled_tables(self):
+        return [table for table in self.spec.tables if table.pooled]
+
+    def _slice(self, name):
+        """-> float32[B, dim], the embedding of one feature."""
+        table = next(table for table in self._pooled_tables() if name in [f.name for f in table.pooled])
+        return self[f"{EMBEDDING}/{table.name}"][:, [f.name for f in table.pooled].index(name)]
 
     @abc.abstractmethod
     def _raw_dense(self):
@@ -77,39 +102,10 @@ class Features(Mapping, abc.ABC):
     def _segment(self, table, kind, dim):
         """-> float32[B, F, dim] of a `TableFeatures`; kind is EMBEDDING or LINEAR."""
 
+    def _sequence(self, table, feature):
+        """-> float32[B, L, dim] of a sequence, a `SparseFeature` of the `TableFeatures`."""
+        raise NotImplementedError(f"{type(self).__name__} has no sequences")
 
-class FedFeatures(Features):
-    """Features whose values are fed at each step: rows looked up outside the graph.
-
-    Attributes:
-      segments: by table name, {kind: placeholder float32[B, F, dim]}, as far as the model asked for them.
-      gradients: by placeholder name, the gradient of the loss, once `TrainOp` or the Estimator has made them.
-      learning_rate: of the embeddings, a scalar tensor or None.
-    """
-
-    def __init__(self, spec, statistics, batch_size):
-        super().__init__(spec, statistics)
-        self.batch_size = batch_size
-        self.segments = collections.defaultdict(dict)
-        self.gradients = {}
-        self.learning_rate = None
-        self.labels = tf1.placeholder(tf.float32, [batch_size], "labels")
-        self.weights = tf1.placeholder(tf.float32, [batch_size], "weights")
-        self.dense = tf1.placeholder(tf.float32, [batch_size, len(spec.dense)], "dense")
-
-    @property
-    def placeholders(self):
-        """-> the placeholders of all segments, in a fixed order."""
-        return [tensor for kinds in self.segments.values() for tensor in kinds.values()]
-
-    def _raw_dense(self):
-        return self.dense
-
-    def _weight(self):
-        return self.weights
-
-    def _segment(self, table, kind, dim):
-        count = len(table.single) + len(table.bags)
-        tensor = tf1.placeholder(tf.float32, [self.batch_size, count, dim], f"{kind}_{table.name}")
-        self.segments[table.name][kind] = tensor
-        return tensor
+    def _mask(self, feature):
+        """-> float32[B, L], 1 where the sequence has a value."""
+        raise NotImplementedError(f"{type(self).__name__} has no sequences")

@@ -48,9 +48,7 @@ class InputHook(tf1.train.SessionRunHook):
             self.batch, lookups = next(self._batches)
         with self.lookup.measure():
             feed = self._embeddings.look_up(lookups, create=self._training)
-        feed[self._features.labels] = self.batch.labels
-        feed[self._features.weights] = self.batch.weights
-        feed[self._features.dense] = self.batch.dense
+        feed |= self._features.feed(self.batch)
         self.examples += self.batch.size
         return tf1.train.SessionRunArgs(self._fetches, feed)
 

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.hooks.step_hook import StepHook, periodic
-from ctr_trainer.metrics.click_metrics import ClickMetrics
+from ctr_trainer.metrics.metrics_by_label import MetricsByLabel, weights_of
 
 _log = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ class MetricsHook(StepHook):
     """Logs `step 2800, auc = 0.6706 (63.9 it/sec; 65430.9 examples/sec)`, and alike the means since the line before.
 
     Args:
-      tensors: dict of `logits`, `labels`, `weights`: float32[B].
+      tensors: dict of `logits`, `labels`, `weights`: float32[B]; or, of several labels, by label name such a dict.
       scalars: dict that gets the figures, for the summaries.
       auc_window_steps: 0 for the AUC since the start; n starts it anew every n steps, at a line.
       every_n_steps, every_n_secs: exactly one; between two lines.
@@ -26,7 +26,7 @@ class MetricsHook(StepHook):
         super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
         self._tensors, self._scalars, self._auc_window_steps = tensors, scalars, auc_window_steps
-        self._metrics = ClickMetrics()
+        self._metrics = MetricsByLabel(tensors)
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
@@ -39,8 +39,8 @@ class MetricsHook(StepHook):
 
     def after_step(self, run_context, run_values):
         values = run_values.results
-        self._metrics.update(values["logits"], values["labels"], values["weights"])
-        self._examples += np.count_nonzero(values["weights"])
+        self._metrics.update(values)
+        self._examples += np.count_nonzero(weights_of(values))
         if self._timer.should_trigger_for_step(self.step):
             self._timer.update_last_triggered_step(self.step)
             self._report()
@@ -57,11 +57,9 @@ class MetricsHook(StepHook):
             line = "step %d, %s = %.4f (%.1f it/sec; %.1f examples/sec)"
             _log.info(line, self.step, name, value, steps_per_sec, examples_per_sec)
         self._scalars.update(results, examples_per_sec=examples_per_sec)
-        for name, metric in self._metrics.parts.items():
-            if name != "auc":
-                metric.reset()
+        self._metrics.reset(is_auc=False)
         if self._auc_window_steps and self.step - self._auc_from >= self._auc_window_steps:
-            self._metrics.parts["auc"].reset()
+            self._metrics.reset(is_auc=True)
             self._auc_from = self.step
         self._start_window()
 

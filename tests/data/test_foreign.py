@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.data.convert import convert
-from ctr_trainer.data.foreign import ForeignParquet, dense_statistics, scan
+from ctr_trainer.data.foreign import ForeignParquet, fit_statistics, scan
 from ctr_trainer.data.reader import BatchReader, open_dataset
 from ctr_trainer.errors import UserError
 from tests.data import foreign
@@ -23,7 +23,7 @@ def path(tmp_path_factory):
 
 
 def source(path, spec=SPEC):
-    return ForeignParquet(json.loads(json.dumps(scan(path, spec))), spec, dense_statistics(path, spec))
+    return ForeignParquet(json.loads(json.dumps(scan(path, spec))), spec, fit_statistics(path, spec))
 
 
 def reader(path, **options):
@@ -76,7 +76,15 @@ def test_files_without_rows_are_read_too(tmp_path):
 
 def test_only_the_features_that_need_statistics_are_passed_over():
     no_need = SPEC.to_dict() | {"dense": [{"name": "price", "transform": "log1p"}]}
-    assert dense_statistics("nowhere", type(SPEC).from_dict(no_need)) == {}
+    assert fit_statistics("nowhere", type(SPEC).from_dict(no_need)) == {}
+
+
+def test_quantiles_are_fitted_before_the_first_batch(tmp_path):
+    table = foreign.table(0, 40).append_column("day", pa.array(["d"] * 40))
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=16)
+    spec = type(SPEC).from_dict(SPEC.to_dict() | {"dense": [], "sparse": [{"name": "row", "dim": 2, "quantiles": 4}]})
+    batches = list(BatchReader(source(tmp_path, spec), 40, shuffle=False, epochs=1))
+    assert len(set(batches[0].keys["dim2"][:, 0])) == 4
 
 
 def test_a_bad_row_is_named_by_file_and_row(tmp_path):

@@ -1,4 +1,5 @@
 import datetime
+import decimal
 
 import numpy as np
 import pyarrow as pa
@@ -85,19 +86,33 @@ def test_a_date_splits_and_is_a_category(tmp_path):
     assert read(tmp_path / "out" / "train")["d"].to_pylist() == key("d", "2024-01-02", "2024-01-01")
 
 
-@pytest.mark.parametrize(
-    ("column", "feature", "message"),
-    [
-        (pa.array([["a"], ["a", "b"]]), {"name": "c"}, "row 2, column 'c': .*'a', 'b'.* is not one value.*combiner"),
-        (pa.array([["a"], ["b|c"]]), {"name": "c", "combiner": "sum"}, "row 2.*without the separator '|'.*'separator'"),
-    ],
-)
-def test_a_bad_row_is_named_by_file_and_row(tmp_path, column, feature, message):
-    pq.write_table(pa.table({"y": [0, 1], "c": column}), tmp_path / "a.parquet")
-    with pytest.raises(UserError, match=f"a.parquet, {message}"):
-        run(tmp_path / "a.parquet", tmp_path / "out", spec(sparse=[feature]))
-    run(tmp_path / "a.parquet", tmp_path / "out", spec(sparse=[feature]), max_bad_rows=1)
+def test_a_bad_row_is_named_by_file_and_row(tmp_path):
+    pq.write_table(pa.table({"y": [0, 1], "c": [["a"], ["a", "b"]]}), tmp_path / "a.parquet")
+    one = spec(sparse=[{"name": "c"}])
+    with pytest.raises(UserError, match="a.parquet, row 2, column 'c': .*'a', 'b'.* is not one value.*combiner"):
+        run(tmp_path / "a.parquet", tmp_path / "out", one)
+    run(tmp_path / "a.parquet", tmp_path / "out", one, max_bad_rows=1)
     assert open_dataset(tmp_path / "out").rows == 1
+
+
+def test_a_listed_value_may_hold_the_separator_and_a_sequence_keeps_its_newest(tmp_path):
+    pq.write_table(
+        pa.table({"y": [0, 1], "c": [["a|b", None, "c"], ["d"]], "n": [[1, 2, 3], []]}), tmp_path / "a.parquet"
+    )
+    lists = [{"name": "c", "combiner": "sum"}, {"name": "n", "combiner": "none", "max_length": 2}]
+    run(tmp_path / "a.parquet", tmp_path / "out", spec(sparse=lists))
+    assert read(tmp_path / "out")["c"].to_pylist() == [key("c", "a|b", "c"), key("c", "d")]
+    assert read(tmp_path / "out")["n"].to_pylist() == [key("n", "2", "3"), []]
+
+
+def test_a_bucketised_feature_and_each_of_several_labels_want_numbers(tmp_path):
+    prices = pa.array([decimal.Decimal("1.5"), decimal.Decimal("2.5")])
+    pq.write_table(pa.table({"y": [True, False], "z": ["no", "yes"], "p": prices}), tmp_path / "a.parquet")
+    label = [{"column": "y"}, {"column": "z", "positive": "yes"}]
+    run(tmp_path / "a.parquet", tmp_path / "out", spec(label=label, sparse=[{"name": "p", "buckets": [2]}]))
+    table = read(tmp_path / "out")
+    assert table["p"].to_pylist() == [1.5, 2.5]
+    assert (table["label:y"].to_pylist(), table["label:z"].to_pylist()) == ([1, 0], [0, 1])
 
 
 def test_the_encoders_bad_rows_count_those_left_out_before(tmp_path):
@@ -122,13 +137,6 @@ def test_what_cannot_be_used_is_named(tmp_path):
             run(tmp_path / name, tmp_path / "out", spec(sparse=[{"name": "c"}]))
     with pytest.raises(UserError, match="no column 'z', which is wanted for feature 'z'.*the columns are y, c"):
         run(tmp_path / "struct.parquet", tmp_path / "out", spec(sparse=[{"name": "z"}]))
-
-
-def test_two_separators_of_one_column_are_refused(tmp_path):
-    pq.write_table(pa.table({"y": [0], "c": [["a"]]}), tmp_path / "a.parquet")
-    bags = [{"name": n, "column": "c", "combiner": "sum", "separator": s} for n, s in (("a", "|"), ("b", ","))]
-    with pytest.raises(UserError, match="'b' and another bag of column 'c' have different separators"):
-        run(tmp_path / "a.parquet", tmp_path / "out", spec(sparse=bags))
 
 
 def test_a_later_csv_file_that_lacks_a_column_is_named(tmp_path):

@@ -1,0 +1,106 @@
+"""Source columns of several values a row, of bags and sequences."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_trainer.data.encoded import Encoded
+from ctr_trainer.data.scalars import is_text, numbers, one
+from ctr_trainer.features.hashing import keys
+
+
+def encode_list(values, feature):
+    """-> Encoded of list<int64>, the keys of each row's values, and their weights where the feature has any.
+
+    Values are separated in a text, or are the elements of a list; any other value is a list of one. Empty values are
+    none: "A||B" has two values and "" has none. A row is bad if the weight of one of its values is no finite number.
+
+    Args:
+      values: the source's column.
+      feature: SparseFeature with a combiner.
+    """
+    values = one(values)
+    if _is_list(values.type):
+        flat, owner = _bytes(pc.list_flatten(values)), pc.list_parent_indices(values).to_numpy()
+        return _encode(flat, owner, len(values), feature)
+    if pa.types.is_nested(values.type):
+        raise TypeError("a list or separated text is wanted")
+    # Equal texts are split once; one more, empty, stands for the missing ones.
+    values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    lists = pc.split_pattern(_bytes(values.dictionary), feature.separator)
+    flat, owner = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
+    encoded = _encode(flat, owner, len(lists) + 1, feature)
+    where = values.indices.fill_null(len(lists))
+    return Encoded(
+        encoded.column.take(where),
+        None if encoded.bad is None else encoded.bad[where.to_numpy()],
+        encoded.expected,
+        None if encoded.weights is None else encoded.weights.take(where),
+    )
+
+
+def _encode(flat, owner, count, feature):
+    """Encodes `count` lists: binary values, and which list each belongs to, ascending."""
+    weights = bad = None
+    if feature.weight_separator is not None:
+        flat, weights, wrong = _weights(flat, feature.weight_separator)
+        if wrong is not None:
+            bad = np.bincount(owner[wrong], minlength=count) > 0
+    kept = pc.binary_length(flat).fill_null(0).to_numpy(zero_copy_only=False) > 0
+    kept = _within_length(np.flatnonzero(kept), owner, feature)
+    owner, hashed = owner[kept], keys(feature.slot, flat.take(pa.array(kept)))
+    weights = None if weights is None else weights[kept]
+    splits = np.searchsorted(owner, np.arange(count + 1))
+    if feature.missing_has_row:
+        empty = np.flatnonzero(np.diff(splits) == 0)
+        hashed = np.insert(hashed, splits[empty], keys(feature.slot, pa.array([""])))
+        weights = None if weights is None else np.insert(weights, splits[empty], np.float32(1))
+        splits = splits + np.searchsorted(empty, np.arange(count + 1))
+    splits = pa.array(splits.astype(np.int32))
+    return Encoded(
+        pa.ListArray.from_arrays(splits, pa.array(hashed)),
+        bad,
+        f"values with finite weights, as 'a{feature.weight_separator}0.5'",
+        None if weights is None else pa.ListArray.from_arrays(splits, pa.array(weights)),
+    )
+
+
+def _within_length(kept, owner, feature):
+    """-> of the places `kept`, those of the first or last `max_length` values of each list."""
+    if not feature.max_length:
+        return kept
+    of = owner[kept]
+    if feature.keeps_last:
+        before_end = np.searchsorted(of, of, side="right") - 1 - np.arange(len(of))
+        return kept[before_end < feature.max_length]
+    return kept[np.arange(len(of)) - np.searchsorted(of, of) < feature.max_length]
+
+
+def _weights(flat, separator):
+    """-> (the values, float32 of their weights, 1 where there is none; bool of the weights that are wrong, or None)."""
+    parts = pc.split_pattern(flat, separator, max_splits=1, reverse=True)
+    has_weight = pc.list_value_length(parts).fill_null(0).to_numpy(zero_copy_only=False) == 2
+    weights = np.ones(len(flat), np.float32)
+    values = pc.list_element(parts, 0)
+    if not has_weight.any():
+        return values, weights, None
+    texts = pc.list_element(parts.filter(pa.array(has_weight)), 1)
+    found, bad = numbers(texts, pa.float32())
+    weights[has_weight] = found.to_numpy(zero_copy_only=False)
+    wrong = np.isnan(weights)  # An empty weight is as wrong as one that is no number.
+    if bad is not None:
+        wrong[has_weight] |= bad
+    return values, weights, wrong if wrong.any() else None
+
+
+def _is_list(kind):
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+
+
+def _bytes(values):
+    """-> the values as bytes, numbers as their decimal digits."""
+    if pa.types.is_nested(values.type):
+        raise TypeError("lists of single values are wanted")
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    return (values if is_text(values.type) else values.cast(pa.string())).cast(pa.binary())

@@ -1,0 +1,48 @@
+"""Boundaries that cut a column into equally full buckets."""
+
+import numpy as np
+
+_SAMPLE = 1 << 20
+
+
+class Quantiles:
+    """The boundaries of a column's quantiles: exact up to a million present values, of a uniform sample of more.
+
+    A boundary is a value that occurs, and the smallest one is none, so no bucket is empty; equal boundaries are one,
+    so there may be fewer buckets than asked for.
+
+    Args:
+      count: how many buckets.
+      sample: how many values are kept, 4 bytes each.
+
+    Source: Vitter, Random Sampling with a Reservoir, 1985, algorithm R; LightGBM bins a sample of 200,000 rows alike.
+    """
+
+    def __init__(self, count, sample=_SAMPLE):
+        self._count = count
+        self._kept = np.empty(0, np.float32)
+        self._sample, self._seen = sample, 0
+        self._rng = np.random.default_rng(0)
+
+    def add(self, values):
+        """Adds a float32 array; NaN is a missing value."""
+        values = values[~np.isnan(values)]
+        room = max(self._sample - self._seen, 0)
+        self._kept = np.concatenate([self._kept, values[:room]])
+        self._seen += min(room, len(values))
+        values = values[room:]
+        # The i-th value, from 1, stays with the probability sample / i.
+        place = self._rng.integers(0, self._seen + 1 + np.arange(len(values)))
+        stays = place < self._sample
+        self._kept[place[stays]] = values[stays]  # Of equal places the last value counts, as one by one.
+        self._seen += len(values)
+
+    def boundaries(self):
+        """-> float32[at most count - 1], ascending; empty where there are not two values."""
+        if not len(self._kept):
+            return self._kept
+        # The (k / count)-quantile is the value of rank ceil(k / count * n), from 0, in the sorted order.
+        ranks = np.minimum(-(-np.arange(1, self._count) * len(self._kept) // self._count), len(self._kept) - 1)
+        ordered = np.sort(self._kept)
+        boundaries = np.unique(ordered[ranks])
+        return boundaries[boundaries > ordered[0]]

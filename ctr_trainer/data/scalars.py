@@ -1,0 +1,90 @@
+"""Source columns of one value a row as numbers and texts."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def numbers(values, kind):
+    """-> (float array, NaN where missing or bad; bool[n] of what is neither missing nor a finite number, or None).
+
+    Args:
+      values: a column of numbers, or of texts that hold them.
+      kind: pa.float32() or pa.float64().
+
+    Raises:
+      TypeError: a column of another type.
+    """
+    values = one(values)
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
+        raise TypeError("one number a row is wanted")
+    try:
+        plain = values.cast(pa.string()) if is_text(values.type) else values
+        column = plain.cast(kind)
+    except pa.ArrowNotImplementedError as error:
+        raise TypeError("one number a row is wanted") from error
+    except pa.ArrowInvalid:
+        column = _one_by_one(values.dictionary_encode(), kind)
+    bad = np.isinf(column.fill_null(np.nan).to_numpy(zero_copy_only=False))
+    if column.null_count > values.null_count:
+        bad |= pc.and_(values.is_valid(), column.is_null()).to_numpy(zero_copy_only=False)
+    return column.fill_null(np.nan), bad if bad.any() else None
+
+
+def text(values):
+    """-> (string array, null where missing or bad; bool[n] of what is not UTF-8, or None)."""
+    values = one(values)
+    if pa.types.is_nested(values.type):
+        raise TypeError("one value a row is wanted")
+    try:
+        return values.cast(pa.string()), None
+    except pa.ArrowInvalid:
+        bad = np.array([v is not None and not _is_utf8(v) for v in values.to_pylist()])
+        return pc.if_else(pa.array(bad), pa.scalar(None, values.type), values).cast(pa.string()), bad
+
+
+def one(values):
+    """A ChunkedArray or Array -> Array."""
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+
+
+def is_text(kind):
+    """Whether a type is of strings or bytes."""
+    return any(is_kind(kind) for is_kind in _TEXTS)
+
+
+_TEXTS = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
+
+
+def any_bad(bad, wrong):
+    """The union of two masks, the first of which may be None; None where it is empty."""
+    wrong = wrong if bad is None else bad | wrong
+    return wrong if wrong.any() else None
+
+
+def shown(value):
+    """-> a pyarrow scalar as a message shows it."""
+    value = value.as_py()
+    return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
+
+
+def _one_by_one(values, kind):
+    """Casts each distinct value alone; null where that fails."""
+
+    def cast(value):
+        try:
+            return pa.array([value]).cast(pa.string()).cast(kind)[0].as_py()
+        except pa.ArrowInvalid:
+            return None
+
+    return pa.array([cast(v) for v in values.dictionary.to_pylist()], kind).take(values.indices)
+
+
+def _is_utf8(value):
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,59 @@
+"""Numbers as the keys of their buckets."""
+
+import numpy as np
+import pyarrow as pa
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.features.hashing import keys
+
+BOUNDARIES = "boundaries"
+
+
+class Buckets:
+    """The keys of one bucketised feature.
+
+        bucket(v) = number of boundaries <= v, as tf.raw_ops.Bucketize    key = hash(slot, bucket's number)
+
+    A missing number has no bucket: its key is 0, or that of the value "" where missing values have a row.
+
+    Args:
+      feature: a bucketised `SparseFeature`.
+      statistics: by feature name; of one with `quantiles` its `boundaries`.
+
+    Raises:
+      UserError: a feature with `quantiles` has no boundaries.
+    """
+
+    def __init__(self, feature, statistics):
+        boundaries = feature.buckets
+        if boundaries is None:
+            if BOUNDARIES not in (statistics or {}).get(feature.name, {}):
+                raise UserError(
+                    f"sparse feature {feature.name!r}: 'quantiles' needs boundaries that conversion fits to the "
+                    "training data, and there are none of it; convert the data set again with this spec"
+                )
+            boundaries = statistics[feature.name][BOUNDARIES]
+        self.boundaries = np.array(boundaries, np.float32)
+        names = [str(number) for number in range(len(self.boundaries) + 1)]
+        # The last one is the missing number's.
+        self.by_bucket = keys(feature.slot, pa.array([*names, ""]))
+        if not feature.missing_has_row:
+            self.by_bucket[-1] = 0
+
+    def keys(self, values):
+        """float32[n], NaN where missing -> int64[n]."""
+        buckets = np.searchsorted(self.boundaries, values, side="right")
+        return self.by_bucket[np.where(np.isnan(values), len(self.by_bucket) - 1, buckets)]
+
+    def graph_keys(self, values):
+        """The same as TensorFlow ops: float32 tensor -> int64 tensor."""
+        import tensorflow as tf
+
+        missing = tf.fill(tf.shape(values), len(self.by_bucket) - 1)
+        buckets = tf.raw_ops.Bucketize(input=values, boundaries=self.boundaries.tolist())
+        return tf.gather(tf.constant(self.by_bucket), tf.where(tf.math.is_nan(values), missing, buckets))
+
+
+def of_spec(spec, statistics):
+    """-> the Buckets of each bucketised feature of a spec, by name."""
+    return {feature.name: Buckets(feature, statistics) for feature in spec.bucketised}

@@ -1,0 +1,80 @@
+"""Features whose values are fed at each step."""
+
+import collections
+import re
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer.features.tensors import SEQUENCE, Features
+
+tf1 = tf.compat.v1
+
+
+class FedFeatures(Features):
+    """Features whose values are fed at each step: rows looked up outside the graph.
+
+    Attributes:
+      labels: float32[B] for one label; dict of label name -> float32[B] for several.
+      segments: by table name, {kind: placeholder}, as far as the model asked for them: of the kinds `embedding` and
+        `linear` float32[B, F, dim], of `sequence/<name>` float32[B, L, dim].
+      gradients: by placeholder name, the gradient of the loss, once `TrainOp` or the Estimator has made them.
+      learning_rate: of the embeddings, a scalar tensor or None.
+    """
+
+    def __init__(self, spec, statistics, batch_size):
+        super().__init__(spec, statistics)
+        self.batch_size = batch_size
+        self.segments = collections.defaultdict(dict)
+        self.gradients = {}
+        self.learning_rate = None
+        count = len(spec.labels)
+        self._labels = tf1.placeholder(tf.float32, [batch_size] if count == 1 else [batch_size, count], "labels")
+        self.labels = self._labels
+        if count > 1:
+            columns = tf.unstack(self._labels, axis=1)
+            self.labels = {label.name: column for label, column in zip(spec.labels, columns, strict=True)}
+        self.weights = tf1.placeholder(tf.float32, [batch_size], "weights")
+        self.dense = tf1.placeholder(tf.float32, [batch_size, len(spec.dense)], "dense")
+        self._masks = {}
+
+    @property
+    def placeholders(self):
+        """-> the placeholders of all segments, in a fixed order."""
+        return [tensor for kinds in self.segments.values() for tensor in kinds.values()]
+
+    def feed(self, batch):
+        """-> feed_dict of all of a `Batch` but the rows that it looks up."""
+        feed = {self._labels: batch.labels, self.weights: batch.weights, self.dense: batch.dense}
+        for name, placeholder in self._masks.items():
+            lengths = np.diff(batch.bags[name].splits)
+            feed[placeholder] = (np.arange(placeholder.shape[1]) < lengths[:, None]).astype(np.float32)
+        return feed
+
+    def _raw_dense(self):
+        return self.dense
+
+    def _weight(self):
+        return self.weights
+
+    def _segment(self, table, kind, dim):
+        return self._placeholder(table, kind, [len(table.pooled), dim])
+
+    def _sequence(self, table, feature):
+        return self._placeholder(table, f"{SEQUENCE}/{feature.name}", [feature.max_length, table.dim])
+
+    def _mask(self, feature):
+        name = operation_name(f"mask_{feature.name}")
+        self._masks[feature.name] = tf1.placeholder(tf.float32, [self.batch_size, feature.max_length], name)
+        return self._masks[feature.name]
+
+    def _placeholder(self, table, kind, shape):
+        tensor = tf1.placeholder(tf.float32, [self.batch_size, *shape], operation_name(f"{kind}_{table.name}"))
+        self.segments[table.name][kind] = tensor
+        return tensor
+
+
+def operation_name(name):
+    """-> a feature's name as TensorFlow allows it for an operation."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    return name if re.match(r"[A-Za-z0-9.]", name) else f"x{name}"
