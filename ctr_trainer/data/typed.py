@@ -109,10 +109,10 @@ def _plain(values, use):
     """-> (array, bool[n] of the rows that are bad or None, what was expected of them)."""
     kind, bad, expected = values.type, None, ""
     if pa.types.is_dictionary(kind):
-        if use.keys_only and (_is_text(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        if use.keys_only and (is_text(kind.value_type) or pa.types.is_integer(kind.value_type)):
             return values, None, ""  # each distinct value is hashed once
         values = values.cast(kind.value_type)
-    if _is_list(values.type):
+    if is_list(values.type):
         lists = values.cast(pa.list_(values.type.value_type))
         if use.several:
             splits, flat = _flat(lists)
@@ -141,7 +141,7 @@ def _flat(lists):
 
 def _number(values):
     kind = values.type
-    if _is_text(kind):
+    if is_text(kind):
         return _text(values)  # the encoder parses it, and names what is no number
     if pa.types.is_null(kind) or pa.types.is_float16(kind):
         return values.cast(pa.float32())
@@ -154,14 +154,14 @@ def _number(values):
     if pa.types.is_temporal(kind):
         whole = values.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
         return pc.divide(whole.cast(pa.float64(), safe=False), float(_UNITS[kind.unit]))
-    return values.cast(kind if pa.types.is_integer(kind) or pa.types.is_floating(kind) else pa.float64())
+    return values.cast(kind if is_number(kind) else pa.float64())
 
 
 def _text(values):
     kind = values.type
     if pa.types.is_binary(kind):
         return values
-    if _is_text(kind):
+    if is_text(kind):
         return values.cast(pa.binary())
     if pa.types.is_floating(kind):
         values = values.cast(pa.float32()) if pa.types.is_float16(kind) else values
@@ -172,11 +172,18 @@ def _text(values):
     return values.cast(pa.string()).cast(pa.binary())
 
 
-def _is_text(kind):
+def is_text(kind):
+    """-> whether an Arrow type is one of text or bytes."""
     views = (pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)) if hasattr(pa, "string_view") else False
     sized = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
     return pa.types.is_string(kind) or pa.types.is_binary(kind) or sized or views
 
 
-def _is_list(kind):
+def is_number(kind):
+    """-> whether an Arrow type is one of integers or floating-point numbers."""
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def is_list(kind):
+    """-> whether an Arrow type is one of lists."""
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
