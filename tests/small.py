@@ -21,6 +21,7 @@ dim = 4
 [[dense]]
 columns = ["price"]
 transform = "log1p"
+clip = [0, 20]
 
 [[dense]]
 columns = ["age"]
@@ -31,10 +32,48 @@ default = 30.0
 columns = ["user", "item", "place"]
 
 [[sparse]]
+name = "device"
+missing = "zero"
+
+[[sparse]]
+name = "age_group"
+column = "age"
+buckets = [25, 40, 60]
+
+[[sparse]]
+name = "price_level"
+column = "price"
+quantiles = 4
+
+[[sparse]]
 name = "tags"
 combiner = "mean"
 max_length = 3
+
+[[sparse]]
+name = "topics"
+combiner = "sum"
+weight_separator = ":"
+
+[[sparse]]
+name = "words"
+combiner = "sqrtn"
+separator = " "
+max_length = 3
+keep = "last"
+missing = "own"
+
+[[sparse]]
+name = "history"
+slot = "item"
+combiner = "none"
+max_length = 4
 """
+# Two labels, of which the second implies the first.
+MULTI_SPEC = SPEC.replace(
+    '[label]\ncolumn = "clicked"',
+    '[[label]]\ncolumn = "clicked"\n\n[[label]]\nname = "bought"\ncolumn = "order"\npositive = "yes"\nweight = 0.5',
+)
 
 
 def write_csv(path, rows, seed=0):
@@ -46,18 +85,29 @@ def write_csv(path, rows, seed=0):
     logits = -0.5 + (taste[user] * taste[40 + item % 60]).sum(1)
     clicked = (rng.random(rows) < 1 / (1 + np.exp(-logits))).astype(int)
     price, age = np.round(rng.lognormal(1, 1, rows), 3), rng.integers(18, 70, rows)
+    more = np.random.default_rng([seed, 1])
+    ordered = np.where((clicked == 1) & (more.random(rows) < 1 / (1 + np.exp(-taste[user, 0]))), "yes", "no")
+    device = more.choice(["phone", "tablet", ""], rows)
     with open(path, "w") as file:
-        file.write("row,clicked,price,age,user,item,place,tags\n")
+        file.write("row,clicked,price,age,user,item,place,tags,order,device,topics,words,history\n")
         for i in range(rows):
             tags = "|".join(f"t{t}" for t in rng.integers(0, 9, rng.integers(0, 5)))
             shown_age = "" if i % 7 == 0 else age[i]
-            file.write(f"r{i},{clicked[i]},{price[i]},{shown_age},u{user[i]},i{item[i]},{place[i]},{tags}\n")
+            file.write(f"r{i},{clicked[i]},{price[i]},{shown_age},u{user[i]},i{item[i]},{place[i]},{tags},")
+            topics = (f"p{t}" + ("" if t % 3 == 0 else f":{t / 4}") for t in more.integers(0, 9, more.integers(0, 4)))
+            words = " ".join(f"w{w}" for w in more.integers(0, 9, more.integers(0, 5)))
+            history = "|".join(f"i{h}" for h in more.integers(0, 60, more.integers(0, 7)))
+            file.write(f"{ordered[i]},{device[i]},{'|'.join(topics)},{words},{history}\n")
 
 
-def make(directory, rows, seed=0):
-    """-> the path of a converted data set of `rows` examples below `directory`."""
+def make(directory, rows, seed=0, labels=1):
+    """-> the path of a converted data set of `rows` examples below `directory`.
+
+    Args:
+      labels: 1 for `clicked`, 2 for `clicked` and `bought`.
+    """
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "spec.toml").write_text(SPEC)
+    (directory / "spec.toml").write_text(MULTI_SPEC if labels == 2 else SPEC)
     write_csv(directory / "rows.csv", rows, seed)
     convert(
         "csv",

@@ -82,7 +82,7 @@ def write(make_writer, spec, rows, seed, bar):
     extra = dict(oracle_auc=auc(labels[rows:], probabilities[rows:]), seed=seed)
     sample = slice(rows, rows + min(SAMPLE_ROWS, total - rows))
     text = {c: _text(at, ranks[at][sample]).to_pylist() for at, c in enumerate(SPARSE)}
-    key_columns = {f.name: _keys(f.slot, at := SPARSE.index(f.column), ranks[at]) for f in spec.sparse}
+    key_columns = {f.name: _keys(f, at := SPARSE.index(f.column), ranks[at]) for f in spec.sparse}
     writers = {}
     for part, start, stop in (("train", 0, rows), ("test", rows, total)):
         writers[part] = make_writer(part)
@@ -113,10 +113,11 @@ def auc(labels, scores):
 def _check(spec, rows):
     if rows < 1000:
         raise UserError(f"format synthetic: {rows} rows; it makes at least 1000")
-    if spec.bags or spec.ids or spec.weight or spec.label.column != "label":
+    multi_valued, labels = spec.bags + spec.sequences, [label.column for label in spec.labels]
+    if multi_valued or spec.bucketised or spec.ids or spec.weight or labels != ["label"]:
         raise UserError(
-            f"format synthetic makes label, I1..I13 and C1..C26; feature spec {spec.name!r} wants bags, ids, weights "
-            "or another label; use configs/features/demo.toml or one like it"
+            f"format synthetic makes label, I1..I13 and C1..C26; feature spec {spec.name!r} wants bags, sequences, "
+            "buckets, ids, weights or another label; use configs/features/demo.toml or one like it"
         )
     for kind, features, columns in (("dense", spec.dense, DENSE), ("sparse", spec.sparse, SPARSE)):
         for f in features:
@@ -216,13 +217,15 @@ def _text(field, ranks):
     return pc.if_else(present, array, pa.scalar(None, pa.string()))
 
 
-def _keys(slot, field, ranks):
+def _keys(feature, field, ranks):
     """int64[n]; each value that occurs is hashed once."""
     occurs = np.zeros(ranks.max() + 2, bool)  # the last one is the missing value's
     occurs[ranks] = True
     there = np.flatnonzero(occurs[:-1]).astype(np.int32)
     by_rank = np.zeros(len(occurs), np.int64)
-    by_rank[np.append(there, -1)] = keys(slot, _text(field, np.append(there, -1)))
+    by_rank[np.append(there, -1)] = keys(feature.slot, _text(field, np.append(there, -1)))
+    if not feature.missing_has_row:
+        by_rank[-1] = 0
     return by_rank[ranks]
 
 

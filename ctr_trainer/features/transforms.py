@@ -7,16 +7,17 @@ from ctr_trainer.errors import UserError
 
 
 def dense_transform(dense, spec, statistics):
-    """Raw dense values to the tower's inputs: fill, then the feature's transform.
+    """Raw dense values to the tower's inputs: fill, clip, then the feature's transform.
 
         none: x    log1p: sign(x) * log1p(|x|)    standardize: (x - mean) / std    minmax: (x - min) / (max - min)
 
-    A constant feature (std 0, or max = min) becomes 0. Values outside the training data's range leave [0, 1].
+    A constant feature (std 0, or max = min) becomes 0. Values outside the training data's range leave [0, 1], unless
+    they are clipped.
 
     Args:
       dense: float32[B, n], the columns in the order of `spec.dense`, NaN where missing.
       spec: FeatureSpec.
-      statistics: by feature name, dict of `mean`, `std`, `min`, `max` of the training data's present values.
+      statistics: by feature name, dict of `mean`, `std`, `min`, `max` of the training data's present, clipped values.
 
     Returns:
       float32[B, n].
@@ -28,6 +29,9 @@ def dense_transform(dense, spec, statistics):
         return dense
     fill = np.array([f.default for f in spec.dense], np.float32)
     x = tf.where(tf.math.is_nan(dense), tf.zeros_like(dense) + fill, dense)
+    if any(f.clip for f in spec.dense):
+        low, high = np.transpose([f.clip or (-np.inf, np.inf) for f in spec.dense]).astype(np.float32)
+        x = tf.clip_by_value(x, low, high)
     logs = np.array([f.transform == "log1p" for f in spec.dense])
     if logs.any():
         x = tf.where(tf.zeros_like(x, tf.bool) | logs, tf.sign(x) * tf.math.log1p(tf.abs(x)), x)

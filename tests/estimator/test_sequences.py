@@ -25,12 +25,15 @@ SPEC = FeatureSpec.from_dict(VALUES)
 
 
 class Batches:
-    """An input of one batch, time and again: items 1 and 2, with the histories (2, 1) and none."""
+    """An input of one batch, time and again: items 1 and 2, with the histories (2, 1) and none.
+
+    With `unknown` the second example has an item, a tag and a history that the others do not have.
+    """
 
     statistics, batch_size = {}, 2
 
-    def __init__(self, spec=SPEC, labels=(1, 0), batches=1):
-        self.spec, self._labels, self._batches = spec, np.float32(labels), batches
+    def __init__(self, spec=SPEC, labels=(1, 0), batches=1, unknown=False):
+        self.spec, self._labels, self._batches, self._unknown = spec, np.float32(labels), batches, unknown
 
     def __iter__(self):
         keys, ones = {"dim2": np.int64([[1], [2]])}, np.ones(2, np.float32)
@@ -38,6 +41,9 @@ class Batches:
             "tags": Bag(np.int64([7, 8]), np.int32([0, 2, 2])),
             "history": Bag(np.int64([2, 1]), np.int32([0, 2, 2])),
         }
+        if self._unknown:
+            keys["dim2"][1], splits = 91, np.int32([0, 2, 3])
+            bags = {"tags": Bag(np.int64([7, 8, 92]), splits), "history": Bag(np.int64([2, 1, 93]), splits)}
         for _ in range(self._batches):
             yield Batch(2, keys, bags, np.empty((2, 0), np.float32), self._labels, ones)
 
@@ -105,6 +111,23 @@ def test_a_model_without_the_sequence_makes_no_rows_for_it(tmp_path):
     estimator, _ = _train(tmp_path, loss_of, 1)
     (entry,) = estimator.latest_checkpoint().tables
     assert entry["rows"] == 4  # the items 1 and 2, the tags 7 and 8
+
+
+def test_a_key_that_training_never_saw_reads_zeros_and_stays_in_the_mask(tmp_path):
+    def loss_of(features, labels):
+        names = ("feature/item", "feature/tags", "sequence/history", "sequence_mask/history")
+        predictions = {name: tf.identity(features[name]) for name in names}
+        return sum(map(tf.reduce_sum, predictions.values())), predictions
+
+    estimator, _ = _train(tmp_path, loss_of, 1)
+    known, unknown = estimator.predict(lambda: Batches(unknown=True))
+    assert known["feature/item"].all() and known["feature/tags"].all() and known["sequence/history"][:2].all()
+    assert not unknown["feature/item"].any() and not unknown["feature/tags"].any()
+    assert unknown["sequence/history"].tolist() == [[0, 0]] * 3 and unknown["sequence_mask/history"].tolist() == [
+        1,
+        0,
+        0,
+    ]
 
 
 def test_several_labels_are_a_dict_with_metrics_of_their_own(tmp_path):

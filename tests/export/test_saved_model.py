@@ -13,10 +13,11 @@ from ctr_trainer import distributed
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.errors import UserError
-from ctr_trainer.estimator import Estimator, RunConfig
+from ctr_trainer.estimator import Estimator, ModeKeys, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.models import deepfm, lr
+from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
 from tests import small
 
@@ -27,10 +28,12 @@ import tensorflow as tf
 
 rows = json.load(open(sys.argv[2]))
 signature = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
-longest = max(len(tags) for tags in rows["tags"])
-inputs = {name: tf.constant(rows[name]) for name in ("user", "item", "place")}
-inputs["tags"] = tf.constant([tags + [""] * (longest - len(tags)) for tags in rows["tags"]])
-inputs.update({name: tf.constant(np.float32(rows[name])) for name in ("price", "age")})
+inputs = {}
+for name, values in rows.items():
+    if isinstance(values[0], list):
+        longest = max(map(len, values))
+        values = [value + [""] * (longest - len(value)) for value in values]
+    inputs[name] = tf.constant(np.float32(values) if isinstance(values[0], float) else values)
 np.save(sys.argv[3], signature(**inputs)["probabilities"].numpy())
 assert not any(name.startswith("ctr_trainer") for name in sys.modules)
 """
@@ -62,12 +65,24 @@ def _raw(path):
     """-> the raw values of a csv file of tests/small.py, by column."""
     with open(path) as file:
         rows = list(csv.DictReader(file))
-    columns = {name: [row[name] for row in rows] for name in ("user", "item", "place")}
-    columns["tags"] = [row["tags"].split("|") if row["tags"] else [] for row in rows]
-    return columns | {name: [float(row[name] or "nan") for row in rows] for name in ("price", "age")}
+    columns = {name: [row[name] for row in rows] for name in ("user", "item", "place", "device")}
+    for name, separator in (("tags", "|"), ("topics", "|"), ("words", " "), ("history", "|")):
+        columns[name] = [row[name].split(separator) if row[name] else [] for row in rows]
+    for name, column in (("price", "price"), ("age", "age"), ("price_level", "price"), ("age_group", "age")):
+        columns[name] = [float(row[column] or "nan") for row in rows]
+    return columns
 
 
-@pytest.mark.parametrize("model_fn", [lr.model_fn, deepfm.model_fn], ids=["lr", "deepfm"])
+def _with_history(features, labels, mode, params):
+    """DeepFM, and how well the target suits the history."""
+    spec = deepfm.model_fn(features, labels, ModeKeys.PREDICT, params)
+    history = features["sequence/history"] * features["sequence_mask/history"][..., None]
+    in_order = history * tf.reshape(tf.range(1.0, 5.0), [1, 4, 1])
+    suits = tf.reduce_sum(in_order * features["feature/item"][:, None], [1, 2])
+    return binary_head(features, labels, mode, params, (spec.predictions["logits"] + 10 * suits)[:, None])
+
+
+@pytest.mark.parametrize("model_fn", [lr.model_fn, deepfm.model_fn, _with_history], ids=["lr", "deepfm", "history"])
 def test_gives_predicts_numbers_from_raw_values_unknown_keys_included(trained, tmp_path, model_fn):
     directory, data = trained
     estimator = _estimator(model_fn, tmp_path / "model", data)

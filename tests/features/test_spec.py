@@ -1,10 +1,13 @@
 import dataclasses
+import json
 import pathlib
 
 import pytest
 
 from ctr_trainer.errors import UserError
-from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.spec import FeatureSpec, Label
+from tests.small import MULTI_SPEC
+from tests.small import SPEC as SMALL
 
 CONFIGS = pathlib.Path(__file__).resolve().parents[2] / "configs" / "features"
 SPEC = """
@@ -53,6 +56,30 @@ def test_compact_forms_write_out_to_one_feature_a_column(tmp_path):
     ]
 
 
+def test_a_sequence_needs_its_length(tmp_path):
+    text = SPEC.replace('"mean"', '"none"')
+    assert [f.name for f in load(tmp_path, text).sequences] == ["history"]
+    with pytest.raises(UserError, match=r"history.*'max_length' of at least 1"):
+        load(tmp_path, text.replace("max_length = 5\n", ""))
+
+
+def test_each_feature_is_of_one_kind(tmp_path):
+    spec = load(tmp_path, SMALL)
+    (table,) = spec.tables
+    assert [f.name for f in table.single] == ["user", "item", "place", "device", "age_group", "price_level"]
+    assert [f.name for f in spec.bucketised] == ["age_group", "price_level"]
+    assert [f.name for f in table.bags] == [f.name for f in spec.bags] == ["tags", "topics", "words"]
+    assert [f.name for f in table.sequences] == [f.name for f in spec.sequences] == ["history"]
+    assert table.pooled == table.single + table.bags
+    assert spec.labels == (spec.label,) == (Label("clicked", name="clicked", weight=1.0),)
+
+
+@pytest.mark.parametrize("text", [SMALL, MULTI_SPEC], ids=["one label", "two labels"])
+def test_every_kind_survives_a_round_trip_as_json(tmp_path, text):
+    spec = load(tmp_path, text)
+    assert FeatureSpec.from_dict(json.loads(json.dumps(spec.to_dict()))) == spec
+
+
 def test_tables_group_features_by_dim_in_the_specs_order(tmp_path):
     wide, narrow = load(tmp_path, SPEC).tables
     assert (wide.name, wide.dim, narrow.name, narrow.dim) == ("dim4", 4, "dim2", 2)
@@ -98,6 +125,23 @@ def test_a_spec_is_frozen(tmp_path):
         ('ids = ["row"]', "ids = [1]", ["'ids'"]),
         ('name = "shop"', "name = shop", ["shop.toml", "not TOML"]),
         ('name = "shop"', "", ["shop.toml", "'name'"]),
+        ('combiner = "mean"', 'combiner = "none"\nkeep = "newest"', ["history", "'newest'", "first, last"]),
+        ("max_length = 5", 'missing = "nan"', ["history", "'nan'", "zero, own"]),
+        ("max_length = 5", 'weight_separator = " "', ["history", "' '", "the separator between the values"]),
+        ("max_length = 5", "buckets = [1]", ["history", "'buckets'", "'combiner'", "exclude"]),
+        ("dim = 2", "buckets = [1, 1]", ["country", "[1.0, 1.0]", "ascending"]),
+        ("dim = 2", "buckets = []", ["country", "ascending"]),
+        ("dim = 2", 'buckets = ["1"]', ["country", "'buckets'", "a list of numbers"]),
+        ("dim = 2", "buckets = [16777216, 16777217]", ["country", "ascending"]),  # one number as float32
+        ("dim = 2", "quantiles = 1", ["country", "quantiles 1", "at least 2"]),
+        ("dim = 2", "quantiles = 4\nbuckets = [1]", ["country", "exclude each other"]),
+        ("dim = 2", 'weight_separator = ":"', ["country", "'weight_separator'", "sum, mean, sqrtn"]),
+        ('transform = "log1p"\n', "clip = [1, 0]\n", ["price1", "clip", "[1.0, 0.0]"]),
+        ('transform = "log1p"\n', "clip = 3\n", ["[defaults]", "'clip'", "a list"]),
+        ('name = "country"', 'name = "id:country"', ["'id:country'", "starts with"]),
+        ('column = "clicked"', 'column = "clicked"\nweight = -1', ["[label]", "-1"]),
+        ("[label]", '[[label]]\ncolumn = "clicked"\n[[label]]', ["'clicked'", "twice", "label"]),
+        ("[label]", '[[label]]\nname = "a"\n[[label]]', ["[[label]] 1", "'column'"]),
         ("[label]", "[csv]\nheader = false\n[label]", ["[csv]", "columns"]),
         ("[label]", '[csv]\ndelimiter = "::"\n[label]', ["[csv]", "'::'"]),
     ],

@@ -36,6 +36,19 @@ def test_standardize_and_minmax_by_hand():
     np.testing.assert_allclose(transformed([-1, 9, 4, 19], "minmax"), [0, 1, 0.5, 2], rtol=1e-6)
 
 
+def test_values_are_clipped_after_the_default_and_before_the_transform():
+    features = (
+        DenseFeature("x", "x", "standardize", default=100, clip=(0, 10)),
+        DenseFeature("y", "y", "log1p", clip=(-math.inf, math.e - 1)),
+        DenseFeature("z", "z"),
+    )
+    spec = FeatureSpec("s", Label("label"), features, ())
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        dense = tf.constant([[-5, 99, 99], [math.nan, 1 - math.e, -99], [6, 0, 0]], tf.float32)
+        out = session.run(dense_transform(dense, spec, STATISTICS))
+    np.testing.assert_allclose(out, [[-0.5, 1, 99], [2, -1, -99], [1, 0, 0]], rtol=1e-6)
+
+
 @pytest.mark.parametrize("transform", ["standardize", "minmax"])
 def test_a_constant_feature_becomes_zero(transform):
     constant = {"x": dict(mean=3.0, std=0.0, min=3.0, max=3.0)}

@@ -39,7 +39,8 @@ class BothWorkers:
 
 
 def _join_bags(a, b):
-    return Bag(np.concatenate([a.values, b.values]), np.concatenate([a.splits, b.splits[1:] + a.splits[-1]]))
+    weights = None if a.weights is None else np.concatenate([a.weights, b.weights])
+    return Bag(np.concatenate([a.values, b.values]), np.concatenate([a.splits, b.splits[1:] + a.splits[-1]]), weights)
 
 
 distributed.init()

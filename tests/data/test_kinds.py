@@ -1,0 +1,185 @@
+"""Each kind of feature and label from its source to batches."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ctr_trainer.data.badrows import BadRows
+from ctr_trainer.data.chunk import Chunk
+from ctr_trainer.data.convert import convert, format_summary
+from ctr_trainer.data.dataset import open_dataset
+from ctr_trainer.data.encode import Encoder
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.errors import UserError
+from ctr_trainer.features.hashing import keys
+from ctr_trainer.features.spec import FeatureSpec
+from tests import small
+
+BASE = {"name": "kinds", "label": {"column": "y"}}
+
+
+def encode(feature, *columns, bad_rows=0, **more):
+    """-> the encoded table of a spec of one sparse feature `f` and a column of it."""
+    spec = FeatureSpec.from_dict({**BASE, **more, "sparse": [{"name": "f", "dim": 2, **feature}]})
+    encoder = Encoder(spec, BadRows(bad_rows))
+    (values,) = columns
+    try:
+        table = pa.table({"f": values, "y": [1] * len(values)})
+        return encoder.encode(Chunk(table, "a.csv", lambda row: row + 1))
+    finally:
+        encoder.close()
+
+
+def hashed(*values):
+    return keys("f", pa.array(values, pa.string())).tolist()
+
+
+def test_a_sequence_keeps_its_last_values_in_order():
+    table = encode({"combiner": "none", "max_length": 2}, ["a|b||c", "a", None, ""])
+    assert table["f"].to_pylist() == [hashed("b", "c"), hashed("a"), [], []]
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(None, "ab"), ("first", "ab"), ("last", "bc")])
+def test_a_bag_keeps_the_first_or_the_last(keep, kept):
+    feature = {"combiner": "sum", "max_length": 2} | ({"keep": keep} if keep else {})
+    assert encode(feature, ["a|b|c"])["f"].to_pylist() == [hashed(*kept)]
+
+
+@pytest.mark.parametrize(("missing", "found"), [("zero", [0, 0]), ("own", hashed("", None)), (None, hashed("", None))])
+def test_a_missing_single_value_has_a_row_unless_told_otherwise(missing, found):
+    feature = {} if missing is None else {"missing": missing}
+    assert encode(feature, ["", None, "a"])["f"].to_pylist() == found + hashed("a")
+    encoded = encode(feature, pa.array(["", None, "a"]).dictionary_encode())
+    assert encoded["f"].to_pylist() == found + hashed("a")
+
+
+def test_an_empty_bag_may_have_a_row_of_its_own():
+    feature = {"combiner": "mean", "missing": "own", "weight_separator": ":"}
+    table = encode(feature, ["", "a:2", None, "||", "b|c:3"])
+    own = hashed("")
+    assert table["f"].to_pylist() == [own, hashed("a"), own, own, hashed("b", "c")]
+    assert table["weights:f"].to_pylist() == [[1], [2], [1], [1], [1, 3]]
+
+
+def test_weights_stand_behind_the_last_separator_and_are_1_without():
+    table = encode({"combiner": "sum", "weight_separator": ":"}, ["news:0.5|sport:2", "a:b:3|c", ":4", None])
+    assert table["f"].to_pylist() == [hashed("news", "sport"), hashed("a:b", "c"), [], []]
+    assert table["weights:f"].to_pylist() == [[0.5, 2], [3, 1], [], []]
+
+
+@pytest.mark.parametrize("value", ["a:1|b:x", "a:", "a:inf", "a:nan"])
+def test_a_bad_weight_is_a_bad_row_that_is_named(value):
+    feature = {"combiner": "sum", "weight_separator": ":"}
+    with pytest.raises(UserError) as error:
+        encode(feature, ["a:1", value])
+    for part in ("a.csv, line 2, column 'f'", repr(value), "values with finite weights, as 'a:0.5', for feature 'f'"):
+        assert part in str(error.value)
+    assert len(encode(feature, ["a:1", value, value], bad_rows=2)) == 1
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.large_list(pa.large_string()), pa.list_(pa.binary())])
+def test_lists_are_taken_as_they_are(kind):
+    source = pa.chunked_array([pa.array([["a|b", "", None, "c"], None], kind), pa.array([[], ["a"]], kind)])
+    assert encode({"combiner": "sum"}, source)["f"].to_pylist() == [hashed("a|b", "c"), [], [], hashed("a")]
+
+
+def test_lists_of_numbers_and_single_numbers_hash_as_their_digits():
+    assert encode({"combiner": "sum"}, pa.array([[1, -2], None]))["f"].to_pylist() == [hashed("1", "-2"), []]
+    assert encode({"combiner": "sum"}, pa.array([12, None]))["f"].to_pylist() == [hashed("12"), []]
+    fixed = pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2))
+    assert encode({"combiner": "sum"}, fixed)["f"].to_pylist() == [hashed("1", "2"), hashed("3", "4")]
+    coded = pa.array([["a"], ["b", "a"]], pa.list_(pa.dictionary(pa.int32(), pa.string())))
+    assert encode({"combiner": "sum"}, coded)["f"].to_pylist() == [hashed("a"), hashed("b", "a")]
+
+
+@pytest.mark.parametrize(
+    ("feature", "column", "wanted"),
+    [
+        ({}, pa.array([["a"]]), "a single-valued feature has one value a row"),
+        ({"buckets": [1]}, pa.array([["a"]]), "one number a row is wanted"),
+        ({"buckets": [1]}, pa.array([0], pa.timestamp("us")), "one number a row is wanted"),
+        ({"combiner": "sum"}, pa.array([{"a": 1}]), "a list or separated text is wanted"),
+        ({"combiner": "sum"}, pa.array([[["a"]]]), "lists of single values are wanted"),
+    ],
+)
+def test_a_column_of_a_type_that_does_not_fit_is_named_with_its_feature(feature, column, wanted):
+    with pytest.raises(UserError) as error:
+        encode(feature, column)
+    for part in ("a.csv: column 'f', of feature 'f'", "'kinds'", str(column.type), wanted):
+        assert part in str(error.value)
+
+
+def test_a_number_that_is_none_names_its_feature():
+    with pytest.raises(UserError, match="line 2, column 'f': 'x' is not a finite number, for feature 'f'"):
+        encode({"buckets": [1.0]}, ["1", "x"])
+
+
+def test_quantiles_are_fitted_to_the_training_part_and_read_by_every_part(tmp_path):
+    spec = FeatureSpec.from_dict(BASE | {"sparse": [{"name": "x", "dim": 2, "quantiles": 2}]})
+    (tmp_path / "a.csv").write_text("y,x\n" + "".join(f"{i % 2},{i if i != 3 else ''}\n" for i in range(10)))
+    options = {"split": "time:0.5,0.5:x", "max_bad_rows": 1, "progress": False}
+    summary = convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, **options)
+    # Without the row that the split cannot place the training part has 0, 1, 2, 4.
+    assert open_dataset(tmp_path / "out" / "test").statistics == {"x": {"boundaries": [2.0]}}
+    zero, one = keys("x", pa.array(["0", "1"])).tolist()
+    parts = {"train": [zero, zero, one, one], "test": [one] * 5}
+    for part, wanted in parts.items():
+        (batch,) = BatchReader(tmp_path / "out" / part, len(wanted), shuffle=False, epochs=1)
+        assert batch.keys["dim2"][:, 0].tolist() == wanted
+    other = BatchReader(tmp_path / "out" / "test", 5, shuffle=False, epochs=1).with_statistics(
+        {"x": {"boundaries": [6.5]}}
+    )
+    assert next(iter(other)).keys["dim2"][:, 0].tolist() == [zero, zero, one, one, one]
+    assert "2 buckets, cut at 2" in format_summary(summary)
+
+
+def test_clipped_values_are_what_statistics_see(tmp_path):
+    spec = FeatureSpec.from_dict(BASE | {"dense": [{"name": "x", "clip": [0, 10], "transform": "standardize"}]})
+    (tmp_path / "a.csv").write_text("y,x\n1,-5\n0,1000\n1,5\n")
+    convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)
+    figures = open_dataset(tmp_path / "out").statistics["x"]
+    assert (figures["mean"], figures["min"], figures["max"]) == (5, 0, 10)
+    assert pq.read_table(tmp_path / "out" / "part-00000.parquet")["x"].to_pylist() == [-5, 1000, 5]
+
+
+def test_several_labels_are_columns_of_a_matrix(tmp_path):
+    data = small.make(tmp_path, rows=40, labels=2)
+    info = open_dataset(data)
+    assert [(label.name, label.weight) for label in info.spec.labels] == [("clicked", 1.0), ("bought", 0.5)]
+    assert info.spec == FeatureSpec.from_dict(info.spec.to_dict()) == FeatureSpec.load(tmp_path / "spec.toml")
+    batches = list(BatchReader(data, 16, epochs=1))
+    labels = np.concatenate([batch.labels[: batch.size] for batch in batches])
+    assert labels.shape == (40, 2) and batches[-1].labels.shape == (16, 2)
+    assert (labels[:, 1] <= labels[:, 0]).all() and 0 < labels[:, 1].sum() < labels[:, 0].sum()
+    assert info.label_means == pytest.approx({"clicked": labels[:, 0].mean(), "bought": labels[:, 1].mean()})
+    text = format_summary({"output": "out", "seconds": 1, "bad_rows": 0, "parts": {"all": info}})
+    assert "clicked mean" in text and "bought mean" in text
+
+
+def test_a_row_that_lacks_one_of_its_labels_is_bad(tmp_path):
+    spec = FeatureSpec.from_dict(
+        {"name": "l", "label": [{"column": "a"}, {"column": "b"}], "sparse": [{"name": "f", "dim": 2}]}
+    )
+    (tmp_path / "a.csv").write_text("a,b,f\n1,0,x\n1,,y\n")
+    with pytest.raises(UserError, match="line 3, column 'b': None is not a label of 0 or 1, for the label 'b'"):
+        convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)
+
+
+def test_shuffled_rows_keep_their_values_and_weights(tmp_path):
+    data = small.make(tmp_path, rows=70)
+    readers = [BatchReader(data, 16, epochs=1, shuffle=shuffle) for shuffle in (False, True)]
+    rows = []
+    for reader in readers:
+        found = {}
+        for batch in reader:
+            for b in range(batch.size):
+                of_row = {}
+                for name, bag in batch.bags.items():
+                    part = slice(bag.splits[b], bag.splits[b + 1])
+                    of_row[name] = bag.values[part].tolist(), bag.weights is not None and bag.weights[part].tolist()
+                found[batch.ids["row"][b]] = of_row
+        rows.append(found)
+    assert rows[0] == rows[1] and len(rows[0]) == 70
+    assert any(weights not in ([], [1.0]) for _, weights in (row["topics"] for row in rows[0].values()))
+    assert max(len(values) for values, _ in (row["history"] for row in rows[0].values())) == 4
