@@ -7,10 +7,12 @@ from ctr_trainer.flags import ConvertFlags, require
 
 GROUPS = (ConvertFlags,)
 EXAMPLES = (
+    "python -m ctr_trainer convert --infer --input='logs/*.csv' --output=my.toml",
     "python -m ctr_trainer convert --format=synthetic --output=demo/data",
     "python -m ctr_trainer convert --format=criteo --input=train.txt --output=data/criteo --split=random:0.9,0.1",
     "python -m ctr_trainer convert --format=movielens --input=ml-1m --output=data/ml --split=random:0.8,0.1,0.1",
     "python -m ctr_trainer convert --format=csv --input='logs/*.csv' --feature_spec=my.toml --output=data/my",
+    "python -m ctr_trainer convert --format=parquet --input=spark/clicks --feature_spec=my.toml --output=data/my",
 )
 _SPECS = pathlib.Path(__file__).parents[2] / "configs" / "features"
 _SPEC_OF_FORMAT = {"criteo": "criteo.toml", "movielens": "movielens.toml", "synthetic": "demo.toml"}
@@ -21,6 +23,11 @@ def run(flags):
     from ctr_trainer.data.convert import convert, format_summary
     from ctr_trainer.features.spec import FeatureSpec
 
+    if flags.infer:
+        _infer(flags)
+        return
+    if flags.label:
+        raise UserError("--label goes with --infer; to convert, the feature spec names the label")
     require(flags, "format", "output")
     if flags.format != "synthetic":
         require(flags, "input")
@@ -38,6 +45,24 @@ def run(flags):
         seed=flags.synthetic_seed,
     )
     print(format_summary(summary), flush=True)
+
+
+def _infer(flags):
+    from ctr_trainer.data.infer import infer
+
+    require(flags, "input", "output")
+    if flags.format not in (None, "csv", "parquet"):
+        raise UserError(f"--infer looks at csv and parquet, not at format {flags.format}")
+    for name in ("feature_spec", "split"):
+        if getattr(flags, name):
+            raise UserError(f"--infer writes a feature spec and converts nothing, so --{name} does not go with it")
+    spec = infer(flags.input.split(","), flags.output, flags.format, flags.label or None, flags.max_bad_rows)
+    print(
+        f"{flags.output}: label {spec.label.column!r}, {len(spec.dense)} dense and {len(spec.sparse)} sparse features, "
+        f"{len(spec.ids)} columns kept as ids; its comments say why. Look through it, then convert with "
+        f"--feature_spec={flags.output}",
+        flush=True,
+    )
 
 
 def _default_spec(format):

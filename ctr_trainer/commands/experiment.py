@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from ctr_trainer import distributed
+from ctr_trainer.commands.source import open_source
 from ctr_trainer.data.negative_sampling import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.optimizers import OptimizerSettings
@@ -164,13 +165,13 @@ def training_reader(model, data, training, position):
 
 
 def reader(path, model, data, training, position=None, once=False):
-    """-> this rank's batches of a data set.
+    """-> this rank's batches of a data set, converted or foreign. A collective.
 
     Args:
       once: every row once and in the order of the files, as for evaluation.
     """
     return BatchReader(
-        path,
+        open_source(path, model.model_dir, data.feature_spec, data.data_cache),
         data.batch_size,
         rank=distributed.rank(),
         size=distributed.size(),

@@ -18,10 +18,12 @@ class BadRows:
     Attributes:
       budget: how many rows may be left out.
       count: how many were.
+      unit: what a row's number counts: `line`s of a text file, or `row`s.
     """
 
     budget: int = 0
     count: int = 0
+    unit: str = "line"
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, repr=False)
     _error: UserError | None = None
 
@@ -30,7 +32,7 @@ class BadRows:
 
         Args:
           file: the source file.
-          line: the row's line in it, from 1; None where unknown.
+          line: the row's line in it, or its number, from 1; None where unknown.
           column: the column's name, or None where the row as a whole is wrong.
           value: what stands there.
           expected: what should.
@@ -38,7 +40,7 @@ class BadRows:
         Raises:
           UserError: the budget is spent.
         """
-        at = f"{file}, line {line}" + (f", column {column!r}" if column else "")
+        at = f"{file}, {self.unit} {line}" + (f", column {column!r}" if column else "")
         message = f"{at}: {value!r} is not {expected}"
         with self._lock:
             if self._error is None and self.count == self.budget:

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import tqdm
 
-from ctr_trainer.data import criteo, dataset, delimited, movielens, synthetic
+from ctr_trainer.data import criteo, dataset, delimited, movielens, parquet, synthetic, tfrecord
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.encode import TIME, Encoder
 from ctr_trainer.data.prefetch import Prefetch
@@ -20,7 +20,14 @@ from ctr_trainer.errors import UserError
 
 __all__ = ["FORMATS", "SOURCES", "convert", "format_summary"]
 
-SOURCES = {"criteo": criteo.read, "csv": delimited.read, "movielens": movielens.read}
+SOURCES = {
+    "criteo": criteo.read,
+    "csv": delimited.read,
+    "movielens": movielens.read,
+    "parquet": parquet.read,
+    "tfrecord": tfrecord.read,
+}
+TYPED = ("parquet", "tfrecord")  # their columns have types, and their rows no lines
 FORMATS = (*SOURCES, "synthetic")
 _UNSPLIT = ".unsplit"
 
@@ -46,7 +53,8 @@ def convert(
 
     Args:
       format: one of `FORMATS`.
-      input: for `movielens` its directory, for `synthetic` None, else a path or glob, or a list of them.
+      input: for `movielens` its directory, for `synthetic` None, else a path or glob, or a list of them; a directory
+        too for `parquet` and `tfrecord`.
       output: a directory that holds no data set yet.
       spec: FeatureSpec.
       split: as `random:0.8,0.1,0.1` (of the rows, by `split_seed`) or `time:0.8,0.1,0.1:timestamp` (by a column); makes
@@ -68,7 +76,8 @@ def convert(
     if rows_per_group < 1 or rows_per_file < 1:
         raise UserError(f"rows per group ({rows_per_group}) and rows per file ({rows_per_file}) must be at least 1")
     split = Split.parse(split) if split else None
-    output, start, bad_rows = pathlib.Path(output), time.perf_counter(), BadRows(max_bad_rows)
+    output, start = pathlib.Path(output), time.perf_counter()
+    bad_rows = BadRows(max_bad_rows, unit="row" if format in TYPED else "line")
     _refuse_to_overwrite(output)
 
     def make_writer(part):
@@ -80,8 +89,9 @@ def convert(
                 raise UserError("format synthetic makes its own data, in parts train and test: no input, no split")
             writers, extra = synthetic.write(make_writer, spec, rows, seed, bar)
         else:
-            encoder = Encoder(spec, bad_rows, split.column if split else None)
-            tables = _encoded(SOURCES[format](input, spec, bad_rows), encoder)
+            time_column = split.column if split else None
+            encoder = Encoder(spec, bad_rows, time_column)
+            tables = _encoded(SOURCES[format](input, spec, bad_rows, time_column), encoder)
             writers, extra = _write(tables, split, split_seed, make_writer, bar), {}
     shutil.rmtree(output / _UNSPLIT, ignore_errors=True)
     for writer in writers.values():
@@ -129,7 +139,9 @@ def _write(tables, split, split_seed, make_writer, bar):
 def _encoded(chunks, encoder):
     """Yields encoded tables; the source is read in a thread of its own."""
     with contextlib.closing(encoder), Prefetch(chunks, 2, name="reading the input") as chunks:
-        for number, chunk in enumerate(chunks):
-            if not number:
-                encoder.check_columns(chunk.table.column_names, chunk.file)
+        file = None
+        for chunk in chunks:
+            if chunk.file != file:
+                file = chunk.file
+                encoder.check_columns(chunk.table.column_names, file)
             yield encoder.encode(chunk)

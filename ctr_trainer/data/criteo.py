@@ -10,6 +10,6 @@ COLUMNS = ("label", *DENSE, *SPARSE)
 _FORM = CsvFormat(delimiter="\t", header=False, columns=COLUMNS)
 
 
-def read(source, spec, bad_rows):
+def read(source, spec, bad_rows, time=None):
     """Yields Chunks of `COLUMNS`: no header, tab-separated, an empty field is a missing value, no quoting."""
     return delimited.stream(source, _FORM, bad_rows, quote=False)

@@ -10,6 +10,7 @@ from ctr_trainer.features.spec import FeatureSpec
 
 FILE = "_dataset.json"
 _VERSION = 1
+_HINT = "; run `convert` first, or name a --feature_spec to read Parquet or TFRecords made elsewhere as they are"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +62,7 @@ def open_dataset(path):
     if not file.is_file():
         why = f"no conversion finished there (no {FILE})" if file.parent.is_dir() else "no such directory"
         parts = sorted(p.parent.name for p in file.parent.glob(f"*/{FILE}"))
-        hint = f"; it has the parts {', '.join(parts)}: name one" if parts else "; run `convert` first"
+        hint = f"; it has the parts {', '.join(parts)}: name one" if parts else _HINT
         raise UserError(f"data set {path}: {why}{hint}")
     try:
         values = json.loads(file.read_text())

@@ -14,7 +14,7 @@ from ctr_trainer.errors import UserError
 _BLOCK = 32 << 20  # bytes of text in memory at a time; also the longest row
 
 
-def read(source, spec, bad_rows):
+def read(source, spec, bad_rows, time=None):
     """Reads files by the spec's [csv] section; see `stream`."""
     return stream(source, spec.csv, bad_rows, quote='"')
 
@@ -91,7 +91,7 @@ def _stream_file(file, form, bad_rows, quote):
 
 
 def _header(file, form, quote):
-    line, quoting = _first_line(file), csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
+    line, quoting = first_line(file), csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
     names = next(csv.reader([line], delimiter=form.delimiter, quoting=quoting), [])
     names = [name.strip() if form.strip else name for name in names]
     if not any(names):
@@ -99,7 +99,8 @@ def _header(file, form, quote):
     return names
 
 
-def _first_line(file):
+def first_line(file):
+    """-> the first line of a text file, without its end."""
     text = b""
     with pa.input_stream(file) as stream:
         while b"\n" not in text and (more := stream.read(1 << 16)):

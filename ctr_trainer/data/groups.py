@@ -1,83 +1,67 @@
-"""Row groups of a data set's Parquet files as arrays."""
-
-import pathlib
+"""Groups of a source's rows as arrays."""
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ctr_trainer.data.batch import Bag
 from ctr_trainer.data.columns import ID_PREFIX, WEIGHT, WEIGHTS_PREFIX, label_columns
 from ctr_trainer.data.rows import Rows, concatenate
-from ctr_trainer.errors import UserError
 from ctr_trainer.features import buckets
+
+_BLOCK_ROWS = 1024
 
 
 class RowGroups:
-    """Reads row groups, numbered over all files; for one thread at a time.
+    """Reads groups of a source as arrays; for one thread at a time.
 
     Args:
-      info: DatasetInfo; its statistics place the boundaries of quantiles.
+      source: Source.
+      spec: FeatureSpec, that of the source but for the dims of its tables.
+      statistics: of the training data; they place the boundaries of quantiles.
 
     Raises:
       UserError: a feature lacks its statistics.
     """
 
-    def __init__(self, info):
-        self._info = info
-        self._buckets = buckets.of_spec(info.spec, info.statistics)
-        self._places = [
-            (pathlib.Path(info.path) / file["name"], number)
-            for file in info.files
-            for number in range(len(file["row_groups"]))
-        ]
-        self.rows = tuple(rows for file in info.files for rows in file["row_groups"])
-        self._open = {}
+    def __init__(self, source, spec, statistics):
+        self._source, self._spec = source, spec
+        self._buckets = buckets.of_spec(spec, statistics)
+        self.rows = source.group_rows
 
     def read(self, groups):
-        """-> Rows of the row groups, in the order given.
+        """-> Rows of the groups, in the order given.
 
         Raises:
-          UserError: a file is gone or not the one that was converted.
+          UserError: a file is gone or not the one it was.
         """
-        spec, total = self._info.spec, sum(self.rows[g] for g in groups)
+        spec, total = self._spec, sum(self.rows[g] for g in groups)
         keys = {t.name: np.empty((total, len(t.single)), np.int64) for t in spec.tables}
         dense = np.empty((total, len(spec.dense)), np.float32)
         rest, start = [], 0
         for group in groups:
-            columns = self._columns(group)
+            columns = self._source.read(group)
             part = slice(start, start := start + self.rows[group])
             for table in spec.tables:
-                for at, feature in enumerate(table.single):
-                    values = columns[feature.name].to_numpy()
-                    values = self._buckets[feature.name].keys(values) if feature.is_bucketised else values
-                    keys[table.name][part, at] = values
-            for at, feature in enumerate(spec.dense):
-                dense[part, at] = columns[feature.name].to_numpy()
+                _fill(keys[table.name][part], [self._keys(columns, f) for f in table.single])
+            _fill(dense[part], [columns[f.name].to_numpy() for f in spec.dense])
             rest.append(_rest(spec, columns))
         rows = concatenate(rest)
         return Rows(keys, rows.bags, dense, rows.labels, rows.weights, rows.ids)
 
     def close(self):
         """Closes the files."""
-        for file in self._open.values():
-            file.close()
-        self._open.clear()
+        self._source.close()
 
-    def _columns(self, group):
-        path, number = self._places[group]
-        try:
-            if path not in self._open:
-                self._open[path] = pq.ParquetFile(path, memory_map=True)
-            columns = self._open[path].read_row_group(number)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise UserError(f"{path}: row group {number} cannot be read: {error}; convert the data again") from error
-        if len(columns) != self.rows[group]:
-            raise UserError(
-                f"{path}: row group {number} has {len(columns)} rows and should have {self.rows[group]}: the file is "
-                "not the one that _dataset.json describes; convert the data again"
-            )
-        return columns
+    def _keys(self, columns, feature):
+        values = columns[feature.name].to_numpy()
+        return self._buckets[feature.name].keys(values) if feature.is_bucketised else values
+
+
+def _fill(matrix, columns):
+    """Writes columns into a matrix, some rows of all columns at a time: what they share of the cache stays there."""
+    for start in range(0, len(matrix), _BLOCK_ROWS):
+        stop = start + _BLOCK_ROWS
+        for at, column in enumerate(columns):
+            matrix[start:stop, at] = column[start:stop]
 
 
 def _rest(spec, columns):

@@ -18,7 +18,7 @@ _ROWS = 100_000
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 
 
-def read(source, spec, bad_rows):
+def read(source, spec, bad_rows, time=None):
     """Yields Chunks of `COLUMNS`, a row a rating, with its user's and movie's columns; strings, null where unknown.
 
     `zip3` is the first three characters of the zip code, `year` stands in brackets at the end of the title, `genres`
@@ -31,6 +31,7 @@ def read(source, spec, bad_rows):
       source: the directory of ratings.dat, movies.dat and, for MovieLens-1M, users.dat; latin-1.
       spec: of which the features of column `liked` are read; the files have one form.
       bad_rows: BadRows.
+      time: not used: all columns are read.
     """
     directory = pathlib.Path(source[0] if isinstance(source, (list, tuple)) and len(source) == 1 else source)
     for name in ("ratings.dat", "movies.dat"):

@@ -1,7 +1,6 @@
 """Batches of a data set, in a shuffled order that any number of workers share and can go on from."""
 
 import copy
-import dataclasses
 
 from ctr_trainer.data import plan
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
@@ -9,6 +8,7 @@ from ctr_trainer.data.groups import RowGroups
 from ctr_trainer.data.position import Position
 from ctr_trainer.data.prefetch import Prefetch
 from ctr_trainer.data.rows import concatenate
+from ctr_trainer.data.source import ConvertedData, Source
 from ctr_trainer.errors import UserError
 
 __all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
@@ -24,7 +24,7 @@ class BatchReader:
     Caveat: a batch's arrays are views of the buffer; do not write to them.
 
     Args:
-      path: a data set that `convert` made.
+      data: a data set that `convert` made, as its path, or another Source.
       batch_size: rows of a batch.
       rank, size: this worker and how many there are.
       shuffle: False for the order of the files.
@@ -40,7 +40,7 @@ class BatchReader:
 
     def __init__(
         self,
-        path,
+        data,
         batch_size,
         rank=0,
         size=1,
@@ -55,12 +55,12 @@ class BatchReader:
             raise UserError(f"batch size {batch_size} is not at least 1")
         if not 0 <= rank < size:
             raise ValueError(f"rank {rank} is not one of {size} workers'")
-        self._info = open_dataset(path)
-        if dim:
-            self._info = dataclasses.replace(self._info, spec=self._info.spec.with_dim(dim))
-        if not self._info.rows:
-            raise UserError(f"data set {path}: it has no rows")
-        self._groups = RowGroups(self._info)
+        self._source = data if isinstance(data, Source) else ConvertedData(data)
+        self._spec = self._source.spec.with_dim(dim) if dim else self._source.spec
+        if not sum(self._source.group_rows):
+            raise UserError(f"data set {self._source.name}: it has no rows")
+        self._statistics = self._source.statistics
+        self._groups = RowGroups(self._source, self._spec, self._statistics)
         self._order = plan.Order(self._groups.rows, shuffle, seed, shuffle_buffer)
         self._rank, self._epochs = rank, epochs
         self._start = Position.beginning(0, self.rows, size)
@@ -71,24 +71,24 @@ class BatchReader:
     @property
     def spec(self):
         """The FeatureSpec that the data was converted with."""
-        return self._info.spec
+        return self._spec
 
     @property
     def statistics(self):
         """By dense feature, the training data's `mean`, `std`, `min`, `max`; by one with quantiles, `boundaries`."""
-        return self._info.statistics
+        return self._statistics
 
     def with_statistics(self, statistics):
         """-> this reader with other statistics: those that a model was trained with, which place its quantiles."""
         other = copy.copy(self)
-        other._info = dataclasses.replace(self._info, statistics=statistics)
-        other._groups = RowGroups(other._info)
+        other._statistics = statistics
+        other._groups = RowGroups(self._source, self._spec, statistics)
         return other
 
     @property
     def rows(self):
         """Rows of the whole data set."""
-        return self._info.rows
+        return self._order.rows
 
     @property
     def steps_per_epoch(self):
@@ -104,7 +104,7 @@ class BatchReader:
 
     def __iter__(self):
         """Yields Batches from this reader's start on."""
-        with Prefetch(self._pieces(), 1, name=f"reading {self._info.path}") as pieces:
+        with Prefetch(self._pieces(), 1, name=f"reading {self._source.name}") as pieces:
             for position in self._epochs_from_start():
                 # None ends an epoch's pieces
                 yield from self._batches(iter(pieces.__next__, None), plan.steps(position.shares, self.batch_size))

@@ -9,8 +9,18 @@ from ctr_trainer.flags.define import flag
 class DataFlags:
     """Data"""
 
-    train_data: str = flag("", "directory to train on, as `convert` wrote it", "path")
-    eval_data: str = flag("", "directory to evaluate or predict on, as `convert` wrote it", "path")
+    train_data: str = flag(
+        "", "to train on: a directory that `convert` wrote; with --feature_spec also Parquet or TFRecords", "path"
+    )
+    eval_data: str = flag(
+        "", "to evaluate or predict on: likewise; the model's own feature spec is the default", "path"
+    )
+    feature_spec: str = flag("", "of Parquet or TFRecords made elsewhere, read without conversion", "path")
+    data_cache: str = flag(
+        "",
+        "where TFRecords are converted on first use; all workers must see it; MODEL_DIR/data_cache if not given",
+        "path",
+    )
     batch_size: int = flag(1024, "of each worker", "examples", minimum=1)
     epochs: int = flag(1, "passes over the training data; 0 goes on until --max_steps", "epochs", minimum=0)
     shuffle: bool = flag(True, "shuffle by row group and within a buffer, anew each epoch")

@@ -1,0 +1,70 @@
+"""What --train_data and --eval_data name: converted data, or Parquet or TFRecords made elsewhere."""
+
+import os
+
+from ctr_trainer import distributed
+from ctr_trainer.data import cache, foreign, parquet
+from ctr_trainer.data.dataset import FILE
+from ctr_trainer.data.listing import list_files
+from ctr_trainer.data.source import ConvertedData
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.inputs import load_features
+from ctr_trainer.features.spec import FeatureSpec
+
+_CACHE = "data_cache"
+
+
+def open_source(path, model_dir, feature_spec, data_cache):
+    """-> the Source of a path. A collective: rank 0 looks at the files once, for all workers.
+
+    Foreign data takes its feature spec from `feature_spec`, else from the model; its statistics from the model if there
+    is one, as resuming must, else from one pass over the columns whose transforms or quantiles need them.
+
+    Args:
+      path: a directory that `convert` wrote; or Parquet or TFRecords, as a file, a directory or a pattern, several
+        comma separated. TFRecords are converted on first use.
+      model_dir: of the model that is trained, evaluated or asked.
+      feature_spec: a TOML file, or "".
+      data_cache: where TFRecords are converted to, or "" for MODEL_DIR/data_cache.
+
+    Raises:
+      UserError: nothing is there, or it does not fit the spec.
+    """
+    found = distributed.broadcast_object(
+        _look(path, model_dir, feature_spec, data_cache or os.path.join(model_dir, _CACHE))
+        if distributed.is_chief()
+        else None,
+        "the_data_that_rank_0_found",
+    )
+    if "converted" in found:
+        return ConvertedData(found["converted"])
+    spec = FeatureSpec.from_dict(found["spec"])
+    return foreign.ForeignParquet(found["layout"], spec, found["statistics"])
+
+
+def _look(path, model_dir, feature_spec, data_cache):
+    """-> what rank 0 tells the others, JSON-able."""
+    model = load_features(model_dir)
+    spec = FeatureSpec.load(feature_spec) if feature_spec else None
+    if os.path.exists(os.path.join(path, FILE)):
+        converted = ConvertedData(path).spec
+        if spec is not None and (spec.labels, spec.dense, spec.sparse) != (
+            converted.labels,
+            converted.dense,
+            converted.sparse,
+        ):
+            raise UserError(
+                f"--feature_spec={feature_spec}: {path} was converted with another spec; leave the flag out, or "
+                "convert the data with this one"
+            )
+        return {"converted": path}
+    if spec is None and model is not None:
+        spec = model[0]
+    if spec is None:
+        return {"converted": path}  # which it is not, and opening it says so
+    files = path.split(",")
+    if not parquet.is_parquet(list_files(files)[0].path):
+        return {"converted": cache.converted(files, "tfrecord", spec, data_cache)}
+    layout = foreign.scan(files, spec)
+    statistics = model[1] if model is not None else foreign.fit_statistics(files, spec)
+    return {"spec": spec.to_dict(), "layout": layout, "statistics": statistics}

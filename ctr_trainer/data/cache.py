@@ -1,0 +1,42 @@
+"""Sources that are converted on first use, and read as converted from then on."""
+
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+
+from ctr_trainer.data.convert import convert
+from ctr_trainer.data.dataset import FILE
+from ctr_trainer.data.listing import list_files
+
+
+def converted(source, format, spec, directory, progress=True):
+    """-> the path of the converted source below `directory`; converts it where it is not there yet.
+
+    A conversion is found by the spec and by its files' paths, sizes and times of change; one that ended early leaves
+    nothing behind that would be taken for it. Conversions that are no longer wanted stay: remove them as you like.
+
+    Args:
+      source: as `list_files` takes it.
+      format: of `convert`.
+      spec: FeatureSpec.
+      directory: of the conversions; made if need be.
+      progress: show a bar where stderr is a terminal.
+
+    Raises:
+      UserError: as `convert`; every row must be usable.
+    """
+    stats = [(os.path.abspath(file.path), os.stat(file.path)) for file in list_files(source)]
+    identity = [format, spec.to_dict(), [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]]
+    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
+    path = pathlib.Path(directory) / name
+    if not (path / FILE).is_file():
+        draft = path.with_name(f"{name}.{os.getpid()}.unfinished")
+        try:
+            convert(format, source, draft, spec, progress=progress)
+            if not path.exists():  # another job may have been as quick
+                draft.rename(path)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return str(path)

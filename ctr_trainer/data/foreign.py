@@ -1,0 +1,110 @@
+"""Parquet made elsewhere as a reader's source: strings are hashed while they are read."""
+
+import contextlib
+import dataclasses
+import sys
+
+import numpy as np
+import tqdm
+
+from ctr_trainer.data import parquet, typed
+from ctr_trainer.data.badrows import BadRows
+from ctr_trainer.data.encode import Encoder
+from ctr_trainer.data.listing import SourceFile, list_files
+from ctr_trainer.data.source import ParquetGroups, Source
+from ctr_trainer.data.statistics import Statistics
+
+FITTED = ("standardize", "minmax")  # transforms that need the training data's statistics
+
+
+class ForeignParquet(Source):
+    """Parquet files with the columns of a feature spec; a group is a row group, encoded when it is read.
+
+    A row that cannot be used ends the reading: which rows there are must not change from epoch to epoch, so leaving
+    some out is the conversion's.
+
+    Args:
+      layout: what `scan` gave; the same on every worker.
+      spec: FeatureSpec.
+      statistics: of the training data, by dense feature.
+    """
+
+    def __init__(self, layout, spec, statistics):
+        self.name, self.spec, self.statistics = layout["name"], spec, statistics
+        self._wanted = typed.uses(spec)
+        self._files = {path: SourceFile(path, partitions) for path, partitions, _ in layout["files"]}
+        files = [(path, rows) for path, _, rows in layout["files"]]
+        self._groups = ParquetGroups(files, "the files must stay as they are while a run reads them")
+        self.group_rows = self._groups.rows
+        self._first = [sum(rows[:number]) for _, rows in files for number in range(len(rows))]
+        self._bad_rows, self._encoder = BadRows(unit="row"), None
+
+    def read(self, group):
+        """-> the encoded table of a row group.
+
+        Raises:
+          UserError: a file is not the one that was scanned, lacks a column, or has a row that cannot be used.
+        """
+        keys = [name for name, use in self._wanted.items() if use.keys_only]
+        table = self._groups.read(group, columns=list(self._wanted), dictionaries=keys)
+        file = self._files[self._groups.place(group)[0]]
+        table = file.complete(table, self._wanted)
+        typed.check(self._wanted, table.column_names, file.path, self.spec)
+        if self._encoder is None:
+            self._encoder = Encoder(self.spec, self._bad_rows, threads=1)
+        numbers = self._first[group] + 1 + np.arange(len(table))
+        chunk = typed.as_chunk(table, self._wanted, file.path, numbers, self._bad_rows)
+        return self._encoder.encode(chunk)
+
+    def close(self):
+        self._groups.close()
+        if self._encoder is not None:
+            self._encoder.close()
+        self._encoder = None
+
+
+def scan(source, spec, progress=True):
+    """Reads the footers of Parquet files; -> their layout, JSON-able: files, row groups and their rows.
+
+    Args:
+      source: as `list_files` takes it.
+      spec: FeatureSpec, of which every file must have the columns.
+      progress: show a bar where stderr is a terminal.
+
+    Raises:
+      UserError: no such file, one that is not Parquet, or one that lacks a column.
+    """
+    wanted, layout = typed.uses(spec), []
+    for file in _bar(list_files(source), f"scanning {source}", " files", progress):
+        with parquet.open_file(file.path) as opened:
+            parquet.own_columns(file, opened, wanted, spec)
+            rows = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
+        layout.append((file.path, file.partitions, rows))
+    return {"name": str(source), "files": layout}
+
+
+def fit_statistics(source, spec, progress=True):
+    """One pass over the features whose transform or quantiles need statistics; -> dict by feature, empty if none does.
+
+    Args:
+      source: as `list_files` takes it.
+      spec: FeatureSpec.
+      progress: show a bar where stderr is a terminal.
+
+    Raises:
+      UserError: a row cannot be used.
+    """
+    dense = tuple(f for f in spec.dense if f.transform in FITTED)
+    quantiles = tuple(f for f in spec.sparse if f.quantiles)
+    if not dense and not quantiles:
+        return {}
+    part = dataclasses.replace(spec, dense=dense, sparse=quantiles, ids=(), weight=None, limits=())
+    statistics, bad_rows = Statistics(part), BadRows(unit="row")
+    with contextlib.closing(Encoder(part, bad_rows)) as encoder:
+        for chunk in _bar(parquet.read(source, part, bad_rows), f"statistics of {source}", " blocks", progress):
+            statistics.add(encoder.encode(chunk))
+    return statistics.to_dict()["fitted"]
+
+
+def _bar(items, what, unit, progress):
+    return tqdm.tqdm(items, desc=what, unit=unit, disable=not (progress and sys.stderr.isatty()))

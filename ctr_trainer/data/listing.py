@@ -1,0 +1,72 @@
+"""The files of a source that is a directory, a pattern or a file."""
+
+import dataclasses
+import glob
+import pathlib
+import urllib.parse
+
+import pyarrow as pa
+
+from ctr_trainer.errors import UserError
+
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceFile:
+    """A file, and the columns that its directories' names hold (`date=2024-01-31/part-0.parquet`), null for none."""
+
+    path: str
+    partitions: dict[str, str | None]
+
+    def complete(self, table, wanted):
+        """-> the table with those of the partition columns that are wanted and that it lacks."""
+        for name, value in self.partitions.items():
+            if name in wanted and name not in table.column_names:
+                column = pa.DictionaryArray.from_arrays(
+                    pa.array([0 if value is not None else None] * len(table), pa.int32()),
+                    pa.array([] if value is None else [value], pa.string()),
+                )
+                table = table.append_column(name, column)
+        return table
+
+
+def list_files(source):
+    """-> the SourceFiles of a source, those of a directory or pattern by name.
+
+    Args:
+      source: a file, a directory (all files below it, but those whose names or directories begin with `_` or `.`), a
+        pattern of such, or a list of them.
+
+    Raises:
+      UserError: nothing is there.
+    """
+    found = []
+    for name in [source] if isinstance(source, (str, pathlib.Path)) else source or []:
+        matches = [str(name)] if pathlib.Path(name).exists() else sorted(glob.glob(str(name)))
+        below = [file for match in matches for file in _below(pathlib.Path(match))]
+        if not below:
+            what = "it has no file" if pathlib.Path(name).is_dir() else "no such file or directory, and none matches it"
+            raise UserError(f"input {name}: {what}; expected a file, a directory or a pattern")
+        found += below
+    if not found:
+        raise UserError("no input: give a file, a directory, or a pattern such as 'day_*.parquet'")
+    return found
+
+
+def _below(path):
+    if not path.is_dir():
+        return [SourceFile(str(path), {})]
+    return [
+        SourceFile(str(file), _partitions(file.relative_to(path).parts[:-1]))
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and not any(part[0] in "_." for part in file.relative_to(path).parts)
+    ]
+
+
+def _partitions(directories):
+    pairs = [directory.partition("=") for directory in directories if "=" in directory]
+    return {
+        urllib.parse.unquote(name): None if value == _NO_VALUE else urllib.parse.unquote(value)
+        for name, _, value in pairs
+    }

@@ -1,0 +1,75 @@
+"""The `parquet` format: Parquet made elsewhere, by Spark, DuckDB, pandas and others."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ctr_trainer.data import typed
+from ctr_trainer.data.listing import list_files
+from ctr_trainer.errors import UserError
+
+_MAGIC = b"PAR1"
+_ROWS = 50_000  # in memory at a time
+
+
+def read(source, spec, bad_rows, time=None):
+    """Yields Chunks of the columns that the spec wants; see `typed` for what each type becomes.
+
+    Args:
+      source: as `list_files` takes it.
+      spec: FeatureSpec.
+      bad_rows: BadRows.
+      time: the column of a split by time.
+
+    Raises:
+      UserError: no such file, one that is not Parquet, or one that lacks a column.
+    """
+    wanted = typed.uses(spec, time)
+    for file in list_files(source):
+        with open_file(file.path) as parquet:
+            present = own_columns(file, parquet, wanted, spec)
+            first = 0
+            try:
+                for batch in parquet.iter_batches(_ROWS, columns=present, use_threads=False):
+                    table = file.complete(pa.Table.from_batches([batch]), wanted)
+                    numbers = np.arange(first + 1, first + 1 + len(table))
+                    yield typed.as_chunk(table, wanted, file.path, numbers, bad_rows)
+                    first += len(table)
+            except (OSError, pa.ArrowInvalid) as error:
+                raise UserError(f"{file.path}: cannot be read after row {first}: {error}") from error
+
+
+def is_parquet(path):
+    """-> whether a file begins as Parquet does.
+
+    Raises:
+      UserError: it cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def open_file(path):
+    """-> `pq.ParquetFile`.
+
+    Raises:
+      UserError: it is no Parquet file.
+    """
+    try:
+        return pq.ParquetFile(path, memory_map=True)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{path}: not a Parquet file that can be read: {error}") from error
+
+
+def own_columns(file, parquet, wanted, spec):
+    """-> the wanted columns that the file itself has.
+
+    Raises:
+      UserError: one is neither in it nor in its directories' names.
+    """
+    names = parquet.schema_arrow.names
+    typed.check(wanted, [*names, *file.partitions], file.path, spec)
+    return [name for name in wanted if name in names]

@@ -1,0 +1,174 @@
+"""What the first rows of a CSV or Parquet file show of its columns."""
+
+import csv
+import dataclasses
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import tqdm
+
+from ctr_trainer.data import delimited, parquet, typed
+from ctr_trainer.data.badrows import BadRows
+from ctr_trainer.data.listing import list_files
+from ctr_trainer.errors import UserError
+from ctr_trainer.features.csv_format import CsvFormat
+
+NUMBER, TEXT, LIST, TIME, OTHER = "number", "text", "list", "time", "other"
+_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_CODE = r"^[+-]?0\d"  # 007 is a name, not a number
+_DATE = r"^\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?)?(Z|[+-]\d{2}:?\d{2})?$"
+_NULLS = ("NA", "N/A", "NaN", "nan", "NULL", "null", "None", "\\N", "?", "-")
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """One column of the sample.
+
+    Attributes:
+      name: of the column.
+      kind: NUMBER, TEXT, LIST, TIME or OTHER (what no feature can be made of).
+      rows: of the sample; `present` of them have a value, `distinct` different ones.
+      values: the present ones: float64 of a NUMBER, else an Arrow array.
+    """
+
+    name: str
+    kind: str
+    rows: int
+    present: int
+    distinct: int
+    values: object
+
+    @property
+    def whole(self):
+        """Whether all values are whole numbers."""
+        return self.kind == NUMBER and bool((self.values == np.round(self.values)).all())
+
+
+def sample_csv(source, rows, bad_rows, progress=True):
+    """-> (Profiles, CsvFormat, rows read) of the first rows of delimited files.
+
+    The delimiter is the one of `, tab ; |` that the first line has most of. The first line is a header unless one of
+    its fields is a number or empty. A word such as NA is a missing value where all else in its column is a number.
+
+    Args:
+      source: as `delimited.stream` takes it.
+      rows: of the sample, about.
+      bad_rows: how many rows that cannot be read may be left out.
+      progress: show a bar where stderr is a terminal.
+    """
+    line = delimited.first_line(delimited.files(source)[0])
+    delimiter = max(",\t;|", key=line.count)
+    names = [field.strip() for field in next(csv.reader([line], delimiter=delimiter), [])]
+    header = bool(names) and not any(not n or pc.match_substring_regex(n, _NUMBER).as_py() for n in names)
+    columns = () if header else tuple(f"c{number}" for number in range(1, len(names) + 1))
+    form = CsvFormat(delimiter=delimiter, header=header, columns=columns)
+    chunks = delimited.stream(source, form, BadRows(bad_rows), quote='"')
+    table = _first((chunk.table for chunk in chunks), rows, progress)
+    if header and len(set(names)) < len(names):
+        raise UserError(f"{source}: two columns have one name; the header is {', '.join(names)}")
+    texts = [_utf8(column) for column in table.columns]
+    if any(pc.sum(pc.starts_with(t, " ")).as_py() or 0 for t in texts):
+        texts = [_emptied(pc.utf8_trim_whitespace(text)) for text in texts]
+        form = dataclasses.replace(form, strip=True)
+    nulls = sorted({null for text in texts for null in _nulls(text)})
+    form = dataclasses.replace(form, null_values=("", *nulls))
+    profiles = [_of_text(name.strip(), text, nulls) for name, text in zip(table.column_names, texts, strict=True)]
+    return profiles, form, len(table)
+
+
+def sample_parquet(source, rows, progress=True):
+    """-> (Profiles, rows read) of the first rows of Parquet files, the columns of their directories' names included.
+
+    Args:
+      source: as `list_files` takes it.
+      rows: of the sample, about.
+      progress: show a bar where stderr is a terminal.
+    """
+
+    def tables():
+        for file in list_files(source):
+            with parquet.open_file(file.path) as opened:
+                names = [*opened.schema_arrow.names, *file.partitions]
+                for batch in opened.iter_batches(min(rows, 50_000), use_threads=False):
+                    yield file.complete(pa.Table.from_batches([batch]), names)
+
+    table = _first(tables(), rows, progress)
+    return [_of_type(name, table[name].combine_chunks()) for name in table.column_names], len(table)
+
+
+def _first(tables, rows, progress):
+    """-> the first tables that have `rows` rows together."""
+    taken, count = [], 0
+    hidden = not (progress and sys.stderr.isatty())
+    with tqdm.tqdm(desc="looking at the data", unit=" rows", total=rows, disable=hidden) as bar:
+        for table in tables:
+            taken.append(table)
+            count += len(table)
+            bar.update(len(table))
+            if count >= rows:
+                break
+    if not count:
+        raise UserError("the input has no rows to look at")
+    return pa.concat_tables(taken, promote_options="permissive")
+
+
+def _utf8(column):
+    """Bytes as text; what is not UTF-8 becomes missing, for it is no number and no delimiter either."""
+    column = column.combine_chunks()
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([None if v is None else v.decode(errors="replace") for v in column.to_pylist()], pa.string())
+
+
+def _emptied(text):
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+
+
+def _nulls(text):
+    """-> the words that stand for a missing value in a column of numbers."""
+    rest = text.drop_null().unique()
+    words = rest.filter(pc.is_in(rest, pa.array(_NULLS)))
+    rest = rest.filter(pc.invert(pc.is_in(rest, pa.array(_NULLS))))
+    return words.to_pylist() if len(words) and len(rest) and _all(rest, _NUMBER) else []
+
+
+def _all(values, pattern):
+    return bool(pc.all(pc.match_substring_regex(values, pattern)).as_py())
+
+
+def _of_text(name, text, nulls):
+    present = text.filter(pc.invert(pc.is_in(text, pa.array(nulls, pa.string())))).drop_null()
+    distinct = present.unique()
+    kind, values = TEXT, present
+    if len(distinct) and _all(distinct, _NUMBER) and not pc.any(pc.match_substring_regex(distinct, _CODE)).as_py():
+        kind, values = NUMBER, present.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    elif len(distinct) and _all(distinct, _DATE):
+        kind = TIME
+    return Profile(name, kind, len(text), len(present), len(distinct), values)
+
+
+def _of_type(name, values):
+    kind = values.type
+    if pa.types.is_dictionary(kind):
+        values, kind = values.dictionary_decode(), kind.value_type
+    rows, values = len(values), values.drop_null()
+    if pa.types.is_boolean(kind) or pa.types.is_decimal(kind) or typed.is_number(kind):
+        numbers = values.cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.float64(), safe=False)
+        numbers = numbers.to_numpy(zero_copy_only=False)
+        numbers = numbers[~np.isnan(numbers)]
+        return Profile(name, NUMBER, rows, len(numbers), len(np.unique(numbers)), numbers)
+    if typed.is_list(kind):
+        values = values.cast(pa.list_(kind.value_type))
+        elements = kind.value_type
+        whole = typed.is_text(elements) or pa.types.is_integer(elements) or pa.types.is_dictionary(elements)
+        present = int((pc.list_value_length(values).to_numpy(zero_copy_only=False) > 0).sum())
+        return Profile(name, LIST if whole else OTHER, rows, present, 0, values)
+    if pa.types.is_temporal(kind):
+        return Profile(name, TIME, rows, len(values), len(values.unique()), values)
+    if typed.is_text(kind):
+        text = _utf8(pa.chunked_array([values.cast(pa.binary())]))
+        return Profile(name, TEXT, rows, len(text), len(text.unique()), text)
+    return Profile(name, OTHER, rows, len(values), 0, values)

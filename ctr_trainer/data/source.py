@@ -1,0 +1,117 @@
+"""Where a reader's rows come from."""
+
+import abc
+import pathlib
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ctr_trainer.data.dataset import open_dataset
+from ctr_trainer.errors import UserError
+
+_MOST_OPEN = 64  # files at a time: Spark writes thousands
+
+
+class Source(abc.ABC):
+    """Rows encoded as `encode.Encoder` does, in groups that can be read in any order; for one thread at a time.
+
+    Attributes:
+      name: what errors call it, as its path.
+      spec: FeatureSpec of the rows.
+      statistics: by dense feature, `mean`, `std`, `min` and `max` of the training data; empty where they are not known.
+      group_rows: rows of each group.
+    """
+
+    name: str
+    spec: object
+    statistics: dict
+    group_rows: tuple[int, ...]
+
+    @abc.abstractmethod
+    def read(self, group):
+        """-> the encoded table of a group, `group_rows[group]` rows.
+
+        Raises:
+          UserError: a file is gone or not the one it was.
+        """
+
+    @abc.abstractmethod
+    def close(self):
+        """Closes the files."""
+
+
+class ParquetGroups:
+    """The row groups of Parquet files, numbered over all of them.
+
+    Args:
+      files: (path, rows of each of its row groups) of each file.
+      mend: what to do where a file is not the one it was, as `convert the data again`.
+    """
+
+    def __init__(self, files, mend):
+        self._places = [(path, number) for path, rows in files for number in range(len(rows))]
+        self.rows = tuple(count for _, rows in files for count in rows)
+        self._mend = mend
+        self._open = {}
+
+    def place(self, group):
+        """-> (path, number of the row group in it)."""
+        return self._places[group]
+
+    def read(self, group, columns=None, dictionaries=()):
+        """-> the table of a row group, its `columns` or all; of string columns, `dictionaries` stay encoded so.
+
+        Decoded in the calling thread: a pool of threads would take the core that trains.
+        """
+        path, number = self._places[group]
+        try:
+            if path not in self._open:
+                if len(self._open) == _MOST_OPEN:
+                    self._open.pop(next(iter(self._open))).close()
+                self._open[path] = _open(path, dictionaries)
+            table = self._open[path].read_row_group(number, columns=columns, use_threads=False)
+        except (OSError, IndexError, pa.ArrowInvalid) as error:
+            raise UserError(f"{path}: row group {number} cannot be read: {error}; {self._mend}") from error
+        if len(table) != self.rows[group]:
+            raise UserError(
+                f"{path}: row group {number} has {len(table)} rows and should have {self.rows[group]}: the file is "
+                f"not the one it was; {self._mend}"
+            )
+        return table
+
+    def close(self):
+        """Closes the files."""
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+
+def _open(path, dictionaries):
+    metadata = pq.read_metadata(path, memory_map=True)
+    columns = [metadata.schema.column(at) for at in range(metadata.num_columns)]
+    text = [c.path for c in columns if c.path in dictionaries and c.physical_type == "BYTE_ARRAY"]
+    return pq.ParquetFile(path, metadata=metadata, memory_map=True, read_dictionary=text)
+
+
+class ConvertedData(Source):
+    """A data set that `convert` made.
+
+    Args:
+      path: its directory.
+
+    Raises:
+      UserError: it is no finished data set.
+    """
+
+    def __init__(self, path):
+        info = open_dataset(path)
+        self.name, self.spec, self.statistics = str(path), info.spec, info.statistics
+        files = [(pathlib.Path(info.path) / file["name"], file["row_groups"]) for file in info.files]
+        self._groups = ParquetGroups(files, "convert the data again")
+        self.group_rows = self._groups.rows
+
+    def read(self, group):
+        return self._groups.read(group)
+
+    def close(self):
+        self._groups.close()

@@ -1,0 +1,148 @@
+"""The `tfrecord` format: TFRecord files of `tf.train.Example`, plain or compressed by gzip."""
+
+import contextlib
+
+import numpy as np
+import pyarrow as pa
+import tensorflow as tf
+
+from ctr_trainer.data import typed
+from ctr_trainer.data.listing import list_files
+from ctr_trainer.errors import UserError
+
+tf1 = tf.compat.v1
+_RECORDS = 4096  # parsed at a time, and looked into for what features a file has
+_GZIP = b"\x1f\x8b"
+_KINDS = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}
+
+
+def read(source, spec, bad_rows, time=None):
+    """Yields Chunks of the columns that the spec wants, a column a feature; see `typed` for what becomes of lists.
+
+    Whether a feature holds bytes, integers or floats is seen in the first records of each file and of those before it.
+
+    Args:
+      source: as `list_files` takes it.
+      spec: FeatureSpec.
+      bad_rows: BadRows.
+      time: the column of a split by time.
+
+    Raises:
+      UserError: no such file, one that is not TFRecord or is damaged, or one that lacks a feature.
+    """
+    wanted, kinds = typed.uses(spec, time), {}
+    for file in list_files(source):
+        first, parser = 0, None
+        with contextlib.closing(_records(file.path)) as blocks, contextlib.ExitStack() as stack:
+            for records in blocks:
+                if parser is None:
+                    kinds |= _kinds(records, wanted)
+                    typed.check(wanted, [*kinds, *file.partitions], file.path, spec)
+                    parser = stack.enter_context(contextlib.closing(_Parser(kinds)))
+                table, misfits = parser.parse(records)
+                for row in misfits:
+                    column, value, expected = _fault(records[row], kinds)
+                    bad_rows.add(file.path, first + row + 1, column, value, expected)
+                numbers = first + 1 + np.delete(np.arange(len(records)), misfits)
+                yield typed.as_chunk(file.complete(table, wanted), wanted, file.path, numbers, bad_rows)
+                first += len(records)
+
+
+def _records(path):
+    """Yields the records of a file, object arrays of bytes."""
+    with open(path, "rb") as file:
+        compression = "GZIP" if file.read(len(_GZIP)) == _GZIP else ""
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = 1
+    with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
+        data = tf.data.TFRecordDataset(path, compression).batch(_RECORDS).with_options(options)
+        following = tf1.data.make_one_shot_iterator(data).get_next()
+    read = 0
+    with contextlib.closing(_session(graph)) as session:
+        while True:
+            try:
+                records = session.run(following)
+            except tf.errors.OutOfRangeError:
+                return
+            except (tf.errors.DataLossError, tf.errors.OpError) as error:
+                raise UserError(
+                    f"{path}: not a TFRecord file, or a damaged one, after record {read}: {error.message}"
+                ) from error
+            yield records
+            read += len(records)
+
+
+def _kinds(records, wanted):
+    """-> by wanted feature that the records have, its kind."""
+    found = {}
+    for record in records:
+        with contextlib.suppress(Exception):  # Not an Example: the parser says so, with its row.
+            for name, feature in tf.train.Example.FromString(record).features.feature.items():
+                if name in wanted and name not in found and (kind := feature.WhichOneof("kind")):
+                    found[name] = kind
+        if len(found) == len(wanted):
+            break
+    return found
+
+
+def _fault(record, kinds):
+    """-> (column or None, value, what was expected) of a record that does not parse."""
+    try:
+        features = tf.train.Example.FromString(record).features.feature
+    except Exception:
+        return None, record[:40], "a serialized tf.train.Example"
+    for name, kind in kinds.items():
+        found = features[name].WhichOneof("kind") if name in features else None
+        if found not in (None, kind):
+            return name, found, f"{kind}, which the first records have"
+    return None, record[:40], "a serialized tf.train.Example"
+
+
+class _Parser:
+    """Parses records in a graph and session of its own, thousands at a time.
+
+    Args:
+      kinds: by feature, `bytes_list`, `int64_list` or `float_list`.
+    """
+
+    def __init__(self, kinds):
+        with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
+            self._serialized = tf1.placeholder(tf.string, [None])
+            features = {name: tf.io.RaggedFeature(_KINDS[kind]) for name, kind in kinds.items()}
+            parsed = tf.io.parse_example(self._serialized, features)
+            self._fetches = {name: (ragged.row_splits, ragged.values) for name, ragged in parsed.items()}
+        self._session = _session(graph)
+
+    def close(self):
+        self._session.close()
+
+    def parse(self, records, first=0):
+        """-> (table, a list column a feature, misfits: rows that are no Example or have a feature of another kind).
+
+        Misfits are found by halving; the table has no row of theirs.
+        """
+        try:
+            return self._table(records), []
+        except tf.errors.InvalidArgumentError:
+            if len(records) == 1:
+                return self._table(records[:0]), [first]
+        half = len(records) // 2
+        tables, misfits = zip(self.parse(records[:half], first), self.parse(records[half:], first + half), strict=True)
+        return pa.concat_tables(tables), sum(misfits, [])
+
+    def _table(self, records):
+        columns = self._session.run(self._fetches, {self._serialized: records})
+        return pa.table(
+            {
+                name: pa.ListArray.from_arrays(
+                    pa.array(splits.astype(np.int32)),
+                    pa.array(values, pa.binary()) if values.dtype == object else pa.array(values),
+                )
+                for name, (splits, values) in columns.items()
+            }
+        )
+
+
+def _session(graph):
+    config = tf1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+    return tf1.Session(graph=graph, config=config)

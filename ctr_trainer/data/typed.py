@@ -1,0 +1,189 @@
+"""Typed columns, as Parquet and TFRecords have them, in the form that the encoder takes: one text or number a row.
+
+| source type | where a number is wanted | where a category is |
+|---|---|---|
+| integers | as they are | their digits |
+| floating point; NaN is missing | as they are | whole numbers as integers (`3.0` is `3`), others in shortest form |
+| bool | 0 and 1 | `false` and `true` |
+| decimal | float64 | its digits, with the column's scale |
+| timestamp, date, time, duration | seconds (since 1970 in UTC) | as text: `2024-01-31`, `2024-01-31 08:00:00.000000` |
+| string, binary | the number that it spells | as it is |
+| list of any of these | its only value | of a bag or sequence: its values; else its only value |
+
+A number is wanted by a dense or bucketised feature, the weight, the time of a split, and a label without `positive`.
+A column that is wanted as both a number and a category is a number.
+"""
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_trainer.data.chunk import Chunk
+from ctr_trainer.errors import UserError
+
+_EXACT = 2.0**53  # float64 has every whole number below it
+_UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_SECONDS_A_DAY = 86_400
+
+
+@dataclasses.dataclass(frozen=True)
+class Use:
+    """What a feature spec makes of a source column.
+
+    Attributes:
+      why: for messages, as `feature 'price'`.
+      number: whether a number is wanted.
+      several: whether a row may have several values, as a bag and a sequence.
+      keys_only: whether it becomes keys and nothing else.
+    """
+
+    why: str
+    number: bool
+    several: bool
+    keys_only: bool
+
+
+def uses(spec, time=None):
+    """-> dict of source column -> Use: all that is read of a source.
+
+    Args:
+      time: the column of a split by time.
+    """
+    why = {label.column: "the label" for label in spec.labels}
+    why |= {spec.weight: "the weight", time: "the split by time"} | dict.fromkeys(spec.ids, "'ids'")
+    why.pop(None, None)
+    others = set(why)
+    why |= {f.column: f"feature {f.name!r}" for f in (*spec.dense, *spec.sparse)}
+    numbers = {f.column for f in (*spec.dense, *spec.bucketised)} | {spec.weight, time}
+    numbers |= {label.column for label in spec.labels if label.positive is None}
+    several = {f.column for f in (*spec.bags, *spec.sequences)}
+    return {
+        column: Use(reason, column in numbers, column in several, column not in numbers | others)
+        for column, reason in why.items()
+    }
+
+
+def check(wanted, names, file, spec):
+    """Raises UserError where a source lacks a column of `uses`."""
+    for column, use in wanted.items():
+        if column not in names:
+            raise UserError(
+                f"{file}: no column {column!r}, which is wanted for {use.why} (feature spec {spec.name!r}); the "
+                f"columns are {', '.join(names)}"
+            )
+
+
+def as_chunk(table, wanted, file, numbers, bad_rows):
+    """-> Chunk of a table of typed columns.
+
+    Args:
+      table: rows of a file, the columns of `wanted`.
+      wanted: what `uses` gave.
+      numbers: int64[n], of the rows in the file, from 1.
+      bad_rows: BadRows, told of each row that is left out: a list with several values where one is wanted.
+
+    Raises:
+      UserError: a column of a type that no feature can be made of, or too many bad rows.
+    """
+    columns, good = {}, np.ones(len(table), bool)
+    for name in table.column_names:
+        values = table[name].combine_chunks()
+        try:
+            columns[name], bad, expected = _plain(values, wanted[name])
+        except pa.ArrowNotImplementedError as error:
+            raise UserError(
+                f"{file}: column {name!r} has type {values.type}, of which {wanted[name].why} cannot be made ({error})"
+            ) from error
+        for row in np.flatnonzero(bad & good) if bad is not None else ():
+            good[row] = False
+            bad_rows.add(file, int(numbers[row]), name, values[int(row)].as_py(), expected)
+    plain = pa.table(columns)
+    if not good.all():
+        plain, numbers = plain.filter(pa.array(good)), numbers[good]
+    return Chunk(plain, file, lambda row: int(numbers[row]))
+
+
+def _plain(values, use):
+    """-> (array, bool[n] of the rows that are bad or None, what was expected of them)."""
+    kind, bad, expected = values.type, None, ""
+    if pa.types.is_dictionary(kind):
+        if use.keys_only and (is_text(kind.value_type) or pa.types.is_integer(kind.value_type)):
+            return values, None, ""  # each distinct value is hashed once
+        values = values.cast(kind.value_type)
+    if is_list(values.type):
+        lists = values.cast(pa.list_(values.type.value_type))
+        if use.several:
+            splits, flat = _flat(lists)
+            return pa.ListArray.from_arrays(pa.array(splits), _category(flat)), None, ""
+        values, bad = _only(lists)
+        expected = f"one value, as {use.why} wants it; a list is for a feature with a combiner"
+    return _number(values) if use.number else _category(values), bad, expected
+
+
+def _category(values):
+    return values if pa.types.is_integer(values.type) else _text(values)
+
+
+def _only(lists):
+    """-> (array of each list's only value, null where it is empty; bool[n] of the longer ones, or None)."""
+    splits, flat = _flat(lists)
+    lengths = np.diff(splits)
+    bad = lengths > 1
+    return flat.take(pa.array(splits[:-1], mask=lengths != 1)), bad if bad.any() else None
+
+
+def _flat(lists):
+    lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), lists.flatten()
+
+
+def _number(values):
+    kind = values.type
+    if is_text(kind):
+        return _text(values)  # the encoder parses it, and names what is no number
+    if pa.types.is_null(kind) or pa.types.is_float16(kind):
+        return values.cast(pa.float32())
+    if pa.types.is_boolean(kind):
+        return values.cast(pa.int8())
+    if pa.types.is_decimal(kind):
+        return values.cast(pa.float64())
+    if pa.types.is_date(kind):
+        return pc.multiply(values.cast(pa.date32()).cast(pa.int32()).cast(pa.float64()), float(_SECONDS_A_DAY))
+    if pa.types.is_temporal(kind):
+        whole = values.cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
+        return pc.divide(whole.cast(pa.float64(), safe=False), float(_UNITS[kind.unit]))
+    return values.cast(kind if is_number(kind) else pa.float64())
+
+
+def _text(values):
+    kind = values.type
+    if pa.types.is_binary(kind):
+        return values
+    if is_text(kind):
+        return values.cast(pa.binary())
+    if pa.types.is_floating(kind):
+        values = values.cast(pa.float32()) if pa.types.is_float16(kind) else values
+        values = pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+        whole = pc.and_(pc.equal(values, pc.trunc(values)), pc.less(pc.abs(values), _EXACT))
+        digits = pc.if_else(whole, values, pa.scalar(0, values.type)).cast(pa.int64()).cast(pa.string())
+        return pc.if_else(whole, digits, values.cast(pa.string())).cast(pa.binary())
+    return values.cast(pa.string()).cast(pa.binary())
+
+
+def is_text(kind):
+    """-> whether an Arrow type is one of text or bytes."""
+    views = (pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)) if hasattr(pa, "string_view") else False
+    sized = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return pa.types.is_string(kind) or pa.types.is_binary(kind) or sized or views
+
+
+def is_number(kind):
+    """-> whether an Arrow type is one of integers or floating-point numbers."""
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
+def is_list(kind):
+    """-> whether an Arrow type is one of lists."""
+    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)

@@ -1,0 +1,104 @@
+"""Training on, evaluating and predicting Parquet made elsewhere, without conversion."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from ctr_trainer import cli
+from tests.data import foreign
+from tests.data.test_tfrecord import row, write
+
+ROWS = 203
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Holds the data, `clicks`, its spec and a flagfile."""
+    directory = tmp_path_factory.mktemp("foreign")
+    foreign.write_spark(directory / "clicks", ROWS)
+    (directory / "spec.toml").write_text(foreign.TOML)
+    return directory
+
+
+def flags(directory, model_dir, *more):
+    data = [f"--{kind}_data={directory / 'clicks'}" for kind in ("train", "eval")]
+    path = model_dir.with_suffix(".flags")
+    path.write_text(
+        "\n".join([*data, f"--model_dir={model_dir}", "--hidden_units=8", "--batch_size=16", "--threads=1", *more])
+    )
+    return f"--flagfile={path}"
+
+
+def convert_and_train(directory, tmp_path):
+    convert = ["--format=parquet", f"--input={directory / 'clicks'}", f"--feature_spec={directory / 'spec.toml'}"]
+    assert cli.main(["convert", *convert, f"--output={tmp_path / 'converted'}"]) == 0
+    flagfile = flags(directory, tmp_path / "of_converted", "--epochs=2", "--noshuffle")
+    assert cli.main(["train", flagfile, f"--train_data={tmp_path / 'converted'}"]) == 0
+    return flagfile
+
+
+def test_a_model_is_the_same_with_and_without_conversion(directory, tmp_path, capsys):
+    converted = convert_and_train(directory, tmp_path)
+    spec = f"--feature_spec={directory / 'spec.toml'}"
+    direct = flags(directory, tmp_path / "direct", "--epochs=2", "--noshuffle", spec)
+    assert cli.main(["train", direct]) == 0
+    capsys.readouterr()
+
+    metrics = []
+    for flagfile in (converted, direct):  # the model's own spec serves where the flags name none
+        assert cli.main(["evaluate", flagfile]) == 0
+        metrics.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+    assert metrics[0]["examples"] == metrics[1]["examples"] == ROWS
+    assert metrics[1] == pytest.approx(metrics[0], rel=1e-4)
+
+    assert cli.main(["predict", direct, f"--output={tmp_path / 'p.parquet'}"]) == 0
+    predictions = pq.read_table(tmp_path / "p.parquet")
+    assert sorted(predictions["row"].to_pylist()) == list(range(ROWS))
+    assert np.mean(predictions["probabilities"].to_numpy()) == pytest.approx(metrics[1]["prob_mean"], abs=1e-6)
+
+
+def test_a_run_that_goes_on_keeps_the_models_statistics(directory, tmp_path):
+    spec = f"--feature_spec={directory / 'spec.toml'}"
+    flagfile = flags(directory, tmp_path / "model", spec)
+    assert cli.main(["train", flagfile, "--max_steps=5"]) == 0
+    before = (tmp_path / "model" / "features.json").read_text()
+    assert json.loads(before)["statistics"]["price"]["max"] == (ROWS - 1) / 4
+    assert cli.main(["train", flagfile, "--epochs=1"]) == 0
+    assert (tmp_path / "model" / "features.json").read_text() == before
+    summary = json.loads((tmp_path / "model" / "train_summary.json").read_text())
+    assert (summary["global_step"], summary["examples"]) == (13, ROWS - 5 * 16)
+
+
+def test_tfrecords_are_converted_on_first_use(directory, tmp_path, capsys):
+    write(tmp_path / "a.tfrecord", map(row, range(ROWS)))
+    data = [f"--{kind}_data={tmp_path / 'a.tfrecord'}" for kind in ("train", "eval")]
+    flagfile = flags(directory, tmp_path / "model", *data, f"--feature_spec={directory / 'spec.toml'}")
+    for _ in range(2):
+        assert cli.main(["train", flagfile]) == 0
+    (cached,) = (tmp_path / "model" / "data_cache").iterdir()
+    written = (cached / "_dataset.json").stat().st_mtime_ns
+    assert cli.main(["evaluate", flagfile]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == ROWS
+    assert (cached / "_dataset.json").stat().st_mtime_ns == written
+    write(tmp_path / "a.tfrecord", map(row, range(ROWS + 1)))  # other data of the same name
+    assert cli.main(["evaluate", flagfile]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == ROWS + 1
+    (tmp_path / "a.tfrecord").write_text("no TFRecord at all, but a text that is long enough\n")
+    assert cli.main(["evaluate", flagfile]) == 1
+    assert "a.tfrecord: not a TFRecord file" in capsys.readouterr().err
+    assert len(list((tmp_path / "model" / "data_cache").iterdir())) == 2
+
+
+def test_a_spec_other_than_the_conversions_is_refused(directory, tmp_path, capsys):
+    flagfile = convert_and_train(directory, tmp_path)
+    (tmp_path / "other.toml").write_text(foreign.TOML.replace("dim = 4", "dim = 5"))
+    arguments = [f"--train_data={tmp_path / 'converted'}", f"--feature_spec={tmp_path / 'other.toml'}"]
+    assert cli.main(["train", flagfile, *arguments]) == 1
+    assert "was converted with another spec" in capsys.readouterr().err
+
+
+def test_data_that_is_not_converted_needs_a_spec(directory, tmp_path, capsys):
+    assert cli.main(["train", flags(directory, tmp_path / "model")]) == 1
+    assert "name a --feature_spec to read Parquet" in capsys.readouterr().err

@@ -1,0 +1,34 @@
+"""The command lines of docs/inputs.md are run as they stand, on small data."""
+
+import pathlib
+import re
+import shlex
+
+import numpy as np
+
+from ctr_trainer import cli
+from ctr_trainer.data.dataset import open_dataset
+from tests.data import foreign
+
+PAGE = pathlib.Path(__file__).parents[2] / "docs" / "inputs.md"
+
+
+def test_the_pages_commands_run_one_after_the_other(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    rng = np.random.default_rng(0)
+    rows = "".join(f"{i % 2},{rng.random():.3f},u{i % 9}\n" for i in range(100))
+    (tmp_path / "logs" / "a.csv").write_text("clicked,price,user\n" + rows)
+    foreign.write_spark(tmp_path / "warehouse" / "clicks", 100)
+    foreign.write_spark(tmp_path / "warehouse" / "test" / "days", 40)
+    (part,) = (tmp_path / "warehouse" / "test" / "days").rglob("*.parquet")
+    part.rename(tmp_path / "warehouse" / "test" / "a.parquet")
+    commands = re.findall(r"^    python -m ctr_trainer (.*?)(?:  +#.*)?$", PAGE.read_text(), re.MULTILINE)
+    names = [shlex.split(command)[0] for command in commands]
+    assert names == ["convert", "convert", "train", "evaluate"]
+    for number, command in enumerate(commands):
+        if number == 1:
+            (tmp_path / "my.toml").write_text(foreign.TOML.replace(', "day"', ""))
+        assert cli.main(shlex.split(command)) == 0, command
+    assert '"examples": 40' in capsys.readouterr().out
+    assert open_dataset(tmp_path / "data" / "my" / "train").rows == 90

@@ -1,0 +1,146 @@
+import datetime
+import decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ctr_trainer.data.convert import convert
+from ctr_trainer.data.dataset import open_dataset
+from ctr_trainer.errors import UserError
+from ctr_trainer.features.hashing import keys
+from ctr_trainer.features.spec import FeatureSpec
+from tests.data import foreign
+
+
+def run(*args, **options):
+    return convert("parquet", *args, progress=False, **options)
+
+
+def read(path):
+    return pa.concat_tables([pq.read_table(path / f["name"]) for f in open_dataset(path).files])
+
+
+def spec(**changes):
+    """A spec of a label `y` and what `changes` add."""
+    return FeatureSpec.from_dict({"name": "p", "label": {"column": "y"}, "defaults": {"dim": 2}, **changes})
+
+
+def key(slot, *values):
+    return keys(slot, pa.array(values, pa.string())).tolist()
+
+
+def test_a_spark_directory_converts_with_every_type(tmp_path):
+    source = foreign.write_spark(tmp_path / "clicks", 100)
+    run(source, tmp_path / "out", foreign.SPEC)
+    t = read(tmp_path / "out")
+    assert t["id:row"].to_pylist() == list(range(0, 100))
+    assert t["label"].to_pylist() == [float(i % 3 == 0) for i in range(100)]
+    assert t["price"].to_pylist() == [i / 4 for i in range(100)]
+    age = t["age"].to_numpy()
+    assert np.isnan(age[::4]).all() and age[5] == 25
+    start = datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc).timestamp()
+    assert t["when"][99].as_py() == np.float32(start + 99)
+    assert t["user"].to_pylist()[:2] == key("user", "u0", "u1")
+    assert t["item"].to_pylist()[10:12] == key("item", "10", "0")
+    assert t["place"].to_pylist()[4:7] == key("place", None, "né", "n")
+    assert t["hour"].to_pylist()[23:25] == key("hour", "23", "0")
+    assert t["tags"].to_pylist()[4:6] == [key("tags", "t0", "t1", "t2"), []]  # the first max_length = 3
+    assert t["history"].to_pylist()[1:3] == [key("history", "0"), key("history", "0", "1")]
+    assert t["day"].to_pylist()[39:41] == key("day", "2024-01-01", "2024-01-02")
+
+
+def test_numbers_as_text_hash_as_in_a_csv(tmp_path):
+    values = [1.0, 2.5, -3.0, 1e15, 0.1, float("nan"), None]
+    pq.write_table(pa.table({"y": [0] * 7, "c": values}), tmp_path / "a.parquet")
+    run(tmp_path / "a.parquet", tmp_path / "out", spec(sparse=[{"name": "c"}]))
+    wanted = key("c", "1", "2.5", "-3", "1000000000000000", "0.1", None, None)
+    assert read(tmp_path / "out")["c"].to_pylist() == wanted
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["a", None], pa.string()),
+        pa.array(["a", None], pa.large_string()),
+        pa.array([b"a", None], pa.binary(1)),
+        pa.array(["a", None]).dictionary_encode(),
+        pa.array([["a"], []]),
+        pa.array([["a"], None], pa.large_list(pa.large_string())),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_text_is_the_same_category_in_any_type(tmp_path, column):
+    pq.write_table(pa.table({"y": [0, 1], "c": column}), tmp_path / "a.parquet")
+    run(tmp_path / "a.parquet", tmp_path / "out", spec(sparse=[{"name": "c"}]))
+    assert read(tmp_path / "out")["c"].to_pylist() == key("c", "a", None)
+
+
+def test_a_date_splits_and_is_a_category(tmp_path):
+    days = [datetime.date(2024, 1, d) for d in (4, 2, 3, 1)]
+    table = pa.table({"y": [0, 1, 0, 1], "c": ["a", "b", "c", "d"], "at": days, "d": days})
+    pq.write_table(table, tmp_path / "a.parquet")
+    run(tmp_path / "a.parquet", tmp_path / "out", spec(sparse=[{"columns": ["c", "d"]}]), split="time:0.5,0.5:at")
+    assert read(tmp_path / "out" / "train")["c"].to_pylist() == key("c", "b", "d")
+    assert read(tmp_path / "out" / "train")["d"].to_pylist() == key("d", "2024-01-02", "2024-01-01")
+
+
+def test_a_bad_row_is_named_by_file_and_row(tmp_path):
+    pq.write_table(pa.table({"y": [0, 1], "c": [["a"], ["a", "b"]]}), tmp_path / "a.parquet")
+    one = spec(sparse=[{"name": "c"}])
+    with pytest.raises(UserError, match="a.parquet, row 2, column 'c': .*'a', 'b'.* is not one value.*combiner"):
+        run(tmp_path / "a.parquet", tmp_path / "out", one)
+    run(tmp_path / "a.parquet", tmp_path / "out", one, max_bad_rows=1)
+    assert open_dataset(tmp_path / "out").rows == 1
+
+
+def test_a_listed_value_may_hold_the_separator_and_a_sequence_keeps_its_newest(tmp_path):
+    pq.write_table(
+        pa.table({"y": [0, 1], "c": [["a|b", None, "c"], ["d"]], "n": [[1, 2, 3], []]}), tmp_path / "a.parquet"
+    )
+    lists = [{"name": "c", "combiner": "sum"}, {"name": "n", "combiner": "none", "max_length": 2}]
+    run(tmp_path / "a.parquet", tmp_path / "out", spec(sparse=lists))
+    assert read(tmp_path / "out")["c"].to_pylist() == [key("c", "a|b", "c"), key("c", "d")]
+    assert read(tmp_path / "out")["n"].to_pylist() == [key("n", "2", "3"), []]
+
+
+def test_a_bucketised_feature_and_each_of_several_labels_want_numbers(tmp_path):
+    prices = pa.array([decimal.Decimal("1.5"), decimal.Decimal("2.5")])
+    pq.write_table(pa.table({"y": [True, False], "z": ["no", "yes"], "p": prices}), tmp_path / "a.parquet")
+    label = [{"column": "y"}, {"column": "z", "positive": "yes"}]
+    run(tmp_path / "a.parquet", tmp_path / "out", spec(label=label, sparse=[{"name": "p", "buckets": [2]}]))
+    table = read(tmp_path / "out")
+    assert table["p"].to_pylist() == [1.5, 2.5]
+    assert (table["label:y"].to_pylist(), table["label:z"].to_pylist()) == ([1, 0], [0, 1])
+
+
+def test_the_encoders_bad_rows_count_those_left_out_before(tmp_path):
+    table = pa.table({"y": [0, 1, 2], "c": pa.array([["a", "b"], ["a"], ["a"]])})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="a.parquet, row 3, column 'y': 2 is not a label of 0 or 1"):
+        run(tmp_path / "a.parquet", tmp_path / "out", spec(sparse=[{"name": "c"}]), max_bad_rows=1)
+
+
+def test_what_cannot_be_used_is_named(tmp_path):
+    (tmp_path / "text.parquet").write_text("no Parquet")
+    pq.write_table(pa.table({"y": [0], "c": [{"a": 1}]}), tmp_path / "struct.parquet")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "_SUCCESS").touch()
+    for name, message in {
+        "text.parquet": "text.parquet: not a Parquet file",
+        "struct.parquet": "struct.parquet: column 'c' has type struct.*feature 'c' cannot be made",
+        "empty": "empty: it has no file",
+        "none*": "no such file or directory",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            run(tmp_path / name, tmp_path / "out", spec(sparse=[{"name": "c"}]))
+    with pytest.raises(UserError, match="no column 'z', which is wanted for feature 'z'.*the columns are y, c"):
+        run(tmp_path / "struct.parquet", tmp_path / "out", spec(sparse=[{"name": "z"}]))
+
+
+def test_a_later_csv_file_that_lacks_a_column_is_named(tmp_path):
+    (tmp_path / "a.csv").write_text("y,c\n1,a\n")
+    (tmp_path / "b.csv").write_text("y,d\n1,a\n")
+    with pytest.raises(UserError, match="b.csv: no column 'c'"):
+        convert("csv", tmp_path / "*.csv", tmp_path / "out", spec(sparse=[{"name": "c"}]), progress=False)
