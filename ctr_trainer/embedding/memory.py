@@ -10,6 +10,8 @@ from ctr_trainer.errors import UserError
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _FIRST_ROWS = 1024
+_SMALL_BYTES = 1 << 20
+_HUGE_PAGE = 2 << 20
 # Of glibc's malloc.h, with the largest size that it takes for the second.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES, _LARGEST_ON_HEAP = 1 << 30, 32 << 20
@@ -25,6 +27,35 @@ def keep_freed_memory():
     if mallopt is not None:
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP)
+
+
+def _advise_huge_pages(pages):
+    try:
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    except (AttributeError, OSError):
+        pass  # A kernel without transparent huge pages: only slower.
+
+
+def zeros(count, dtype):
+    """-> an array of `count` zeros, whose memory comes at its first touch and can be given back in parts."""
+    nbytes = count * np.dtype(dtype).itemsize
+    if nbytes < _SMALL_BYTES:
+        return np.zeros(count, dtype)
+    try:
+        pages = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError:
+        return np.zeros(count, dtype)
+    _advise_huge_pages(pages)
+    return np.frombuffer(pages, dtype)
+
+
+def release(array, start, stop):
+    """Gives back the memory of array[start:stop], which is zero then, of an array that `zeros` made, in whole pages."""
+    pages = getattr(array.base, "obj", None)
+    if hasattr(pages, "madvise"):
+        first, last = -(-start * array.itemsize // _HUGE_PAGE), stop * array.itemsize // _HUGE_PAGE
+        if first < last:
+            pages.madvise(mmap.MADV_DONTNEED, first * _HUGE_PAGE, (last - first) * _HUGE_PAGE)
 
 
 class GrowableArray:
@@ -47,18 +78,10 @@ class GrowableArray:
         try:
             flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
             pages = mmap.mmap(-1, self._most_rows * self._row_bytes, flags)
-            if hasattr(mmap, "MADV_HUGEPAGE"):
-                self._advise_huge_pages(pages)
+            _advise_huge_pages(pages)
             self.array = np.frombuffer(pages, self._dtype).reshape(-1, *self._shape)
         except (OSError, ValueError, MemoryError):
             self.array = np.zeros((0, *self._shape), self._dtype)
-
-    @staticmethod
-    def _advise_huge_pages(pages):
-        try:
-            pages.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            pass  # A kernel without transparent huge pages: only slower.
 
     def reserve(self, rows):
         """Makes room for `rows` rows; those that were there keep their values, new ones are zero at first touch.
