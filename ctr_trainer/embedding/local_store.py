@@ -37,16 +37,17 @@ class LocalStore:
         self._snapshot_lock = threading.Lock()
         self._last_snapshot = None
 
-    def create_table(self, config):
-        self._create_table(config)
+    def create_table(self, config, shard=0, shards=1):
+        """As Store; `shard` of `shards` says which share of `max_rows` is this store's."""
+        self._create_table(config, shard, shards)
 
-    def _create_table(self, config, but=()):
+    def _create_table(self, config, shard, shards, but=()):
         if not _TABLE_NAME.fullmatch(config.name):
             raise UserError(f"table name {config.name!r}: expected up to 100 letters, digits, and any of _ . -")
         with self._lock:
             if config.name not in self.tables:
                 self._locks[config.name] = threading.RLock()
-                table = Table(config, tracked=True)
+                table = Table(config, tracked=True, most_rows=config.most_rows(shard, shards))
                 self._versions[config.name] = Versions()
                 table.follow(self._versions[config.name])
                 self.tables[config.name] = table
@@ -122,13 +123,17 @@ class LocalStore:
             for entry in files:
                 snapshot.check(path, entry)
                 # Which keys have rows may be decided anew; what a row is may not.
-                self._create_table(snapshot.read_config(path, entry), but=LIMITS)
+                self._create_table(snapshot.read_config(path, entry), shard, shards, but=LIMITS)
             self._clear()
             for config, keys, rows in snapshot.merged(path, files):
                 own = _owned(keys, shard, shards)
                 with self._locked(config.name) as table:
                     self._mark(table, table.find_or_insert(keys[own], rows[own]))
             for entry in files:
+                if entry.get("kind") == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
+                    with self._locked(entry["table"]) as table:
+                        if table.admission is not None:
+                            table.admission.merge_counts(*snapshot.read_counts(path, entry))
                 if entry.get("kind") == "use":
                     for keys, *use in snapshot.read_use(path, entry):
                         with self._locked(entry["table"]) as table:
