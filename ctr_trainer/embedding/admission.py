@@ -17,7 +17,8 @@ class Admission:
     counts never less than it came, so none waits too long, and rarely more, by keys that share both its counters. To
     keep it so, all counters are halved after each `width` counts.
 
-    Caveat: the counters are not in a snapshot; after a restore all keys without a row begin to count anew.
+    They go into snapshots. Of several, as where a table gets another number of shards, each counter is the largest,
+    so still no key counts less than it came.
     """
 
     def __init__(self, min_frequency, width=_WIDTH):
@@ -36,6 +37,15 @@ class Admission:
                 self._counters >>= 1
                 self._counted = 0
         return admitted
+
+    def counts(self):
+        """-> (uint8[2, width], a copy of the counters; how many counts there were since they were last halved)."""
+        return self._counters.copy(), self._counted
+
+    def merge_counts(self, counters, counted):
+        """Takes in what `counts` gave, here or of another shard."""
+        np.maximum(self._counters, counters, out=self._counters)
+        self._counted = max(self._counted, counted)
 
     def clear(self):
         """Forgets all counts."""

@@ -87,12 +87,14 @@ class Capture:
     Attributes:
       config: the TableConfig.
       removed: int64[n], the keys that the snapshot before has and the table has no more.
+      counts: what the table's counting filter has counted, or None; see `Admission.counts`.
       use: (keys int64[n], last_used uint32[n], frequency uint32[n]) of the rows, or None of a table that evicts none.
     """
 
     def __init__(self, table, pending, removed):
         self.config = table.config
         self.removed = removed
+        self.counts = table.admission.counts() if table.admission else None
         self.use = table.use_of(pending.slots()) if table.config.evicts else None
         self._pending = pending
         self._kept = []

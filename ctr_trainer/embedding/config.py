@@ -36,7 +36,8 @@ class TableConfig:
       seed: a new row's weights are a pure function of (seed, key).
       min_frequency: how often a key must have been asked for before it gets a row: in how many batches of a lone
         worker, or pushes to a service (one a worker and sync window). 0 and 1 give one at once. See `admission`.
-      max_rows: rows of this table, of each shard of a service; 0 for as many as fit into memory.
+      max_rows: rows of this table in all shards of a service together, see `most_rows`; 0 for as many as fit into
+        memory.
       eviction: which rows go where `max_rows` is reached: `lru`, those whose last training is the longest ago, or
         `lfu`, those trained the least often.
       ttl_steps: a row that was not trained for more steps than this goes at the next sync; 0 for never.
@@ -88,6 +89,14 @@ class TableConfig:
     def evicts(self):
         """Whether rows may go."""
         return bool(self.max_rows or self.ttl_steps)
+
+    def most_rows(self, shard, shards):
+        """-> how many rows a shard may have, its even share of `max_rows`, at least 1; 0 for no limit.
+
+        Keys are spread over the shards by hash, so a full table has a few rows less than `max_rows` at most: what the
+        shards with fewer keys than their share leave free.
+        """
+        return max(self.max_rows // shards + (shard < self.max_rows % shards), 1) if self.max_rows else 0
 
     def without_limits(self):
         """-> this configuration, with a row for every key."""

@@ -7,14 +7,19 @@ grow by half, so at least half are: 5.3 to 8 bytes of index a row. A key's bucke
 number of buckets, divided by 2**32 (Lemire, Fast Random Integer Generation in an Interval, 2019), so that the
 number need not be a power of two.
 
-Plain loops, on purpose: a core overlaps the cache misses of several probes by itself. Measured on a table of 2 million
-rows, 8,600 keys a batch, one core: 23 ns a key, against 26 ns where the buckets of a block are read ahead of its keys
-and 19 ns with prefetch instructions, which Numba does not offer.
+The index grows without a pause: the entries move to the larger buckets a few for each key that comes. A home keeps
+the order of the hashes, so they move in that order, in whole clusters (runs of taken buckets), from an empty bucket on
+around the ring; then a key's home says whether it has moved, and each key is looked for in one place only.
+
+The buckets and keys of a block of keys are prefetched before they are looked at. Measured on 2.5 and 10 million rows,
+distinct keys at random, one core of a busy machine: 32 ns a key in place of 57, unknown keys 50 in place of 105.
 """
 
 import numba
 import numpy as np
 from numba import types
+
+from ctr_trainer.embedding.prefetch import prefetch
 
 KEYS = types.Array(types.int64, 1, "C", readonly=True)
 SLOTS = types.Array(types.int64, 1, "C", readonly=True)
@@ -22,6 +27,10 @@ _BUCKETS = types.Array(types.uint32, 1, "C", readonly=True)
 _BUCKETS_OUT = types.Array(types.uint32, 1, "C")
 _KEYS_OUT = types.Array(types.int64, 1, "C")
 _INDEX_OUT = types.Array(types.int32, 1, "C")
+# Keys whose buckets are asked for before the first of them is looked at, and how far ahead where that is one by one.
+_BLOCK, _AHEAD = 64, 16
+# So many buckets a core's cache holds: nothing to prefetch.
+_CACHED_BUCKETS = 1 << 17
 
 
 @numba.njit(types.uint64(types.uint64), nogil=True, cache=True)
@@ -57,70 +66,151 @@ def _after(bucket, size):
 @numba.njit(nogil=True, cache=True)
 def _distance(start, stop, size):
     """-> how many buckets a probe goes on from `start` to `stop`."""
-    return stop - start if stop >= start else stop + size - start
+    start, stop = np.int64(start), np.int64(stop)
+    return stop - start if stop >= start else stop + np.int64(size) - start
 
 
 @numba.njit(nogil=True, cache=True)
-def _probe(buckets, keys, bits, key, hashed):
-    """-> (slot or -1, the bucket where the search ended)"""
-    mask = (np.uint64(1) << bits) - np.uint64(1)
-    tag = hashed & ~mask & np.uint64(0xFFFFFFFF)
-    bucket = _home(hashed, buckets)
+def _stays(hashed, old, first, moved):
+    """-> whether the key of a hash is still among the `old` buckets, of which `moved` from `first` on have moved."""
+    return old.size > 0 and _distance(first, _home(hashed, old), old.size) >= moved
+
+
+@numba.njit(nogil=True, cache=True)
+def _mask(buckets):
+    return (np.uint64(1) << _bits(buckets)) - np.uint64(1)
+
+
+@numba.njit(nogil=True, cache=True)
+def _tag(hashed, mask):
+    return hashed & ~mask & np.uint64(0xFFFFFFFF)
+
+
+@numba.njit(nogil=True, cache=True)
+def _entry(hashed, mask, slot):
+    return np.uint32(_tag(hashed, mask) | np.uint64(slot + 1))
+
+
+@numba.njit(nogil=True, cache=True)
+def _candidate(buckets, mask, hashed, bucket):
+    """-> the first bucket from `bucket` on that is empty or whose tag is that of the hash."""
+    tag = _tag(hashed, mask)
     while True:
         entry = np.uint64(buckets[bucket])
-        if entry == np.uint64(0):
-            return np.int64(-1), bucket
-        if entry & ~mask == tag:
-            slot = (entry & mask) - np.uint64(1)
-            if keys[slot] == key:
-                return np.int64(slot), bucket
+        if entry == np.uint64(0) or entry & ~mask == tag:
+            return bucket
         bucket = _after(bucket, np.uint64(buckets.size))
 
 
-@numba.njit(types.int64(_BUCKETS, KEYS, KEYS, _KEYS_OUT), nogil=True, cache=True)
-def find(buckets, keys, wanted, slots):
-    """slots[i] = the slot of wanted[i], -1 where it has none. `keys` is in slot order. -> how many keys are unknown"""
-    bits = _bits(buckets)
-    unknown = 0
-    for i in range(wanted.size):
-        key = wanted[i]
-        slot = np.int64(-1)
-        if key != 0:
-            slot = _probe(buckets, keys, bits, key, mix(np.uint64(key)))[0]
-            unknown += slot < 0
-        slots[i] = slot
+@numba.njit(nogil=True, cache=True)
+def _probe(buckets, mask, keys, key, hashed, bucket):
+    """Searches from `bucket` on. -> (slot or -1, the bucket where the search ended)"""
+    while True:
+        bucket = _candidate(buckets, mask, hashed, bucket)
+        if buckets[bucket] == 0:
+            return np.int64(-1), bucket
+        slot = (np.uint64(buckets[bucket]) & mask) - np.uint64(1)
+        if keys[slot] == key:
+            return np.int64(slot), bucket
+        bucket = _after(bucket, np.uint64(buckets.size))
+
+
+@numba.njit(nogil=True, cache=True)
+def _enter(buckets, mask, hashed, slot):
+    """Enters a slot whose key has none."""
+    bucket = _home(hashed, buckets)
+    while buckets[bucket] != 0:
+        bucket = _after(bucket, np.uint64(buckets.size))
+    buckets[bucket] = _entry(hashed, mask, slot)
+
+
+_SIZE = types.int64
+_FIND = types.int64(_BUCKETS, _BUCKETS, _SIZE, _SIZE, KEYS, KEYS, _KEYS_OUT)
+
+
+@numba.njit(_FIND, nogil=True, cache=True)
+def find(buckets, old, first, moved, keys, wanted, slots):
+    """slots[i] = the slot of wanted[i], -1 where it has none. -> how many keys are unknown
+
+    Args:
+      buckets: where the entries are, or move to.
+      old: where they move from; empty where none move.
+      first, moved: how far: so many of the old buckets, from the first on around the ring.
+      keys: in slot order.
+    """
+    mask, old_mask, unknown = _mask(buckets), _mask(old), 0
+    hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    for start in range(0, wanted.size, _BLOCK):
+        count = min(_BLOCK, wanted.size - start)
+        for i in range(count):
+            hashed = hashes[i] = mix(np.uint64(wanted[start + i]))
+            if _stays(hashed, old, first, moved):
+                prefetch(old, _home(hashed, old))
+            else:
+                prefetch(buckets, _home(hashed, buckets))
+        for i in range(count):
+            hashed = hashes[i]
+            if _stays(hashed, old, first, moved):
+                places[i] = _candidate(old, old_mask, hashed, _home(hashed, old))
+                prefetch(keys, (np.uint64(old[places[i]]) & old_mask) - np.uint64(1))
+            else:
+                places[i] = _candidate(buckets, mask, hashed, _home(hashed, buckets))
+                prefetch(keys, (np.uint64(buckets[places[i]]) & mask) - np.uint64(1))
+        for i in range(count):
+            key, hashed, slot = wanted[start + i], hashes[i], np.int64(-1)
+            if key != 0:
+                if _stays(hashed, old, first, moved):
+                    slot = _probe(old, old_mask, keys, key, hashed, places[i])[0]
+                else:
+                    slot = _probe(buckets, mask, keys, key, hashed, places[i])[0]
+                unknown += slot < 0
+            slots[start + i] = slot
     return unknown
 
 
-_SLOT = types.int64
-_FIND_OR_ADD = types.UniTuple(types.int64, 3)
+_ADDED = types.UniTuple(types.int64, 3)
+_OLD = (_BUCKETS_OUT, _SIZE, _SIZE)
+_FREE = (KEYS, _SIZE, _SIZE, _SIZE)
 
 
 @numba.njit(
     [
-        _FIND_OR_ADD(_BUCKETS_OUT, _KEYS_OUT, KEYS, _SLOT, _SLOT, _SLOT, KEYS, _KEYS_OUT, _SLOT),
-        _FIND_OR_ADD(_BUCKETS_OUT, _KEYS_OUT, KEYS, _SLOT, _SLOT, _SLOT, KEYS, _INDEX_OUT, _SLOT),
+        _ADDED(_BUCKETS_OUT, *_OLD, _KEYS_OUT, *_FREE, KEYS, _KEYS_OUT, _SIZE),
+        _ADDED(_BUCKETS_OUT, *_OLD, _KEYS_OUT, *_FREE, KEYS, _INDEX_OUT, _SIZE),
     ],
     nogil=True,
     cache=True,
 )
-def find_or_add(buckets, keys, free, free_count, count, limit, wanted, slots, start):
+def find_or_add(buckets, old, first, moved, keys, free, free_count, count, limit, wanted, slots, start):
     """Finds wanted[start:], and gives each unknown key a slot: first free[free_count - 1], free[free_count - 2], ...,
-    then count, count + 1, ... up to `limit`.
+    then count, count + 1, ... up to `limit`. The other arguments are those of `find`.
 
     Returns:
-      (done, free_count, count): wanted[start:done] have their slots; done < len(wanted) where the index has to grow.
+      (done, free_count, count): wanted[start:done] have their slots; done < len(wanted) where the limit was reached, or
+      all old buckets have to move first: an entry there would lie beyond the first one, where the moved ones were.
     """
-    bits = _bits(buckets)
-    mask = (np.uint64(1) << bits) - np.uint64(1)
+    mask, old_mask = _mask(buckets), _mask(old)
+    cold = buckets.size > _CACHED_BUCKETS
     for i in range(start, wanted.size):
+        if cold and i + _AHEAD < wanted.size:
+            hashed = mix(np.uint64(wanted[i + _AHEAD]))
+            if _stays(hashed, old, first, moved):
+                prefetch(old, _home(hashed, old))
+            else:
+                prefetch(buckets, _home(hashed, buckets))
         key = wanted[i]
         if key == 0:
             slots[i] = -1
             continue
         hashed = mix(np.uint64(key))
-        slot, bucket = _probe(buckets, keys, bits, key, hashed)
+        stays = _stays(hashed, old, first, moved)
+        if stays:
+            slot, bucket = _probe(old, old_mask, keys, key, hashed, _home(hashed, old))
+        else:
+            slot, bucket = _probe(buckets, mask, keys, key, hashed, _home(hashed, buckets))
         if slot < 0:
+            if stays and _distance(first, bucket, old.size) < _distance(first, _home(hashed, old), old.size):
+                return i, free_count, count
             if free_count > 0:
                 free_count -= 1
                 slot = free[free_count]
@@ -130,53 +220,77 @@ def find_or_add(buckets, keys, free, free_count, count, limit, wanted, slots, st
                 slot = count
                 count += 1
             keys[slot] = key
-            buckets[bucket] = np.uint32((hashed & ~mask & np.uint64(0xFFFFFFFF)) | np.uint64(slot + 1))
+            if stays:
+                old[bucket] = _entry(hashed, old_mask, slot)
+            else:
+                buckets[bucket] = _entry(hashed, mask, slot)
         slots[i] = slot
     return wanted.size, free_count, count
 
 
-@numba.njit(types.void(_BUCKETS_OUT, _KEYS_OUT, KEYS, _KEYS_OUT), nogil=True, cache=True)
-def remove(buckets, keys, unwanted, slots):
-    """Takes keys out: slots[i] = the slot that unwanted[i] had, -1 where it had none; keys[slot] = 0.
+@numba.njit(types.int64(_BUCKETS), nogil=True, cache=True)
+def first_empty(buckets):
+    """-> the first empty bucket."""
+    bucket = 0
+    while buckets[bucket] != 0:
+        bucket += 1
+    return bucket
 
-    The entries behind a gap move up into it where a probe for them would otherwise end there, so no marker is left.
+
+@numba.njit(types.int64(_BUCKETS_OUT, *_OLD, KEYS, _SIZE), nogil=True, cache=True)
+def move(buckets, old, first, moved, keys, most):
+    """Moves the entries of `most` old buckets, and of the rest of the last one's cluster. -> moved"""
+    mask, old_mask, size = _mask(buckets), _mask(old), np.uint64(old.size)
+    bucket, most = np.uint64((first + moved) % old.size), moved + most
+    while moved < old.size and (moved < most or old[bucket] != 0):
+        ahead = bucket + np.uint64(_AHEAD)
+        if ahead < size:
+            prefetch(keys, (np.uint64(old[ahead]) & old_mask) - np.uint64(1))
+        if old[bucket] != 0:
+            slot = (np.uint64(old[bucket]) & old_mask) - np.uint64(1)
+            _enter(buckets, mask, mix(np.uint64(keys[slot])), slot)
+            old[bucket] = 0
+        bucket = _after(bucket, size)
+        moved += 1
+    return moved
+
+
+@numba.njit(nogil=True, cache=True)
+def _remove(buckets, mask, keys, key, hashed):
+    """Takes a key out. -> the slot that it had, or -1
+
+    The entries behind the gap move up into it where a probe for them would otherwise end there, so no marker is left.
     """
-    bits, size = _bits(buckets), np.uint64(buckets.size)
-    mask = (np.uint64(1) << bits) - np.uint64(1)
+    size = np.uint64(buckets.size)
+    slot, gap = _probe(buckets, mask, keys, key, hashed, _home(hashed, buckets))
+    if slot < 0:
+        return slot
+    keys[slot] = 0
+    bucket = _after(gap, size)
+    while buckets[bucket] != 0:
+        other = (np.uint64(buckets[bucket]) & mask) - np.uint64(1)
+        home = _home(mix(np.uint64(keys[other])), buckets)
+        if _distance(home, bucket, size) >= _distance(gap, bucket, size):
+            buckets[gap] = buckets[bucket]
+            gap = bucket
+        bucket = _after(bucket, size)
+    buckets[gap] = np.uint32(0)
+    return slot
+
+
+@numba.njit(types.void(_BUCKETS_OUT, *_OLD, _KEYS_OUT, KEYS, _KEYS_OUT), nogil=True, cache=True)
+def remove(buckets, old, first, moved, keys, unwanted, slots):
+    """Takes keys out: slots[i] = the slot that unwanted[i] had, -1 where it had none; keys[slot] = 0."""
+    mask, old_mask = _mask(buckets), _mask(old)
     for i in range(unwanted.size):
         key = unwanted[i]
         slots[i] = -1
-        if key == 0:
-            continue
-        slot, gap = _probe(buckets, keys, bits, key, mix(np.uint64(key)))
-        slots[i] = slot
-        if slot < 0:
-            continue
-        keys[slot] = 0
-        bucket = _after(gap, size)
-        while buckets[bucket] != 0:
-            other = (np.uint64(buckets[bucket]) & mask) - np.uint64(1)
-            home = _home(mix(np.uint64(keys[other])), buckets)
-            if _distance(home, bucket, size) >= _distance(gap, bucket, size):
-                buckets[gap] = buckets[bucket]
-                gap = bucket
-            bucket = _after(bucket, size)
-        buckets[gap] = np.uint32(0)
-
-
-@numba.njit(types.void(_BUCKETS_OUT, KEYS), nogil=True, cache=True)
-def rebuild(buckets, keys):
-    """Enters `keys`, which differ from each other, into empty buckets; a free slot has the key 0."""
-    bits = _bits(buckets)
-    mask = (np.uint64(1) << bits) - np.uint64(1)
-    for slot in range(keys.size):
-        if keys[slot] == 0:
-            continue
-        hashed = mix(np.uint64(keys[slot]))
-        bucket = _home(hashed, buckets)
-        while buckets[bucket] != 0:
-            bucket = _after(bucket, np.uint64(buckets.size))
-        buckets[bucket] = np.uint32((hashed & ~mask & np.uint64(0xFFFFFFFF)) | np.uint64(slot + 1))
+        if key != 0:
+            hashed = mix(np.uint64(key))
+            if _stays(hashed, old, first, moved):
+                slots[i] = _remove(old, old_mask, keys, key, hashed)
+            else:
+                slots[i] = _remove(buckets, mask, keys, key, hashed)
 
 
 @numba.njit(types.void(KEYS, types.int64, _INDEX_OUT), nogil=True, cache=True)

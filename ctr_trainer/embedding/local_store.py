@@ -29,7 +29,7 @@ class LocalStore:
     """
 
     def __init__(self, make_table=Table):
-        """`make_table`: f(TableConfig, tracked=True) -> Table."""
+        """`make_table`: f(TableConfig, tracked=True, most_rows) -> Table."""
         self._make_table = make_table
         self.tables = {}
         self._versions = {}
@@ -39,31 +39,32 @@ class LocalStore:
         self._snapshot_lock = threading.Lock()
         self._last_snapshot = None
 
-    def create_table(self, config):
-        different = self._create_table(config).config.differs(config)
+    def create_table(self, config, shard=0, shards=1):
+        """As Store; `shard` of `shards` says which share of `max_rows` is this store's."""
+        different = self._create_table(config, shard, shards).config.differs(config)
         if different:
             raise UserError(
                 "table {} exists with {} = {}, not {}: use the same configuration, or another table name, or restart "
                 "the service".format(config.name, *different)
             )
 
-    def _create_restored(self, config, path):
+    def _create_restored(self, config, path, shard, shards):
         # Which keys have rows, and how they are trained, may be decided anew; what a row is may not.
-        different = self._create_table(config).config.differs(config, but=(*LIMITS, "settings"))
+        different = self._create_table(config, shard, shards).config.differs(config, but=(*LIMITS, "settings"))
         if different:
             raise UserError(
                 "table {} is asked for with {} = {}, not {} as its rows in {} have it: give that, or another "
                 "--model_dir".format(config.name, *different, path)
             )
 
-    def _create_table(self, config):
+    def _create_table(self, config, shard, shards):
         """-> the Table of that name, which is made where it is not there."""
         if not _TABLE_NAME.fullmatch(config.name):
             raise UserError(f"table name {config.name!r}: expected up to 100 letters, digits, and any of _ . -")
         with self._lock:
             if config.name not in self.tables:
                 self._locks[config.name] = threading.RLock()
-                table = self._make_table(config, tracked=True)
+                table = self._make_table(config, tracked=True, most_rows=config.most_rows(shard, shards))
                 self._versions[config.name] = Versions()
                 table.follow(self._versions[config.name])
                 self.tables[config.name] = table
@@ -138,13 +139,17 @@ class LocalStore:
             snapshot.check_chain(files)
             for entry in files:
                 snapshot.check(path, entry)
-                self._create_restored(snapshot.read_config(path, entry), path)
+                self._create_restored(snapshot.read_config(path, entry), path, shard, shards)
             self._clear()
             for config, keys, rows in snapshot.merged(path, files):
                 own = _owned(keys, shard, shards)
                 with self._locked(config.name) as table:
                     self._mark(table, table.find_or_insert(keys[own], rows[own]))
             for entry in files:
+                if entry.get("kind") == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
+                    with self._locked(entry["table"]) as table:
+                        if table.admission is not None:
+                            table.admission.merge_counts(*snapshot.read_counts(path, entry))
                 if entry.get("kind") == "use":
                     for keys, *use in snapshot.read_use(path, entry):
                         with self._locked(entry["table"]) as table:

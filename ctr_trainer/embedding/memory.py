@@ -10,6 +10,7 @@ from ctr_trainer.errors import UserError
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
 _FIRST_ROWS = 1024
+_HUGE_PAGE = 2 << 20
 # Of glibc's malloc.h, with the largest size that it takes for the second.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES, _LARGEST_ON_HEAP = 1 << 30, 32 << 20
@@ -29,6 +30,13 @@ def keep_freed_memory():
 
 def _private_pages(size):
     return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+
+
+def _advise_huge_pages(pages):
+    try:
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    except (AttributeError, OSError):
+        pass  # A kernel without transparent huge pages: only slower.
 
 
 class GrowableArray:
@@ -55,8 +63,7 @@ class GrowableArray:
         self._most_rows = max(limit // self._row_bytes, 1)
         try:
             self._pages = (pages or _private_pages)(self._most_rows * self._row_bytes)
-            if hasattr(mmap, "MADV_HUGEPAGE"):
-                self._advise_huge_pages(self._pages)
+            _advise_huge_pages(self._pages)
             self.array = np.frombuffer(self._pages, self._dtype).reshape(-1, *self._shape)
         except (OSError, ValueError, MemoryError):
             if pages:
@@ -64,19 +71,15 @@ class GrowableArray:
             self._pages = None
             self.array = np.zeros((0, *self._shape), self._dtype)
 
-    @staticmethod
-    def _advise_huge_pages(pages):
-        try:
-            pages.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:
-            pass  # A kernel without transparent huge pages: only slower.
+    def release(self, start, stop, free):
+        """Gives the memory of rows [start, stop) back, in whole pages; they are zero and stay so.
 
-    def release(self, free):
-        """Makes all rows zero and gives their memory back; `free` is of mmap.MADV_*, what does that to these pages."""
-        if self._pages is None:
-            self.array = np.zeros((0, *self._shape), self._dtype)
-        else:
-            self._pages.madvise(free)
+        Args:
+          free: of `mmap.MADV_*`, what does that to these pages: see `PrivateMemory`.
+        """
+        first, last = -(-start * self._row_bytes // _HUGE_PAGE), stop * self._row_bytes // _HUGE_PAGE
+        if self._pages is not None and first < last:
+            self._pages.madvise(free, first * _HUGE_PAGE, (last - first) * _HUGE_PAGE)
 
     def reserve(self, rows):
         """Makes room for `rows` rows; those that were there keep their values, new ones are zero at first touch.

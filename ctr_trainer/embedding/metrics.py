@@ -1,6 +1,8 @@
 """What a service counts about its requests, for its log and for Prometheus."""
 
 import contextlib
+import re
+import threading
 import time
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
@@ -11,6 +13,9 @@ from ctr_trainer.latency import Latency
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 _READS = ("pull", "pull_newer")
+# A worker's name ends with an id of its own at each start, which is not part of the label.
+_START = re.compile(r"-[0-9a-f]{32}$")
+_MOST_WORKERS = 4096
 
 
 class ServiceMetrics:
@@ -23,7 +28,7 @@ class ServiceMetrics:
     | `ctr_service_failures_total` | operation, table | requests refused or failed |
     | `ctr_service_request_seconds` | operation | histogram of the time in the store |
     | `ctr_service_table_rows`, `ctr_service_table_bytes` | table | now resident |
-    | `ctr_service_sync_age_seconds` | worker | since the worker's last push or sync |
+    | `ctr_service_sync_age_seconds` | worker | since the worker's last push or sync, of the 4096 latest workers |
 
     Args:
       stats: f() -> {"tables": {name: {"rows": int, "bytes": int}}}.
@@ -36,6 +41,7 @@ class ServiceMetrics:
         self.latencies = (Latency("PsEmbeddingLookup"), Latency("PsPushGrad"))
         self._stats = stats
         self._synced = {}
+        self._lock = threading.Lock()
         self._registry = CollectorRegistry()
         labels = ("operation", "table")
         name = "ctr_service"
@@ -69,7 +75,14 @@ class ServiceMetrics:
         self._rows.labels(operation, table).inc(rows)
         self._seconds.labels(operation).observe(seconds)
         if worker is not None:
-            self._synced[worker] = time.monotonic()
+            self._note_sync(_START.sub("", worker))
+
+    def _note_sync(self, worker):
+        with self._lock:
+            self._synced.pop(worker, None)
+            self._synced[worker] = time.monotonic()  # The last one now: a dict keeps its order.
+            if len(self._synced) > _MOST_WORKERS:
+                del self._synced[next(iter(self._synced))]
 
     def percentiles(self):
         """-> dict of operation -> percentiles since the last `status_lines`, in microseconds."""
@@ -91,7 +104,9 @@ class ServiceMetrics:
                 gauge.add_metric([name], values[figure])
             yield gauge
         age = GaugeMetricFamily("ctr_service_sync_age_seconds", "Since the last push or sync", labels=["worker"])
-        for worker, synced in list(self._synced.items()):
+        with self._lock:
+            workers = list(self._synced.items())
+        for worker, synced in workers:
             age.add_metric([worker], time.monotonic() - synced)
         yield age
 

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import select
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,36 @@ _LOG_TAIL_BYTES = 2000
 _PACKAGE_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 
 
+class Watch:
+    """Tells that a service of this host has ended, to processes that did not start it.
+
+    Where the kernel has no handles of processes (before Linux 5.3), it never tells.
+
+    Args:
+      pid: of a process that runs now.
+      log_file: its output.
+    """
+
+    def __init__(self, pid, log_file):
+        self._pid, self._log_file = pid, log_file
+        self._handle = None
+        try:
+            self._handle = os.pidfd_open(pid)
+        except (AttributeError, OSError):
+            pass
+
+    def ended(self):
+        """-> how the process ended, with the end of its log; None while it runs."""
+        if self._handle is None or not select.select([self._handle], [], [], 0)[0]:
+            return None
+        return f"its process {self._pid} has ended; {log_tail(self._log_file)}"
+
+    def close(self):
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
 class LocalService:
     """An embedding service in a child process on this machine, which ends when this process ends, however it ends.
 
@@ -23,6 +54,7 @@ class LocalService:
     Attributes:
       address: `host:port`.
       pid: the child's process id.
+      log_file: where its output goes.
     """
 
     def __init__(self, data_dir, log_file, timeout, cores=None):
@@ -37,7 +69,7 @@ class LocalService:
         Raises:
           UserError: it ended or did not answer in time; shows the end of its log.
         """
-        self._log_file = log_file
+        self.log_file = log_file
         with tempfile.TemporaryDirectory() as directory:
             port_file = pathlib.Path(directory) / "address"
             with open(log_file, "ab") as log:
@@ -58,6 +90,14 @@ class LocalService:
             except BaseException:
                 self.stop()
                 raise
+
+    def ended(self):
+        """-> how the service ended by itself, with the end of its log; None while it runs."""
+        status = self._process.poll()
+        return None if status is None else f"its process ended with status {status}; {log_tail(self.log_file)}"
+
+    def close(self):
+        """Nothing to do: `stop` is what ends it."""
 
     def stop(self):
         """Ends the service: SIGTERM, and after a while SIGKILL."""
@@ -83,18 +123,22 @@ class LocalService:
     def _wait_for(self, port_file, timeout):
         deadline = time.monotonic() + timeout
         while not port_file.exists():
-            if self._process.poll() is not None:
-                status = self._process.returncode
-                raise UserError(f"the embedding service ended with status {status}: {self._log_tail()}")
+            if self.ended():
+                raise UserError(f"the embedding service did not start: {self.ended()}")
             if time.monotonic() > deadline:
-                raise UserError(f"the embedding service did not answer within {timeout:g} s: {self._log_tail()}")
+                raise UserError(f"the embedding service did not answer within {timeout:g} s; {log_tail(self.log_file)}")
             time.sleep(_POLL_SECONDS)
         return port_file.read_text()
 
-    def _log_tail(self):
-        with open(self._log_file, "rb") as log:
+
+def log_tail(log_file):
+    """-> the end of a log, and whose it is."""
+    try:
+        with open(log_file, "rb") as log:
             log.seek(max(log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES, 0))
-            return f"its log {self._log_file} ends with\n{log.read().decode(errors='replace')}"
+            return f"its log {log_file} ends with\n{log.read().decode(errors='replace').rstrip()}\n"
+    except OSError as error:
+        return f"its log {log_file}: {error.strerror}"
 
 
 def _python_path():

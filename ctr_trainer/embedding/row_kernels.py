@@ -11,6 +11,7 @@ import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index_kernels import KEYS, SLOTS, mix
+from ctr_trainer.embedding.prefetch import AHEAD, prefetch_row
 
 ROWS = types.Array(types.float32, 2, "C", readonly=True)
 ROWS_OUT = types.Array(types.float32, 2, "C")
@@ -56,6 +57,8 @@ def initialize(rows, keys, seed, dims, scales, state):
 def take(rows, slots, start, out):
     """out[i] = rows[slots[i], start:start + out.shape[1]]; zeros where the slot is -1."""
     for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch_row(rows, slots[i + AHEAD])
         slot = slots[i]
         if slot < 0:
             for d in range(np.uint64(out.shape[1])):

@@ -43,7 +43,7 @@ class Service(flight.FlightServerBase):
         self._directory_lock = None
         self._actions = {
             "hello": self._hello,
-            "create_table": lambda body: self._store.create_table(snapshot.config_from_json(body["config"])),
+            "create_table": self._create_table,
             "save": self._save,
             "advance": lambda body: self._store.advance(int(body["step"])),
             "restore": lambda body: self._store.restore(self._inside(body["path"]), body["files"], *self._place),
@@ -185,6 +185,9 @@ class Service(flight.FlightServerBase):
         if not self._store.tables:
             return None
         return exit_snapshot.write(self._store, self._data_dir, *(self._place or (0, 1)))
+
+    def _create_table(self, body):
+        self._store.create_table(snapshot.config_from_json(body["config"]), *(self._place or (0, 1)))
 
     def _save(self, body):
         path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")

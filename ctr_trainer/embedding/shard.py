@@ -27,15 +27,24 @@ _CHANNEL = [
 
 
 class Shard:
-    """The connection to one service."""
+    """The connection to one service.
 
-    def __init__(self, address, number, shards, timeout, security):
+    Args:
+      address: `host:port`.
+      number, shards: its place.
+      timeout: seconds a request may take, retries included.
+      security: a `ClientSecurity`.
+      ended: f() -> None, or how the service's process ended, if that is known; then no request waits for it.
+    """
+
+    def __init__(self, address, number, shards, timeout, security, ended=None):
         self.address = address
         self.number = number
         self._shards = shards
         self._timeout = timeout
         self._incarnation = None
         self._headers = security.headers
+        self._ended = ended
         try:
             self._flight = security.connect(address, _CHANNEL)
         except pa.ArrowException as error:
@@ -135,6 +144,9 @@ class Shard:
                 if call_seconds and failure is None:
                     waited_from = time.monotonic()  # A snapshot may rightly have run for longer than `timeout`.
                 failure = _first_line(error)
+                ending = self._ended() if self._ended else None
+                if ending:
+                    raise ServiceLost(f"embedding service {self.address} is gone: {ending}") from None
                 time.sleep(min(backoff, left))
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
             except flight.FlightUnauthenticatedError as error:

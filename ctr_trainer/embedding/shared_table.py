@@ -30,7 +30,7 @@ class SharedTable(Table):
                 f"table {config.name}: [[limits]] of the feature spec need an embedding service, and this job's "
                 "workers share their rows: use --embedding_service=auto, or leave out the limits"
             )
-        super().__init__(config, tracked, memory)
+        super().__init__(config, tracked, memory=memory)
         self._lock = memory.lock("table")
 
     def find(self, keys):
@@ -59,5 +59,5 @@ class SharedTables:
     def __init__(self, memory):
         self._memory = memory
 
-    def __call__(self, config, tracked):
+    def __call__(self, config, tracked, most_rows):
         return SharedTable(config, tracked, self._memory.under(config.name))

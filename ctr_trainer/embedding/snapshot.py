@@ -7,6 +7,7 @@ A snapshot is full, or a delta of the snapshot before it. Of each table and shar
     removed   NAME-SHARD-of-SHARDS.STEP.removed.arrow         the keys that went since; only if there are any
     use       NAME-SHARD-of-SHARDS[.STEP].use.arrow           of tables that evict: how lately and how often each of
                                                               these rows was trained
+    counts    NAME-SHARD-of-SHARDS[.STEP].counts.arrow        of tables with a `min_frequency`: the counting filter
 
 A chain is a full snapshot and the deltas after it, in order. Rows files have the columns `key` int64 and `row`
 FixedSizeList<float32>[width]; every schema's metadata holds the TableConfig as JSON. Files are written in batches of
@@ -32,6 +33,8 @@ _CRC_BYTES = 4 << 20
 _CONFIG = b"ctr_trainer.table"
 _MOST_WEIGHTS = 1 << 16
 _REMOVED = [pa.field("key", pa.int64(), nullable=False)]
+_COUNTED = b"ctr_trainer.counted"
+_COUNTS = [pa.field(name, pa.uint8(), nullable=False) for name in ("first", "second")]
 _USE = [*_REMOVED, *(pa.field(name, pa.uint32(), nullable=False) for name in ("last_used", "frequency"))]
 
 
@@ -57,11 +60,12 @@ def config_from_json(text):
         raise UserError(f"not a table's configuration: {error}") from None
 
 
-def schema(config, kind="full"):
-    """-> the pyarrow schema of this table's files of a kind."""
+def schema(config, kind="full", counted=None):
+    """-> the pyarrow schema of this table's files of a kind; `counted` is part of that of `counts`."""
     rows = [*_REMOVED, pa.field("row", row_type(config.width), nullable=False)]
-    fields = {"full": rows, "delta": rows, "removed": _REMOVED, "use": _USE}[kind]
-    return pa.schema(fields, {_CONFIG: config_to_json(config)})
+    fields = {"full": rows, "delta": rows, "removed": _REMOVED, "use": _USE, "counts": _COUNTS}[kind]
+    metadata = {_CONFIG: config_to_json(config)}
+    return pa.schema(fields, metadata if counted is None else {**metadata, _COUNTED: str(counted)})
 
 
 def row_type(width):
@@ -155,6 +159,14 @@ def _batches(path, entry):
             yield reader.get_batch(i)
 
 
+def read_counts(path, entry):
+    """-> (counters uint8[2, width], counted) of a `counts` file that was checked, see `Admission.counts`."""
+    with _open(path, entry) as (_, reader):
+        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        lines = [np.concatenate([batch.column(line).to_numpy() for batch in batches]) for line in range(len(_COUNTS))]
+        return np.stack(lines), int(reader.schema.metadata[_COUNTED])
+
+
 def check_chain(files):
     """Makes sure that files are one full snapshot and the deltas after it, in order.
 
@@ -195,7 +207,7 @@ def merged(path, files):
         if kind == "removed":
             for batch in _batches(path, entry):
                 seen.find_or_add(batch.column("key").to_numpy())
-        elif kind != "use":
+        elif kind in ("full", "delta"):
             for config, keys, rows in read(path, entry):
                 if len(seen):
                     new = seen.find(np.require(keys, requirements=("C", "A"))) < 0

@@ -39,6 +39,9 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
                 return
             yield [key_array(block[0]), row_array(block[1])]
 
+    def schema_of(kind):
+        return schema(capture.config, kind, capture.counts[1] if kind == "counts" else None)
+
     name, of_step = f"{capture.config.name}-{shard:05d}-of-{shards:05d}", "" if since is None else f".{step:010d}"
     delta = "" if since is None else f"{of_step}.delta"
     parts = [("full" if since is None else "delta", f"{name}{delta}.arrow", blocks())]
@@ -46,9 +49,11 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
         parts.append(("removed", f"{name}{of_step}.removed.arrow", [[key_array(capture.removed)]]))
     if capture.use is not None:
         parts.append(("use", f"{name}{of_step}.use.arrow", [[pa.array(column) for column in capture.use]]))
+    if capture.counts is not None:
+        parts.append(("counts", f"{name}{of_step}.counts.arrow", [[pa.array(line) for line in capture.counts[0]]]))
     common = dict(table=capture.config.name, snapshot=identity, since=since)
     return [
-        dict(file=file, kind=kind, **common, **_write_file(path, file, schema(capture.config, kind), batches))
+        dict(file=file, kind=kind, **common, **_write_file(path, file, schema_of(kind), batches))
         for kind, file, batches in parts
     ]
 

@@ -35,6 +35,7 @@ class Table:
 
     Attributes:
       config: the TableConfig.
+      admission: `Admission`, or None where every key gets a row.
       changes: `Changes` since the last snapshot, or None.
       created, admitted, evicted, refused: rows made, keys let in by the counting filter, rows evicted, and times that a
         key was asked for and got no row, since the start.
@@ -43,11 +44,12 @@ class Table:
 
     lock = contextlib.nullcontext()
 
-    def __init__(self, config, tracked=False, memory=None):
+    def __init__(self, config, tracked=False, most_rows=None, memory=None):
         """
         Args:
           config: a TableConfig.
           tracked: whether to keep `changes`, for snapshots.
+          most_rows: in place of `config.max_rows`, of which it is a shard's share.
           memory: where the rows and their index lie: `PrivateMemory`, or `SharedMemory` for a `SharedTable`.
 
         Raises:
@@ -67,8 +69,9 @@ class Table:
         self._initial_state = self._optimizer.initial_state(config.dims, config.initial_accumulator)
         self._settings = self._optimizer.settings_array(config.settings)
         self._seed = np.uint64(config.seed % 2**64)
+        self._most_rows = config.max_rows if most_rows is None else most_rows
         self.changes = Changes(memory) if tracked else None
-        self._admission = Admission(config.min_frequency) if config.min_frequency > 1 else None
+        self.admission = Admission(config.min_frequency) if config.min_frequency > 1 else None
         self._use = Use() if config.evicts else None
         self._followers = [each for each in (self.changes, self._use) if each is not None]
         self._lent = 0
@@ -123,10 +126,10 @@ class Table:
         unknown = keys[(slots < 0) & (keys != 0)]
         if not len(unknown):
             return slots
-        admitted = unknown if self._admission is None else unknown[self._admission.admit(unknown)]
-        if self._admission is not None:
+        admitted = unknown if self.admission is None else unknown[self.admission.admit(unknown)]
+        if self.admission is not None:
             self.admitted += len(admitted)
-        if self.config.max_rows:
+        if self._most_rows:
             admitted = admitted[: self._make_room(len(admitted), slots)]
         self.refused += len(unknown) - len(admitted)
         self._make(admitted, initialize=True)
@@ -200,7 +203,7 @@ class Table:
 
     def trim(self):
         """Evicts rows until there are no more than `max_rows`."""
-        if self.config.max_rows:
+        if self._most_rows:
             self._make_room(0, np.empty(0, np.int64))
 
     def before_change(self, slots):
@@ -254,12 +257,12 @@ class Table:
         self._lent = 0
         if self.changes is not None:
             self.changes.clear()
-        if self._admission is not None:
-            self._admission.clear()
+        if self.admission is not None:
+            self.admission.clear()
 
     @property
     def _is_limited(self):
-        return self._admission is not None or self.config.max_rows
+        return self.admission is not None or self._most_rows
 
     def _make(self, keys, initialize=False):
         """-> int64[U] slots; every missing row is created."""
@@ -284,7 +287,7 @@ class Table:
 
     def _make_room(self, count, protected):
         """Evicts until `count` rows more may come, if that can be. -> for how many there is room now, up to `count`."""
-        most = self.config.max_rows
+        most = self._most_rows
         excess = len(self) + count - most
         if excess > 0:
             wanted = max(excess, most // _EVICTED_SHARE) if count else excess

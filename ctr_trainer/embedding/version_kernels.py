@@ -9,6 +9,7 @@ import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index_kernels import KEYS, SLOTS
+from ctr_trainer.embedding.prefetch import AHEAD, prefetch, prefetch_row
 from ctr_trainer.embedding.row_kernels import ROWS, ROWS_OUT
 
 # What a cache knows of a row besides its values, as bits; those above them count the steps since its change was taken.
@@ -30,6 +31,8 @@ def differ(current, slots, known, versions, positions):
     """versions[i] = the version at slots[i], 0 at -1; fills `positions` where it is not known[i]. -> how many"""
     count = 0
     for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch(current, slots[i + AHEAD])
         version = np.uint32(0)
         if slots[i] >= 0:
             version = current[slots[i]]
@@ -59,6 +62,9 @@ def merge(rows, current, slots, known, deltas, number, positions, newer):
     """
     count = 0
     for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch(current, slots[i + AHEAD])
+            prefetch_row(rows, slots[i + AHEAD])
         slot = slots[i]
         if current[slot] == known[i]:
             for d in range(np.uint64(rows.shape[1])):

@@ -1,5 +1,6 @@
 """The tables behind a model's embedding inputs: looked up before a step, trained after it."""
 
+import concurrent.futures
 import contextlib
 import itertools
 import os
@@ -12,7 +13,7 @@ from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.lookup import distinct
-from ctr_trainer.embedding.process import LocalService
+from ctr_trainer.embedding.process import LocalService, Watch
 from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.embedding.shared_memory import SharedMemory
 from ctr_trainer.embedding.shared_table import SharedTables
@@ -50,24 +51,24 @@ def open_store(config, model_dir, read_only=False):
         yield LocalStore(SharedTables(memory or SharedMemory(address)))
         return
     with contextlib.ExitStack() as stack:
-        address = None
+        service = started = None
         if distributed.is_chief():
             os.makedirs(model_dir, exist_ok=True)
             log_file = os.path.join(model_dir, "service.log")
-            address = stack.enter_context(
-                LocalService(model_dir, log_file, config.timeout, distributed.all_cores())
-            ).address
-        address = distributed.broadcast_object(address, "embedding_service_address")
-        yield stack.enter_context(contextlib.closing(_client(config, [address], read_only)))
+            service = stack.enter_context(LocalService(model_dir, log_file, config.timeout, distributed.all_cores()))
+            started = service.address, service.pid, log_file
+        address, pid, log_file = distributed.broadcast_object(started, "embedding_service_address")
+        watch = stack.enter_context(contextlib.closing(service or Watch(pid, log_file)))
+        yield stack.enter_context(contextlib.closing(_client(config, [address], read_only, watch.ended)))
         # The others may still be talking to the service that rank 0 is about to stop.
         distributed.barrier("embedding_service_close")
 
 
-def _client(config, addresses, read_only):
+def _client(config, addresses, read_only, ended=None):
     """-> a client, guarded where the workers go back to the last checkpoint by themselves."""
     own = config.service == "auto"  # A service that we started on loopback asks for nothing.
     security = ClientSecurity() if own else ClientSecurity.read(*config.security_files)
-    client = ServiceClient(addresses, config.timeout, security, read_only)
+    client = ServiceClient(addresses, config.timeout, security, read_only, ended)
     return Guard(client) if config.service_restarts and not read_only else client
 
 
@@ -131,6 +132,9 @@ class Embeddings:
         merge, size = config.sync_merge if self._caches else "sum", distributed.size()
         self._factor = merging.gradient_factor(config.optimizer, merge, size, scale or size)
         self._background = Background("the sync of the embedding rows")
+        # The requests of all tables are under way at once, those of a sync and of a prefetch beside it.
+        several = len(self._caches) > 1
+        self._threads = concurrent.futures.ThreadPoolExecutor(2 * len(self._caches)) if several else None
         self.sync_seconds = 0.0
         self._step = []
         self._gradients = RowGradients(config.l2, config.clip_norm)
@@ -212,12 +216,13 @@ class Embeddings:
             self._sync_strictly()
             return
         self._background.wait()
-        for cache in self._caches.values():
-            cache.flush()
+        self._on_all(lambda _, cache: cache.flush())
 
     def close(self):
         """Waits for the sync under way, whatever becomes of it; for a training that ends early."""
         self._background.close()
+        if self._threads:
+            self._threads.shutdown()
 
     def hit_rate(self):
         """-> the share of looked-up keys that needed no request to the service; 1 where there is none."""
@@ -229,11 +234,11 @@ class Embeddings:
 
     def _prefetch(self, group):
         """-> by table, what `Cache.prefetch` says of the keys of a group of batches."""
-        since = {}
-        for name, cache in self._caches.items():
-            keys = [lookups[name].unique for lookups in group]
-            since[name] = cache.prefetch(distinct(keys))
-        return since
+
+        def prefetch(name, cache):
+            return cache.prefetch(distinct([lookups[name].unique for lookups in group]))
+
+        return self._on_all(prefetch)
 
     def _timed(self, sync):
         before = self.sync_latency.total_seconds
@@ -242,15 +247,20 @@ class Embeddings:
         self.sync_seconds = self.sync_latency.total_seconds - before
 
     def _exchange(self):
-        for cache in self._caches.values():
-            cache.exchange()
+        self._on_all(lambda _, cache: cache.exchange())
 
     def _sync_strictly(self):
-        for cache in self._caches.values():
-            cache.push()
+        self._on_all(lambda _, cache: cache.push())
         distributed.barrier("strict_sync")
-        for cache in self._caches.values():
-            cache.refresh()
+        self._on_all(lambda _, cache: cache.refresh())
+
+    def _on_all(self, call):
+        """-> {name: call(name, cache)} of all tables at once; waits for all of them before it raises."""
+        if self._threads is None:
+            return {name: call(name, cache) for name, cache in self._caches.items()}
+        futures = {name: self._threads.submit(call, name, cache) for name, cache in self._caches.items()}
+        concurrent.futures.wait(futures.values())
+        return {name: future.result() for name, future in futures.items()}
 
 
 def _create_tables(store, configs):

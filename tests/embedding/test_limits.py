@@ -10,6 +10,7 @@ from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.index import Index
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.table import Table
+from ctr_trainer.errors import UserError
 
 
 def _table(**limits):
@@ -118,6 +119,63 @@ def test_the_counting_filter_never_counts_too_little():
     few = Admission(3, width=1 << 12)
     assert np.count_nonzero(few.admit(np.arange(1, 401))) == 0
     assert np.count_nonzero(few.admit(np.arange(1, 401))) < 10
+
+
+def _counted(directory, times, shards=1):
+    """-> the stores and files of a table whose keys 1 to 9 came `times` times, where the third time gives a row."""
+    stores = [LocalStore() for _ in range(shards)]
+    for shard, store in enumerate(stores):
+        store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3, min_frequency=3))
+        for sequence in range(times):
+            keys = np.array([key for key in range(1, 10) if key % shards == shard])
+            store.push("t", keys, np.ones((len(keys), 2), np.float32), "w", sequence)
+    files = [store.save(directory, 1, None, shard, shards, "first") for shard, store in enumerate(stores)]
+    return stores, [file for part in files for file in part]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_what_the_counting_filter_counted_outlives_a_restart_onto_another_number_of_shards(tmp_path, shards):
+    _, files = _counted(tmp_path, 2, shards)
+    store, keys, ones = LocalStore(), np.arange(1, 10), np.ones((9, 2), np.float32)
+    store.restore(tmp_path, files)
+    assert store.tables["t"].admission.counts()[1] == max(2 * len(keys) // shards, 1)
+    store.push("t", np.append(keys, 50), np.ones((10, 2), np.float32), "w", 9)
+    assert _keys(store.tables["t"]) == keys.tolist()
+    np.testing.assert_array_equal(store.pull("t", keys), store.tables["t"].initial_rows(keys) + ones)
+
+
+def test_a_delta_brings_the_counts_as_they_were_last(tmp_path):
+    (store,), files = _counted(tmp_path, 1)
+    keys, ones = np.arange(1, 10), np.ones((9, 2), np.float32)
+    store.push("t", keys, ones, "w", 7)
+    files += store.save(tmp_path, 2, "first")
+    other = LocalStore()
+    other.restore(tmp_path, files)
+    assert _keys(other.tables["t"]) == []
+    other.push("t", keys, ones, "w", 0)
+    assert _keys(other.tables["t"]) == keys.tolist()
+
+
+def test_altered_counts_are_refused_by_name(tmp_path):
+    _, files = _counted(tmp_path, 2)
+    (name,) = [file["file"] for file in files if file["kind"] == "counts"]
+    content = bytearray((tmp_path / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name}: checksum"):
+        LocalStore().restore(tmp_path, files)
+
+
+def test_the_shards_of_a_table_share_its_max_rows():
+    config = TableConfig("t", (2,), (0.5,), "sgd", max_rows=11)
+    assert [config.most_rows(shard, 4) for shard in range(4)] == [3, 3, 3, 2]
+    assert [TableConfig("t", (2,), (0.5,), max_rows=1).most_rows(shard, 2) for shard in range(2)] == [1, 1]
+    assert TableConfig("t", (2,), (0.5,)).most_rows(1, 2) == 0
+    for shard, most in enumerate([3, 3, 3, 2]):
+        store = LocalStore()
+        store.create_table(config, shard, 4)
+        store.push("t", np.arange(1, 100), np.ones((99, 2), np.float32), "w", 1)
+        assert len(store.tables["t"]) == most
 
 
 def test_lru_evicts_the_rows_trained_the_longest_ago():

@@ -33,6 +33,20 @@ def test_prometheus_sees_requests_rows_durations_tables_and_sync_ages():
     assert 'ctr_service_sync_age_seconds{worker="rank1"}' not in seen
 
 
+def test_a_worker_that_starts_again_keeps_its_label_and_only_the_latest_workers_have_one():
+    metrics = ServiceMetrics(lambda: {"tables": {}})
+    workers = [f"rank0-{start:032x}" for start in range(3)] + [f"job{job}" for job in range(4096)]
+    for worker in workers:
+        with metrics.measure("push", "dim16", 1, worker):
+            pass
+    labels = [sample.labels["worker"] for gauge in metrics.collect() for sample in gauge.samples]
+    assert labels == [f"job{job}" for job in range(4096)]
+    with metrics.measure("push", "dim16", 1, workers[0]):
+        pass
+    labels = [sample.labels["worker"] for gauge in metrics.collect() for sample in gauge.samples]
+    assert labels == [f"job{job}" for job in range(1, 4096)] + ["rank0"]
+
+
 def test_reads_and_pushes_go_to_their_line_of_the_log():
     metrics = ServiceMetrics(lambda: {"tables": {}})
     for operation in ("pull", "pull_newer", "push"):
