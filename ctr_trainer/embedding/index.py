@@ -53,6 +53,10 @@ class Index:
     def _old(self):
         return self._regions[1 - self._numbers[_ACTIVE]].array[: self._numbers[_OLD]]
 
+    @property
+    def _moved(self):
+        return int(self._numbers[_MOVED])
+
     def _probed(self):
         """-> what the kernels look keys up in."""
         first, moved = self._numbers[_FIRST:]
@@ -70,7 +74,7 @@ class Index:
 
     @property
     def nbytes(self):
-        buckets, _, old, _, moved = (int(number) for number in self._numbers[_BUCKETS:])
+        buckets, old, moved = len(self._buckets), len(self._old), self._moved
         if old:  # Both are in the order of the hashes: what has moved fills the new ones from the first on.
             buckets = old - moved + buckets * moved // old
         return buckets * 4 + (self._count + self._free_count) * 8
