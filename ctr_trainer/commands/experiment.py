@@ -114,8 +114,8 @@ def _optimizer_settings(embedding):
             beta1=embedding.embedding_beta1,
             beta2=embedding.embedding_beta2,
             epsilon=embedding.embedding_epsilon,
-            l1=embedding.ftrl_l1,
-            l2=embedding.ftrl_l2,
+            l1=embedding.embedding_ftrl_l1,
+            l2=embedding.embedding_ftrl_l2,
             weight_decay=embedding.embedding_weight_decay,
         )
     except ValueError as error:

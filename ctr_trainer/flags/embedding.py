@@ -30,8 +30,8 @@ class EmbeddingFlags(ClientFlags):
     embedding_weight_decay: float = flag(
         0.01, "of adamw: decoupled decay of the rows of a batch", "times the learning rate", minimum=0.0
     )
-    ftrl_l1: float = flag(0.0, "of --embedding_optimizer=ftrl: penalty l1 * |w| of each weight", minimum=0.0)
-    ftrl_l2: float = flag(0.0, "of --embedding_optimizer=ftrl: penalty l2 * w * w of each weight", minimum=0.0)
+    embedding_ftrl_l1: float = flag(0.0, "of ftrl: penalty l1 * |w| of each weight", minimum=0.0)
+    embedding_ftrl_l2: float = flag(0.0, "of ftrl: penalty l2 * w * w of each weight", minimum=0.0)
     embedding_stddev: float = flag(0.01, "standard deviation of a new row's weights", minimum=0.0)
     embedding_l2: float = flag(0.0, "adds l2 / 2 * sum w^2 of the distinct rows of a step to the loss", minimum=0.0)
     sync_steps: int = flag(30, "steps between two syncs of the rows with the service", "steps", minimum=1)
