@@ -3,9 +3,8 @@
 import tensorflow as tf
 
 from ctr_trainer.errors import UserError
+from ctr_trainer.features.tensors import EMBEDDING, FEATURE
 from ctr_trainer.layers.weights import glorot
-
-EMBEDDING = "embedding"
 
 
 def flat_embeddings(features):
@@ -43,12 +42,13 @@ def field_embeddings(features, model, fields=1):
     """
     if EMBEDDING not in features:
         spec = features.spec
-        if not spec.tables:
+        tables = {table.name: ", ".join(f.name for f in table.pooled) for table in spec.tables if table.pooled}
+        if not tables:
             raise UserError(f"--model={model} needs sparse features, and feature spec {spec.name!r} has none")
-        tables = "; ".join(f"{t.name}: {', '.join(f.name for f in t.single + t.bags)}" for t in spec.tables)
         raise UserError(
-            f"--model={model} needs embeddings of one dim, and feature spec {spec.name!r} has several ({tables}): give "
-            f"all of them one with --embedding_dim={spec.tables[0].dim}"
+            f"--model={model} needs embeddings of one dim, and feature spec {spec.name!r} has several "
+            f"({'; '.join(f'{name}: {of}' for name, of in tables.items())}): give all of them one with "
+            f"--embedding_dim={spec.tables[0].dim}"
         )
     embeddings = features[EMBEDDING]
     if embeddings.shape[1] < fields:
@@ -73,14 +73,10 @@ def named_embeddings(features, names, model):
     """-> list of float32[B, dim], the embedding of each named sparse feature.
 
     Raises:
-      UserError: the feature spec has no such feature, or it is a dense one.
+      UserError: the feature spec has no such feature, or it is a dense one or a sequence.
     """
-    columns = {
-        feature.name: (table.name, index)
-        for table in features.spec.tables
-        for index, feature in enumerate(table.single + table.bags)
-    }
+    there_are = [name.partition("/")[2] for name in features if name.startswith(f"{FEATURE}/")]
     for name in names:
-        if name not in columns:
-            raise UserError(f"--model={model}: there is no sparse feature {name!r}; choose of {', '.join(columns)}")
-    return [features[f"{EMBEDDING}/{table}"][:, index] for table, index in (columns[name] for name in names)]
+        if name not in there_are:
+            raise UserError(f"--model={model}: there is no sparse feature {name!r}; choose of {', '.join(there_are)}")
+    return [features[f"{FEATURE}/{name}"] for name in names]
