@@ -3,9 +3,12 @@
 import dataclasses
 import typing
 
+import tensorflow as tf
+
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.layers.attention_pooling import attention_pooling
-from ctr_trainer.layers.inputs import flat_inputs
+from ctr_trainer.layers.fm import fm
+from ctr_trainer.layers.inputs import field_embeddings, flat_inputs
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import binary_head
@@ -21,13 +24,14 @@ class Params(HistoryParams):
       attention_units: widths of the activation unit's hidden layers.
       attention_activation: behind each of them.
       attention_softmax: normalise the weights of a history; the paper does not.
-      linear: add a weight a feature value, as Wide & Deep does; the paper does not.
+      wide: what is added to the deep part: nothing, as in the paper; a weight a feature value, as in Wide & Deep; or,
+        as in DeepFM, those and the products of all pairs of vectors, the histories' among them, which need one dim.
     """
 
     attention_units: tuple[int, ...] = (36,)
     attention_activation: typing.Literal["dice", "prelu", "relu", "sigmoid"] = "dice"
     attention_softmax: bool = False
-    linear: bool = False
+    wide: typing.Literal["none", "linear", "fm"] = "none"
 
     def __post_init__(self):
         super().__post_init__()
@@ -53,6 +57,14 @@ def model_fn(features, labels, mode, params):
         for index, history in enumerate(histories(features, params, "din"))
     ]
     logits = dense(tower(flat_inputs(features) + interests, mode, params), 1, "logits")
-    if params.linear:
+    if params.wide != "none":
         logits += linear(features)
+    if params.wide == "fm":
+        logits += fm(_with_interests(features, interests))
     return binary_head(features, labels, mode, params, logits)
+
+
+def _with_interests(features, interests):
+    """-> float32[B, F + S, dim], the embeddings of all features, and the histories summed up."""
+    embeddings = field_embeddings(features, "din")
+    return tf.concat([embeddings, *(interest[:, None] for interest in interests)], 1)
