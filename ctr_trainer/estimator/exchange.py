@@ -59,7 +59,7 @@ def weighted_mean(tensors, weight, batch_size, accumulation_steps=1, exchange=Tr
     """
     if not exchange and accumulation_steps == 1:
         return Mean(list(tensors), weight, weight)
-    by_dtype = {}
+    by_dtype = {tf.float32: []}  # Also without any tensor, for the weight.
     for index, tensor in enumerate(tensors):
         by_dtype.setdefault(tensor.dtype.base_dtype, []).append(index)
     means, added, kept, after, weights, own_weights = [None] * len(tensors), [], [], [], [], []

@@ -55,7 +55,8 @@ def trained(tmp_path_factory):
 
 
 def _estimator(model_fn, model_dir, data):
-    params = ModelParams(TrainOp("adagrad", 0.1, 0.3), hidden_units=(8,))
+    settings = dict(batch_norm=True, negative_sampling=0.5)  # Both are other in an export than in training.
+    params = ModelParams(TrainOp("adagrad", 0.1, 0.3), hidden_units=(8,), **settings)
     estimator = Estimator(model_fn, model_dir, params, RunConfig(threads=1))
     estimator.train(lambda: BatchReader(data, 32, epochs=2))
     return estimator

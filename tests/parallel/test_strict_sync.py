@@ -34,7 +34,7 @@ def test_two_workers_under_strict_sgd_equal_one_process_with_both_batches_side_b
     one = dict(np.load(tmp_path / "both.npz"))
     assert one["global_step"] == STEPS
     assert np.abs(one["rows"][:, 4]).max() > 0.05  # the linear weights start at 0: they were trained
-    assert np.abs(one["logits.bias"]).max() > 0.05  # as does the bias
+    assert np.abs(one["logits.bias"]).max() > 0.01  # as does the bias
     np.testing.assert_array_equal(np.sort(two("sgd")["keys"]), np.sort(one["keys"]))
     _assert_equal(two("sgd"), one)
 
