@@ -22,6 +22,8 @@ class EmbeddingConfig:
         the window before; training stands still meanwhile.
       sync_compression: `fp16` sends changes and rows as float16, `none` as they are; of `cache.COMPRESSIONS`.
       timeout: seconds a lost service is retried for.
+      service_shards: how many services `auto` starts for several workers, each a process with a share of every table's
+        rows: as many as it takes where one core cannot merge what the workers push. See `docs/embedding_service.md`.
       service_restarts: how often a service that `auto` started and that is lost is started again; all workers then go
         back to the last checkpoint. With 0 the job stops.
       security_files: paths for `security.ClientSecurity.read`: of the token, the service's authority, this client's
@@ -37,10 +39,18 @@ class EmbeddingConfig:
     strict_sync: bool = False
     sync_compression: str = "none"
     timeout: float = 60.0
+    service_shards: int = 1
     service_restarts: int = 0
     security_files: tuple[str, str, str, str] = ("", "", "", "")
 
     def __post_init__(self):
+        if self.service_shards < 1:
+            raise UserError(f"service_shards={self.service_shards}: at least one service is needed")
+        if self.service_shards > 1 and self.service != "auto":
+            raise UserError(
+                f"service_shards={self.service_shards} is for services that the job starts itself, and {self.service} "
+                "names those that run: leave out service_shards, or use service=auto"
+            )
         if self.service_restarts and self.service != "auto":
             raise UserError(
                 f"service_restarts={self.service_restarts} is for a service that the job starts itself; of "

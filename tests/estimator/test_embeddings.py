@@ -214,3 +214,8 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
     embeddings.flush()
     embeddings.close()
     assert [store.stats()["tables"][name]["rows"] for name in names] == [1, 1]
+
+
+def test_shards_are_started_only_for_auto():
+    with pytest.raises(UserError, match="service_shards=2 is for services that the job starts itself"):
+        EmbeddingConfig(service="localhost:7700", service_shards=2)

@@ -47,14 +47,14 @@ class _Job:
         )
 
     def service_at(self, step):
-        """-> the service's process, once a checkpoint of `step` or more is written."""
+        """-> the process of a service, once a checkpoint of `step` or more is written."""
 
         def reached():
             latest = latest_checkpoint(self.model_dir)
             return self._process.poll() is not None or latest and latest.step >= step
 
         launch.wait_until(reached, f"the checkpoint of step {step}", 180)
-        (service,) = launch.services(self.model_dir)
+        service, *_ = launch.services(self.model_dir)
         return service
 
     def finish(self):
@@ -104,8 +104,8 @@ def test_a_lost_service_comes_back_and_all_workers_go_back_to_the_last_checkpoin
     _assert_equal_rows(tmp_path, undisturbed)
 
 
-def test_a_job_that_syncs_beside_its_steps_goes_back_to_the_last_checkpoint_too(data, tmp_path, undisturbed):
-    with _Job(data, tmp_path, "--service_restarts=1", "--loose", "--evaluate") as job:
+def test_a_job_that_syncs_beside_its_steps_goes_back_when_one_of_its_two_shards_is_lost(data, tmp_path, undisturbed):
+    with _Job(data, tmp_path, "--service_restarts=1", "--service_shards=2", "--loose", "--evaluate") as job:
         job.service_at(20).send_signal(signal.SIGKILL)
         status, output = job.finish()
     assert status == 0, output
@@ -114,6 +114,7 @@ def test_a_job_that_syncs_beside_its_steps_goes_back_to_the_last_checkpoint_too(
     for checkpoint in saved:
         checkpoint.verify()
     assert saved[-1].step == STEPS
+    assert {entry["file"].split(".")[0] for entry in saved[-1].tables} == {f"dim4-0000{i}-of-00002" for i in range(2)}
     rows = np.load(tmp_path / "out" / "rows.npz")
     assert np.isfinite(rows["rows"]).all()
     # What a row is depends on when the workers' syncs met; which keys have one, only on the examples of STEPS steps.

@@ -232,16 +232,17 @@ def test_a_service_that_cannot_start_shows_its_log(tmp_path):
 @pytest.mark.parametrize("watch", ["parent", "another process"])
 def test_a_service_that_ended_is_noticed_at_once_with_its_status_and_log(tmp_path, watch):
     with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
-        watching = service if watch == "parent" else Watch(service.pid, tmp_path / "log")
+        other = Watch(service.pid, tmp_path / "log")
+        watching = service if watch == "parent" else other
         # The timeout is far beyond that of the test: who waited for it would not come back.
-        with contextlib.closing(ServiceClient([service.address], 1e6, ended=watching.ended)) as client:
+        with contextlib.closing(ServiceClient([service.address], 1e6, ended=[watching.ended])) as client:
             client.create_table(CONFIG)
             assert watching.ended() is None
             os.kill(service.pid, signal.SIGKILL)
             status = "status -9" if watch == "parent" else f"process {service.pid} has ended"
             with pytest.raises(ServiceLost, match=rf"(?s){service.address} is gone: .*{status}.*answers on"):
                 client.pull(CONFIG.name, np.array([1]))
-        watching.close()
+        other.close()
 
 
 def test_a_service_that_is_not_ready_in_time_is_stopped(tmp_path, monkeypatch):
