@@ -65,6 +65,7 @@ def make_estimator(model, data, training, embedding, run):
             sync_merge=embedding.sync_merge,
             sync_compression=embedding.sync_compression,
             timeout=embedding.service_timeout,
+            service_shards=embedding.service_shards,
             service_restarts=embedding.service_restarts,
             security_files=embedding.security_files,
         ),

@@ -22,7 +22,7 @@ class ServiceClient:
     checkpoint, so it is an error. Safe to use from several threads.
     """
 
-    def __init__(self, addresses, timeout, security=ClientSecurity(), read_only=False, ended=None):  # noqa: B008, it is frozen
+    def __init__(self, addresses, timeout, security=ClientSecurity(), read_only=False, ended=()):  # noqa: B008, it is frozen
         """Connects, waiting up to `timeout` for each service to answer.
 
         Args:
@@ -30,7 +30,7 @@ class ServiceClient:
           timeout: seconds a request may take, retries included.
           security: what the services ask for.
           read_only: whether nothing is to be saved through this client; then another may save in the same directory.
-          ended: f() -> None, or how the one service's process ended, where that is known: then requests fail at once.
+          ended: for each service f() -> None, or how its process ended: then requests fail at once. () if not known.
 
         Raises:
           UserError: no answer, a wrong token, or a service that another worker knows as another shard.
@@ -38,7 +38,10 @@ class ServiceClient:
         if not addresses:
             raise UserError("no address of an embedding service was given")
         shards = len(addresses)
-        self._shards = [Shard(address, i, shards, timeout, security, ended) for i, address in enumerate(addresses)]
+        self._shards = [
+            Shard(address, i, shards, timeout, security, each)
+            for i, (address, each) in enumerate(zip(addresses, ended or [None] * shards, strict=True))
+        ]
         self._threads = concurrent.futures.ThreadPoolExecutor(shards) if shards > 1 else None
         self._widths = {}
         self._on_all(lambda shard: shard.hello(read_only))

@@ -1,5 +1,7 @@
 """A service that a trainer starts for itself."""
 
+import concurrent.futures
+import contextlib
 import os
 import pathlib
 import select
@@ -44,6 +46,28 @@ class Watch:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+
+@contextlib.contextmanager
+def local_services(count, directory, timeout, cores=None):
+    """Gives `count` services, started at the same time and stopped at the end of the block.
+
+    Args:
+      directory: for their snapshots, and for their logs, `service.log`, `service-1.log`, ...
+      timeout: seconds to wait for each.
+      cores: see `LocalService`.
+
+    Raises:
+      UserError: one did not start.
+    """
+    logs = [os.path.join(directory, f"service-{number}.log" if number else "service.log") for number in range(count)]
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(count) as threads:
+        futures = [threads.submit(LocalService, directory, log, timeout, cores) for log in logs]
+        concurrent.futures.wait(futures)
+        for future in futures:
+            if future.exception() is None:
+                stack.enter_context(future.result())
+        yield [future.result() for future in futures]
 
 
 class LocalService:
@@ -95,9 +119,6 @@ class LocalService:
         """-> how the service ended by itself, with the end of its log; None while it runs."""
         status = self._process.poll()
         return None if status is None else f"its process ended with status {status}; {log_tail(self.log_file)}"
-
-    def close(self):
-        """Nothing to do: `stop` is what ends it."""
 
     def stop(self):
         """Ends the service: SIGTERM, and after a while SIGKILL."""

@@ -13,7 +13,7 @@ from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.lookup import distinct
-from ctr_trainer.embedding.process import LocalService, Watch
+from ctr_trainer.embedding.process import Watch, local_services
 from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.embedding.shared_memory import SharedMemory
 from ctr_trainer.embedding.shared_table import SharedTables
@@ -26,7 +26,7 @@ from ctr_trainer.latency import Latency
 
 @contextlib.contextmanager
 def open_store(config, model_dir, read_only=False):
-    """Gives the store that `config.service` names; a local service or shared memory that it made ends with the block.
+    """Gives the store that `config.service` names; local services, or shared memory, that it made end with the block.
 
     A collective where there are several workers.
 
@@ -51,20 +51,24 @@ def open_store(config, model_dir, read_only=False):
         yield LocalStore(SharedTables(memory or SharedMemory(address)))
         return
     with contextlib.ExitStack() as stack:
-        service = started = None
+        started, watches = None, []
         if distributed.is_chief():
             os.makedirs(model_dir, exist_ok=True)
-            log_file = os.path.join(model_dir, "service.log")
-            service = stack.enter_context(LocalService(model_dir, log_file, config.timeout, distributed.all_cores()))
-            started = service.address, service.pid, log_file
-        address, pid, log_file = distributed.broadcast_object(started, "embedding_service_address")
-        watch = stack.enter_context(contextlib.closing(service or Watch(pid, log_file)))
-        yield stack.enter_context(contextlib.closing(_client(config, [address], read_only, watch.ended)))
+            watches = stack.enter_context(
+                local_services(config.service_shards, model_dir, config.timeout, distributed.all_cores())
+            )
+            started = [(service.address, service.pid, service.log_file) for service in watches]
+        started = distributed.broadcast_object(started, "embedding_services")
+        if not watches:
+            watches = [stack.enter_context(contextlib.closing(Watch(pid, log))) for _, pid, log in started]
+        ended = [watch.ended for watch in watches]
+        client = _client(config, [address for address, _, _ in started], read_only, ended)
+        yield stack.enter_context(contextlib.closing(client))
         # The others may still be talking to the service that rank 0 is about to stop.
         distributed.barrier("embedding_service_close")
 
 
-def _client(config, addresses, read_only, ended=None):
+def _client(config, addresses, read_only, ended=()):
     """-> a client, guarded where the workers go back to the last checkpoint by themselves."""
     own = config.service == "auto"  # A service that we started on loopback asks for nothing.
     security = ClientSecurity() if own else ClientSecurity.read(*config.security_files)

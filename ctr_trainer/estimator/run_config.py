@@ -28,6 +28,8 @@ class EmbeddingConfig:
       sync_merge: what becomes of the workers' changes of a row, of `embedding.merging.MERGES`.
       sync_compression: `fp16` sends changes and rows as float16, `none` as they are; of `cache.COMPRESSIONS`.
       timeout: seconds a lost service is retried for.
+      service_shards: how many services `auto` starts for several workers, each a process with a share of every table's
+        rows: as many as it takes where one core cannot merge what the workers push. See `docs/embedding_service.md`.
       service_restarts: how often a service that `auto` started and that is lost is started again; all workers then go
         back to the last checkpoint. With 0 the job stops.
       security_files: paths for `security.ClientSecurity.read`: of the token, the service's authority, this client's
@@ -47,6 +49,7 @@ class EmbeddingConfig:
     sync_merge: str = "sum"
     sync_compression: str = "none"
     timeout: float = 60.0
+    service_shards: int = 1
     service_restarts: int = 0
     security_files: tuple[str, str, str, str] = ("", "", "", "")
 
@@ -55,6 +58,13 @@ class EmbeddingConfig:
             find_optimizer(self.optimizer).check(self.optimizer, self.settings)
         except ValueError as error:
             raise UserError(f"the embedding rows: {error}") from None
+        if self.service_shards < 1:
+            raise UserError(f"service_shards={self.service_shards}: at least one service is needed")
+        if self.service_shards > 1 and self.service != "auto":
+            raise UserError(
+                f"service_shards={self.service_shards} is for services that the job starts itself, and {self.service} "
+                "names those that run: leave out service_shards, or use service=auto"
+            )
         if self.service_restarts and self.service != "auto":
             raise UserError(
                 f"service_restarts={self.service_restarts} is for a service that the job starts itself; of "

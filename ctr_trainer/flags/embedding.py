@@ -45,6 +45,9 @@ class EmbeddingFlags(ClientFlags):
     )
     sync_compression: str = flag("none", "how rows travel: as they are, or as float16", choices=("none", "fp16"))
     service_timeout: float = flag(60.0, "how long a lost service is retried", "seconds", minimum=0.0)
+    service_shards: int = flag(
+        1, "services that `auto` starts for several workers, each with a share of the rows", "processes", minimum=1
+    )
     service_restarts: int = flag(
         0, "how often a lost service of `auto` is started again, from the last checkpoint", "times", minimum=0
     )

@@ -184,3 +184,38 @@ def test_syncs_are_staggered_by_the_offset(every, offset, expected):
 def test_an_offset_or_interval_that_is_none_is_refused(every, offset):
     with pytest.raises(ValueError, match="must be"):
         ParameterSyncHook(None, every, None, {}, offset)
+
+
+def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
+    """Each request waits until that of the other table has come too."""
+    together = threading.Barrier(2)
+
+    class Together(Remote):
+        def pull_newer(self, *arguments):
+            together.wait(30)
+            return super().pull_newer(*arguments)
+
+        def sync(self, *arguments):
+            together.wait(30)
+            return super().sync(*arguments)
+
+    sparse = tuple(SparseFeature(name, name, dim, name) for name, dim in (("f", 2), ("g", 3)))
+    spec = FeatureSpec(name="s", label=Label("y"), dense=(), sparse=sparse)
+    names = [table.name for table in spec.tables]
+    features = types.SimpleNamespace(spec=spec, segments={name: {EMBEDDING: Tensor()} for name in names})
+    embeddings = Embeddings(features, EmbeddingConfig(optimizer="sgd"), 1, Together(store), ahead=1)
+    none = np.zeros(1, np.float32)
+    batch = Batch(1, {name: np.array([[7]]) for name in names}, {}, none[:, None], none, none)
+    ((_, lookups),) = embeddings.prepare([batch])
+    for name, cache in embeddings.sources.items():
+        lookup, since = lookups[name]
+        slots = cache.find_or_create(lookup.unique, since)
+        cache.apply_gradients(slots, [np.ones((1, cache.config.weights), np.float32)], 1.0)
+    embeddings.flush()
+    embeddings.close()
+    assert [store.stats()["tables"][name]["rows"] for name in names] == [1, 1]
+
+
+def test_shards_are_started_only_for_auto():
+    with pytest.raises(UserError, match="service_shards=2 is for services that the job starts itself"):
+        EmbeddingConfig(service="localhost:7700", service_shards=2)

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import os
 import pathlib
@@ -14,11 +15,12 @@ from pyarrow import flight
 
 from ctr_trainer.embedding import service as service_module
 from ctr_trainer.embedding import snapshot, wire
-from ctr_trainer.embedding.process import LocalService
+from ctr_trainer.embedding.client import ServiceClient
+from ctr_trainer.embedding.process import LocalService, Watch
 from ctr_trainer.embedding.security import ClientSecurity, ServerSecurity
 from ctr_trainer.embedding.service import Service
 from ctr_trainer.embedding.serving import serve
-from ctr_trainer.errors import UserError
+from ctr_trainer.errors import ServiceLost, UserError
 from tests.service.conftest import CONFIG, TIMEOUT, ones
 
 pytestmark = pytest.mark.integration
@@ -225,6 +227,22 @@ def test_a_service_that_cannot_start_shows_its_log(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"(?s)ended with status \d+.*log ends with.*file"):
         LocalService(tmp_path / "file", tmp_path / "log", TIMEOUT)
+
+
+@pytest.mark.parametrize("watch", ["parent", "another process"])
+def test_a_service_that_ended_is_noticed_at_once_with_its_status_and_log(tmp_path, watch):
+    with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
+        other = Watch(service.pid, tmp_path / "log")
+        watching = service if watch == "parent" else other
+        # The timeout is far beyond that of the test: who waited for it would not come back.
+        with contextlib.closing(ServiceClient([service.address], 1e6, ended=[watching.ended])) as client:
+            client.create_table(CONFIG)
+            assert watching.ended() is None
+            os.kill(service.pid, signal.SIGKILL)
+            status = "status -9" if watch == "parent" else f"process {service.pid} has ended"
+            with pytest.raises(ServiceLost, match=rf"(?s){service.address} is gone: .*{status}.*answers on"):
+                client.pull(CONFIG.name, np.array([1]))
+        other.close()
 
 
 def test_a_service_that_is_not_ready_in_time_is_stopped(tmp_path, monkeypatch):

@@ -31,6 +31,7 @@ parser.add_argument("--step_seconds", type=float, default=0.0)
 parser.add_argument("--fail_at_step", type=int, default=0)
 parser.add_argument("--service", default="auto")
 parser.add_argument("--service_restarts", type=int, default=0)
+parser.add_argument("--service_shards", type=int, default=1)
 parser.add_argument("--service_timeout", type=float, default=30.0)
 parser.add_argument("--evaluate", action="store_true")
 parser.add_argument("--loose", action="store_true", help="sync beside the training, with lookups ahead")
@@ -80,7 +81,9 @@ def input_fn(position):
     return Recording()
 
 
-service = dict(timeout=flags.service_timeout, service_restarts=flags.service_restarts)
+service = dict(
+    timeout=flags.service_timeout, service_restarts=flags.service_restarts, service_shards=flags.service_shards
+)
 params = ModelParams(TrainOp("sgd", 0.1, 0.5), hidden_units=(8,))
 config = RunConfig(
     threads=1,
