@@ -41,7 +41,7 @@ def _keras(optimizer):
     optimizer.build(variables)
     for gradients in _gradients():
         optimizer.apply([tf.constant(g) for g in gradients], variables)
-    return [np.array(v) for v in variables]
+    return [v.numpy() for v in variables]
 
 
 def _adamw(decay):
