@@ -7,7 +7,7 @@ from ctr_trainer.models.registry import find_model
 
 # By name: (labels of the data, model, its settings). Every kind of feature is in the data.
 CASES = {
-    "din": (1, "din", {"attention_units": (6, 4), "wide": "fm"}),
+    "din": (1, "din", {"attention_units": (6, 4), "wide": "linear"}),
     "dien": (1, "dien", {}),
     "bst": (1, "bst", {"blocks": 2}),
     "din-of-two-labels": (2, "din", {"label": "bought"}),
@@ -23,8 +23,10 @@ def estimator(case, model_dir):
     """-> an Estimator of a case, exact and repeatable: one thread, nothing read ahead, synced each step."""
     _, model, settings = CASES[case]
     found = find_model(model)
-    params = found.params_class(TrainOp("adagrad", 0.2, 0.5), hidden_units=(16, 8), **settings)
-    embedding = EmbeddingConfig(learning_rate=0.5, initial_accumulator=0.1, sync_steps=1, strict_sync=True)
+    params = found.params_class(TrainOp("adagrad", 0.1, 1.0), hidden_units=(8, 4), **settings)
+    embedding = EmbeddingConfig(
+        learning_rate=1.0, initial_accumulator=0.1, init_stddev=0.1, sync_steps=1, strict_sync=True
+    )
     config = RunConfig(
         threads=1, prefetch_batches=0, save_checkpoints_steps=0, save_summary_steps=0, embedding=embedding
     )
