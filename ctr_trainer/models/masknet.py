@@ -31,7 +31,8 @@ class Params(ModelParams):
     def __post_init__(self):
         super().__post_init__()
         self.require_at_least(1, "blocks", "block_units")
-        self.require_at_least(0, "reduction")
+        if not self.reduction > 0:
+            raise self.wrong("reduction", "must be above 0")
 
 
 def model_fn(features, labels, mode, params):

@@ -42,8 +42,8 @@ class Losses(tf.compat.v1.train.SessionRunHook):
 
 
 def make_data(directory):
-    """-> the path of the data set that the losses are of."""
-    return small.make(directory, ROWS)
+    """-> by number of labels, the path of the data set that the losses are of."""
+    return {labels: small.make(directory / f"labels{labels}", ROWS, labels=labels) for labels in (1, 2)}
 
 
 def make_estimator(name, model_dir):
@@ -55,8 +55,8 @@ def make_estimator(name, model_dir):
 
 
 def reader(name, data, position=None):
-    """-> the batches that the losses are of."""
-    return every.reader(name, data, seed=SEED, position=position)
+    """-> the batches that the losses of a variant are of."""
+    return every.reader(name, data[every.labels(name)], seed=SEED, position=position)
 
 
 def path(model):

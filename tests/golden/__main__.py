@@ -20,7 +20,7 @@ def main(models):
         directory = pathlib.Path(directory)
         data = golden.make_data(directory / "data")
         for model in models:
-            names = every.VARIANTS.get(model, [model])
+            names = every.variants(model)
             golden.save(model, {name: record(name, data, directory / name) for name in names})
             print(golden.path(model))
 

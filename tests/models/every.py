@@ -6,11 +6,12 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models.registry import MODELS, find_model
+from tests.models import tasks
 
 HIDDEN_UNITS = (8, 4)
 
-# By name, then the name and the settings of each variant of a model that has several.
-VARIANTS = {
+# Of models with params of their own: the name and the settings of each variant to test.
+_OWN = {
     "dcn_v2": {
         "dcn_v2-stacked": dict(structure="stacked", cross_layers=2),
         "dcn_v2-low_rank": dict(cross_layers=2, cross_rank=3),
@@ -30,34 +31,51 @@ VARIANTS = {
     },
     "dlrm": {"dlrm": dict(bottom_units=(6,))},
 }
-VARIANT_NAMES = [name for model in MODELS for name in VARIANTS.get(model, [model])]
 
 
-def variant(name, train_op):
-    """-> (model_fn, params) of a model or of a variant of one."""
-    model = name.partition("-")[0]
-    found = find_model(model)
-    settings = VARIANTS.get(model, {model: {}})[name]
-    return found.model_fn, found.params_class(train_op, hidden_units=HIDDEN_UNITS, **settings)
+def variants(model):
+    """-> dict of name -> settings: the variants of a model that are tested, one of its own name by default."""
+    others = {name: settings for name, (_, of, settings) in tasks.CASES.items() if of == model}
+    return _OWN.get(model) or others or {model: {}}
+
+
+VARIANTS = [name for model in MODELS for name in variants(model)]
+
+
+def labels(name):
+    """-> how many labels a variant's data has."""
+    return tasks.CASES[name][0] if name in tasks.CASES else 1
 
 
 def reader(name, data, **settings):
-    """-> a BatchReader of the data as a model takes it, 32 examples a batch."""
+    """-> a BatchReader of the data as a variant takes it, 32 examples a batch."""
     batches = BatchReader(data, 32, **settings)
-    if not name.startswith("ffm"):
+    if name != "ffm":
         return batches
-    count = sum(feature.combiner != "none" for feature in batches.spec.sparse)  # a sequence is no field
-    return BatchReader(data, 32, dim=2 * count, **settings)
+    fields = sum(feature.combiner != "none" for feature in batches.spec.sparse)
+    return BatchReader(data, 32, dim=2 * fields, **settings)
 
 
-def estimator(name, model_dir, train_op=None, **config):
-    """-> an Estimator of a model or a variant, repeatable: one thread, nothing read ahead, a sync each step."""
-    train_op = train_op or TrainOp("adagrad", 0.1, 0.3)
-    model_fn, params = variant(name, train_op)
-    rate = train_op.embedding_learning_rate
-    embedding = EmbeddingConfig(learning_rate=rate, initial_accumulator=0.1, init_stddev=0.1, sync_steps=1)
-    settings = dict(threads=1, prefetch_batches=0, save_checkpoints_steps=0, save_summary_steps=0)
-    return Estimator(model_fn, model_dir, params, RunConfig(embedding=embedding, **{**settings, **config}))
+def once(name, data, **settings):
+    """-> the batches of one pass in order."""
+    return reader(name, data, shuffle=False, epochs=1, **settings)
+
+
+def estimator(name, model_dir, embedding=None, **config):
+    """-> an Estimator of a variant, repeatable: one thread, nothing read ahead, a sync each step unless told otherwise.
+
+    Args:
+      embedding: dict of what replaces settings of its EmbeddingConfig.
+      config: of what replaces settings of its RunConfig.
+    """
+    model = name.partition("-")[0]
+    found = find_model(model)
+    train_op = TrainOp("adagrad", 0.1, 1.0)
+    params = found.params_class(train_op, hidden_units=HIDDEN_UNITS, **variants(model)[name])
+    rows = dict(learning_rate=1.0, initial_accumulator=0.1, init_stddev=0.1, sync_steps=1)
+    run = dict(threads=1, prefetch_batches=0, save_checkpoints_steps=0, save_summary_steps=0)
+    embedding = EmbeddingConfig(**{**rows, **(embedding or {})})
+    return Estimator(found.model_fn, model_dir, params, RunConfig(embedding=embedding, **{**run, **config}))
 
 
 def probabilities(predictions):

@@ -1,0 +1,107 @@
+"""Models on feature specs without dense features, without sparse ones, and with several dims: they work, or say why not."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import ModeKeys
+from ctr_trainer.features.fed import FedFeatures
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.models import dcn_v2, fibinet, final_mlp, masknet, param_texts
+from ctr_trainer.models.registry import MODELS, find_model
+from tests.models import every, tasks
+
+tf1 = tf.compat.v1
+MINE = [name for name in every.VARIANTS if name not in tasks.CASES]
+USER, ITEM = dict(name="user", column="user", dim=4), dict(name="item", column="item", dim=4)
+PRICE = dict(name="price", column="price")
+# Those of them that compare the embeddings with each other.
+ONE_DIM = [name for name in MINE if name.partition("-")[0] not in ("lr", "wide_deep", "dcn_v2", "final_mlp")]
+
+
+def _logits(name, sparse=(), dense=(), **settings):
+    """-> the logits of a model, float32[3], on a batch of random rows of a spec's features."""
+    values = {"name": "made", "label": [{"column": "clicked"}], "sparse": list(sparse), "dense": list(dense)}
+    spec = FeatureSpec.from_dict(values)
+    model = name.partition("-")[0]
+    found = find_model(model)
+    params = found.params_class(hidden_units=(4, 4), **{**every.variants(model)[name], **settings})
+    rng = np.random.default_rng(0)
+    with tf.Graph().as_default():
+        features = FedFeatures(spec, {}, 3)
+        prediction = found.model_fn(features, None, ModeKeys.PREDICT, params).predictions["logits"]
+        feed = {tensor: rng.normal(size=tensor.shape) for tensor in (*features.placeholders, features.dense)}
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            return session.run(prediction, feed)
+
+
+@pytest.mark.parametrize("name", MINE)
+def test_without_dense_features(name):
+    assert np.unique(_logits(name, [USER, ITEM])).size == 3
+
+
+@pytest.mark.parametrize("name", MINE)
+def test_without_sparse_features(name):
+    model = name.partition("-")[0]
+    if name in ONE_DIM:
+        with pytest.raises(UserError, match=f"--model={model} needs sparse features, and feature spec 'made' has none"):
+            _logits(name, dense=[PRICE])
+    elif name == "final_mlp-context":
+        with pytest.raises(UserError, match="--model=final_mlp: there is no sparse feature 'user'"):
+            _logits(name, dense=[PRICE])
+    else:
+        assert np.unique(_logits(name, dense=[PRICE])).size > 1
+
+
+@pytest.mark.parametrize("name", MINE)
+def test_embeddings_of_several_dims(name):
+    sparse = [USER, {**ITEM, "dim": 6}]
+    if name in ONE_DIM:
+        model = name.partition("-")[0]
+        message = rf"--model={model} needs .* has several \(dim4: user; dim6: item\): .* --embedding_dim=4"
+        with pytest.raises(UserError, match=message):
+            _logits(name, sparse, [PRICE])
+    else:
+        assert np.unique(_logits(name, sparse, [PRICE])).size == 3
+
+
+@pytest.mark.parametrize("name", ["fibinet-all", "dlrm"])
+def test_pairs_need_two_features(name):
+    with pytest.raises(UserError, match="needs 2 sparse features or more, and there is 1"):
+        _logits(name, [USER])
+
+
+def test_ffms_dim_is_a_vector_for_each_field():
+    sparse = [USER, ITEM, dict(name="place", column="place", dim=4)]
+    with pytest.raises(UserError, match="each of the 3 sparse features, and 4 floats cannot be: .*_dim=3 t"):
+        _logits("ffm", sparse)
+    assert np.unique(_logits("ffm", [{**each, "dim": 6} for each in sparse])).size == 3
+
+
+@pytest.mark.parametrize("activation", ["relu", "leaky_relu", "elu", "selu", "gelu", "silu", "tanh", "sigmoid"])
+def test_every_activation_is_one(activation):
+    assert np.isfinite(_logits("wide_deep", [USER], activation=activation)).all()
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "problem"),
+    [
+        (dcn_v2, "cross_layer=3", "there is no 'cross_layer'"),
+        (dcn_v2, "cross_layers=-1", "must be at least 1"),
+        (dcn_v2, "experts=4", "the experts are low-rank, so give cross_rank too"),
+        (dcn_v2, "structure=beside", "choose one of stacked, parallel"),
+        (fibinet, "bilinear=some", "choose one of all, each, interaction"),
+        (masknet, "reduction=0", "must be above 0"),
+        (final_mlp, "heads=3", "must divide the streams' last widths, 64"),
+        (final_mlp, "gate_units=0", "must be at least 1"),
+    ],
+)
+def test_a_wrong_value_is_refused(model, text, problem):
+    with pytest.raises(UserError, match=problem):
+        param_texts.parse("model", model.Params, [text], {})
+
+
+def test_every_model_is_tested():
+    assert {name.partition("-")[0] for name in every.VARIANTS} == set(MODELS)
