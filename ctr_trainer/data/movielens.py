@@ -6,14 +6,13 @@ import re
 
 import pyarrow as pa
 
+from ctr_trainer.data import movielens_history
 from ctr_trainer.data.chunk import Chunk
-from ctr_trainer.data.movielens_history import Histories, is_number
 from ctr_trainer.errors import UserError
 
 COLUMNS = (
     "user_id", "movie_id", "rating", "timestamp", "gender", "age", "occupation", "zip3", "year", "genres",
 )  # fmt: skip
-LIKED = "liked"
 _ROWS = 100_000
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 
@@ -24,12 +23,13 @@ def read(source, spec, bad_rows, time=None):
     `zip3` is the first three characters of the zip code, `year` stands in brackets at the end of the title, `genres`
     are separated by `|`. A user or movie that its file does not list has no such columns (10M lists no users at all).
 
-    Where the spec asks for the column `liked`, it holds the movies that the user rated 4 or better at an earlier
-    second, the oldest first, separated by `|`: see `movielens_history.Histories`. That reads the ratings twice.
+    Where the spec asks for them there are two more columns, of what the same user did at earlier seconds: `liked`, the
+    movies rated 4 or better, and `stars`, all ratings; the oldest first, separated by `|`. See
+    `movielens_history.Histories`. Each reads the ratings once more.
 
     Args:
       source: the directory of ratings.dat, movies.dat and, for MovieLens-1M, users.dat; latin-1.
-      spec: of which the features of column `liked` are read; the files have one form.
+      spec: of which the features of columns `liked` and `stars` are read; the files have one form.
       bad_rows: BadRows.
       time: not used: all columns are read.
     """
@@ -55,26 +55,29 @@ def read(source, spec, bad_rows, time=None):
         joined = [(*r, *users.get(r[0], no_user), *movies.get(r[1], no_movie)) for _, r in rows]
         columns = [pa.array(values, pa.string()) for values in zip(*joined, strict=True)]
         table = pa.table(columns, COLUMNS)
-        if histories:
-            liked = ["|".join(histories.before(user, timestamp)) or None for _, (user, _, _, timestamp) in rows]
-            table = table.append_column(LIKED, pa.array(liked, pa.string()))
+        for column, history in histories.items():
+            values = ["|".join(history.before(user, timestamp)) or None for _, (user, _, _, timestamp) in rows]
+            table = table.append_column(column, pa.array(values, pa.string()))
         yield Chunk(table, str(path), lines.__getitem__)
 
 
 def _histories(path, spec):
-    """-> the `Histories` of a ratings file as far as the spec's features of `LIKED` need them; None without any."""
-    features = [f for f in spec.sparse if f.column == LIKED]
-    if not features:
-        return None
-    newest = all(f.keeps_last and f.max_length for f in features)
-    ratings = (fields for _, fields in _rows(path, 4))
-    return Histories(ratings, max(f.max_length for f in features) if newest else None)
+    """-> by column, the `Histories` of a ratings file that the spec's features need."""
+    found = {}
+    for column in movielens_history.COLUMNS:
+        features = [f for f in spec.sparse if f.column == column]
+        if features:
+            newest = all(f.keeps_last and f.max_length for f in features)
+            ratings = (fields for _, fields in _rows(path, 4))
+            length = max(f.max_length for f in features) if newest else None
+            found[column] = movielens_history.Histories(ratings, column, length)
+    return found
 
 
 def _timed(ratings, path, bad_rows):
     """Yields the ratings with a time, which is what tells whether another came before."""
     for line, fields in ratings:
-        if is_number(fields[3]):
+        if movielens_history.is_number(fields[3]):
             yield line, fields
         else:
             bad_rows.add(str(path), line, "timestamp", fields[3], "a number, for what came before it")

@@ -1,13 +1,23 @@
-"""What a MovieLens user liked before: histories with time, by which the `movielens` format fills its column `liked`."""
+"""What a MovieLens user did before: histories by time, for columns that the `movielens` format adds."""
 
 import bisect
 import collections
 
-LIKED = 4
+
+def _liked(movie, rating):
+    return movie if float(rating) >= 4 else None
+
+
+def _stars(movie, rating):
+    return rating
+
+
+# By column: f(movie, rating) -> what an earlier rating adds to a history, None for nothing.
+COLUMNS = {"liked": _liked, "stars": _stars}
 
 
 class Histories:
-    """The movies that each user rated `LIKED` or better, by time.
+    """A column's values of each user, by time.
 
     An example's history holds what came strictly before it: neither itself nor another rating of the same second, whose
     order the file does not tell.
@@ -15,28 +25,31 @@ class Histories:
     Args:
       ratings: iterable of (user, movie, rating, timestamp), strings, in any order; what is no number is left out here
         and named where its row is read.
+      column: of `COLUMNS`.
       length: the newest so many are given; None for all.
 
-    Caveat: holds all liked ratings in memory, some 100 bytes each.
+    Caveat: holds all values in memory, some 100 bytes each.
     """
 
-    def __init__(self, ratings, length=None):
+    def __init__(self, ratings, column, length=None):
         self._length = length
-        liked = collections.defaultdict(list)
+        events, value_of = collections.defaultdict(list), COLUMNS[column]
         for user, movie, rating, timestamp in ratings:
-            if is_number(rating) and is_number(timestamp) and float(rating) >= LIKED:
-                liked[user].append((float(timestamp), movie))
-        self._times, self._movies = {}, {}
-        for user, events in liked.items():
-            events.sort(key=lambda event: event[0])  # stable: equal times stay in the order of the file
-            self._times[user] = [time for time, _ in events]
-            self._movies[user] = [movie for _, movie in events]
+            if is_number(rating) and is_number(timestamp):
+                value = value_of(movie, rating)
+                if value is not None:
+                    events[user].append((float(timestamp), value))
+        self._times, self._values = {}, {}
+        for user, of_user in events.items():
+            of_user.sort(key=lambda event: event[0])  # stable: equal times stay in the order of the file
+            self._times[user] = [time for time, _ in of_user]
+            self._values[user] = [value for _, value in of_user]
 
     def before(self, user, timestamp):
-        """-> the movies that the user liked before a time, the oldest first."""
+        """-> the user's values before a time, the oldest first."""
         end = bisect.bisect_left(self._times.get(user, ()), float(timestamp))
         start = max(0, end - self._length) if self._length else 0
-        return self._movies.get(user, [])[start:end]
+        return self._values.get(user, [])[start:end]
 
 
 def is_number(text):

@@ -19,7 +19,7 @@ def spec():
 
 
 def test_only_what_was_liked_earlier_is_in_a_history():
-    histories = Histories([*RATINGS, ("2", "99", "5", "50")])
+    histories = Histories([*RATINGS, ("2", "99", "5", "50")], "liked")
     assert histories.before("1", "100") == []
     assert histories.before("1", "200") == ["10"]  # not 12, liked in the same second, and not 11, which was not liked
     assert histories.before("1", "300") == ["10", "12"]
@@ -28,11 +28,17 @@ def test_only_what_was_liked_earlier_is_in_a_history():
 
 
 def test_the_order_is_that_of_time_whatever_the_files():
-    assert Histories(RATINGS[::-1]).before("1", "301") == ["10", "12", "13"]
+    assert Histories(RATINGS[::-1], "liked").before("1", "301") == ["10", "12", "13"]
+
+
+def test_stars_are_all_earlier_ratings():
+    histories = Histories(RATINGS, "stars")
+    assert histories.before("1", "200") == ["5"]
+    assert sorted(histories.before("1", "300")) == ["3", "4", "5"]
 
 
 def test_the_newest_are_kept():
-    assert Histories(RATINGS, length=2).before("1", "301") == ["12", "13"]
+    assert Histories(RATINGS, "liked", length=2).before("1", "301") == ["12", "13"]
 
 
 def test_conversion_makes_sequences_that_share_the_movies_keys(spec, tmp_path):
@@ -65,3 +71,7 @@ def test_the_histories_of_the_real_data_are_those_of_a_plain_count(real_data, sp
         liked = liked[np.argsort(time[liked], kind="stable")][-20:]
         expected = keys("movie_id", pa.array(movie[liked].astype(str).tolist(), pa.string())).tolist()
         assert table["liked"][int(row)].as_py() == expected
+        before = np.flatnonzero((user == user[row]) & (time < time[row]))
+        before = before[np.argsort(time[before], kind="stable")][-20:]
+        stars = keys("stars", pa.array(rating[before].astype(str).tolist(), pa.string())).tolist()
+        assert table["stars"][int(row)].as_py() == stars

@@ -9,6 +9,7 @@ import tensorflow as tf
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.layers.attention_pooling import attention_pooling
 from ctr_trainer.models import bst, dien, din
 from ctr_trainer.models.histories import HistoryParams, histories
 from tests.layers.graph import run
@@ -36,7 +37,7 @@ class FakeFeatures(dict):
     """`Features` of SPEC, or another one, from tensors."""
 
     def __init__(self, embedding, history, mask, weight=None, spec=SPEC):
-        super().__init__(weight=weight)
+        super().__init__(weight=weight, linear=embedding[:, :, :1])
         self.spec = spec
         self.update({"embedding": embedding, "sequence/liked": history, "sequence_mask/liked": mask})
         self.update({"feature/user": embedding[:, 0], "feature/item": embedding[:, 1]})
@@ -57,6 +58,7 @@ def _logits(name, **settings):
 VARIANTS = [
     ("din", {}),
     ("din", {"attention_softmax": True, "attention_activation": "prelu"}),
+    ("din", {"wide": "fm"}),
     ("dien", {}),
     *(("bst", {"pooling": pooling, "blocks": 2}) for pooling in ("concat", "mean", "target")),
 ]
@@ -160,3 +162,23 @@ def test_diens_auxiliary_loss_is_trained_by_its_weight_and_not_reported():
     np.testing.assert_allclose(trained[0], reported[0], rtol=1e-6)
     assert trained[1] - trained[0] > 0.1
     np.testing.assert_allclose(trained[2] - trained[0], 2 * (trained[1] - trained[0]), rtol=1e-5)
+
+
+def test_dins_wide_part_has_the_products_of_the_interest_and_every_vector():
+    """fm([e_user, e_item, v]) = <e_user, e_item> + <v, e_user + e_item>."""
+
+    def difference(embedding, history, mask):
+        features = FakeFeatures(embedding, history, mask)
+        logits = {}
+        with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
+            for wide in ("linear", "fm"):
+                params = _params("din", wide=wide, attention_softmax=True)
+                logits[wide] = din.model_fn(features, None, ModeKeys.PREDICT, params).predictions["logits"]
+            args = (features["feature/item"], history, mask, params.attention_units, "dice", True)
+            interest = attention_pooling(*args, name="attention_0")
+        together = tf.reduce_sum(interest * tf.reduce_sum(embedding, 1), 1)
+        of_fields = tf.reduce_sum(tf.reduce_prod(embedding, 1), 1)
+        return logits["fm"] - logits["linear"], together + of_fields
+
+    (found, expected), _ = run(difference, EMBEDDING, HISTORY, MASK)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
