@@ -27,7 +27,7 @@ import staleness_report
 import tqdm
 
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
-WORKERS, SYNC_STEPS, MERGES, SEEDS = (1, 2, 4, 8), (1, 5, 10, 30, 100, 300), ("sum", "mean"), (1, 2, 3)
+WORKERS, SYNC_STEPS, MERGES, SEEDS = (1, 2, 4, 8), (1, 5, 10, 30, 100, 300), ("sum", "mean", "adaptive"), (1, 2, 3)
 # By optimizer: learning rate of the rows and initial accumulator, of --tune.
 RATES = {"sgd": (3.0, 1e-6), "adagrad": (0.1, 1e-6), "rowwise_adagrad": (0.1, 1e-6), "adam": (0.01, 1e-6)}
 TUNED = {"sgd": (1.0, 3.0, 5.0), "adam": (0.002, 0.005, 0.01, 0.02)}
@@ -86,6 +86,9 @@ def _points(make, flags):
             points.append(make(optimizer, 1, 1, "sum", seed, *RATES[optimizer]))
             continue
         for merge, steps in itertools.product(flags.merges, flags.sync_steps):
+            # Where it is another merge: see `merging`.
+            if merge == "adaptive" and (steps == 1 or optimizer == "sgd"):
+                continue
             points.append(make(optimizer, workers, steps, merge, seed, *RATES[optimizer]))
     return points
 

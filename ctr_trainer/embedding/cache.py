@@ -61,7 +61,7 @@ class Cache:
           worker: str, this worker's name; it is made unique to this start, so that the store takes its first push.
           lookup_latency, push_latency: recorders shared with other caches; by default this cache has its own.
           compression: one of COMPRESSIONS.
-          shares: float32[2, width], of `merging.shares`; None for all.
+          shares: `merging.Shares`; None for all.
         """
         if compression not in COMPRESSIONS:
             raise ValueError(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")
@@ -76,6 +76,7 @@ class Cache:
         self._sequence = 0
         self._window = 1
         self._pushed = False
+        self._window_steps = 0
         self._copies = Copies(config, shares)
         store.create_table(config)
 
@@ -123,6 +124,7 @@ class Cache:
             self._refuse_between_push_and_refresh("apply_gradients")
             self._copies.table.apply_gradients(slots, gradients, learning_rate)
             self._copies.mark_stepped(slots)
+            self._window_steps += 1
 
     def sync(self):
         """`begin_window` and `exchange`, one after the other."""
@@ -145,8 +147,10 @@ class Cache:
         with self.push_latency.measure():
             with self.lock:
                 slots = self._copies.stepped()
+                window_steps, self._window_steps = self._window_steps, 0
             for first in range(0, len(slots), _REQUEST_ROWS):
-                self._exchange(slots[first : first + _REQUEST_ROWS], self._packed if packed is None else packed)
+                part = slots[first : first + _REQUEST_ROWS]
+                self._exchange(part, self._packed if packed is None else packed, window_steps)
 
     def flush(self):
         """A sync after which the store has all that this worker changed, to the bit."""
@@ -201,7 +205,7 @@ class Cache:
         with self.lock:
             self._copies.accept(keys, known, newer, rows, window, create)
 
-    def _exchange(self, slots, packed):
+    def _exchange(self, slots, packed, window_steps):
         """One request of a sync."""
         self._sequence += 1
         width = self.config.width
@@ -210,7 +214,7 @@ class Cache:
         blocks = [slice(first, first + _LOCKED_ROWS) for first in range(0, len(slots), _LOCKED_ROWS)]
         for block in blocks:
             with self.lock:
-                keys[block], known[block], deltas[block] = self._copies.take(slots[block], packed)
+                keys[block], known[block], deltas[block] = self._copies.take(slots[block], packed, window_steps)
         newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known)
         self._count(newer, keys.nbytes + known.nbytes + deltas.nbytes)
         rows = _unpacked(newer.rows)

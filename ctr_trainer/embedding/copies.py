@@ -23,7 +23,7 @@ class Copies:
 
     Args:
       config: the TableConfig.
-      shares: float32[2, width], of `merging.shares`: what part of a row's change `take` gives; None for all.
+      shares: `merging.Shares`, what part of a row's change `take` gives; None for all.
 
     Attributes:
       table: the Table of the rows.
@@ -36,6 +36,7 @@ class Copies:
         self._state = GrowableArray(np.uint8)
         self._versions = GrowableArray(np.uint32)
         self._stamps = GrowableArray(np.uint32)
+        self._steps = GrowableArray(np.uint16)  # Since the change was taken.
 
     def __len__(self):
         return len(self.table)
@@ -59,7 +60,10 @@ class Copies:
 
     def mark_stepped(self, slots):
         """After an optimizer step of the rows at `slots` int64[U]."""
-        version_kernels.mark_stepped(self._state.array, np.require(slots, np.int64, ("C",)))
+        slots = np.require(slots, np.int64, ("C",))
+        version_kernels.mark_stepped(self._state.array, slots)
+        if self._shares is not None:
+            version_kernels.count_step(self._steps.array, slots)
 
     def stepped(self):
         """-> int64[n], the slots of the rows that have a change to send."""
@@ -70,8 +74,12 @@ class Copies:
         slots = np.flatnonzero(self._stamps.array[: len(self)] == window)
         return self.table.keys[slots], self._versions.array[slots]
 
-    def take(self, slots, packed):
+    def take(self, slots, packed, window_steps):
         """Puts the changes of the rows at `slots` in flight. -> (keys, versions, deltas packed or not)
+
+        Args:
+          packed: whether as float16.
+          window_steps: how many steps the worker made since the last sync.
 
         What float16 takes from a change stays in the row, so that it goes out with the next; with `shares`, so much of
         it that its share goes out then.
@@ -82,8 +90,7 @@ class Copies:
             row_kernels.difference(rows, base, slots, deltas)
             changes, shares = deltas, 1
             if self._shares is not None:
-                steps = np.maximum(version_kernels.steps(self._state.array[slots]), 1)
-                shares = np.clip(1 / steps.astype(np.float32)[:, None], *self._shares)
+                shares = np.clip(self._taken_shares(slots, window_steps)[:, None], *self._shares.bounds)
             deltas = half.pack(changes * shares)
             sent = half.unpack(deltas)
             row_kernels.add(base, slots, sent)
@@ -91,7 +98,8 @@ class Copies:
                 row_kernels.put(rows, slots, base[slots] + (changes - sent / shares))
             self._state.array[slots] = version_kernels.IN_FLIGHT
         elif self._shares is not None:
-            version_kernels.take_shares(rows, base, self._state.array, slots, self._shares, deltas)
+            shares = self._taken_shares(slots, window_steps)
+            version_kernels.take_shares(rows, base, self._state.array, slots, self._shares.bounds, shares, deltas)
         else:
             version_kernels.take_changes(rows, base, self._state.array, slots, deltas)
         return self.table.keys[slots], self._versions.array[slots], deltas
@@ -140,11 +148,17 @@ class Copies:
         self.mark_unsent()
         kept = np.flatnonzero(used | (self._state.array[:count] > 0))
         keys, rows = self.table.keys[kept], self.table.take(kept)
-        beside = [(array, array.array[kept]) for array in (self._base, self._state, self._versions, self._stamps)]
+        arrays = (self._base, self._state, self._versions, self._stamps, self._steps)
+        beside = [(array, array.array[kept]) for array in arrays]
         self.table.clear()
         self.table.find_or_insert(keys, rows)
         for array, values in beside:
             array.array[: len(kept)] = values
+
+    def _taken_shares(self, slots, window_steps):
+        shares = self._shares.of(self._steps.array[slots], window_steps)
+        self._steps.array[slots] = 0
+        return shares
 
     def _arrays(self):
         return self.table.rows, self._base.array, self._state.array, self._versions.array, self._stamps.array
@@ -159,8 +173,8 @@ class Copies:
         if create:
             self.table.find_or_create(absent)
         count = len(self)
-        for array in (self._base, self._state, self._versions, self._stamps):
+        for array in (self._base, self._state, self._versions, self._stamps, self._steps):
             array.reserve(count)
         self._base.array[first:count] = self.table.rows[first:]
-        for array in (self._state, self._versions, self._stamps):
+        for array in (self._state, self._versions, self._stamps, self._steps):
             array.array[first:count] = 0

@@ -3,16 +3,18 @@
 At its sync worker k sends `share * (row_k - base_k)`, a share for each float of the row, the service adds, and worker k
 goes on from what it has by then. Pushes come one by one and each is applied once, so a merge has to be a sum of what
 each worker sends; of the other workers a push knows their number K only. With w the row, w_k that of a worker that
-stepped it n_k times since its last sync, and w' the row after the K syncs of a window (`--sync_merge`):
+stepped it in n_k of its N steps since its last sync, and w' the row after the K syncs of a window (`--sync_merge`):
 
     sum         w' = w + sum_k (w_k - w)
     mean        w' = w + 1/K sum_k (w_k - w)
-    adaptive    w' = w + sum_k (w_k - w) / min(n_k, K)       SGD and momentum: as `mean`
+    adaptive    w' = w + sum_k (1 - (1 - p_k)^K) / (K p_k) (w_k - w),  p_k = (n_k - 1) / (N - 1)
+                SGD and momentum: as `mean`
 
-Between two syncs each worker goes towards the row's optimum by itself. K workers that step a row often all arrive
-there, and the sum of their ways leads K times as far; the mean is right. A row that a worker steps once in a window is
-likely to be stepped by few; there the mean would leave a K-th of that step, and the sum is right. `adaptive` takes the
-number of a worker's own steps for the number of workers. With N = 1 it is `sum`.
+Where each of K workers steps a row with the probability p at a step, they make K p steps of it for the 1 - (1 - p)^K
+that one worker with all their examples would make, since that one steps the row once however many of the K have met it;
+`adaptive` sends of each change that share. So a row that all meet at each step gets their mean (their sum would lead K
+times as far), and one that is rarely met the sum (the mean would leave it a K-th of its steps). p_k is what the other
+N - 1 steps say of a row that was met in one; with N = 1 they say nothing, and it is 0: `adaptive` is `sum` then.
 
 The optimizer's state, see `optimizers.State`:
 
@@ -44,10 +46,30 @@ from ctr_trainer.embedding.optimizers import find_optimizer
 MERGES = ("sum", "mean", "adaptive")
 
 
-def shares(config, merge, workers):
-    """-> float32[2, width], the least and the most share of a row's change that a worker sends; None where that is 1.
+class Shares:
+    """What part of its change of a row a worker sends.
 
-    Between the two it is 1 / n, after n steps.
+    Attributes:
+      bounds: float32[2, width], for each float of a row the least and the most.
+    """
+
+    def __init__(self, bounds, workers):
+        self.bounds, self._workers = bounds, workers
+
+    def of(self, steps, window_steps):
+        """-> float32[U], to be kept between `bounds`.
+
+        Args:
+          steps: int[U], in how many steps of the window the worker stepped each row; 0 is taken for 1.
+          window_steps: how many it made.
+        """
+        met = np.clip((steps - 1.0) / max(window_steps - 1, 1), 0, 1)
+        at_least_one = 1 - (1 - met) ** self._workers
+        return np.divide(at_least_one, self._workers * met, out=np.ones_like(met), where=met > 0).astype(np.float32)
+
+
+def shares(config, merge, workers):
+    """-> Shares, or None where all of each change is sent.
 
     Args:
       config: a TableConfig.
@@ -60,7 +82,7 @@ def shares(config, merge, workers):
     least = 1.0 if merge == "sum" else 1 / workers
     most = 1 / workers if merge == "mean" else 1.0
     bounds = np.array([(least, most) if each else (1 / workers, 1 / workers) for each in sums], np.float32)
-    return None if (bounds == 1).all() else np.ascontiguousarray(bounds.T)
+    return None if (bounds == 1).all() else Shares(np.ascontiguousarray(bounds.T), workers)
 
 
 def gradient_factor(optimizer, merge, workers, scale):

@@ -12,17 +12,17 @@ from ctr_trainer.embedding.index_kernels import KEYS, SLOTS
 from ctr_trainer.embedding.prefetch import AHEAD, prefetch, prefetch_row
 from ctr_trainer.embedding.row_kernels import ROWS, ROWS_OUT
 
-# What a cache knows of a row besides its values, as bits; those above them count the steps since its change was taken.
+# What a cache knows of a row besides its values, as bits.
 STEPPED = np.uint8(1)
 IN_FLIGHT = np.uint8(2)
-_A_STEP = np.uint8(4)
-MOST_STEPS = 63
+_MOST_STEPS = 2**16 - 1
 
 VERSIONS = types.Array(types.uint32, 1, "C", readonly=True)
 _VERSIONS_OUT = types.Array(types.uint32, 1, "C")
 _POSITIONS_OUT = types.Array(types.int64, 1, "C")
 _STATE = types.Array(types.uint8, 1, "C", readonly=True)
-_ONE = np.float32(1)
+_STEPS_OUT = types.Array(types.uint16, 1, "C")
+_SHARES = types.Array(types.float32, 1, "C", readonly=True)
 _STATE_OUT = types.Array(types.uint8, 1, "C")
 
 
@@ -102,17 +102,18 @@ def find_stale(keys, slots, state, stamps, since, positions):
 
 @numba.njit(types.void(_STATE_OUT, SLOTS), nogil=True, cache=True)
 def mark_stepped(state, slots):
-    """One step more of `slots`; the slot -1 is skipped."""
+    """state[slots[i]] |= STEPPED; the slot -1 is skipped."""
     for i in range(slots.size):
-        slot = slots[i]
-        if slot >= 0:
-            stepped = state[slot] | STEPPED
-            state[slot] = stepped if stepped // _A_STEP == MOST_STEPS else stepped + _A_STEP
+        if slots[i] >= 0:
+            state[slots[i]] |= STEPPED
 
 
-def steps(state):
-    """uint8[U] of the state -> uint8[U], the steps counted, at most MOST_STEPS."""
-    return state // _A_STEP
+@numba.njit(types.void(_STEPS_OUT, SLOTS), nogil=True, cache=True)
+def count_step(steps, slots):
+    """steps[slots[i]] += 1, up to what it holds; the slot -1 is skipped."""
+    for i in range(slots.size):
+        if slots[i] >= 0:
+            steps[slots[i]] = min(steps[slots[i]] + 1, _MOST_STEPS)
 
 
 @numba.njit(types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
@@ -130,20 +131,23 @@ def take_changes(rows, base, state, slots, deltas):
 
 
 @numba.njit(
-    types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS, ROWS_OUT), nogil=True, cache=True, error_model="numpy"
+    types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS, _SHARES, ROWS_OUT),
+    nogil=True,
+    cache=True,
+    error_model="numpy",
 )
-def take_shares(rows, base, state, slots, bounds, deltas):
+def take_shares(rows, base, state, slots, bounds, shares, deltas):
     """As `take_changes`, of deltas[i] = share * (row - base); the rest of the change is gone.
 
     Args:
-      bounds: float32[2, width], between which the share, 1 / steps, of each float is kept.
+      bounds: float32[2, width], the least and the most share of each float.
+      shares: float32[U], what is kept between them.
     """
     for i in range(slots.size):
         slot = slots[i]
-        share = _ONE / np.float32(max(state[slot] // _A_STEP, 1))
         for d in range(np.uint64(rows.shape[1])):
             before = base[slot, d]
-            delta = min(max(share, bounds[0, d]), bounds[1, d]) * (rows[slot, d] - before)
+            delta = min(max(shares[i], bounds[0, d]), bounds[1, d]) * (rows[slot, d] - before)
             deltas[i, d] = delta
             base[slot, d] = before + delta
             rows[slot, d] = before + delta

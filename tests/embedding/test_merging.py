@@ -28,7 +28,7 @@ def _row(cache):
 def _bounds(optimizer, merge, workers):
     """-> the least and the most share, of each float of a row of two weights."""
     found = merging.shares(TableConfig("t", (2,), (0.0,), optimizer), merge, workers)
-    return found if found is None else list(zip(*found.tolist(), strict=True))
+    return found if found is None else list(zip(*found.bounds.tolist(), strict=True))
 
 
 def test_sums_go_with_the_weights_and_averages_are_averaged():
@@ -43,18 +43,36 @@ def test_sums_go_with_the_weights_and_averages_are_averaged():
         _bounds("adam", "max", 2)
 
 
+@pytest.mark.parametrize(
+    ("steps", "window", "share"),
+    [
+        (1, 1, 1.0),  # All that is known is that it was met.
+        (1, 21, 1.0),
+        (21, 21, 0.25),
+        (11, 21, (1 - 0.5**4) / (4 * 0.5)),
+        (3, 21, (1 - 0.9**4) / (4 * 0.1)),
+        (0, 21, 1.0),  # Nothing but what float16 took away.
+        (22, 21, 0.25),  # A step beside the sync that took the row.
+    ],
+)
+def test_adaptive_sends_as_many_steps_as_one_worker_with_all_examples_would_make(steps, window, share):
+    found = merging.shares(TableConfig("t", (2,), (0.0,), "adagrad"), "adaptive", 4)
+    assert found.of(np.array([steps], np.uint16), window) == pytest.approx([share], rel=1e-6)
+
+
 @pytest.mark.parametrize("compression", ["none", "fp16"])
-@pytest.mark.parametrize(("steps", "moved"), [(1, 1.0), (2, 1.0), (4, 1.0), (6, 1.5), (100, 25.0)])
-def test_adaptive_sends_of_n_steps_a_share_of_one_in_n_down_to_one_in_all_workers(steps, moved, compression):
+def test_adaptive_takes_the_sum_of_rows_met_once_and_the_mean_of_those_met_always(compression):
     config = TableConfig("t", (1,), (0.0,), "ftrl", initial_accumulator=1e12)
     store, (cache, *_) = _workers(config, "adaptive", count=4, compression=compression)
-    for _ in range(3):
-        before = store.pull("t", KEY)[0, 0]
-        for _ in range(steps):
-            _step(cache, [-1.0], 1e6)  # Of such a sum of squares each step is the gradient.
+    once, always = np.array([1]), np.array([2])
+    for number in range(1, 4):
+        for step in range(8):
+            keys = np.concatenate([always, once]) if step == 5 else always
+            # Of such a sum of squares each step is the gradient.
+            cache.apply_gradients(cache.find_or_create(keys), [-np.ones((len(keys), 1), np.float32)], 1e6)
         cache.sync()
-        assert store.pull("t", KEY)[0, 0] - before == pytest.approx(moved, rel=2e-3)
-    np.testing.assert_allclose(_row(cache)[0], store.pull("t", KEY)[0, 0], rtol=2e-3)
+        np.testing.assert_allclose(store.pull("t", np.array([1, 2]))[:, 0], [number, 2 * number], rtol=2e-3)
+    np.testing.assert_allclose(cache.rows[cache.find(always)], store.pull("t", always), rtol=2e-3)
 
 
 def test_steps_beside_a_sync_are_counted_for_the_next():
