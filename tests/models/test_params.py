@@ -71,8 +71,8 @@ def _parse(*texts):
 
 def test_each_type_is_read_from_its_text():
     texts = ["layers=2", "rate=1e-3", "share=true", "shape=parallel", "widths=128:64", "names=a:b", "note=x=y"]
-    expected = Params(None, (2,), 0.0, False, "relu", "", 1.0, 1.0, 2, 1e-3, True, "parallel", (128, 64), ("a", "b"), "x=y")
-    assert _parse(*texts) == expected
+    own = dict(layers=2, rate=1e-3, share=True, shape="parallel", widths=(128, 64), names=("a", "b"), note="x=y")
+    assert _parse(*texts) == Params(hidden_units=(2,), **own)
 
 
 def test_the_last_of_a_name_counts():
