@@ -5,7 +5,7 @@ import tensorflow as tf
 tf1 = tf.compat.v1
 
 
-def layer_norm(inputs, shared=True, epsilon=1e-6, name="layer_norm"):
+def layer_norm(inputs, shared=True, epsilon=1e-5, name="layer_norm"):
     """`gamma * (x - mean(x)) / sqrt(var(x) + epsilon) + beta` over the last axis.
 
     Args:

@@ -17,7 +17,7 @@ def _dense(x, variables, name):
 
 
 def _normalized(x):
-    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
 
 
 def test_senet_weighs_each_field_by_all_fields_means():
@@ -49,7 +49,7 @@ def test_layer_norms_gradient_is_that_of_automatic_differentiation():
     def plain(x):
         mean, variance = tf.nn.moments(x, -1, keepdims=True)
         gamma, beta = (tf.compat.v1.get_variable(f"layer_norm/{name}", [3]) for name in ("gamma", "beta"))
-        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-6)
+        return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-5)
 
     assert_equal(layer_norm, plain, vectors(5, 3), rtol=1e-4)
 

@@ -170,7 +170,7 @@ def test_gru_has_right_gradients():
 
 
 def _layer_norm(x, values, name):
-    normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-6)
+    normal = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
     return normal * values[f"{name}/gamma"] + values[f"{name}/beta"]
 
 

@@ -9,6 +9,7 @@ import csv
 import numpy as np
 import pytest
 import tensorflow as tf
+from sklearn.metrics import roc_auc_score
 
 from ctr_trainer.data.reader import open_dataset
 from ctr_trainer.models.registry import MODELS
@@ -25,12 +26,20 @@ def data(tmp_path_factory):
     return golden.make_data(tmp_path_factory.mktemp("models"))
 
 
+def _rows(data):
+    with open(data.parent / "rows.csv") as file:
+        return list(csv.DictReader(file))
+
+
+def _labels(data):
+    """-> the labels of the rows, by what stands behind a prediction's name: nothing where there is one label."""
+    clicked, bought = ([row[name] in ("1", "yes") for row in _rows(data)] for name in ("clicked", "order"))
+    return {"": clicked, "/clicked": clicked, "/bought": bought}
+
+
 def _raw_values(data):
     """-> the data set's raw values as the inputs of an exported graph, by feature."""
-    spec = open_dataset(data).spec
-    with open(data.parent / "rows.csv") as file:
-        rows = list(csv.DictReader(file))
-    values = {}
+    spec, rows, values = open_dataset(data).spec, _rows(data), {}
     for feature in (*spec.dense, *spec.bucketised):
         values[feature.name] = np.float32([row[feature.column] or "nan" for row in rows])
     for feature in spec.sparse:
@@ -50,17 +59,21 @@ def test_trains_with_the_losses_on_record_resumes_evaluates_and_exports(name, da
     np.testing.assert_allclose(losses.values, golden.load(name), rtol=RELATIVE_TOLERANCE, atol=0)
 
     own = data[every.labels(name)]
+    predicted = every.probabilities(list(estimator.predict(lambda: every.once(name, own))))
     metrics = estimator.evaluate(lambda: every.once(name, own))
     assert (metrics["examples"], metrics["global_step"]) == (golden.ROWS, golden.STEPS)
-    assert max(value for key, value in metrics.items() if key.startswith("auc")) > 0.55
+    truth = _labels(own)
+    for key, values in predicted.items():
+        assert values.std() > 0.001, key  # different rows get different predictions
+        label = key.removeprefix("probabilities")
+        assert metrics[f"auc{label}"] == pytest.approx(roc_auc_score(truth[label], values), abs=1e-3)
 
-    predicted = every.probabilities(list(estimator.predict(lambda: every.once(name, own))))
-    assert predicted.std() > 0.001  # different rows get different predictions
     exported = tf.saved_model.load(estimator.export_to(tmp_path / "export")).signatures["serving_default"]
     assert not [op.type for op in exported.graph.get_operations() if "PyFunc" in op.type]
-    served = exported(**_raw_values(own))
-    served = np.concatenate([served[key].numpy() for key in sorted(served) if key.startswith("probabilities")])
-    np.testing.assert_allclose(served, predicted, atol=1e-6, rtol=0)
+    served = every.probabilities(exported(**_raw_values(own)))
+    assert served.keys() == predicted.keys()
+    for key, values in predicted.items():
+        np.testing.assert_allclose(served[key], values, atol=1e-6, rtol=0, err_msg=key)
 
 
 def test_every_models_losses_are_on_record_and_fall():

@@ -32,10 +32,10 @@ def command(workers, *arguments):
     return python if not workers else ["horovodrun", "-np", str(workers), "--gloo", *python]
 
 
-def run(workers, *arguments, check=True):
-    """Runs a job to its end. -> `subprocess.CompletedProcess`, its output as text."""
+def run(workers, *arguments, check=True, seconds=TIMEOUT_SECONDS):
+    """Runs a job to its end, for so many seconds at most. -> `subprocess.CompletedProcess`, its output as text."""
     done = subprocess.run(
-        command(workers, *arguments), env=environment(), capture_output=True, text=True, timeout=TIMEOUT_SECONDS
+        command(workers, *arguments), env=environment(), capture_output=True, text=True, timeout=seconds
     )
     if check and done.returncode:
         raise AssertionError(f"{done.args} ended with {done.returncode}\n{done.stdout}\n{done.stderr}")

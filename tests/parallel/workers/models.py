@@ -1,28 +1,48 @@
-"""Trains the named models one after another, stopping half-way; each rank writes their metrics, rank 0 their exports.
+"""Trains a variant of every model in one job, stopping half-way; each rank writes its metrics, rank 0 its export.
 
-python models.py DATA OUT STEPS NAME...
+python models.py DATA_OF_ONE_LABEL DATA_OF_TWO OUT STEPS NAME...
 """
 
+import contextlib
 import json
 import pathlib
 import sys
 
 from ctr_trainer import distributed
+from ctr_trainer.embedding.process import LocalService
 from tests.models import every
 
-data, out, steps, *names = sys.argv[1:]
-out, steps = pathlib.Path(out), int(steps)
+*data, out, steps = sys.argv[1:5]
+names, out, steps = sys.argv[5:], pathlib.Path(out), int(steps)
 distributed.init()
 rank, size = distributed.rank(), distributed.size()
-results = {}
-for name in names:
-    estimator = every.estimator(name, out / name, dict(sync_steps=5))
-    for last in (steps // 2, steps):
-        estimator.train(
-            lambda position, name=name: every.reader(name, data, rank=rank, size=size, position=position),
-            max_steps=last,
-        )
-    results[name] = estimator.evaluate(lambda name=name: every.once(name, data, rank=rank, size=size))
-    if rank == 0:
-        estimator.export_to(out / "export" / name)
+
+
+@contextlib.contextmanager
+def service(model_dir):
+    """Gives the address of one service for a model's whole life; `auto` would start one for each call."""
+    with contextlib.ExitStack() as stack:
+        address = None
+        if rank == 0:
+            model_dir.mkdir(parents=True)
+            address = stack.enter_context(LocalService(str(model_dir), str(model_dir / "service.log"), 60)).address
+        yield distributed.broadcast_object(address, "service")
+        distributed.barrier("service_end")
+
+
+def run(name, own):
+    """Trains to the half, resumes, evaluates, exports. -> the metrics"""
+    with service(out / name) as address:
+        estimator = every.estimator(name, out / name, dict(service=address, sync_steps=5))
+        for last in (steps // 2, steps):
+            estimator.train(
+                lambda position: every.reader(name, own, rank=rank, size=size, position=position), max_steps=last
+            )
+        metrics = estimator.evaluate(lambda: every.once(name, own, rank=rank, size=size))
+        if rank == 0:
+            estimator.export_to(out / "export" / name)
+        return metrics
+
+
+results = {name: run(name, data[every.labels(name) - 1]) for name in names}
 (out / f"metrics-{rank}.json").write_text(json.dumps(results))
