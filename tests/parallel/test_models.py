@@ -10,21 +10,27 @@ from tests.models import every, tasks
 from tests.parallel import launch
 
 ROWS, STEPS = 600, 16
-# A variant a model; those of histories and of several labels have their own test.
-NAMES = [name for name in (next(iter(every.variants(model))) for model in MODELS) if name not in tasks.CASES]
+NAMES = [next(iter(every.variants(model))) for model in MODELS]  # a variant a model
+# A job each, so that neither takes long.
+JOBS = {
+    "of one label": [name for name in NAMES if name not in tasks.CASES],
+    "of histories and labels": [name for name in NAMES if name in tasks.CASES],
+}
 
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_every_model_trains_resumes_evaluates_and_exports_on_two_workers(tmp_path):
+@pytest.mark.parametrize("job", JOBS)
+def test_every_model_trains_resumes_evaluates_and_exports_on_two_workers(job, tmp_path):
     """What the two evaluate on their shares is what one process says of the same checkpoint."""
-    data = small.make(tmp_path, ROWS)
-    launch.run(2, launch.WORKERS / "models.py", data, tmp_path, STEPS, *NAMES)
+    data = [small.make(tmp_path / f"labels{labels}", ROWS, labels=labels) for labels in (1, 2)]
+    launch.run(2, launch.WORKERS / "models.py", *data, tmp_path, STEPS, *JOBS[job])
     first, second = (json.loads((tmp_path / f"metrics-{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
     distributed.init()
-    for name in NAMES:
-        alone = every.estimator(name, tmp_path / name).evaluate(lambda name=name: every.once(name, data))
+    for name in JOBS[job]:
+        own = data[every.labels(name) - 1]
+        alone = every.estimator(name, tmp_path / name).evaluate(lambda name=name, own=own: every.once(name, own))
         assert (alone["global_step"], alone["examples"]) == (STEPS, ROWS)
         assert first[name] == pytest.approx(alone, abs=1e-5), name
         assert tf.saved_model.contains_saved_model(tmp_path / "export" / name)
