@@ -163,7 +163,7 @@ def _lines(found, bench, experiment, host, failed):
     headings = ["", *(f"{n} worker{'s' * (n > 1)}" for n in found)]
     lines = [
         f"{experiment.describe()}; {bench.steps} steps a run; "
-        f"median (range) of {bench.rounds} rounds, all sizes in turn",
+        f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, all sizes in turn",
         "",
         *format_table(headings, rows),
         "",

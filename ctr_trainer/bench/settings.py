@@ -166,7 +166,7 @@ def _lines(rows, names, bench, experiment, workers, failed):
     examples *= experiment.data.batch_size * experiment.training.accumulation_steps
     return [
         f"{experiment.describe()}; {workers} workers; {examples:,} examples a run, then evaluated; "
-        f"median (range) of {bench.rounds} rounds, all settings in turn",
+        f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, all settings in turn",
         "",
         *format_table(headings, cells),
         "",
