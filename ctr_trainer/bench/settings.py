@@ -45,7 +45,7 @@ def run(bench, experiment):
     rates = {name: row["together"] for name, row in rows.items()}
     charts = {
         "settings.png": lambda path: chart.draw_bars(path, f"{workers} workers", "examples/s together", rates),
-        "settings_auc.png": lambda path: chart.draw_lines(
+        "settings_auc.png": lambda path: chart.draw_points(
             path, "What speed costs", "examples/s together", "AUC", _points(rows)
         ),
     }
@@ -176,4 +176,4 @@ def _lines(rows, names, bench, experiment, workers, failed):
 
 
 def _points(rows):
-    return {name: [(row["together"].median, row["auc"])] for name, row in rows.items()}
+    return {name: (row["together"], row["auc"]) for name, row in rows.items()}
