@@ -40,6 +40,7 @@ setuptools.setup(
         "numba",
         "numpy",
         "prometheus_client",
+        "psutil",
         "pyarrow",
         'tomli; python_version < "3.11"',
         "tqdm",
@@ -47,7 +48,7 @@ setuptools.setup(
     extras_require={
         "cpu": [f"tensorflow-cpu{TENSORFLOW_VERSIONS}"],
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW_VERSIONS}"],
-        "dev": ["hypothesis", "psutil", "pytest", "pytest-timeout", "ruff", "scikit-learn"],
+        "dev": ["hypothesis", "pytest", "pytest-timeout", "ruff", "scikit-learn"],
     },
     entry_points={"console_scripts": ["ctr_trainer=ctr_trainer.cli:main"]},
     zip_safe=False,

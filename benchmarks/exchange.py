@@ -42,9 +42,9 @@ def _build(way):
     """-> f() that runs one step."""
     import numpy as np
     import tensorflow as tf
-    import w1
 
     from ctr_trainer import distributed, step_plan
+    from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.estimator.optimizer_step import OptimizerStep
     from ctr_trainer.features.tensors import FedFeatures

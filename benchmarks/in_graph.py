@@ -21,7 +21,8 @@ def main():
     os.sched_setaffinity(0, {cores[rank]})
 
     import tensorflow as tf
-    import w1
+
+    from ctr_trainer.bench import workload as w1
 
     tf1 = tf.compat.v1
     tf1.disable_eager_execution()

@@ -36,9 +36,9 @@ def main():
 
     import psutil
     import tensorflow as tf
-    import w1
 
     from ctr_trainer import distributed
+    from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.models import deepfm

@@ -21,9 +21,9 @@ def main():
 
     import numpy as np
     import tensorflow as tf
-    import w1
 
     from ctr_trainer import distributed
+    from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.estimator_spec import ModeKeys
     from ctr_trainer.features.tensors import FedFeatures

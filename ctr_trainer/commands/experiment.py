@@ -50,6 +50,7 @@ def make_estimator(model, data, training, embedding, run):
         save_summary_steps=run.summary_steps,
         threads=run.threads,
         mixed_precision=run.mixed_precision,
+        phase_steps=run.phase_steps,
         prefetch_batches=data.prefetch_batches,
         embedding=EmbeddingConfig(
             service=embedding.embedding_service,

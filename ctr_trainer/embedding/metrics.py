@@ -88,6 +88,15 @@ class ServiceMetrics:
         """-> dict of operation -> percentiles since the last `status_lines`, in microseconds."""
         return {latency.name: latency.percentiles() for latency in self.latencies}
 
+    def requests(self):
+        """-> dict of operation -> requests answered since the start, of all tables."""
+        counts = {}
+        for sample in next(iter(self._requests.collect())).samples:
+            if sample.name.endswith("_total"):
+                operation = sample.labels["operation"]
+                counts[operation] = counts.get(operation, 0) + int(sample.value)
+        return counts
+
     def status_lines(self):
         """-> the log's lines about the time since the last call."""
         lines = [latency.status_line() for latency in self.latencies]

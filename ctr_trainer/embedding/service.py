@@ -5,6 +5,7 @@ import fcntl
 import os
 import pathlib
 import threading
+import time
 import uuid
 
 import pyarrow as pa
@@ -48,7 +49,7 @@ class Service(flight.FlightServerBase):
             "advance": lambda body: self._store.advance(int(body["step"])),
             "restore": lambda body: self._store.restore(self._inside(body["path"]), body["files"], *self._place),
             "clear": lambda body: self._store.clear(),
-            "stats": lambda body: {**self._store.stats(), "latencies": self.metrics.percentiles()},
+            "stats": lambda body: self._stats(),
             "tables": lambda body: [self._layout(name) for name in sorted(self._store.tables)],
         }
         gate = {"gate": Gate(security.token, self.incarnation)}
@@ -175,6 +176,14 @@ class Service(flight.FlightServerBase):
         file.write(str(os.getpid()))
         file.flush()
         return file
+
+    def _stats(self):
+        return {
+            **self._store.stats(),
+            "latencies": self.metrics.percentiles(),
+            "requests": self.metrics.requests(),
+            "cpu_seconds": time.process_time(),
+        }
 
     def restore_exit(self, path):
         """Takes up what a service left at its exit, and its place among the shards."""

@@ -26,6 +26,8 @@ from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.export.saved_model import export_saved_model
+from ctr_trainer.hooks.load_hook import LoadHook
+from ctr_trainer.hooks.phases_hook import PhasesHook
 from ctr_trainer.hooks.throughput_hook import ThroughputHook
 
 tf1 = tf.compat.v1
@@ -68,6 +70,7 @@ class Estimator:
           `examples_per_sec` (of all workers) and `input_wait_seconds` (of this rank), and with `evaluation` also
           `evaluation` (the last one's metrics), `evaluation_seconds` and `stopped_early`; None where nothing was to do.
           Evaluations do not count as `seconds`.
+          With `phase_steps` also `phases` and `load`, of this rank; see `PhasesHook.results` and `LoadHook.results`.
           After a lost service, of what was trained since the checkpoint that all went back to.
 
         Raises:
@@ -120,6 +123,11 @@ class Estimator:
             if evaluation:
                 evaluations = EvaluatedTraining(self, evaluation, inputs, store, save, start, own, step.settle)
             all_hooks, precision = [*own, *evaluations.hooks, *hooks], self.config.mixed_precision
+            phases, load = None, None
+            if self.config.phase_steps:
+                phases = PhasesHook(self.config.phase_steps, gpu=bool(tf.config.list_physical_devices("GPU")))
+                load = LoadHook(store, self.config.phase_steps)
+                all_hooks = [load, *phases.around(all_hooks)]
             with contextlib.closing(evaluations), self._session(checkpoint, all_hooks, saver, precision) as session:
                 if throughput.step != start:
                     raise UserError(
@@ -139,6 +147,7 @@ class Estimator:
             "seconds": round(throughput.seconds, 3),
             "examples_per_sec": round(examples / max(throughput.seconds, 1e-9), 1),
             "input_wait_seconds": round(waited, 3),
+            **({"phases": phases.results(), "load": load.results()} if phases else {}),
             **evaluations.results(),
         }
 

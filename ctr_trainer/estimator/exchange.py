@@ -59,6 +59,11 @@ def weighted_mean(tensors, weight, batch_size, accumulation_steps=1, exchange=Tr
     """
     if not exchange and accumulation_steps == 1:
         return Mean(list(tensors), weight, weight)
+    with tf.name_scope("dense_exchange"):
+        return _weighted_mean(tensors, weight, batch_size, accumulation_steps, exchange, overlap, fp16)
+
+
+def _weighted_mean(tensors, weight, batch_size, accumulation_steps, exchange, overlap, fp16):
     by_dtype = {tf.float32: []}  # Also without any tensor, for the weight.
     for index, tensor in enumerate(tensors):
         by_dtype.setdefault(tensor.dtype.base_dtype, []).append(index)
@@ -89,6 +94,11 @@ def average_of_ranks(variables, name):
     Args:
       name: of the reduction, the same on every rank.
     """
+    with tf.name_scope("dense_exchange"):
+        return _average_of_ranks(variables, name)
+
+
+def _average_of_ranks(variables, name):
     by_dtype = {}
     for variable in variables:
         by_dtype.setdefault(variable.dtype.base_dtype, []).append(variable)

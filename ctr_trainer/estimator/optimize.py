@@ -153,6 +153,10 @@ class TrainOp:
         return [v for v, _ in found], [g for _, g in found]
 
     def _updates(self, variables, gradients, learning_rate, step):
+        with tf.name_scope("dense_update"):
+            return self._updates_in_scope(variables, gradients, learning_rate, step)
+
+    def _updates_in_scope(self, variables, gradients, learning_rate, step):
         if self.l2:
             gradients = [g + self.l2 * v if is_kernel(v) else g for v, g in zip(variables, gradients, strict=True)]
         if self.clip_norm:

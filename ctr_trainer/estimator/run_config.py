@@ -95,6 +95,8 @@ class RunConfig:
       threads: CPU threads of this worker; 0 lets TensorFlow choose.
       mixed_precision: `bfloat16` trains with matrix products in bfloat16, see `distributed.session_config`; evaluation,
         prediction and exports are float32 all the same.
+      phase_steps: every so many steps one is traced, so that a run ends with what its steps' time went to and what load
+        it made, see `PhasesHook` and `LoadHook`; the first so many do not count; 0 measures nothing.
       prefetch_batches: how many batches are read and looked up ahead; 0 does both in the training thread.
       embedding: see `EmbeddingConfig`.
     """
@@ -109,5 +111,12 @@ class RunConfig:
     save_summary_steps: int = 100
     threads: int = 0
     mixed_precision: str = "none"
+    phase_steps: int = 0
     prefetch_batches: int = 4
     embedding: EmbeddingConfig = EmbeddingConfig()
+
+    def __post_init__(self):
+        if self.phase_steps == 1:
+            raise UserError(
+                "phase_steps=1 would trace every step, and a traced one tells no times: name 2 or more, or 0"
+            )

@@ -1,5 +1,6 @@
 """Every flag, in groups. A group is a frozen dataclass; its values are made once, at start, and handed on."""
 
+from ctr_trainer.flags.bench import BenchFlags
 from ctr_trainer.flags.convert import ConvertFlags
 from ctr_trainer.flags.data import DataFlags
 from ctr_trainer.flags.define import define, read, require
@@ -29,6 +30,7 @@ EXPERIMENT = (
 
 __all__ = [
     "EXPERIMENT",
+    "BenchFlags",
     "CheckpointFlags",
     "ConvertFlags",
     "DataFlags",

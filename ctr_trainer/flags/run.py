@@ -19,6 +19,9 @@ class RunFlags:
         "bfloat16 multiplies matrices in training by AVX-512 BF16 or AMX; all else stays float32",
         choices=("none", "bfloat16"),
     )
+    phase_steps: int = flag(
+        0, "trace a step in so many, to tell at the end what a step's time goes to; 0 does not", "steps", minimum=0
+    )
     stall_timeout: float = flag(1800.0, "longest wait for another rank; then the job ends", "seconds", minimum=1.0)
     save_checkpoints_steps: int = flag(1000, "between checkpoints; 0 saves at the end only", "steps", minimum=0)
     keep_checkpoint_max: int = flag(5, "checkpoints that stay; 0 keeps all", "checkpoints", minimum=0)

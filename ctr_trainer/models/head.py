@@ -91,11 +91,12 @@ def cross_entropy(labels, logits, weight, positive_weight=1.0):
       labels, logits, weight: float32[B].
       positive_weight: what a positive example's is multiplied by.
     """
-    if positive_weight == 1.0:
-        losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
-    else:
-        losses = tf.nn.weighted_cross_entropy_with_logits(labels=labels, logits=logits, pos_weight=positive_weight)
-    return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
+    with tf.name_scope("loss"):
+        if positive_weight == 1.0:
+            losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+        else:
+            losses = tf.nn.weighted_cross_entropy_with_logits(labels=labels, logits=logits, pos_weight=positive_weight)
+        return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
 
 
 def label_names(features, labels):

@@ -1,8 +1,10 @@
-"""Workload W1: DeepFM over 26 sparse fields and 13 numbers, whose batches are made once and cycled.
+"""Workload W1, the default of `bench`: 26 sparse fields and 13 numbers for DeepFM; batches are made once and cycled.
 
 Ids are Zipf(1.2), cut at 2,000,000 / 26 values a field; labels are Bernoulli(0.25); 64 batches. The numbers it
 yields are about speed only: there is nothing to learn.
 """
+
+import itertools
 
 import numpy as np
 
@@ -40,7 +42,7 @@ class W1Batches:
 
     Args:
       batch_size: examples of a batch.
-      count: how many batches to yield.
+      count: how many batches to yield; None for no end.
       rank: of the worker; each draws its own.
     """
 
@@ -57,5 +59,4 @@ class W1Batches:
         ]
 
     def __iter__(self):
-        for index in range(self._count):
-            yield self._batches[index % BATCHES]
+        yield from itertools.islice(itertools.cycle(self._batches), self._count)

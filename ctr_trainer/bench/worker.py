@@ -1,0 +1,78 @@
+"""A worker of a job that is measured: trains as `train` does, and leaves what it found in a file of its rank."""
+
+import dataclasses
+import json
+import logging
+import os
+import sys
+
+from absl import flags as absl_flags
+
+from ctr_trainer import flags
+from ctr_trainer.commands import train
+from ctr_trainer.errors import UserError
+from ctr_trainer.flags.define import flag
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerFlags:
+    """Worker"""
+
+    result_dir: str = flag("", "where rank r writes rank-r.json", "path")
+    core_shares: int = flag(0, "equal parts of a machine's cores; a worker gets one; 0: as many as workers", minimum=0)
+
+
+def main():
+    """-> the exit status, as that of `python -m ctr_trainer`."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    groups = (WorkerFlags, *train.GROUPS)
+    try:
+        values = flags.define(groups)
+        values(sys.argv)
+        found = _measure(*(flags.read(group, values) for group in groups))
+    except (absl_flags.Error, UserError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    path = os.path.join(values["result_dir"].value, f"rank-{found['rank']}.json")
+    with open(path, "w") as file:
+        json.dump(found, file)
+    return 0
+
+
+def _measure(worker, model, data, training, embedding, evaluation, metrics, run, export):
+    """Trains, then evaluates where there is --eval_data. -> dict, see `result`."""
+    from ctr_trainer import distributed
+    from ctr_trainer.bench.workload import W1Batches
+    from ctr_trainer.commands.experiment import make_estimator, metrics_config, reader, training_reader
+
+    distributed.init(run.stall_timeout, run.pin_cores, worker.core_shares)
+    estimator = make_estimator(model, data, training, embedding, run)
+
+    def train_input_fn(position):
+        if not data.train_data:
+            return W1Batches(data.batch_size, None, distributed.rank())
+        return training_reader(model, data, training, position)
+
+    trained = estimator.train(train_input_fn, max_steps=training.max_steps)
+    evaluated = {}
+    if data.eval_data:
+        batches = reader(data.eval_data, model, data, training, once=True)
+        evaluated = estimator.evaluate(lambda: batches, metrics=metrics_config(metrics))
+    return result(distributed.rank(), trained, evaluated, data.batch_size * training.accumulation_steps)
+
+
+def result(rank, trained, evaluated, examples_per_step):
+    """-> dict of `rank`, `examples_per_sec` of this rank over the steps that count, `phases` and `load` as
+    `Estimator.train` returns them, and where there was an evaluation `auc` and `logloss`.
+    """
+    return {
+        "rank": rank,
+        "examples_per_sec": examples_per_step / trained["phases"]["step_seconds"],
+        "phases": trained["phases"],
+        "load": trained["load"],
+        **{name: evaluated[name] for name in ("auc", "logloss") if name in evaluated},
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

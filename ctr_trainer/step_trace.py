@@ -1,0 +1,75 @@
+"""What the operations of a traced session run were for, and how long each purpose took."""
+
+import re
+
+# By the parts of an operation's name, in this order; the first that fits.
+_SCOPES = (
+    ("exchange", re.compile(r"^(dense_exchange(_\d+)?|Horovod\w*|Distributed\w*)$")),
+    ("backward", re.compile(r"^gradients(_\d+)?$")),
+    ("dense_update", re.compile(r"^(dense_update(_\d+)?|learning_rate\w*)$")),
+    ("loss", re.compile(r"^loss(_\d+)?$")),
+)
+_TRANSFERS = re.compile(r"^(_Send|_Recv|_HostSend|_HostRecv|_Arg|_Retval|MEMCPY)")
+_UPDATES = re.compile(r"^(ResourceApply|ResourceSparseApply|Assign(Add|Sub)?VariableOp)")
+_WAITS = re.compile(r"^(Horovod|_Recv|_HostRecv)")
+_OPERATION = re.compile(r"= *([A-Za-z_]\w*)\(")
+
+
+def purpose(name, operation):
+    """-> `forward`, `loss`, `backward`, `exchange`, `dense_update` or `input_to_device`.
+
+    By the scopes in the node's name: `dense_exchange` and `dense_update` are made by the package's training operation,
+    `loss` by its heads, `gradients` by TensorFlow; what is in none of them is `forward`.
+
+    Args:
+      name: of the node, as `gradients/mlp/MatMul_grad/MatMul`.
+      operation: its type, as `MatMul`.
+    """
+    if _TRANSFERS.match(operation) or _TRANSFERS.match(name):
+        return "input_to_device"
+    parts = name.split("/")
+    for found, pattern in _SCOPES:
+        if any(pattern.match(part) for part in parts):
+            return found
+    if operation.startswith("Horovod"):
+        return "exchange"
+    return "dense_update" if _UPDATES.match(operation) else "forward"
+
+
+def seconds_by_purpose(step_stats, began):
+    """-> dict of purpose -> seconds, of one traced run; `between` is when no operation ran.
+
+    At each moment the time goes to the purposes of the operations then running, in equal parts; those that only wait
+    for another rank or device count where nothing else runs: an exchange beside the backward pass costs nothing. From
+    `began` to the first operation it is `input_to_device`: the feeds. What follows the last operation is left out, for
+    that is the trace being collected.
+
+    Args:
+      step_stats: of the run's `RunMetadata`.
+      began: when the run was asked for, seconds since 1970.
+    """
+    events = []
+    for device in step_stats.dev_stats:
+        if "/stream:" in device.device and "stream:all" not in device.device:
+            continue  # A GPU's operations again, by stream.
+        for node in device.node_stats:
+            start = node.all_start_nanos or 1000 * node.all_start_micros
+            end = start + (node.all_end_rel_nanos or 1000 * node.all_end_rel_micros)
+            found = _OPERATION.search(node.timeline_label)
+            operation = found.group(1) if found else node.node_name.rpartition(":")[2]
+            kind = (purpose(node.node_name.partition(":")[0], operation), bool(_WAITS.match(operation)))
+            events += [(start, 1, kind), (end, -1, kind)]
+    if not events:
+        return {}
+    events.sort(key=lambda event: event[0])
+    nanos = {"input_to_device": max(events[0][0] - 1e9 * began, 0.0)}
+    running, before = {}, events[0][0]
+    for time, change, kind in events:
+        active = {k: n for k, n in running.items() if n > 0}
+        working = {k: n for k, n in active.items() if not k[1]} or active or {("between", False): 1}
+        share = (time - before) / sum(working.values())
+        for (found, _), count in working.items():
+            nanos[found] = nanos.get(found, 0.0) + share * count
+        running[kind] = running.get(kind, 0) + change
+        before = time
+    return {found: value / 1e9 for found, value in nanos.items()}
