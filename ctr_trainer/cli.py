@@ -18,6 +18,7 @@ COMMANDS = {
     "convert": "turn raw logs into the Parquet files that the others read",
     "serve": "run one shard of the embedding lookup service",
     "service": "look into running shards",
+    "bench": "measure training jobs",
 }
 
 
@@ -60,8 +61,7 @@ def _parse(name, command, arguments):
     if actions and (not arguments or arguments[0] not in actions):
         raise UserError(f"{name} needs one of {', '.join(actions)} as its first argument")
     action, arguments = (arguments[:1], arguments[1:]) if actions else ([], arguments)
-    accepted = flags.EXPERIMENT if set(command.GROUPS) <= set(flags.EXPERIMENT) else command.GROUPS
-    values = flags.define(accepted)
+    values = flags.define(_accepted(command.GROUPS))
     used = set(flags.define(command.GROUPS))
     for argument in arguments:
         flag = argument.lstrip("-").partition("=")[0]
@@ -73,6 +73,15 @@ def _parse(name, command, arguments):
     if rest and not positional:
         raise UserError(f"{name} takes flags only, not {' '.join(rest)}")
     return action + positional + [flags.read(group, values) for group in command.GROUPS]
+
+
+def _accepted(groups):
+    """-> the groups whose flags may be given: those of an experiment too, where the command takes some of them."""
+    if not set(groups) & set(flags.EXPERIMENT):
+        return groups
+    names = {name for group in groups for name in group.__dataclass_fields__}
+    others = [group for group in flags.EXPERIMENT if group not in groups]
+    return [*groups, *(group for group in others if not names & set(group.__dataclass_fields__))]
 
 
 def _overview():

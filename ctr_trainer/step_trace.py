@@ -37,12 +37,13 @@ def purpose(name, operation):
 
 
 def seconds_by_purpose(step_stats, began):
-    """-> dict of purpose -> seconds, of one traced run; `between` is when no operation ran.
+    """-> dict of purpose -> seconds, of one traced run.
 
     At each moment the time goes to the purposes of the operations then running, in equal parts; those that only wait
-    for another rank or device count where nothing else runs: an exchange beside the backward pass costs nothing. From
-    `began` to the first operation it is `input_to_device`: the feeds. What follows the last operation is left out, for
-    that is the trace being collected.
+    for another rank or device count where nothing else runs: an exchange beside the backward pass costs nothing. Where
+    none runs, one is being scheduled, and the time goes to that; after a wait it goes to what was waited for, since
+    the thread has yet to wake up. From `began` to the first operation it is `input_to_device`: the feeds. What follows
+    the last operation is left out, for that is the trace being collected.
 
     Args:
       step_stats: of the run's `RunMetadata`.
@@ -58,18 +59,20 @@ def seconds_by_purpose(step_stats, began):
             found = _OPERATION.search(node.timeline_label)
             operation = found.group(1) if found else node.node_name.rpartition(":")[2]
             kind = (purpose(node.node_name.partition(":")[0], operation), bool(_WAITS.match(operation)))
-            events += [(start, 1, kind), (end, -1, kind)]
+            events += [(start, 1, kind), (max(end, start), -1, kind)]
     if not events:
         return {}
     events.sort(key=lambda event: event[0])
     nanos = {"input_to_device": max(events[0][0] - 1e9 * began, 0.0)}
-    running, before = {}, events[0][0]
+    running, before, last = {}, events[0][0], None
     for time, change, kind in events:
         active = {k: n for k, n in running.items() if n > 0}
-        working = {k: n for k, n in active.items() if not k[1]} or active or {("between", False): 1}
+        working = {k: n for k, n in active.items() if not k[1]} or active
+        if not working:
+            working = {last if last is not None and last[1] else kind: 1}
         share = (time - before) / sum(working.values())
         for (found, _), count in working.items():
             nanos[found] = nanos.get(found, 0.0) + share * count
         running[kind] = running.get(kind, 0) + change
-        before = time
+        before, last = time, kind
     return {found: value / 1e9 for found, value in nanos.items()}

@@ -41,10 +41,11 @@ def main():
 
 def _measure(worker, model, data, training, embedding, evaluation, metrics, run, export):
     """Trains, then evaluates where there is --eval_data. -> dict, see `result`."""
-    from ctr_trainer import distributed
+    from ctr_trainer import autotune, distributed
     from ctr_trainer.bench.workload import W1Batches
     from ctr_trainer.commands.experiment import make_estimator, metrics_config, reader, training_reader
 
+    autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
     distributed.init(run.stall_timeout, run.pin_cores, worker.core_shares)
     estimator = make_estimator(model, data, training, embedding, run)
 

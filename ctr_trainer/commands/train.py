@@ -46,7 +46,7 @@ def run(*groups):
 
     With --export_dir it exports at the end: the best model where --best_metric keeps one, else the last.
     """
-    from ctr_trainer import distributed
+    from ctr_trainer import autotune, distributed
     from ctr_trainer.commands.experiment import make_estimator, make_eval_spec, reader, training_reader
     from ctr_trainer.estimator.evaluation_history import without_nan
 
@@ -57,6 +57,7 @@ def run(*groups):
     if evaluation.eval_steps:
         require(data, "eval_data")
     eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(data.eval_data, model, data, training, once=True))
+    tuning = autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
     distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
     estimator = make_estimator(model, data, training, embedding, run_flags)
     if eval_spec:
@@ -69,6 +70,8 @@ def run(*groups):
         return batches
 
     result = estimator.train(train_input_fn, max_steps=training.max_steps or None, evaluation=eval_spec)
+    if tuning and distributed.is_chief():
+        autotune.report(tuning)
     if result and distributed.is_chief():
         _write(model.model_dir, SUMMARY_FILE, without_nan(result))
         _log.info(

@@ -51,6 +51,10 @@ class ExchangeFlags:
     dense_sync_steps: int = flag(
         1, "1 reduces the gradients each step; N lets workers step alone and averages the variables each N", minimum=1
     )
+    autotune: bool = flag(False, "let Horovod search for its best settings while training, and write --autotune_log")
+    autotune_log: str = flag(
+        "", "with --autotune: what it writes, MODEL_DIR/autotune.csv if not given; without: settings to take", "path"
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -36,9 +36,9 @@ class PhasesHook(StepHook):
     A step's session runs take R seconds on average where they are not traced. A traced one tells only the proportions,
     since it takes longer: with p_i its seconds for purpose i (`step_trace`), a phase inside the graph takes
 
-        R * sum p_i / sum_j p_j     over all traced steps, where j also runs over the time between operations
+        R * sum p_i / sum_j p_j     over all traced steps
 
-    and `accounted` is the sum of all phases over the step's time, which has also what the loop does between its steps.
+    and `accounted` is the sum of all phases over the step's time, which has also what the loop does between its runs.
 
     `read_sample` is the wait for a batch that may have been read ahead, `push` the update of the rows behind a step,
     `sync` the wait for the service, `exchange` what of the dense gradients' reduction nothing else hides, and the
@@ -108,8 +108,7 @@ class PhasesHook(StepHook):
         step = run + self._outside / steps
         seconds = {name: (self._until[name] - self._from[name]) / steps for name in self._until}
         for name, value in self._purposes.items():
-            if name in PHASES:
-                seconds[name] = seconds.get(name, 0.0) + run * value / traced
+            seconds[name] = seconds.get(name, 0.0) + run * value / traced
         return {
             "steps": steps,
             "traced_steps": self._traced,

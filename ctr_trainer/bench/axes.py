@@ -1,0 +1,84 @@
+"""The settings of a job that `bench settings` varies, one at a time."""
+
+import dataclasses
+
+from ctr_trainer.errors import UserError
+
+_MB = 1024 * 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One setting that differs from the default.
+
+    Attributes:
+      name: of the row, as `sync_steps=100`.
+      flags: of `train`, behind the experiment's own.
+      environment: (name, value) of variables.
+    """
+
+    name: str
+    flags: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+# Axes that are flags of `train`, and the values tried beside the experiment's own.
+FLAG_AXES = {
+    "fp16_allreduce": (True, False),
+    "accumulation_steps": (1, 2, 5, 10, 20),
+    "dense_sync_steps": (1, 10, 30),
+    "sync_steps": (1, 10, 30, 100),
+    "batch_size": (256, 512, 1024, 2048, 4096),
+    "embedding_service": ("auto", "shared"),
+    "mixed_precision": ("none", "bfloat16"),
+}
+# Axes that are Horovod's variables. Its defaults are 128 MB, 1 ms and 0.
+HOROVOD_AXES = {
+    "tensor_fusion": tuple(
+        Variant(f"tensor_fusion={size} MB", environment=(("HOROVOD_FUSION_THRESHOLD", str(size * _MB)),))
+        for size in (0, 1, 16)
+    ),
+    "cycle_time": tuple(
+        Variant(f"cycle_time={ms:g} ms", environment=(("HOROVOD_CYCLE_TIME", f"{ms:g}"),)) for ms in (0.1, 5, 25)
+    ),
+    "hierarchical_allreduce": (
+        Variant("hierarchical_allreduce", environment=(("HOROVOD_HIERARCHICAL_ALLREDUCE", "1"),)),
+    ),
+}
+AUTOTUNE = "autotune"
+AXES = (AUTOTUNE, *HOROVOD_AXES, *FLAG_AXES)
+NOTES = {
+    "hierarchical_allreduce": "Horovod leaves hierarchical_allreduce off where all workers are on one machine, and "
+    "without NCCL or MPI.",
+    "tensor_fusion": "The package sends a step's dense gradients as one tensor, so that Horovod has nothing to fuse.",
+}
+
+
+def chosen(names):
+    """-> the axes to vary, in the order of AXES; all of them for ().
+
+    Raises:
+      UserError: there is no such axis.
+    """
+    unknown = [name for name in names if name not in AXES]
+    if unknown:
+        raise UserError(f"--axes={','.join(names)}: no axis {', '.join(unknown)}; there are {', '.join(AXES)}")
+    return [name for name in AXES if not names or name in names]
+
+
+def variants(axis, experiment):
+    """-> the Variants of an axis, but for the value that the experiment has by itself.
+
+    Args:
+      axis: of FLAG_AXES or HOROVOD_AXES.
+      experiment: `Experiment`.
+    """
+    if axis in HOROVOD_AXES:
+        return list(HOROVOD_AXES[axis])
+    own = experiment.value(axis)
+    values = [value for value in FLAG_AXES[axis] if value != own]
+    return [Variant(f"{axis}={_text(value)}", (f"--{axis}={_text(value)}",)) for value in values]
+
+
+def _text(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,49 @@
+"""What every job of a benchmark trains."""
+
+import dataclasses
+
+from ctr_trainer.bench.jobs import training_flags
+from ctr_trainer.flags import DataFlags, EmbeddingFlags, ModelFlags, RunFlags, TrainingFlags
+
+# What `Job` sets by itself.
+_OF_JOBS = dict(model_dir="", max_steps=0, epochs=1, phase_steps=0, save_checkpoints_steps=1000, summary_steps=100)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """The flags of `train` that all jobs have in common; where they differ, a job's own come behind them.
+
+    Without --train_data it is W1, see `workload`.
+    """
+
+    model: ModelFlags
+    data: DataFlags
+    training: TrainingFlags
+    embedding: EmbeddingFlags
+    run: RunFlags
+
+    def flags(self, evaluate=False):
+        """-> those that are not at their defaults, as "--batch_size=512".
+
+        Args:
+          evaluate: whether with --eval_data.
+        """
+        groups = [getattr(self, field.name) for field in dataclasses.fields(self)]
+        own = _OF_JOBS if evaluate else {**_OF_JOBS, "eval_data": ""}
+        cleared = [
+            dataclasses.replace(group, **{k: v for k, v in own.items() if k in group.__dataclass_fields__})
+            for group in groups
+        ]
+        return training_flags(cleared)
+
+    def value(self, name):
+        """-> the value of a flag."""
+        for field in dataclasses.fields(self):
+            if name in getattr(self, field.name).__dataclass_fields__:
+                return getattr(getattr(self, field.name), name)
+        raise KeyError(name)
+
+    def describe(self):
+        """-> what is trained, on what, in words."""
+        data = self.data.train_data or "W1 from memory: 26 fields, 13 numbers, random labels"
+        return f"{self.model.model} on {data}, {self.data.batch_size} examples a batch"

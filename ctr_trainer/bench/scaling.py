@@ -1,0 +1,203 @@
+"""What more workers are worth, and what a step's time goes to at each size."""
+
+import dataclasses
+import functools
+import os
+
+from ctr_trainer.bench import chart, machine
+from ctr_trainer.bench.jobs import Job, run_rounds
+from ctr_trainer.bench.report import write_report
+from ctr_trainer.bench.table import cell, figure, format_table
+
+SUMMARY = "examples/s, efficiency and the phases of a step for --workers=1,2,..."
+_PHASES = {
+    "read_sample": "read sample",
+    "embedding_lookup": "embedding lookup",
+    "input_to_device": "input to device",
+    "forward": "forward",
+    "loss": "loss",
+    "backward": "backward",
+    "exchange": "gradient exchange",
+    "dense_update": "dense update",
+    "push": "push (row update)",
+    "sync": "sync",
+    "hooks": "metrics and logs",
+    "checkpoint": "checkpoint",
+    "evaluation": "evaluation",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """What was measured of one number of workers, each a `table.Figure` over the rounds or None.
+
+    Attributes:
+      job_seconds: from the start of the job's processes to their end.
+      batch_ms: of a worker, one step's time over its batches.
+      together, each: examples/s of all workers, of one.
+      efficiency: `together` over the number of workers times one worker's, in the same round.
+      phases_ms: dict by phase, of a step, the mean of the workers.
+      accounted: share of the step that the phases make up; of the worker where it is least.
+      cpu: cores that all workers' processes used.
+      network: dict of interface -> (received, sent) bytes/s, as the machine of rank 0 counts them.
+      service_cpu, service_requests: cores that the services used, and requests/s that they answered.
+    """
+
+    job_seconds: object
+    batch_ms: object
+    together: object
+    each: object
+    efficiency: object
+    phases_ms: dict
+    accounted: object
+    cpu: object
+    network: dict
+    service_cpu: object
+    service_requests: object
+
+
+def run(bench, experiment):
+    """Measures and reports."""
+    host = machine.describe()
+    sizes = sorted({1, *bench.workers})  # Efficiency is against one worker, so that is always among them.
+    flags = experiment.flags()
+    jobs = [
+        Job(f"{n} workers" if n > 1 else "1 worker", n, flags, bench.steps, bench.trace_steps, core_shares=sizes[-1])
+        for n in sizes
+    ]
+    runs, failed = run_rounds(jobs, bench.rounds, os.path.join(bench.output, "runs"), bench.job_timeout)
+    batches = experiment.training.accumulation_steps
+    found = {job.workers: summarize(runs[job.name], runs.get("1 worker"), batches) for job in jobs if job.name in runs}
+    lines = _lines(found, bench, experiment, host, failed)
+    results = {
+        "experiment": experiment.describe(),
+        "flags": flags,
+        "rounds": bench.rounds,
+        "steps": bench.steps,
+        "sizes": {n: _to_json(size) for n, size in found.items()},
+        "failed": failed,
+    }
+    charts = {
+        "scaling.png": lambda path: _draw_rates(path, found),
+        "scaling_phases.png": lambda path: _draw_phases(path, found),
+    }
+    write_report(bench.output, "scaling", host, lines, results, charts)
+
+
+def summarize(rounds, alone, batches=1):
+    """-> the `Size` of one number of workers.
+
+    Args:
+      rounds: a list of the ranks' results, a round.
+      alone: the same of one worker; None where that failed.
+      batches: of a step.
+    """
+    workers = len(rounds[0])
+    together = [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
+    efficiency = [None] * len(rounds)
+    if alone:
+        efficiency = [
+            all_ / (workers * ranks[0]["examples_per_sec"]) for all_, ranks in zip(together, alone, strict=True)
+        ]
+    phases = dict.fromkeys(name for ranks in rounds for rank in ranks for name in rank["phases"]["seconds"])
+    loads = [ranks[0]["load"] for ranks in rounds]
+    services = [load.get("service", {}) for load in loads]
+    interfaces = sorted({name for load in loads for name in load["network"]})
+    return Size(
+        job_seconds=figure(ranks[0]["job_seconds"] for ranks in rounds),
+        batch_ms=figure(1000 * _mean(rank["phases"]["step_seconds"] for rank in ranks) / batches for ranks in rounds),
+        together=figure(together),
+        each=figure(rate / workers for rate in together),
+        efficiency=figure(efficiency),
+        phases_ms={
+            name: figure(1000 * _mean(rank["phases"]["seconds"].get(name, 0.0) for rank in ranks) for ranks in rounds)
+            for name in phases
+        },
+        accounted=figure(min(rank["phases"]["accounted"] for rank in ranks) for ranks in rounds),
+        cpu=figure(sum(rank["load"]["cpu"] for rank in ranks) for ranks in rounds),
+        network={
+            name: tuple(
+                figure(load["network"].get(name, {}).get(way, 0.0) for load in loads) for way in ("received", "sent")
+            )
+            for name in interfaces
+        },
+        service_cpu=figure(service.get("cpu") for service in services),
+        service_requests=figure(service.get("requests") for service in services),
+    )
+
+
+def _mean(values):
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def _lines(found, bench, experiment, host, failed):
+    sizes = list(found.values())
+
+    def row(title, get, form):
+        return [title, *(cell(get(size), form) for size in sizes)]
+
+    rows = [
+        row("total time, s", lambda size: size.job_seconds, ".1f"),
+        row("time a batch, ms", lambda size: size.batch_ms, ".2f"),
+        row("examples/s, a worker", lambda size: size.each, ",.0f"),
+        row("examples/s, together", lambda size: size.together, ",.0f"),
+        row("efficiency", lambda size: size.efficiency, ".0%"),
+        ["phases of a step, ms"] + [""] * len(sizes),
+    ]
+    for name, title in _PHASES.items():
+        if any(name in size.phases_ms for size in sizes):
+            rows.append(row(f"  {title}", functools.partial(lambda name, size: size.phases_ms.get(name), name), ".2f"))
+    rows.append(row("  accounted", lambda size: size.accounted, ".1%"))
+    rows.append(row("CPU, cores, all workers", lambda size: size.cpu, ".2f"))
+    for name in sorted({name for size in sizes for name in size.network}):
+        for place, way in enumerate(("received", "sent")):
+
+            def megabytes(size, name=name, place=place):
+                rates = size.network.get(name)
+                return figure(value / 1e6 for value in rates[place].values) if rates else None
+
+            rows.append(row(f"{name} {way}, MB/s", megabytes, ".2f"))
+    rows.append(row("service CPU, cores", lambda size: size.service_cpu, ".2f"))
+    rows.append(row("service requests/s", lambda size: size.service_requests, ",.1f"))
+    headings = ["", *(f"{n} worker{'s' * (n > 1)}" for n in found)]
+    lines = [
+        f"{experiment.describe()}; {bench.steps} steps a run; "
+        f"median (range) of {bench.rounds} rounds, all sizes in turn",
+        "",
+        *format_table(headings, rows),
+        "",
+        "Efficiency is against one worker of the same round, with equal threads and as many cores a worker.",
+        "Phases inside the graph: proportions of a traced step, of the session run's time without a trace.",
+    ]
+    short = [n for n in found if n > host["cores"]]
+    lines += [f"{n} workers share {host['cores']} cores here, so they cannot be {n} times as fast." for n in short]
+    return lines + [f"{name} failed: {error}" for name, error in failed.items()]
+
+
+def _to_json(size):
+    def convert(value):
+        if isinstance(value, dict):
+            return {name: convert(each) for name, each in value.items()}
+        if isinstance(value, tuple):
+            return dict(zip(("received", "sent"), map(convert, value), strict=True))
+        return value and value.to_dict()
+
+    return {field.name: convert(getattr(size, field.name)) for field in dataclasses.fields(size)}
+
+
+def _draw_rates(path, found):
+    lines = {"measured": [(n, size.together) for n, size in found.items()]}
+    if 1 in found:
+        lines["one worker's times the workers"] = [(n, n * found[1].together.median) for n in found]
+    chart.draw_lines(path, "Workers together", "workers", "examples/s", lines)
+
+
+def _draw_phases(path, found):
+    stacks = {
+        f"{n} workers" if n > 1 else "1 worker": {
+            title: size.phases_ms[name].median for name, title in _PHASES.items() if name in size.phases_ms
+        }
+        for n, size in found.items()
+    }
+    chart.draw_stacks(path, "Phases of a step", "ms", stacks)

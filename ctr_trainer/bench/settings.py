@@ -1,0 +1,179 @@
+"""What a setting buys and what it costs: speed and AUC in one row."""
+
+import dataclasses
+import os
+import sys
+
+from ctr_trainer import autotune
+from ctr_trainer.bench import axes, chart, machine
+from ctr_trainer.bench.jobs import Job, environment, run_rounds
+from ctr_trainer.bench.report import write_report
+from ctr_trainer.bench.table import cell, figure, format_table
+from ctr_trainer.command import run as run_command
+from ctr_trainer.errors import UserError
+
+SUMMARY = "examples/s and AUC for one setting at a time beside the default"
+DEFAULT = "default"
+_LEAST_WARMUP = 2
+
+
+def run(bench, experiment):
+    """Measures and reports."""
+    names = axes.chosen(bench.axes)
+    host = machine.describe()
+    experiment = _with_data(bench, experiment)
+    workers = max(bench.workers)
+    jobs = [_job(axes.Variant(DEFAULT), bench, experiment, workers)]
+    failed = {}
+    for name in names:
+        if name == axes.AUTOTUNE:
+            jobs += _tuned(bench, experiment, workers, failed)
+        else:
+            jobs += [_job(variant, bench, experiment, workers) for variant in axes.variants(name, experiment)]
+    runs, failures = run_rounds(jobs, bench.rounds, os.path.join(bench.output, "runs"), bench.job_timeout)
+    failed |= failures
+    rows = {job.name: summarize(runs[job.name], runs.get(DEFAULT)) for job in jobs if job.name in runs}
+    results = {
+        "experiment": experiment.describe(),
+        "flags": experiment.flags(evaluate=True),
+        "workers": workers,
+        "rounds": bench.rounds,
+        "settings": {name: {key: each and each.to_dict() for key, each in row.items()} for name, row in rows.items()},
+        "failed": failed,
+    }
+    lines = _lines(rows, names, bench, experiment, workers, failed)
+    rates = {name: row["together"] for name, row in rows.items()}
+    charts = {
+        "settings.png": lambda path: chart.draw_bars(path, f"{workers} workers", "examples/s together", rates),
+        "settings_auc.png": lambda path: chart.draw_lines(
+            path, "What speed costs", "examples/s together", "AUC", _points(rows)
+        ),
+    }
+    write_report(bench.output, "settings", host, lines, results, charts)
+
+
+def summarize(rounds, default):
+    """-> dict of Figures: `together` (examples/s), `speedup` (over the default's of the same round), `auc`, and
+    `auc_change` against the default's.
+
+    Args:
+      rounds: a list of the ranks' results, a round.
+      default: the same of the default; None where that failed.
+    """
+    rates, aucs = _rates(rounds), [ranks[0]["auc"] for ranks in rounds]
+    speedup, change = [None], [None]
+    if default:
+        speedup = [rate / other for rate, other in zip(rates, _rates(default), strict=True)]
+        change = [auc - ranks[0]["auc"] for auc, ranks in zip(aucs, default, strict=True)]
+    return {
+        "together": figure(rates),
+        "speedup": figure(speedup),
+        "auc": figure(aucs),
+        "auc_change": figure(change),
+    }
+
+
+def equal_examples(flags, bench, experiment):
+    """-> (steps, warmup) of a job with such flags that trains on as many examples as the default.
+
+    At least two steps each, so that one is traced and one is not.
+    """
+    given = dict(flag.lstrip("-").partition("=")[::2] for flag in flags)
+
+    def batches(name):
+        return int(given.get(name, experiment.value(name))) / experiment.value(name)
+
+    factor = batches("batch_size") * batches("accumulation_steps")
+    warmup = max(round(bench.trace_steps / factor), _LEAST_WARMUP)
+    total = round((bench.steps + bench.trace_steps) / factor)
+    return max(total - warmup, warmup), warmup
+
+
+def _rates(rounds):
+    return [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
+
+
+def _job(variant, bench, experiment, workers):
+    steps, warmup = equal_examples(variant.flags, bench, experiment)
+    flags = (*experiment.flags(evaluate=True), *variant.flags)
+    return Job(variant.name, workers, flags, steps, warmup, environment=variant.environment)
+
+
+def _with_data(bench, experiment):
+    """-> the experiment on --train_data and --eval_data; where they are not given, on data that is made once.
+
+    Raises:
+      UserError: only one of the two is given, or the data cannot be made.
+    """
+    data = experiment.data
+    if bool(data.train_data) != bool(data.eval_data):
+        raise UserError("speed and AUC need both --train_data and --eval_data; without either, data is made for them")
+    if not data.train_data:
+        made = os.path.abspath(os.path.join(bench.output, f"synthetic-{bench.rows}"))
+        if not os.path.exists(os.path.join(made, "test")):
+            run_command(
+                [sys.executable, "-m", "ctr_trainer", "convert", "--format=synthetic", f"--rows={bench.rows}"]
+                + [f"--output={made}"],
+                "making the data",
+                bench.job_timeout,
+                env=environment(1),
+                merge_stderr=True,
+            )
+        train, test = (os.path.join(made, name) for name in ("train", "test"))
+        data = dataclasses.replace(data, train_data=train, eval_data=test)
+    return dataclasses.replace(experiment, data=data)
+
+
+def _tuned(bench, experiment, workers, failed):
+    """-> the job with Horovod as its own search found it best, in a run that is not measured; [] if that failed."""
+    log = os.path.abspath(os.path.join(bench.output, "autotune.csv"))
+    # Horovod's own pace takes 1,200 steps and more; what the user has set stays.
+    pace = {"STEPS_PER_SAMPLE": "3", "WARMUP_SAMPLES": "1", "BAYES_OPT_MAX_SAMPLES": "8"}
+    pace = {f"HOROVOD_AUTOTUNE_{name}": value for name, value in pace.items()}
+    search = _job(
+        axes.Variant(
+            "autotune search",
+            ("--autotune", f"--autotune_log={log}", "--eval_data="),
+            tuple((name, os.environ.get(name, value)) for name, value in pace.items()),
+        ),
+        bench,
+        experiment,
+        workers,
+    )
+    try:
+        search.run(os.path.join(bench.output, "runs", "autotune"), bench.job_timeout)
+        found = autotune.best_row(log)
+    except UserError as error:
+        failed[axes.AUTOTUNE] = str(error)
+        return []
+    name = f"autotune: {autotune.format_row(found)}"
+    return [_job(axes.Variant(name, (f"--autotune_log={log}",)), bench, experiment, workers)]
+
+
+def _lines(rows, names, bench, experiment, workers, failed):
+    headings = ["setting", "examples/s together", "over default", "AUC", "AUC change"]
+    cells = [
+        [
+            name,
+            cell(row["together"]),
+            cell(row["speedup"], ".2f"),
+            cell(row["auc"], ".4f"),
+            cell(row["auc_change"], "+.4f"),
+        ]
+        for name, row in rows.items()
+    ]
+    examples = (bench.steps + bench.trace_steps) * workers
+    examples *= experiment.data.batch_size * experiment.training.accumulation_steps
+    return [
+        f"{experiment.describe()}; {workers} workers; {examples:,} examples a run, then evaluated; "
+        f"median (range) of {bench.rounds} rounds, all settings in turn",
+        "",
+        *format_table(headings, cells),
+        "",
+        *(axes.NOTES[name] for name in names if name in axes.NOTES),
+        *(f"{name} failed: {error}" for name, error in failed.items()),
+    ]
+
+
+def _points(rows):
+    return {name: [(row["together"].median, row["auc"])] for name, row in rows.items()}
