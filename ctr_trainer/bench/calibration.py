@@ -39,7 +39,7 @@ def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
         raise UserError("the costs of a core are measured by taskset, which is not on the PATH: install util-linux")
     cores = sorted(os.sched_getaffinity(0))
     directory = pathlib.Path(directory)
-    alone = [_worker(flags, core, steps, warmup) for core in cores]
+    alone = [lone_worker(flags, core, steps, warmup, f"core{core}") for core in cores]
     first = alone[0].run(directory / "alone", timeout)[0]["phases"]
     with concurrent.futures.ThreadPoolExecutor(len(cores)) as threads:
         futures = [threads.submit(job.run, directory / job.name, timeout) for job in alone]
@@ -71,11 +71,11 @@ def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
     )
 
 
-def _worker(flags, core, steps, warmup):
+def lone_worker(flags, core, steps, warmup, name):
     """-> a Job of one worker that keeps to a core."""
-    flags = (*flags, _ONE_MACHINE, "--prefetch_batches=0")
+    flags = (*flags, _ONE_MACHINE)
     pinned, threads = ("taskset", "-c", str(core)), (("CTR_TRAINER_THREADS", "1"), ("OMP_NUM_THREADS", "1"))
-    return Job(f"core{core}", 1, flags, steps, warmup, 0, threads, pinned)
+    return Job(name, 1, flags, steps, warmup, 0, threads, pinned)
 
 
 def _probe(flags, workers, directory, timeout):

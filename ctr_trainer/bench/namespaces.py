@@ -54,9 +54,13 @@ def require_privileges(tools=PACKAGES):
     missing = {tool: package for tool, package in tools.items() if find_tool(tool) is None}
     if missing:
         names, packages = ", ".join(missing), " ".join(dict.fromkeys(missing.values()))
-        raise UserError(f"`bench network` needs {names}, not found here: install {packages} (apt-get install {packages})")
+        raise UserError(
+            f"`bench network` needs {names}, not found here: install {packages} (apt-get install {packages})"
+        )
     if os.geteuid() != 0:
-        raise UserError("`bench network` makes network namespaces, which only root may: run it as root, or in a VM of yours")
+        raise UserError(
+            "`bench network` makes network namespaces, which only root may: run it as root, or in a VM of yours"
+        )
 
 
 def find_tool(name):

@@ -98,7 +98,9 @@ def run(bench, experiment, flags):
     """
     speeds, ways, towers = _speeds(flags.gbit), _ways(flags.ways), _towers(flags)
     if experiment.value("embedding_service") != "auto":
-        raise UserError("`bench network` starts a service of its own on the first machine: leave out --embedding_service")
+        raise UserError(
+            "`bench network` starts a service of its own on the first machine: leave out --embedding_service"
+        )
     namespaces.require_privileges({**namespaces.PACKAGES, **ssh.PACKAGES})
     require_horovodrun()
     host, cores = machine.describe(), sorted(os.sched_getaffinity(0))
@@ -129,7 +131,9 @@ def run(bench, experiment, flags):
         "rounds": bench.rounds,
         "steps": bench.steps,
         "time_percent": {
-            tower: {place: {way: value and value.to_dict() for way, value in row.items()} for place, row in rows.items()}
+            tower: {
+                place: {way: value and value.to_dict() for way, value in row.items()} for place, row in rows.items()
+            }
             for tower, rows in found.items()
         },
         "exchange_ms": _exchange_ms(runs),
@@ -191,13 +195,17 @@ def _lines(found, failed, bench, experiment, flags, host):
         ways = list(dict.fromkeys(way for row in rows.values() for way in row))
         table = []
         for place, row in rows.items():
-            table.append([place, *(cell(row.get(way), ".0f") for way in ways), _reference(tower, place, flags.machines)])
+            table.append(
+                [place, *(cell(row.get(way), ".0f") for way in ways), _reference(tower, place, flags.machines)]
+            )
         lines += ["", f"{tower}:", *format_table(["", *ways, "reference"], table)]
     lines += ["", *(f"  {way}: {' '.join(each) or 'an allreduce each step'}" for way, each in WAYS.items())]
     if any(tower in PARAMS for tower in found):
         lines += [*_REFERENCE_TEXT, f"Parameters are over --scale={flags.scale:g}."]
     if flags.machines > host["cores"]:
-        lines.append(f"{flags.machines} machines share {host['cores']} cores here, so the compute does not grow with them.")
+        lines.append(
+            f"{flags.machines} machines share {host['cores']} cores here, so the compute does not grow with them."
+        )
     return lines + [f"{name} failed: {error}" for name, error in failed.items()]
 
 

@@ -12,6 +12,7 @@ from ctr_trainer.embedding.process import LocalService
 
 _SIZES = (256, 16384)
 _WAIT_SECONDS = 60.0
+_OVERHEADS = 9
 
 
 def measure(dims, optimizer, directory, repeats=10):
@@ -51,12 +52,13 @@ def _measure(client, address, dims, optimizer, rows, repeats):
     one, other = (Cache(client, config, f"probe{number}") for number in (0, 1))
     keys = np.arange(1, rows + 1, dtype=np.int64)
     gradients = [np.full((rows, dim), 1e-3, np.float32) for dim in dims]
-    sync, pull = np.zeros(2), np.zeros(2)
+    syncs, pulls = [], []
 
     def clocks():
         return np.array([time.process_time(), client.stats()["services"][address]["cpu_seconds"]])
 
-    overhead = -clocks() + clocks()  # Of asking for the clocks, which is a request too.
+    asked = [clocks() for _ in range(_OVERHEADS + 1)]
+    overhead = np.median(np.diff(asked, axis=0), axis=0)  # Of asking for the clocks, which is a request too.
     for number in range(repeats + 1):
         for cache in (other, one):  # So that all rows of each come back: the other has changed them.
             cache.apply_gradients(cache.find_or_create(keys), gradients, 0.01)
@@ -69,8 +71,9 @@ def _measure(client, address, dims, optimizer, rows, repeats):
         other.find_or_create(keys)
         pulled = clocks() - start - overhead
         if number:
-            sync, pull = sync + synced / repeats, pull + pulled / repeats
-    return sync, pull
+            syncs.append(synced)
+            pulls.append(pulled)
+    return np.median(syncs, axis=0), np.median(pulls, axis=0)
 
 
 def _line(small, large):

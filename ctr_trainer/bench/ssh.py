@@ -105,5 +105,7 @@ def _wait(machine, log, process, programs):
             return
         if process.poll() is not None or time.monotonic() > deadline:
             text = log.read_text(errors="replace") if log.exists() else ""
-            raise UserError(f"the SSH daemon on {machine.address} does not answer: {done.stderr.strip()}\n{text.strip()}")
+            raise UserError(
+                f"the SSH daemon on {machine.address} does not answer: {done.stderr.strip()}\n{text.strip()}"
+            )
         time.sleep(_POLL_SECONDS)
