@@ -5,23 +5,36 @@ memory: DeepFM's 26 fields and 13 numbers with random labels, which is about spe
 --rounds times; figures are medians and ranges.
 """
 
-from ctr_trainer.bench import scaling, settings
+from ctr_trainer.bench import network, scaling, settings, simulate
 from ctr_trainer.bench.experiment import Experiment
 from ctr_trainer.errors import UserError
-from ctr_trainer.flags import BenchFlags, DataFlags, EmbeddingFlags, ModelFlags, RunFlags, TrainingFlags
+from ctr_trainer.flags import (
+    BenchFlags,
+    DataFlags,
+    EmbeddingFlags,
+    ModelFlags,
+    NetworkFlags,
+    RunFlags,
+    SimulateFlags,
+    TrainingFlags,
+)
 
-# An action is a module with its SUMMARY, and with run(bench, experiment): BenchFlags and an Experiment.
-_MODULES = {"scaling": scaling, "settings": settings}
+# An action is a module with its SUMMARY, and with run(bench, experiment, ...): BenchFlags, an Experiment, and what
+# other groups it uses.
+_MODULES = {"scaling": scaling, "settings": settings, "network": network, "simulate": simulate}
+_USED = {network: (NetworkFlags,), simulate: (SimulateFlags, NetworkFlags)}
 ACTIONS = {name: module.SUMMARY for name, module in _MODULES.items()}
-GROUPS = (BenchFlags, ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags)
+GROUPS = (BenchFlags, SimulateFlags, NetworkFlags, ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags)
 EXAMPLES = (
     "python -m ctr_trainer bench scaling --workers=1,2",
     "python -m ctr_trainer bench scaling --workers=1,2,4 --flagfile=configs/demo.flags --dense_sync_steps=30",
     "python -m ctr_trainer bench settings --workers=2 --axes=sync_steps,batch_size,fp16_allreduce",
+    "python -m ctr_trainer bench simulate --check --workers=1,2,4 --gbit=10",
+    "python -m ctr_trainer bench network --machines=4 --gbit=2.5,5 --dense_params=resnet50,vgg16 --scale=100",
 )
 
 
-def run(action, bench, *groups):
+def run(action, bench, simulation, network_flags, *groups):
     """Runs the action."""
     if bench.steps < bench.trace_steps:
         raise UserError(
@@ -30,4 +43,6 @@ def run(action, bench, *groups):
     wrong = [n for n in bench.workers if n < 1]
     if wrong or not bench.workers:
         raise UserError(f"--workers={','.join(map(str, bench.workers))}: name one number or more, each at least 1")
-    _MODULES[action].run(bench, Experiment(*groups))
+    module, extra = _MODULES[action], (simulation, network_flags)
+    used = [group for group in extra if type(group) in _USED.get(module, ())]
+    module.run(bench, Experiment(*groups), *used)

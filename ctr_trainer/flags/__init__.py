@@ -7,11 +7,13 @@ from ctr_trainer.flags.define import define, read, require
 from ctr_trainer.flags.embedding import EmbeddingFlags
 from ctr_trainer.flags.evaluation import CheckpointFlags, EvaluationFlags, MetricsFlags, SavedModelFlags
 from ctr_trainer.flags.model import ModelFlags
+from ctr_trainer.flags.network import NetworkFlags
 from ctr_trainer.flags.output import ExportFlags, PredictFlags
 from ctr_trainer.flags.report import ReportFlags
 from ctr_trainer.flags.run import RunFlags
 from ctr_trainer.flags.serve import ServeFlags
 from ctr_trainer.flags.service import ServiceFlags
+from ctr_trainer.flags.simulate import SimulateFlags
 from ctr_trainer.flags.training import TrainingFlags
 
 EXPERIMENT = (
@@ -39,12 +41,14 @@ __all__ = [
     "ExportFlags",
     "MetricsFlags",
     "ModelFlags",
+    "NetworkFlags",
     "PredictFlags",
     "ReportFlags",
     "RunFlags",
     "SavedModelFlags",
     "ServeFlags",
     "ServiceFlags",
+    "SimulateFlags",
     "TrainingFlags",
     "define",
     "read",

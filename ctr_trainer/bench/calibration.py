@@ -1,0 +1,93 @@
+"""Measures `Costs` on this machine."""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import sys
+
+from ctr_trainer import command
+from ctr_trainer.bench import service_costs
+from ctr_trainer.bench.costs import Costs
+from ctr_trainer.bench.jobs import Job, environment, require_horovodrun
+from ctr_trainer.bench.machine import usable_cores
+from ctr_trainer.errors import UserError
+
+GRAPH_PHASES = ("forward", "loss", "backward", "dense_update")
+# Beyond this many cores, twice as many workers are too many to start for one figure.
+_MOST_CROWDED = 4
+_ONE_MACHINE = "--embedding_service=auto"
+
+
+def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
+    """Runs a lone worker on one core, one on every core at once, a service, and allreduces. -> `Costs`.
+
+    Args:
+      flags: of `train`: the job whose costs these are.
+      batch_size, optimizer: of `flags`; the latter is the rows'.
+      steps, warmup: of the workers.
+      directory: for what it writes meanwhile.
+      timeout: seconds for each run.
+
+    Raises:
+      UserError: there is no horovodrun or no taskset, or a run fails.
+    """
+    require_horovodrun()
+    if shutil.which("taskset") is None:
+        raise UserError("the costs of a core are measured by taskset, which is not on the PATH: install util-linux")
+    cores = sorted(os.sched_getaffinity(0))
+    directory = pathlib.Path(directory)
+    alone = [lone_worker(flags, core, steps, warmup, f"core{core}") for core in cores]
+    first = alone[0].run(directory / "alone", timeout)[0]["phases"]
+    with concurrent.futures.ThreadPoolExecutor(len(cores)) as threads:
+        futures = [threads.submit(job.run, directory / job.name, timeout) for job in alone]
+        together = [future.result()[0]["phases"] for future in futures]
+    pair = _probe(flags, 2, directory, timeout)
+    crowd = _probe(flags, 2 * len(cores), directory, timeout) if 1 < len(cores) <= _MOST_CROWDED else pair
+    seconds = first["seconds"]
+    graph = sum(seconds.get(phase, 0.0) for phase in GRAPH_PHASES)
+    hop = pair["small_seconds"] / 2
+    link = pair["dense_bytes"] / max(pair["dense_seconds"] - pair["small_seconds"], 1e-9)
+    slowdown = statistics.fmean(phases["step_seconds"] for phases in together) / first["step_seconds"]
+    return Costs(
+        batch_size=batch_size,
+        step_seconds=graph,
+        host_seconds=first["step_seconds"] - graph,
+        update_seconds=seconds.get("push", 0.0),
+        crowding=max(slowdown, 1.0),
+        cores=usable_cores(),
+        rows=pair["rows"],
+        growth=pair["growth"],
+        row_bytes=pair["row_bytes"],
+        **service_costs.measure(pair["dims"], optimizer, str(directory)),
+        dense_bytes=pair["dense_bytes"],
+        state_bytes=pair["state_bytes"],
+        hop_seconds=hop,
+        crowded_hop_seconds=crowd["small_seconds"] / (2 * (crowd["workers"] - 1)),
+        link_bytes_per_sec=link,
+        exchange_seconds=pair["dense_cpu_seconds"],
+    )
+
+
+def lone_worker(flags, core, steps, warmup, name):
+    """-> a Job of one worker that keeps to a core."""
+    flags = (*flags, _ONE_MACHINE)
+    pinned, threads = ("taskset", "-c", str(core)), (("CTR_TRAINER_THREADS", "1"), ("OMP_NUM_THREADS", "1"))
+    return Job(name, 1, flags, steps, warmup, 0, threads, pinned)
+
+
+def _probe(flags, workers, directory, timeout):
+    """-> what `probe` writes, and `workers`."""
+    result = directory / f"probe{workers}.json"
+    flags = [*flags, "--embedding_service=shared", "--model_dir=unused", f"--result={result}"]
+    launcher = ["horovodrun", "-np", workers, "--gloo", sys.executable, "-m", "ctr_trainer.bench.probe"]
+    command.run(
+        [*launcher, *flags, "--epochs=0", "--save_checkpoints_steps=0", "--summary_steps=0"],
+        f"the allreduce of {workers} workers",
+        timeout,
+        env=environment(workers),
+        merge_stderr=True,
+    )
+    return {**json.loads(result.read_text()), "workers": workers}

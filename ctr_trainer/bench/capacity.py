@@ -1,0 +1,189 @@
+"""Examples/s of a job that nobody has run: the capacities of its parts, and which of them is reached first.
+
+Per step of a worker, with W workers on H machines of C cores (w = W / H on each), S shards, N = --sync_steps,
+M = --dense_sync_steps and D(n) of `Costs.distinct`:
+
+    rows sent       u = D(N) / N
+    rows checked    c = (D(2N) - D(N)) / N              those of a window that the one before did not have
+    rows back       v = (D(N) + D((W-1)N) - D(WN)) / N  those that others changed as well: |A & B| = |A| + |B| - |A | B|
+    requests        q = 1/N + 1/p                       to each shard: a sync, and a pull every p prefetched batches
+    worker          a = f (step + host + u push + c pull + q S request)
+    a shard         s = f (q W request + u W shard_push + c W shard_pull / ...) / S, one core each
+    cores           k = (w a + w x + shards on the machine * s) / C
+    exchange        e = 2 (W-1) hop + 2 (W-1)/W bytes / min(link, network of a machine), each M-th step
+    network         n = bytes that a machine's workers, or a shard's machine, send or receive / Gbit/s
+
+    seconds of a step  t = max(max(a, k) + e, s, n, lock),     examples/s = W batch_size / t
+
+f is the crowding at as many busy cores. The exchange adds to the compute, as every worker waits for the last one; syncs
+run beside the steps. With one worker and `auto` rows there is no service, and with `shared` rows none either, but all
+workers of the table take turns at its update (`lock`).
+
+Caveat: capacities only: nothing waits in a queue, no worker is slower than another, no switch is between the machines.
+Near a bottleneck's knee, where two parts are equally busy, the truth is below the prediction. The ring's 2 (W-1) hops
+are Gloo's; NCCL's trees have fewer. Exchanges over machines take the hop of one machine.
+
+Source: the bounds of operational analysis, Denning and Buzen, The operational analysis of queueing network models, ACM
+Computing Surveys 10 (3), 1978; the ring: Patarasu and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 69 (2), 2009;
+D(n): Heaps, Information Retrieval, 1978, section 7.5.
+"""
+
+import dataclasses
+
+from ctr_trainer.errors import UserError
+
+KEY_BYTES, VERSION_BYTES, POSITION_BYTES = 8, 4, 8
+_BYTES_PER_GBIT = 1e9 / 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Setup:
+    """A job and what it runs on.
+
+    Attributes:
+      workers: W.
+      machines: H; the workers are spread evenly.
+      cores: C of a machine; a worker uses one.
+      rows: `auto` or `shared`, both for one machine; or `host:port`, whose shards have a core each on other machines.
+      shards: S of the service.
+      sync_steps, dense_sync_steps: N, M.
+      prefetch_batches: p; below 1 as 1.
+      gbit: Gbit/s of a machine's network, each way; 0 for one that is never the limit.
+    """
+
+    workers: int
+    machines: int = 1
+    cores: int = 1
+    rows: str = "auto"
+    shards: int = 1
+    sync_steps: int = 30
+    dense_sync_steps: int = 1
+    prefetch_batches: int = 4
+    gbit: float = 0.0
+
+    def __post_init__(self):
+        if self.rows in ("auto", "shared") and self.machines > 1:
+            raise UserError(
+                f"--embedding_service={self.rows} keeps the rows on one machine, and the job has {self.machines}: give "
+                "host:port, the service's address"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What `predict` finds.
+
+    Attributes:
+      examples_per_sec: of all workers together.
+      step_seconds: of a step, wall.
+      parts: dict of name -> seconds a step that this part alone would allow; the largest is the bottleneck.
+      bottleneck: what to give more of, or to do less of, first.
+    """
+
+    examples_per_sec: float
+    step_seconds: float
+    parts: dict[str, float]
+    bottleneck: str
+
+
+def predict(costs, setup):
+    """-> `Prediction`, by the equations at the top of this file.
+
+    Args:
+      costs: `Costs`.
+      setup: `Setup`.
+    """
+    workers, rows = setup.workers, _Rows.of(costs, setup)
+    local = -(-workers // setup.machines)
+    served_here = setup.shards if rows.served and setup.rows == "auto" else 0
+    crowding = _crowding(costs, min(local + served_here, setup.cores), setup.cores)
+    worker = costs.step_seconds + costs.host_seconds + rows.worker_seconds(costs, setup)
+    worker *= crowding
+    shard = crowding * rows.shard_seconds(costs, setup) * workers / setup.shards
+    exchange = _exchange(costs, setup, local)
+    exchange_cpu = costs.exchange_seconds / setup.dense_sync_steps if workers > 1 else 0.0
+    cores = (local * (worker + exchange_cpu) + served_here * shard) / setup.cores
+    waited = exchange["latency"] + exchange["bytes"]
+    network = setup.gbit * _BYTES_PER_GBIT
+    remote = setup.rows not in ("auto", "shared") and network
+    parts = {
+        "worker": worker,
+        "cores": cores,
+        "exchange latency": exchange["latency"],
+        "exchange bytes": exchange["bytes"],
+        "service": shard,
+        "table lock": crowding * local * costs.update_seconds if setup.rows == "shared" and workers > 1 else 0.0,
+        "worker network": local * rows.bytes / network if remote else 0.0,
+        "service network": workers * rows.bytes / setup.shards / network if remote else 0.0,
+    }
+    seconds = max(
+        max(worker, cores) + waited,
+        *(parts[name] for name in ("service", "table lock", "worker network", "service network")),
+    )
+    return Prediction(workers * costs.batch_size / seconds, seconds, parts, max(parts, key=parts.get))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rows:
+    """A worker's rows on their way, a step.
+
+    Attributes:
+      served: whether they come from a service.
+      sent, checked, back: u, c, v.
+      requests: q, to each shard.
+      bytes: the more of those a worker sends and receives.
+    """
+
+    served: bool = False
+    sent: float = 0.0
+    checked: float = 0.0
+    back: float = 0.0
+    requests: float = 0.0
+    bytes: float = 0.0
+
+    @classmethod
+    def of(cls, costs, setup):
+        window, workers = setup.sync_steps, setup.workers
+        if setup.rows == "shared" or (setup.rows == "auto" and workers == 1):
+            return cls()
+        one, distinct = costs.distinct(window), costs.distinct
+        sent = one / window
+        checked = (distinct(2 * window) - one) / window
+        back = max(one + distinct((workers - 1) * window) - distinct(workers * window), 0.0) / window
+        asked = KEY_BYTES + VERSION_BYTES
+        up = sent * (asked + costs.row_bytes) + checked * asked
+        down = back * (POSITION_BYTES + costs.row_bytes) + sent * VERSION_BYTES
+        down += checked * (VERSION_BYTES + POSITION_BYTES + costs.row_bytes)
+        requests = 1 / window + 1 / max(setup.prefetch_batches, 1)
+        return cls(True, sent, checked, back, requests, max(up, down))
+
+    def worker_seconds(self, costs, setup):
+        return (self.sent + self.checked) * costs.push_seconds + self.requests * setup.shards * costs.request_seconds
+
+    def shard_seconds(self, costs, setup):
+        """-> of all shards, for one worker's step."""
+        rows = self.sent * costs.shard_push_seconds + self.checked * costs.shard_pull_seconds
+        return rows + self.requests * setup.shards * costs.shard_request_seconds
+
+
+def _exchange(costs, setup, local):
+    """-> seconds a step, wall: `latency` and `bytes` of the reduction of the dense variables."""
+    workers, every = setup.workers, setup.dense_sync_steps
+    if workers == 1:
+        return {"latency": 0.0, "bytes": 0.0}
+    link = costs.link_bytes_per_sec
+    if setup.machines > 1 and setup.gbit:  # Neighbours in the ring are of one machine but for its two ends.
+        link = min(link, setup.gbit * _BYTES_PER_GBIT)
+    hop = costs.hop_seconds if local <= setup.cores else max(costs.hop_seconds, costs.crowded_hop_seconds)
+    sent = costs.dense_bytes if every == 1 else costs.state_bytes
+    return {
+        "latency": 2 * (workers - 1) * hop / every,
+        "bytes": 2 * (workers - 1) / workers * sent / link / every,
+    }
+
+
+def _crowding(costs, busy, cores):
+    """-> by how much a core is slower with `busy` of `cores` at work: linear from 1 core to all."""
+    if cores == 1 or costs.cores == 1:
+        return 1.0
+    return 1 + (costs.crowding - 1) * (busy - 1) / (cores - 1)

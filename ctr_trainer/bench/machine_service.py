@@ -1,0 +1,35 @@
+"""A lookup service on one of several machines."""
+
+import secrets
+
+from ctr_trainer.embedding.process import LocalService
+
+
+class MachineService(LocalService):
+    """A `LocalService` that runs on a machine and listens there, for those who have its token.
+
+    Attributes:
+      token_file: the path of the token.
+    """
+
+    def __init__(self, machine, directory, timeout):
+        """Starts it and waits until it answers.
+
+        Args:
+          machine: of `namespaces.machines`.
+          directory: for its log and its token.
+          timeout: seconds to wait.
+
+        Raises:
+          UserError: it ended or did not answer in time.
+        """
+        self._machine = machine
+        self.token_file = directory / "token"
+        self.token_file.touch(mode=0o600)
+        self.token_file.write_text(secrets.token_hex())
+        super().__init__(str(directory), str(directory / "service.log"), timeout)
+
+    def _command(self, data_dir, port_file):
+        command = super()._command(data_dir, port_file)
+        bind = [f"--bind={self._machine.address}:0", f"--token_file={self.token_file}"]
+        return self._machine.command([*command, *bind])

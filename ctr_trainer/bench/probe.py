@@ -1,0 +1,147 @@
+"""A worker that `calibration` asks what its job's batches and variables are like, and what an allreduce costs here.
+
+Rank 0 writes one JSON object:
+
+    rows, growth, row_bytes, dims   of `Costs`, over the first batches; and the widths of the table with the most rows
+    dense_bytes, state_bytes        of `Costs`
+    small_seconds, dense_seconds    wall of an allreduce of one float, and of `dense_bytes`; medians
+    dense_cpu_seconds               CPU of this rank for the latter
+"""
+
+import dataclasses
+import itertools
+import json
+import math
+import os
+import statistics
+import sys
+import tempfile
+import time
+
+import numpy as np
+import tensorflow as tf
+from absl import flags as absl_flags
+
+from ctr_trainer import distributed, flags
+from ctr_trainer.bench.workload import W1Batches
+from ctr_trainer.commands import train
+from ctr_trainer.commands.experiment import make_estimator, training_reader
+from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.errors import UserError
+from ctr_trainer.flags.define import flag
+
+tf1 = tf.compat.v1
+
+_WINDOW = 30
+_FLOAT_BYTES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class ProbeFlags:
+    """Probe"""
+
+    result: str = flag("", "the file that rank 0 writes", "path")
+    repeats: int = flag(50, "of each allreduce", "times", minimum=1)
+
+
+class _Sizes(tf1.train.SessionRunHook):
+    """Bytes of the graph's dense variables: those that train, and all floats that a training averages."""
+
+    def begin(self):
+        self.dense = _bytes(tf1.trainable_variables())
+        self.state = _bytes(v for v in tf1.global_variables() if v.dtype.base_dtype.is_floating)
+
+
+def main():
+    """-> the exit status."""
+    groups = (ProbeFlags, *train.GROUPS)
+    try:
+        values = flags.define(groups)
+        values(sys.argv)
+        _probe(*(flags.read(group, values) for group in groups))
+    except (absl_flags.Error, UserError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _probe(probe, model, data, training, embedding, evaluation, metrics, run, export):
+    distributed.init(run.stall_timeout, run.pin_cores)
+
+    def batches(position=None):
+        if data.train_data:
+            return training_reader(model, data, training, position)
+        return W1Batches(data.batch_size, None, distributed.rank())
+
+    with tempfile.TemporaryDirectory() as own:
+        # Each rank a model directory of its own: there is nothing to keep.
+        estimator = make_estimator(dataclasses.replace(model, model_dir=own), data, training, embedding, run)
+        sizes = _Sizes()
+        estimator.train(batches, hooks=[sizes], max_steps=1)
+    found = _rows(batches(), embedding)
+    found |= {"dense_bytes": sizes.dense, "state_bytes": sizes.state}
+    found |= _allreduces(sizes.dense, probe.repeats)
+    if distributed.is_chief():
+        with open(f"{probe.result}.tmp", "w") as file:
+            json.dump(found, file)
+        os.replace(f"{probe.result}.tmp", probe.result)
+
+
+def _rows(reader, embedding):
+    """-> `rows`, `growth`, `row_bytes` and `dims`, of batches n = 1 and n = _WINDOW or as many as there are."""
+    tables = reader.spec.tables
+    seen = {table.name: [] for table in tables}
+    for batch in itertools.islice(iter(reader), _WINDOW):
+        for table in tables:
+            keys = [batch.keys[table.name].ravel()] if table.name in batch.keys else []
+            keys += [batch.bags[feature.name].values for feature in (*table.bags, *table.sequences)]
+            seen[table.name].append(np.unique(np.concatenate(keys)) if keys else np.zeros(0, np.int64))
+    batches = max(map(len, seen.values()))
+    one = {name: statistics.fmean(map(len, parts)) for name, parts in seen.items()}
+    window = {name: len(np.unique(np.concatenate(parts))) for name, parts in seen.items()}
+    configs = {table.name: _config(table, embedding) for table in tables}
+    total = sum(one.values())
+    growth = math.log(sum(window.values()) / total) / math.log(batches) if batches > 1 else 1.0
+    return {
+        "rows": total,
+        "growth": min(max(growth, 0.0), 1.0),
+        "row_bytes": round(sum(_FLOAT_BYTES * configs[name].width * one[name] for name in one) / total),
+        "dims": configs[max(one, key=one.get)].dims,
+    }
+
+
+def _config(table, embedding):
+    """-> the layout of a table's rows, with a linear weight, as most models have it."""
+    return TableConfig(table.name, (table.dim, 1), (0.0, 0.0), embedding.embedding_optimizer)
+
+
+def _allreduces(dense_bytes, repeats):
+    """-> `small_seconds`, `dense_seconds` and `dense_cpu_seconds`. A collective."""
+    found = {}
+    with tf.Graph().as_default():
+        runs = {}
+        for name, floats in (("small", 1), ("dense", max(dense_bytes // _FLOAT_BYTES, 1))):
+            variable = tf1.get_variable(name, [floats], tf.float32, tf1.zeros_initializer())
+            # As an operation: fetching the sum would copy it.
+            runs[name] = distributed.sum_of_ranks(variable.read_value(), f"probe.{name}").op
+        with tf1.Session(config=distributed.session_config(1)) as session:
+            session.run(tf1.global_variables_initializer())
+            for name, operation in runs.items():
+                walls = []
+                for number in range(repeats + 5):
+                    if number == 5:  # Horovod has met the tensor, its cache knows it.
+                        cpu = time.process_time()
+                    start = time.perf_counter()
+                    session.run(operation)
+                    walls.append(time.perf_counter() - start)
+                found[f"{name}_seconds"] = statistics.median(walls[5:])
+                found[f"{name}_cpu_seconds"] = (time.process_time() - cpu) / repeats
+    return found
+
+
+def _bytes(variables):
+    return sum(variable.shape.num_elements() * variable.dtype.size for variable in variables)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

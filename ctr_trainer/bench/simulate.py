@@ -1,0 +1,178 @@
+"""What more workers, shards and network would be worth, predicted from measured costs, and checked where it can be."""
+
+import os
+
+from ctr_trainer.bench import calibration, chart, machine
+from ctr_trainer.bench.capacity import Setup, predict
+from ctr_trainer.bench.costs import read_costs
+from ctr_trainer.bench.jobs import Job, run_rounds
+from ctr_trainer.bench.report import write_report
+from ctr_trainer.bench.table import cell, figure, format_table
+from ctr_trainer.errors import UserError
+
+SUMMARY = "examples/s of jobs nobody has run, up to 1,000 workers, from measured costs; --check compares"
+WITHIN_PERCENT = 15
+_LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 5000, 10_000)
+
+
+def run(bench, experiment, flags, network):
+    """Predicts and reports.
+
+    Args:
+      bench: BenchFlags.
+      experiment: `Experiment`.
+      flags: SimulateFlags.
+      network: NetworkFlags; of one speed.
+    """
+    gbit = parse_gbit(network.gbit)
+    host = machine.describe()
+    cores = flags.worker_cores or host["cores"]
+    os.makedirs(bench.output, exist_ok=True)
+    scratch = os.path.join(bench.output, "calibration")
+    os.makedirs(scratch, exist_ok=True)
+    batch_size = experiment.value("batch_size") * experiment.value("accumulation_steps")
+    if flags.costs:
+        costs = read_costs(flags.costs)
+        if flags.check and costs.batch_size != batch_size:
+            raise UserError(
+                f"--costs={flags.costs} are of {costs.batch_size} examples a step, and --check would run {batch_size}: "
+                "measure anew, without --costs"
+            )
+    else:
+        optimizer = experiment.value("embedding_optimizer")
+        measured = (experiment.flags(), batch_size, optimizer, bench.steps, bench.trace_steps, scratch)
+        costs = calibration.measure(*measured, bench.job_timeout)
+
+    def setup(workers, here=False):
+        """-> the Setup of so many workers, on this machine or where they are to be."""
+        rows, machines = experiment.value("embedding_service"), 1
+        if not here and workers > cores:
+            machines = max(-(-workers // cores), 1)  # As many as have a core for each worker.
+            rows = rows if ":" in rows else "host:port"
+        served = rows.split(",") if ":" in rows and rows != "host:port" else None
+        return Setup(
+            workers,
+            machines,
+            host["cores"] if here else cores,
+            "host:port" if served else rows,
+            len(served) if served else experiment.value("service_shards"),
+            experiment.value("sync_steps"),
+            experiment.value("dense_sync_steps"),
+            experiment.value("prefetch_batches"),
+            gbit,
+        )
+
+    checked = _check(bench, experiment, costs, setup) if flags.check else []
+    ladder = [n for n in _LADDER if n < flags.most_workers] + [flags.most_workers]
+    predicted = {workers: (setup(workers), predict(costs, setup(workers))) for workers in ladder}
+    lines = _lines(costs, predicted, checked, experiment, cores, gbit)
+    results = {
+        "experiment": experiment.describe(),
+        "costs": costs.to_dict(),
+        "checked": checked,
+        "predicted": {n: _to_json(*found) for n, found in predicted.items()},
+    }
+    charts = {"simulate.png": lambda path: _draw(path, predicted, checked)}
+    write_report(bench.output, "simulate", host, lines, results, charts)
+
+
+def parse_gbit(texts):
+    """-> Gbit/s of the one network that is simulated; 0.0 for no limit.
+
+    Raises:
+      UserError: no number, or several.
+    """
+    try:
+        (gbit,) = map(float, texts or ("0",))
+    except ValueError:
+        gbit = -1.0
+    if not 0 <= gbit < float("inf"):
+        raise UserError(f"--gbit={','.join(texts)}: `simulate` takes one number of Gbit/s; 0 for no limit")
+    return gbit
+
+
+def _check(bench, experiment, costs, setup):
+    """Runs jobs of --workers on this machine. -> list of dicts, a size: predicted, measured, error in percent."""
+    cores = machine.usable_cores()
+    sizes = sorted(set(bench.workers))
+
+    def job(workers):
+        # A worker has a core of its own, also alone, so that all sizes are of the same workers.
+        shares = cores if workers <= cores else 0
+        flags, name = experiment.flags(), f"{workers} workers"
+        if workers > 1 or shares <= 1:
+            return Job(name, workers, flags, bench.steps, bench.trace_steps, shares)
+        return calibration.lone_worker(flags, min(os.sched_getaffinity(0)), bench.steps, bench.trace_steps, name)
+
+    jobs = {workers: job(workers) for workers in sizes}
+    runs, failed = run_rounds(list(jobs.values()), bench.rounds, os.path.join(bench.output, "runs"), bench.job_timeout)
+    if failed:
+        raise UserError("\n".join(failed.values()))
+    checked = []
+    for workers, each in jobs.items():
+        measured = figure(sum(rank["examples_per_sec"] for rank in ranks) for ranks in runs[each.name])
+        predicted = predict(costs, setup(workers, here=True))
+        error = 100 * (predicted.examples_per_sec / measured.median - 1)
+        checked.append(
+            {
+                "workers": workers,
+                "predicted": predicted.examples_per_sec,
+                "measured": measured.to_dict(),
+                "error_percent": error,
+                "bottleneck": predicted.bottleneck,
+            }
+        )
+    return checked
+
+
+def _lines(costs, predicted, checked, experiment, cores, gbit):
+    network = f"{gbit:g} Gbit/s" if gbit else "no limit"
+    lines = [
+        f"{experiment.describe()}; sync_steps {experiment.value('sync_steps')}, dense_sync_steps "
+        f"{experiment.value('dense_sync_steps')}; machines of {cores} cores, network: {network}",
+        "",
+        *format_table(["cost", ""], [[name, f"{value:,.6g}"] for name, value in costs.to_dict().items()]),
+    ]
+    if checked:
+        rows = []
+        for each in checked:
+            measured = figure(each["measured"]["values"])
+            rows.append(
+                [str(each["workers"]), cell(each["predicted"]), cell(measured), f"{each['error_percent']:+.1f}%"]
+            )
+        worst = max(abs(each["error_percent"]) for each in checked)
+        verdict = "within" if worst <= WITHIN_PERCENT else "NOT within"
+        lines += ["", *format_table(["workers", "predicted", "measured", "error"], rows)]
+        lines.append(f"At most {worst:.1f}% off: {verdict} {WITHIN_PERCENT}%.")
+    rows = []
+    for workers, (setup, found) in predicted.items():
+        efficiency = found.examples_per_sec / workers / predicted[1][1].examples_per_sec
+        cells = [str(workers), str(setup.machines), cell(found.examples_per_sec), f"{efficiency:.0%}"]
+        rows.append([*cells, cell(1000 * found.step_seconds, ".2f"), found.bottleneck])
+    headings = ["workers", "machines", "examples/s", "efficiency", "step, ms", "first bottleneck"]
+    return [*lines, "", *format_table(headings, rows)]
+
+
+def _to_json(setup, found):
+    return {
+        "machines": setup.machines,
+        "shards": setup.shards,
+        "examples_per_sec": found.examples_per_sec,
+        "step_seconds": found.step_seconds,
+        "parts": found.parts,
+        "bottleneck": found.bottleneck,
+    }
+
+
+def _draw(path, predicted, checked):
+    one = predicted[1][1].examples_per_sec
+    lines = {
+        "predicted": [(n, found.examples_per_sec) for n, (_, found) in predicted.items()],
+        "one worker's times the workers": [(n, n * one) for n in predicted],
+    }
+    for name in dict.fromkeys(found.bottleneck for _, found in predicted.values()):
+        points = [(n, found.examples_per_sec) for n, (_, found) in predicted.items() if found.bottleneck == name]
+        lines[f"first bottleneck: {name}"] = points
+    if checked:
+        lines["measured"] = [(each["workers"], figure(each["measured"]["values"])) for each in checked]
+    chart.draw_lines(path, "Workers together, predicted", "workers", "examples/s", lines, logarithmic=True)
