@@ -92,6 +92,8 @@ class RunConfig:
       log_secs: seconds between the `[RunStatus]` lines.
       auc_window_steps: 0 logs the AUC since the start, n over the last n steps (rounded to log lines).
       save_summary_steps: steps between TensorBoard summaries; 0 writes none.
+      profile_steps: () or (first, last): the steps that every rank profiles, see `ProfileHook`.
+      progress: whether rank 0 shows a progress line where standard error is a terminal.
       threads: CPU threads of this worker; 0 lets TensorFlow choose.
       mixed_precision: `bfloat16` trains with matrix products in bfloat16, see `distributed.session_config`; evaluation,
         prediction and exports are float32 all the same.
@@ -107,7 +109,17 @@ class RunConfig:
     log_secs: float = 30.0
     auc_window_steps: int = 0
     save_summary_steps: int = 100
+    profile_steps: tuple[int, ...] = ()
+    progress: bool = False
     threads: int = 0
     mixed_precision: str = "none"
     prefetch_batches: int = 4
     embedding: EmbeddingConfig = EmbeddingConfig()
+
+    def __post_init__(self):
+        steps = self.profile_steps
+        if steps and not (len(steps) == 2 and 1 <= steps[0] < steps[1]):
+            raise UserError(
+                f"profile_steps={','.join(map(str, steps))}: expected the first and a later last step to profile, as "
+                "100,200"
+            )
