@@ -29,17 +29,18 @@ def missing(beats, now):
     return working or (behind if len(behind) < len(beats) else [])
 
 
-def describe(model_dir, size, now=None):
+def describe(model_dir, size, own=None, now=None):
     """-> what is known of the ranks that a job waits for, a sentence: which, in which phase, since when.
 
     Args:
       model_dir: where the ranks' heartbeats are.
       size: how many ranks there are.
+      own: the rank that waits. Before its first step it waits for others only, whatever it does; None for nobody.
       now: seconds since 1970; None for this moment.
     """
     now = time.time() if now is None else now
     beats = [beat for beat in (heartbeat.read(model_dir, rank) for rank in range(size)) if beat is not None]
-    found = missing(beats, now)
+    found = missing([beat for beat in beats if beat.rank != own or beat.phase != "start"], now)
     parts = [_describe(beat, now) for beat in found[:_NAMED]]
     if len(found) > _NAMED:
         parts.append(f"and {len(found) - _NAMED} more ranks")

@@ -47,18 +47,20 @@ def test_the_sentence_names_rank_phase_step_and_duration_and_those_of_whom_nothi
     monkeypatch.setattr("time.time", lambda: NOW)
     first, second = Phases(), Phases()
     hearts = [Heartbeat(tmp_path, 0, first, period=3600), Heartbeat(tmp_path, 1, second, period=3600)]
+    # Before the first step all work where they wait; the one that asks is not the one that is missing.
+    assert "rank 0 on" not in describe(tmp_path, 2, own=0, now=NOW + 4)
     first.step = second.step = 41
     first.enter("session")
     second.enter("read")
-    text = describe(tmp_path, 3, NOW + 4)
+    text = describe(tmp_path, 3, now=NOW + 4)
     assert "is missing: in read of step 41 since " in text
     assert text.startswith("rank 1 on ")
     assert ", for 4 s; nothing is known of rank 2: it has left the training" in text
     second.enter("session")
     assert "no rank is behind (rank 0 in session of step 41, rank 1 in session of step 41)" in describe(
-        tmp_path, 2, NOW + 4
+        tmp_path, 2, now=NOW + 4
     )
-    assert "without a sign of life for 9 s" in describe(tmp_path, 2, NOW + 9)
+    assert "without a sign of life for 9 s" in describe(tmp_path, 2, now=NOW + 9)
     for heart in hearts:
         heart.close()
 
@@ -66,4 +68,4 @@ def test_the_sentence_names_rank_phase_step_and_duration_and_those_of_whom_nothi
 def test_of_many_missing_ranks_some_are_named_and_all_are_counted(monkeypatch):
     beats = {rank: _beat(rank, 7, "read") for rank in range(20)}
     monkeypatch.setattr(missing_ranks.heartbeat, "read", lambda directory, rank: beats[rank])
-    assert describe("anywhere", 20, NOW).endswith("and 12 more ranks")
+    assert describe("anywhere", 20, now=NOW).endswith("and 12 more ranks")

@@ -30,7 +30,7 @@ def observed_phases(phases, model_dir):
         _log.warning("rank %d cannot say what it is doing: %s", distributed.rank(), error)
     # From here on no rank reads what an earlier run has left.
     distributed.barrier("heartbeats")
-    watchdog.explain = lambda: missing_ranks.describe(model_dir, size)
+    watchdog.explain = lambda: missing_ranks.describe(model_dir, size, distributed.rank())
     try:
         yield
     finally:
