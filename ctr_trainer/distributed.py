@@ -34,20 +34,28 @@ _watchdog = None
 _all_cores = None
 
 
-def init(stall_timeout=1800.0, pin_cores=False, core_shares=0):
+def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", core_shares=0):
     """Starts Horovod; without `horovodrun` this process is rank 0 of 1.
 
     Args:
       stall_timeout: seconds after which a collective that some rank does not reach ends the job.
       pin_cores: keep each worker of a machine on its own share of the cores, see `hardware.pin_cores`.
+      stall_warning: seconds after which a wait is named in the log; 0 for never.
+      timeline: file that rank 0 writes Horovod's timeline to, a Chrome trace of each exchange; "" for none.
       core_shares: into how many shares the cores are divided; 0 for as many as the machine has workers.
     """
     global _watchdog, _all_cores
     if pin_cores:  # Before Horovod starts its threads, so that they stay there too; horovodrun says who is where.
         local = [int(os.environ.get(f"HOROVOD_LOCAL_{what}", default)) for what, default in (("RANK", 0), ("SIZE", 1))]
         _all_cores = hardware.pin_cores(local[0], max(core_shares, local[1]))
+    if timeline:
+        # Horovod reads it when it starts, and fails later, in its own thread, where it cannot open the file.
+        path = os.path.abspath(timeline)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.environ["HOROVOD_TIMELINE"] = path
     hvd.init()
-    _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period=min(1.0, stall_timeout / 4))
+    period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
+    _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning)
 
 
 def watchdog():

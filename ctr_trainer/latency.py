@@ -12,7 +12,7 @@ _LONGEST_US = 3_600_000_000
 class Latency:
     """Percentiles of one operation's duration, in microseconds, to three significant digits.
 
-    Safe to record into from several threads. `reset` starts a new interval; `total_seconds` goes on.
+    Safe to record into from several threads. `reset` starts a new interval; `total_seconds` and `total_count` go on.
     """
 
     def __init__(self, name):
@@ -20,6 +20,7 @@ class Latency:
         self._histogram = HdrHistogram(1, _LONGEST_US, 3)
         self._lock = threading.Lock()
         self._total_us = 0
+        self.total_count = 0
 
     @contextlib.contextmanager
     def measure(self):
@@ -35,6 +36,7 @@ class Latency:
         with self._lock:
             self._histogram.record_value(min(max(int(microseconds), 1), _LONGEST_US))
             self._total_us += microseconds
+            self.total_count += 1
 
     def reset(self):
         """Forgets the percentiles, as after each line of the log."""

@@ -1,4 +1,4 @@
-"""Ends a process that waits for too long, and says for what."""
+"""Warns of a wait that takes long, says for what and for whom, and ends a process that waits for too long."""
 
 import contextlib
 import logging
@@ -20,11 +20,17 @@ class Watchdog:
       who: who waits, for the message: `rank 0`.
       timeout: seconds.
       period: seconds between two looks.
+      warning: seconds after which a wait is named in the log, and again each time that it has doubled; 0 for never.
+
+    Attributes:
+      explain: f() -> str, what is known of those that are waited for; None where nothing is.
     """
 
-    def __init__(self, who, timeout, period=1.0):
-        self._who, self._timeout, self._period = who, timeout, period
+    def __init__(self, who, timeout, period=1.0, warning=0.0):
+        self._who, self._timeout, self._period, self._warning = who, timeout, period, warning
         self._waits = {}
+        self._next_warning = warning
+        self.explain = None
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     @contextlib.contextmanager
@@ -45,16 +51,38 @@ class Watchdog:
     def _watch(self):
         while True:
             time.sleep(self._period)
-            for began, what in list(self._waits.values()):
-                seconds = time.monotonic() - began
-                if seconds > self._timeout:
-                    _log.error(
-                        "%s has waited %.0f s for %s, longer than --stall_timeout=%g: another rank hangs or is too "
-                        "slow; ending the job, which resumes from its last checkpoint when it is started again",
-                        self._who,
-                        seconds,
-                        what,
-                        self._timeout,
-                    )
-                    logging.shutdown()
-                    os._exit(_EXIT_STATUS)
+            self._look()
+
+    def _look(self):
+        waits = list(self._waits.values())
+        if not waits:
+            self._next_warning = self._warning
+            return
+        # A wait within another one says more, the one around it has taken longer.
+        seconds, what = time.monotonic() - waits[0][0], " > ".join(what for _, what in waits)
+        if seconds > self._timeout:
+            _log.error(
+                "%s has waited %.0f s for %s, longer than --stall_timeout=%g: another rank hangs or is too slow%s; "
+                "ending the job, which resumes from its last checkpoint when it is started again",
+                self._who,
+                seconds,
+                what,
+                self._timeout,
+                self._explanation(),
+            )
+            logging.shutdown()
+            os._exit(_EXIT_STATUS)
+        if seconds < self._warning:
+            self._next_warning = self._warning
+        elif self._warning and seconds >= self._next_warning:
+            self._next_warning = 2 * seconds
+            _log.warning("%s has waited %.0f s for %s%s", self._who, seconds, what, self._explanation())
+
+    def _explanation(self):
+        if self.explain is None:
+            return ""
+        try:
+            text = self.explain()
+        except Exception as error:  # A process that is to end must not live on for a message.
+            text = f"who is missing cannot be said: {error}"
+        return f" ({text})" if text else ""

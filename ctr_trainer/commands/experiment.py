@@ -48,6 +48,8 @@ def make_estimator(model, data, training, embedding, run):
         log_secs=run.log_secs,
         auc_window_steps=run.auc_window_steps,
         save_summary_steps=run.summary_steps,
+        profile_steps=run.profile_steps,
+        progress=True,
         threads=run.threads,
         mixed_precision=run.mixed_precision,
         phase_steps=run.phase_steps,

@@ -49,6 +49,7 @@ def run(*groups):
     """
     from ctr_trainer import autotune, distributed
     from ctr_trainer.commands.experiment import make_estimator, make_eval_spec, reader, training_reader
+    from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.evaluation_history import without_nan
 
     model, data, training, embedding, evaluation, metrics, run_flags, export = groups
@@ -59,7 +60,7 @@ def run(*groups):
         require(data, "eval_data")
     eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(data.eval_data, model, data, training, once=True))
     tuning = autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
-    distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
+    distributed.init(run_flags.stall_timeout, run_flags.pin_cores, run_flags.stall_warning, run_flags.horovod_timeline)
     estimator = make_estimator(model, data, training, embedding, run_flags)
     if eval_spec:
         eval_spec.input_fn()  # Data that cannot be read is found now, not at the first evaluation.
@@ -78,15 +79,8 @@ def run(*groups):
         autotune.report(tuning)
     if result and distributed.is_chief():
         _write(model.model_dir, SUMMARY_FILE, without_nan(result))
-        _log.info(
-            "trained %d steps on %d workers: %d examples in %.1f s, %.1f examples/sec together; input waits: %.1f s",
-            result["steps"],
-            result["workers"],
-            result["examples"],
-            result["seconds"],
-            result["examples_per_sec"],
-            result["input_wait_seconds"],
-        )
+        for line in run_summary.lines(result):
+            _log.info(line)
     if export.export_dir:
         checkpoint = estimator.find_checkpoint("best" if evaluation.best_metric else "latest")
         if distributed.is_chief():

@@ -26,6 +26,11 @@ class NegativeSampling:
         self._reader, self._share, self._rank, self._seed = reader, share, rank, seed
         self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
 
+    @property
+    def steps(self):
+        """As the reader's."""
+        return self._reader.steps
+
     def position_after(self, steps):
         """As the reader's."""
         return self._reader.position_after(steps)

@@ -95,6 +95,16 @@ class BatchReader:
         """Batches of a whole epoch, the same on every worker."""
         return plan.steps(plan.even_shares([[0, self.rows]], len(self._start.shares)), self.batch_size)
 
+    @property
+    def steps(self):
+        """Batches from this reader's start to its end, the same on every worker; None where it has none."""
+        if self._epochs is None:
+            return None
+        if self._start.epoch >= self._epochs:
+            return 0
+        epochs = self._epochs - self._start.epoch - 1
+        return plan.steps(self._start.shares, self.batch_size) + epochs * self.steps_per_epoch
+
     def position_after(self, steps):
         """-> JSON-able position of all workers when each has taken `steps` batches since this reader's start.
 

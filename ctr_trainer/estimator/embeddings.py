@@ -228,9 +228,14 @@ class Embeddings:
         if self._threads:
             self._threads.shutdown()
 
+    def totals(self):
+        """-> dict of `hits`, `misses` and `bytes_synced` since the start, see `Cache`; 0 where there is no service."""
+        names = ("hits", "misses", "bytes_synced")
+        return {name: sum(getattr(cache, name) for cache in self._caches.values()) for name in names}
+
     def hit_rate(self):
         """-> the share of looked-up keys that needed no request to the service; 1 where there is none."""
-        hits, misses = (sum(getattr(cache, name) for cache in self._caches.values()) for name in ("hits", "misses"))
+        hits, misses, _ = self.totals().values()
         return hits / (hits + misses) if hits + misses else 1.0
 
     def _lookups(self, batch):

@@ -22,13 +22,17 @@ from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_inpu
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.estimator.run_config import RunConfig
+from ctr_trainer.estimator.run_summary import RunSummary
 from ctr_trainer.estimator.saving import Saving
+from ctr_trainer.estimator.stalls import observed_phases
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.hooks.load_hook import LoadHook
-from ctr_trainer.hooks.phases_hook import PhasesHook
+from ctr_trainer.hooks.phase_hook import PhaseHook
 from ctr_trainer.hooks.throughput_hook import ThroughputHook
+from ctr_trainer.hooks.traced_phases_hook import TracedPhasesHook
+from ctr_trainer.phases import Phases
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -69,8 +73,8 @@ class Estimator:
           dict of `workers`, `steps` (done now), `global_step`, `examples` (of all workers, now), `seconds`,
           `examples_per_sec` (of all workers) and `input_wait_seconds` (of this rank), and with `evaluation` also
           `evaluation` (the last one's metrics), `evaluation_seconds` and `stopped_early`; None where nothing was to do.
-          Evaluations do not count as `seconds`.
-          With `phase_steps` also `phases` and `load`, of this rank; see `PhasesHook.results` and `LoadHook.results`.
+          Evaluations do not count as `seconds`. Besides, what `RunSummary.results` says, and with `phase_steps` also
+          `phases` and `load`, of this rank; see `TracedPhasesHook.results` and `LoadHook.results`.
           After a lost service, of what was trained since the checkpoint that all went back to.
 
         Raises:
@@ -110,25 +114,27 @@ class Estimator:
             return None
         if distributed.is_chief():
             checkpoints.set_aside(self.model_dir, start)
-        throughput = ThroughputHook()
-        with self._graph(ModeKeys.TRAIN, input_fn, checkpoint) as (inputs, spec, store):
+        throughput, phases = ThroughputHook(), Phases()
+        observed = observed_phases(phases, self.model_dir)
+        with observed, self._graph(ModeKeys.TRAIN, input_fn, checkpoint, phases) as (inputs, spec, store):
             if inputs.hook and distributed.is_chief():
                 save_features(self.model_dir, inputs.features)
             saver = tf1.train.Saver(max_to_keep=None)
             step = OptimizerStep(spec.train_op, step_plan.current())
             save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config, step.settle)
-            own = [throughput, *inputs.hooks]
-            own += training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, step.settle)
+            own = [PhaseHook(phases), throughput, *inputs.hooks]
+            own += training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, step.settle, phases)
+            summary = RunSummary(phases, inputs, self.config, own)
             evaluations = NoEvaluations()
             if evaluation:
-                evaluations = EvaluatedTraining(self, evaluation, inputs, store, save, start, own, step.settle)
+                evaluations = EvaluatedTraining(self, evaluation, inputs, store, save, start, own, step.settle, phases)
             all_hooks, precision = [*own, *evaluations.hooks, *hooks], self.config.mixed_precision
-            phases, load = None, None
+            traced, load = None, None
             if self.config.phase_steps:
-                phases = PhasesHook(self.config.phase_steps, gpu=bool(tf.config.list_physical_devices("GPU")))
+                traced = TracedPhasesHook(self.config.phase_steps, gpu=bool(tf.config.list_physical_devices("GPU")))
                 load = LoadHook(store, self.config.phase_steps)
-                all_hooks = [load, *phases.around(all_hooks)]
-            with contextlib.closing(evaluations), self._session(checkpoint, all_hooks, saver, precision) as session:
+                all_hooks = [load, *traced.around(all_hooks)]
+            with _closing([evaluations, *own]), self._session(checkpoint, all_hooks, saver, precision) as session:
                 if throughput.step != start:
                     raise UserError(
                         f"{checkpoint.path} was restored to step {throughput.step}, not {start}: it is damaged"
@@ -138,7 +144,8 @@ class Estimator:
                         step(session)
             examples = inputs.hook.examples if inputs.hook else 0
             waited = inputs.hook.read.total_seconds if inputs.hook else 0.0
-        examples = int(distributed.all_sum(np.int64(examples), "train_examples"))
+            examples = int(distributed.all_sum(np.int64(examples), "train_examples"))
+            summed_up = summary.results(throughput.steps)
         return {
             "workers": distributed.size(),
             "steps": throughput.steps,
@@ -147,7 +154,8 @@ class Estimator:
             "seconds": round(throughput.seconds, 3),
             "examples_per_sec": round(examples / max(throughput.seconds, 1e-9), 1),
             "input_wait_seconds": round(waited, 3),
-            **({"phases": phases.results(), "load": load.results()} if phases else {}),
+            **({"phases": traced.results(), "load": load.results()} if traced else {}),
+            **summed_up,
             **evaluations.results(),
         }
 
@@ -231,7 +239,7 @@ class Estimator:
         return finding.find(self.model_dir, which)
 
     @contextlib.contextmanager
-    def _graph(self, mode, input_fn, checkpoint):
+    def _graph(self, mode, input_fn, checkpoint, phases=None):
         """Gives (input, EstimatorSpec, store): the graph of a mode, its tables restored from the checkpoint."""
         config = self.config
         with contextlib.ExitStack() as stack:
@@ -249,7 +257,7 @@ class Estimator:
             if inputs.fed:
                 stack.callback(inputs.close)  # Its threads use the store, so they end before that closes.
                 if mode == ModeKeys.TRAIN:
-                    inputs.connect(store, config, spec)
+                    inputs.connect(store, config, spec, phases=phases)
                 else:
                     inputs.connect(store, config, trained=self._trained_tables(checkpoint))
             if distributed.is_chief():
@@ -286,3 +294,13 @@ class Estimator:
             checkpoint_filename_with_path=checkpoint.dense_prefix if restore else None,
         )
         return tf1.train.MonitoredSession(creator, [distributed.broadcast_hook(), *hooks])
+
+
+@contextlib.contextmanager
+def _closing(things):
+    """Closes in the end those of the things that can be closed, whatever happens: hooks have no end of a failure."""
+    with contextlib.ExitStack() as stack:
+        for thing in things:
+            if hasattr(thing, "close"):
+                stack.callback(thing.close)
+        yield

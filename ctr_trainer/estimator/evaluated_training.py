@@ -34,15 +34,16 @@ class EvaluatedTraining(NoEvaluations):
       start: the step that training goes on from.
       hooks: of the training; those that have `exclude(seconds)` are told what an evaluation took.
       settle: see `InLoopEvaluation`.
+      phases: `Phases` of the training thread; None where nobody looks at them.
     """
 
-    def __init__(self, estimator, eval_spec, inputs, store, save, start, hooks, settle=None):
+    def __init__(self, estimator, eval_spec, inputs, store, save, start, hooks, settle=None, phases=None):
         self._in_loop = InLoopEvaluation(estimator, eval_spec, inputs, store, settle)
         self._selection = ModelSelection(
             self._in_loop.evaluate, self._in_loop.metric_names, eval_spec, estimator.model_dir, save, start
         )
         timed = [hook for hook in hooks if hasattr(hook, "exclude")]
-        self.hooks = [EvaluationHook(self._selection, eval_spec.every_n_steps, timed)]
+        self.hooks = [EvaluationHook(self._selection, eval_spec.every_n_steps, timed, phases)]
 
     def results(self):
         """-> dict of `evaluation` (the last one's metrics), `evaluation_seconds` and `stopped_early`."""

@@ -43,6 +43,7 @@ class DatasetInput:
         self.hook, self.hooks, self.embeddings = None, [], None
 
     fed = uses_embeddings = False
+    batch_size = steps = None
 
     def position_after(self, steps):
         """A Dataset starts anew after a restart."""
@@ -75,13 +76,24 @@ class BatchInput:
         """Whether the model asked for any embedding input; known once it was built."""
         return bool(self.features.segments)
 
+    @property
+    def batch_size(self):
+        """Examples of a batch, padding included."""
+        return self._reader.batch_size
+
+    @property
+    def steps(self):
+        """How many optimizer steps the input is for, from its start on; None if it does not know."""
+        batches = getattr(self._reader, "steps", None)
+        return None if batches is None else -(-batches // self._per_step)
+
     def position_after(self, steps):
         """-> where the input stands after `steps` more steps of every worker; None if the reader does not know."""
         if not hasattr(self._reader, "position_after"):
             return None
         return self._reader.position_after(self._batches.taken_by(steps))
 
-    def connect(self, store, config, spec=None, trained=None, within_training=False):
+    def connect(self, store, config, spec=None, trained=None, within_training=False, phases=None):
         """Ties the embedding inputs that the model asked for to the store, and feeds each step from here on.
 
         Args:
@@ -89,14 +101,17 @@ class BatchInput:
           trained: by table name, the `TableConfig` it was trained with; None to train it as `config` says.
           within_training: whether it is evaluated while another input trains: then nothing is read before `rewind`, and
             rows are read from the store as they are at each step.
+          phases: `Phases` of the training thread; None where nobody looks at them.
         """
+        self._phases = phases
         if spec is not None and not self.features.gradients:
             rows = self.features.placeholders
             gradients = tf.gradients(spec.loss, rows) if rows else []
             self.features.gradients = {r.name: g for r, g in zip(rows, gradients, strict=True) if g is not None}
         if self.features.learning_rate is None:
             self.features.learning_rate = tf.constant(config.embedding.learning_rate)
-        self._batches = WholeSteps(self._reader, step_plan.current().accumulation_steps if spec is not None else 1)
+        self._per_step = step_plan.current().accumulation_steps if spec is not None else 1
+        self._batches = WholeSteps(self._reader, self._per_step)
         ahead = config.prefetch_batches if spec is not None else 0
         self.embeddings = Embeddings(
             self.features,
@@ -121,7 +136,7 @@ class BatchInput:
         return self._prefetch
 
     def _feed(self, batches):
-        self.hook = InputHook(self.features, self.embeddings, batches, self._training)
+        self.hook = InputHook(self.features, self.embeddings, batches, self._training, self._phases)
         self.hooks = [self.hook]
 
     def close(self):

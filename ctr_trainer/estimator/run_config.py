@@ -92,11 +92,13 @@ class RunConfig:
       log_secs: seconds between the `[RunStatus]` lines.
       auc_window_steps: 0 logs the AUC since the start, n over the last n steps (rounded to log lines).
       save_summary_steps: steps between TensorBoard summaries; 0 writes none.
+      profile_steps: () or (first, last): the steps that every rank profiles, see `ProfileHook`.
+      progress: whether rank 0 shows a progress line where standard error is a terminal.
       threads: CPU threads of this worker; 0 lets TensorFlow choose.
       mixed_precision: `bfloat16` trains with matrix products in bfloat16, see `distributed.session_config`; evaluation,
         prediction and exports are float32 all the same.
       phase_steps: every so many steps one is traced, so that a run ends with what its steps' time went to and what load
-        it made, see `PhasesHook` and `LoadHook`; the first so many do not count; 0 measures nothing.
+        it made, see `TracedPhasesHook` and `LoadHook`; the first so many do not count; 0 measures nothing.
       prefetch_batches: how many batches are read and looked up ahead; 0 does both in the training thread.
       embedding: see `EmbeddingConfig`.
     """
@@ -109,6 +111,8 @@ class RunConfig:
     log_secs: float = 30.0
     auc_window_steps: int = 0
     save_summary_steps: int = 100
+    profile_steps: tuple[int, ...] = ()
+    progress: bool = False
     threads: int = 0
     mixed_precision: str = "none"
     phase_steps: int = 0
@@ -119,4 +123,10 @@ class RunConfig:
         if self.phase_steps == 1:
             raise UserError(
                 "phase_steps=1 would trace every step, and a traced one tells no times: name 2 or more, or 0"
+            )
+        steps = self.profile_steps
+        if steps and not (len(steps) == 2 and 1 <= steps[0] < steps[1]):
+            raise UserError(
+                f"profile_steps={','.join(map(str, steps))}: expected the first and a later last step to profile, as "
+                "100,200"
             )

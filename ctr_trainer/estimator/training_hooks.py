@@ -1,5 +1,7 @@
 """The hooks of a training run, in the order in which they must act."""
 
+import os
+
 import tensorflow as tf
 
 from ctr_trainer import distributed, step_plan
@@ -7,21 +9,24 @@ from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
 from ctr_trainer.hooks.eviction_hook import EvictionHook
+from ctr_trainer.hooks.exchange_hook import ExchangeHook
 from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
 from ctr_trainer.hooks.metrics_file_hook import MetricsFileHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
+from ctr_trainer.hooks.profile_hook import ProfileHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
 from ctr_trainer.hooks.service_loss_hook import ServiceLossHook
 from ctr_trainer.hooks.step_rate_hook import StepRateHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
+from ctr_trainer.hooks.training_progress_hook import TrainingProgressHook
 from ctr_trainer.latency import Latency
 from ctr_trainer.metrics.click_metrics import metric_name
 
 tf1 = tf.compat.v1
 
 
-def training_hooks(inputs, spec, store, config, model_dir, save, last_step, settle):
+def training_hooks(inputs, spec, store, config, model_dir, save, last_step, settle, phases):
     """-> the session hooks of a training run.
 
     The input's own hook has come before these: it trains the rows, then `ParameterSyncHook` hands them on, then
@@ -36,6 +41,7 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, sett
       save: f(session, step) -> path; a collective.
       last_step: where training stops, or None.
       settle: f(session) after which the dense variables are what all steps made of them, on all ranks; a collective.
+      phases: `Phases` of the training thread.
     """
     every, scalars, hooks = config.log_step_count_steps, {}, []
     latencies = list(inputs.hook.latencies) if inputs.hook else []
@@ -45,7 +51,7 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, sett
         steps, offset = config.embedding.sync_steps, 0
         if not config.embedding.strict_sync:  # Which is a collective; else the ranks take turns over the window.
             offset = distributed.rank() * steps // distributed.size()
-        hooks.append(ParameterSyncHook(inputs.embeddings, steps, wait, scalars, offset))
+        hooks.append(ParameterSyncHook(inputs.embeddings, steps, wait, scalars, offset, phases))
     if isinstance(store, Guard):
         hooks.append(ServiceLossHook(store, config.embedding.sync_steps))
     if inputs.embeddings and distributed.is_chief():
@@ -53,8 +59,8 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, sett
             hooks.append(EvictionHook(store, config.embedding.sync_steps))
     dense_sync_steps = step_plan.current().dense_sync_steps
     if dense_sync_steps > 1:
-        hooks.append(DenseSyncHook(settle, dense_sync_steps))
-    hooks.append(CheckpointHook(save, config.save_checkpoints_steps))
+        hooks.append(DenseSyncHook(phases.timed("dense_sync", settle), dense_sync_steps))
+    hooks.append(CheckpointHook(phases.timed("checkpoint", save), config.save_checkpoints_steps))
     tensors = metric_tensors(inputs, spec)
     if tensors:
         hooks.append(MetricsHook(tensors, scalars, config.auc_window_steps, every_n_steps=every))
@@ -64,11 +70,18 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, sett
     learning_rate = _learning_rate(tf1.get_default_graph())
     if learning_rate is not None:
         hooks.append(LearningRateHook(learning_rate, scalars, every_n_steps=every))
+    if distributed.size() > 1:
+        hooks.append(ExchangeHook())
     hooks.append(RunStatusHook(latencies, every_n_secs=config.log_secs))
     if distributed.is_chief():
         hooks.append(MetricsFileHook(model_dir, spec.loss, scalars, every_n_steps=every))
     if distributed.is_chief() and config.save_summary_steps:
         hooks.append(SummaryHook(model_dir, spec.loss, scalars, every_n_steps=config.save_summary_steps))
+    if config.profile_steps:
+        directory = os.path.join(model_dir, "profile", f"rank{distributed.rank()}")
+        hooks.append(ProfileHook(directory, phases, *config.profile_steps))
+    if distributed.is_chief() and config.progress:
+        hooks.append(TrainingProgressHook(scalars, _examples_of_a_step(inputs), last_step, inputs.steps))
     if last_step is not None:
         hooks.append(tf1.train.StopAtStepHook(last_step=last_step))
     return [*hooks, tf1.train.NanTensorHook(spec.loss), *spec.training_hooks]
@@ -100,3 +113,10 @@ def _learning_rate(graph):
         return graph.get_tensor_by_name("learning_rate:0")
     except KeyError:
         return None
+
+
+def _examples_of_a_step(inputs):
+    """-> of all workers, or None where the input does not say."""
+    if inputs.batch_size is None:
+        return None
+    return inputs.batch_size * step_plan.current().accumulation_steps * distributed.size()

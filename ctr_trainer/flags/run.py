@@ -23,6 +23,9 @@ class RunFlags:
         0, "trace a step in so many, to tell at the end what a step's time goes to; 0 does not", "steps", minimum=0
     )
     stall_timeout: float = flag(1800.0, "longest wait for another rank; then the job ends", "seconds", minimum=1.0)
+    stall_warning: float = flag(
+        60.0, "name a wait that is longer, and the rank and the phase that it is for; 0 never", "seconds", minimum=0.0
+    )
     save_checkpoints_steps: int = flag(1000, "between checkpoints; 0 saves at the end only", "steps", minimum=0)
     keep_checkpoint_max: int = flag(5, "checkpoints that stay; 0 keeps all", "checkpoints", minimum=0)
     full_checkpoint_every: int = flag(
@@ -32,3 +35,7 @@ class RunFlags:
     log_secs: float = flag(30.0, "between the log's [RunStatus] lines", "seconds", minimum=0.1)
     auc_window_steps: int = flag(0, "log the AUC over so many steps; 0 since the start", "steps", minimum=0)
     summary_steps: int = flag(100, "between TensorBoard summaries; 0 writes none", "steps", minimum=0)
+    profile_steps: tuple[int, ...] = flag(
+        (), "FIRST,LAST: profiles and Chrome traces of these steps of every rank, in MODEL_DIR/profile"
+    )
+    horovod_timeline: str = flag("", "of every exchange between the workers, a Chrome trace by rank 0", "path")

@@ -3,6 +3,7 @@
 import time
 
 from ctr_trainer.hooks.step_hook import StepHook
+from ctr_trainer.phases import Phases
 
 
 class EvaluationHook(StepHook):
@@ -14,15 +15,17 @@ class EvaluationHook(StepHook):
       evaluate: f(session, step) -> whether training is to stop; a collective.
       every_n_steps: at least 1.
       timed: hooks with `exclude(seconds)`, whose rates an evaluation is not to lower.
+      phases: `Phases` of the training thread; None where nobody looks at them.
 
     Attributes:
       seconds: that evaluations have taken.
     """
 
-    def __init__(self, evaluate, every_n_steps, timed=()):
+    def __init__(self, evaluate, every_n_steps, timed=(), phases=None):
         super().__init__()
         if every_n_steps < 1:
             raise ValueError(f"every_n_steps must be at least 1, not {every_n_steps}")
+        evaluate = (phases or Phases()).timed("evaluation", evaluate)
         self._evaluate, self._every_n_steps, self._timed = evaluate, every_n_steps, timed
         self._evaluated = None
         self.seconds = 0.0

@@ -5,6 +5,7 @@ import tensorflow as tf
 
 from ctr_trainer import step_plan
 from ctr_trainer.latency import Latency
+from ctr_trainer.phases import Phases
 
 tf1 = tf.compat.v1
 
@@ -22,6 +23,7 @@ class InputHook(tf1.train.SessionRunHook):
       embeddings: `Embeddings`.
       batches: iterable of (`Batch`, lookups), as `Embeddings.prepare` returns them.
       training: whether keys without a row get one, and gradients are applied.
+      phases: `Phases` of this thread; None where nobody looks at them.
 
     Attributes:
       batch: the batch of the step now running.
@@ -29,9 +31,10 @@ class InputHook(tf1.train.SessionRunHook):
       latencies: of reading a batch, looking it up and applying its gradients.
     """
 
-    def __init__(self, features, embeddings, batches, training):
+    def __init__(self, features, embeddings, batches, training, phases=None):
         self._features, self._embeddings, self._training = features, embeddings, training
         self._batches = iter(batches)
+        self._phases = phases or Phases()
         self._fetches, self._last_fetches = {}, {}
         self._micro_batches, self._micro_batch = 1, 0
         self.batch = None
@@ -54,9 +57,9 @@ class InputHook(tf1.train.SessionRunHook):
                 self._last_fetches["scale"] = features.row_scale
 
     def before_run(self, run_context):
-        with self.read.measure():
+        with self._phases.within("read"), self.read.measure():
             self.batch, lookups = next(self._batches)
-        with self.lookup.measure():
+        with self._phases.within("lookup"), self.lookup.measure():
             feed = self._embeddings.look_up(lookups, create=self._training)
         feed |= self._features.feed(self.batch)
         self.examples += self.batch.size
@@ -67,7 +70,7 @@ class InputHook(tf1.train.SessionRunHook):
 
     def after_run(self, run_context, run_values):
         if self._fetches:
-            with self.update.measure():
+            with self._phases.within("update"), self.update.measure():
                 self._apply(run_values.results)
 
     def _apply(self, results):

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from ctr_trainer.hooks.step_hook import StepHook, periodic
 from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name
+from ctr_trainer.metrics.curves import roc_auc
 
 _log = logging.getLogger(__name__)
 
@@ -32,12 +33,16 @@ class MetricsHook(StepHook):
         super().after_create_session(session, coord)
         self._timer.update_last_triggered_step(self.step)
         self._start_window()
-        self._auc_from = self.step
+        self._auc_from, self._auc_is_over = self.step, False
 
     def before_run(self, run_context):
         return tf.compat.v1.train.SessionRunArgs(self._tensors)
 
     def after_micro_batch(self, run_context, run_values):
+        if self._auc_is_over:  # Kept until here, for `auc`.
+            for metrics in self._metrics.values():
+                metrics.parts["auc"].reset()
+            self._auc_from, self._auc_is_over = self._from_step, False
         for label, values in run_values.results.items():
             self._metrics[label].update(values["logits"], values["labels"], values["weights"])
         self._examples += np.count_nonzero(values["weights"])
@@ -56,6 +61,17 @@ class MetricsHook(StepHook):
         """Counts a pause since the last step out of the rates."""
         self._from_time += seconds
 
+    def auc(self, all_sum):
+        """-> by `auc` or `auc/<label>`, the AUC of all ranks' examples since the last window began. A collective.
+
+        Args:
+          all_sum: as `distributed.all_sum`.
+        """
+        return {
+            metric_name("auc", label): roc_auc(*all_sum(metrics.parts["auc"].state, metric_name("train_auc", label)))
+            for label, metrics in self._metrics.items()
+        }
+
     def _report(self):
         seconds = time.perf_counter() - self._from_time
         steps_per_sec, examples_per_sec = (self.step - self._from_step) / seconds, self._examples / seconds
@@ -68,13 +84,11 @@ class MetricsHook(StepHook):
             line = "step %d, %s = %.4f (%.1f it/sec; %.1f examples/sec)"
             _log.info(line, self.step, name, value, steps_per_sec, examples_per_sec)
         self._scalars.update(results, examples_per_sec=examples_per_sec)
-        new_window = self._auc_window_steps and self.step - self._auc_from >= self._auc_window_steps
+        self._auc_is_over = 0 < self._auc_window_steps <= self.step - self._auc_from
         for metrics in self._metrics.values():
             for name, metric in metrics.parts.items():
-                if name != "auc" or new_window:
+                if name != "auc":
                     metric.reset()
-        if new_window:
-            self._auc_from = self.step
         self._start_window()
 
     def _start_window(self):

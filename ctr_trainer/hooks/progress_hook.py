@@ -17,7 +17,7 @@ class ProgressHook(StepHook):
 
     def __init__(self, what, steps):
         super().__init__()
-        self._bar = tqdm.tqdm(desc=what, total=steps, unit=" steps", disable=not sys.stderr.isatty())
+        self._bar = tqdm.tqdm(desc=what, total=steps, unit=" steps", disable=not sys.stderr.isatty(), leave=None)
 
     def after_step(self, run_context, run_values):
         self._bar.update()

@@ -1,6 +1,6 @@
 """The phases of a training step as text."""
 
-# In the order of a step; the names are those of `PhasesHook`.
+# In the order of a step; the names are those of `TracedPhasesHook`.
 TITLES = {
     "read_sample": "read sample",
     "embedding_lookup": "embedding lookup",
@@ -19,7 +19,7 @@ TITLES = {
 
 
 def format_phases(phases):
-    """-> one line a phase, of what `PhasesHook.results` returned; None is of a run too short to tell."""
+    """-> one line a phase, of what `TracedPhasesHook.results` returned; None is of a run too short to tell."""
     if phases is None:
         return ["phases of a step: the run was too short, no step was traced after the first --phase_steps"]
     step = phases["step_seconds"]

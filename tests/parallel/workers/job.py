@@ -36,11 +36,12 @@ parser.add_argument("--service_timeout", type=float, default=30.0)
 parser.add_argument("--evaluate", action="store_true")
 parser.add_argument("--loose", action="store_true", help="sync beside the training, with lookups ahead")
 parser.add_argument("--sync_compression", default="none")
+parser.add_argument("--stall_warning", type=float, default=0.0)
 flags = parser.parse_args()
 out = pathlib.Path(flags.out)
 out.mkdir(parents=True, exist_ok=True)
 
-distributed.init()
+distributed.init(stall_warning=flags.stall_warning)
 rank, size = distributed.rank(), distributed.size()
 
 

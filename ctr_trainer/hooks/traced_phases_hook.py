@@ -30,7 +30,7 @@ _OF_HOOKS = {
 }
 
 
-class PhasesHook(StepHook):
+class TracedPhasesHook(StepHook):
     """Sorts the time of a step into PHASES: timers around the hooks, and inside the graph a traced step now and then.
 
     A step's session runs take R seconds on average where they are not traced. A traced one tells only the proportions,

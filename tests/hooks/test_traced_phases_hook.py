@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.hooks import load_hook, phases_hook, timed_hook
+from ctr_trainer.hooks import load_hook, timed_hook, traced_phases_hook
 from ctr_trainer.hooks.load_hook import LoadHook
 from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
-from ctr_trainer.hooks.phases_hook import PHASES, PhasesHook
+from ctr_trainer.hooks.traced_phases_hook import PHASES, TracedPhasesHook
 from ctr_trainer.latency import Latency
 
 tf1 = tf.compat.v1
@@ -33,7 +33,7 @@ class _Clock:
 def clock(monkeypatch):
     found = _Clock()
     fake = types.SimpleNamespace(perf_counter=found.perf_counter, time=time.time, process_time=lambda: 2 * found.now)
-    for module in (phases_hook, timed_hook, load_hook):
+    for module in (traced_phases_hook, timed_hook, load_hook):
         monkeypatch.setattr(module, "time", fake)
     return found
 
@@ -47,8 +47,8 @@ class _Logs(tf1.train.SessionRunHook):
 
 
 def _run(clock, steps, every, hooks=()):
-    """-> the PhasesHook of a run whose session takes RUN, and in traced steps ten times as long."""
-    phases = PhasesHook(every)
+    """-> the TracedPhasesHook of a run whose session takes RUN, and in traced steps ten times as long."""
+    phases = TracedPhasesHook(every)
     done = []
 
     def work():
@@ -102,7 +102,7 @@ def test_a_run_without_a_traced_step_that_counts_tells_nothing(clock):
 
 def test_every_step_cannot_be_traced():
     with pytest.raises(ValueError, match="at least 2"):
-        PhasesHook(1)
+        TracedPhasesHook(1)
 
 
 def test_load_is_counted_by_second_from_the_first_step_that_counts(clock, monkeypatch):

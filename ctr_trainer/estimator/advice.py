@@ -1,0 +1,106 @@
+"""Which flag is most likely to make a run faster, by where its time went."""
+
+import dataclasses
+
+from ctr_trainer import hardware
+
+_FEWEST_STEPS = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """What one rule has found.
+
+    Attributes:
+      share: of the training time that goes where the rule looks, 0 to 1.
+      flag: to change, with its value.
+      why: in words.
+    """
+
+    share: float
+    flag: str
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Circumstances:
+    """What the rules go by.
+
+    Attributes:
+      shares: by phase of `phases.PHASES`, its share of the training time, the mean of the ranks.
+      exchange: the share of the training time in which nothing but the exchange of dense gradients goes on.
+      steps: how many were made.
+      workers: how many, and `on_one_host`: whether all of them are.
+      config: `RunConfig`.
+      exchanges_each_step: whether a step waits for the gradients of all workers in it.
+      has_gpu: whether the dense tower runs on one.
+    """
+
+    shares: dict
+    exchange: float
+    steps: int
+    workers: int
+    on_one_host: bool
+    config: object
+    exchanges_each_step: bool = True
+    has_gpu: bool = False
+
+
+def advise(circumstances):
+    """-> the `Finding` with the largest share of those that are above their rule's limit; None without any.
+
+    Of a run of fewer than 100 steps nothing is said: there the first step's costs outweigh the rest.
+
+    The dense tower is advised on only where nothing else is: it is what a worker is there for.
+    """
+    if circumstances.steps < _FEWEST_STEPS:
+        return None
+    findings = [finding for rule in (_read, _sync, _exchange, _checkpoint) if (finding := rule(circumstances))]
+    return max(findings, key=lambda finding: finding.share) if findings else _tower(circumstances)
+
+
+def _read(c):
+    share, ahead = c.shares["read"], c.config.prefetch_batches
+    if share <= 0.10:
+        return None
+    if not ahead:
+        return Finding(share, "--prefetch_batches=4", "the training thread reads its batches itself")
+    # Twice as many help over bursts only, and more syncs over nothing here: so the flag is said with its limit.
+    why = "batches come late; if more of them ahead do not help, reading is the limit: convert the data, a faster disk"
+    return Finding(share, f"--prefetch_batches={2 * ahead}", why)
+
+
+def _sync(c):
+    share, embedding = c.shares["sync"], c.config.embedding
+    if share <= 0.05 or c.workers == 1:
+        return None
+    why = "training stands still for syncs of the embedding rows"
+    if embedding.strict_sync:
+        return Finding(share, "--nostrict_sync", f"{why}, as a strict sync has it")
+    if embedding.service == "auto" and c.on_one_host and not embedding.service_restarts:
+        return Finding(share, "--embedding_service=shared", f"{why}, and workers of one host can share the rows")
+    if embedding.service == "auto":
+        return Finding(share, f"--service_shards={2 * embedding.service_shards}", f"{why}: the service is the limit")
+    return Finding(share, f"--sync_steps={2 * embedding.sync_steps}", f"{why}; rows may then be staler")
+
+
+def _exchange(c):
+    if c.exchange <= 0.10 or not c.exchanges_each_step:
+        return None
+    why = "steps wait for the exchange of dense gradients"
+    return Finding(c.exchange, "--overlap_allreduce or --dense_sync_steps=30", f"{why}; see docs/training.md")
+
+
+def _checkpoint(c):
+    share, every = c.shares["checkpoint"], c.config.save_checkpoints_steps
+    if share <= 0.10 or not 0 < every < c.steps:  # One at the end there is in any case.
+        return None
+    return Finding(share, f"--save_checkpoints_steps={5 * every}", "it stands still while checkpoints are written")
+
+
+def _tower(c):
+    share = c.shares["session"] - c.exchange
+    faster = c.config.mixed_precision == "none" and not c.has_gpu and hardware.has_bfloat16()
+    if share <= 0.50 or not faster:
+        return None
+    return Finding(share, "--mixed_precision=bfloat16", "the dense tower takes it, and this processor has bfloat16")

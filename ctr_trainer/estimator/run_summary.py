@@ -1,0 +1,126 @@
+"""What a training run was, and where its time went, over all ranks."""
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer import distributed, step_plan
+from ctr_trainer.estimator.advice import Circumstances, advise
+from ctr_trainer.hooks.exchange_hook import ExchangeHook
+from ctr_trainer.hooks.metrics_hook import MetricsHook
+from ctr_trainer.phases import PHASES
+
+# Not of training itself.
+_BESIDE = ("start", "evaluation")
+
+
+class RunSummary:
+    """Adds up the ranks' figures at the end of a run; made in the training graph's scope.
+
+    Args:
+      phases: `Phases` of the training thread.
+      inputs: `DatasetInput` or `BatchInput`, connected.
+      config: `RunConfig`.
+      hooks: of the training, among which it looks for those that measure.
+    """
+
+    def __init__(self, phases, inputs, config, hooks):
+        self._phases, self._inputs, self._config = phases, inputs, config
+        self._metrics = [hook for hook in hooks if isinstance(hook, MetricsHook)]
+        self._exchange = [hook for hook in hooks if isinstance(hook, ExchangeHook)]
+        plan = step_plan.current()
+        self._exchanges_each_step = plan.begin is None and plan.dense_sync_steps == 1 and distributed.size() > 1
+
+    def results(self, steps):
+        """-> dict, the same on every rank. A collective.
+
+        `auc` (or `auc/<label>`) is that of the training examples of all ranks, since the start or in the last window.
+        `phase_seconds` has by phase the `mean` and the `max` over the ranks; `exchange` is what of `session` only
+        Horovod was at work in, estimated by a few steps. `slowest_phase` is by the mean. `cache_hit_rate` is of looked
+        up keys; `bytes_per_sync` what one worker sends and gets from one sync to the next, its misses included; both
+        are None where there is no service. `advice` has `flag`, `share` and `why`, or is None.
+
+        Args:
+          steps: that the run has made.
+        """
+        embeddings = self._inputs.embeddings
+        totals = embeddings.totals() if embeddings else dict(hits=0, misses=0, bytes_synced=0)
+        syncs = embeddings.sync_latency.total_count if embeddings else 0
+        share = self._exchange[0].share if self._exchange else 0.0
+        seconds = [self._phases.seconds[phase] for phase in PHASES]
+        own = np.array([*seconds, share * self._phases.seconds["session"], *totals.values(), syncs], np.float64)
+        ranks = distributed.all_gather(own, "run_summary").reshape(distributed.size(), len(own))
+        auc = {name: value for hook in self._metrics for name, value in hook.auc(distributed.all_sum).items()}
+
+        names = [*PHASES, "exchange"]
+        mean, most = ranks[:, : len(names)].mean(0), ranks[:, : len(names)].max(0)
+        of_phase = {
+            name: {"mean": round(a, 3), "max": round(b, 3)} for name, a, b in zip(names, mean, most, strict=True)
+        }
+        training = sum(mean[i] for i, name in enumerate(PHASES) if name not in _BESIDE)
+        shares = {name: mean[i] / max(training, 1e-9) for i, name in enumerate(names)}
+        slowest = max((name for name in PHASES if name not in _BESIDE), key=shares.get)
+        hits, misses, bytes_synced, syncs = ranks[:, len(names) :].sum(0)
+        advice = advise(self._circumstances(shares, steps))
+        return {
+            **auc,
+            "phase_seconds": of_phase,
+            "slowest_phase": slowest,
+            "slowest_phase_share": round(shares[slowest], 3),
+            "cache_hit_rate": round(hits / (hits + misses), 4) if hits + misses else None,
+            "bytes_per_sync": round(bytes_synced / syncs) if syncs else None,
+            "advice": advice and {"flag": advice.flag, "share": round(advice.share, 3), "why": advice.why},
+        }
+
+    def _circumstances(self, shares, steps):
+        return Circumstances(
+            {name: share for name, share in shares.items() if name != "exchange"},
+            shares["exchange"],
+            steps,
+            distributed.size(),
+            distributed.local_size() == distributed.size(),
+            self._config,
+            self._exchanges_each_step,
+            bool(tf.config.list_physical_devices("GPU")),
+        )
+
+
+def lines(result):
+    """-> what rank 0 says of a run at its end, a list of lines.
+
+    Args:
+      result: of `Estimator.train`.
+    """
+    phases = result["phase_seconds"]
+
+    def seconds(phase):
+        most = f" (most {phases[phase]['max']:.1f})" if result["workers"] > 1 else ""
+        return f"{phases[phase]['mean']:.1f} s{most}"
+
+    auc = ", ".join(f"{name} {value:.4f}" for name, value in result.items() if name.split("/")[0] == "auc")
+    said = [
+        "trained {steps} steps on {workers} workers: {examples} examples in {seconds:.1f} s, {examples_per_sec:.1f} "
+        "examples/sec together".format(**result)
+        + (f"; training {auc}" if auc else ""),
+        ("a worker's time, mean over the ranks: " if result["workers"] > 1 else "its time: ")
+        + ", ".join(
+            f"{what} {seconds(phase)}"
+            for what, phase in (
+                ("input wait", "read"),
+                ("lookup", "lookup"),
+                ("session", "session"),
+                ("of that exchange", "exchange"),
+                ("update", "update"),
+                ("sync wait", "sync"),
+                ("checkpoints", "checkpoint"),
+            )
+            if phase != "exchange" or result["workers"] > 1
+        ),
+    ]
+    if result["cache_hit_rate"] is not None:
+        synced = f", {result['bytes_per_sync'] / 1e6:.2f} MB a sync" if result["bytes_per_sync"] else ""
+        said.append(f"cache hit rate {result['cache_hit_rate']:.1%}{synced}")
+    said.append(f"slowest phase: {result['slowest_phase']}, {result['slowest_phase_share']:.0%} of the training time")
+    advice = result["advice"]
+    if advice:
+        said.append(f"most likely to help: {advice['flag']} ({advice['share']:.0%}: {advice['why']})")
+    return said

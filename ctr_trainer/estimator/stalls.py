@@ -1,0 +1,39 @@
+"""Lets the ranks of a training run see what the others are doing."""
+
+import contextlib
+import logging
+
+from ctr_trainer import distributed, missing_ranks
+from ctr_trainer.heartbeat import Heartbeat
+
+_log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def observed_phases(phases, model_dir):
+    """Within it, the watchdog's messages name the ranks that this one waits for. A collective.
+
+    Without a place that it can write to, a rank is not seen by the others, and says so.
+
+    Args:
+      phases: `Phases` of the training thread.
+      model_dir: where ranks of other hosts look too, if they share it.
+    """
+    if distributed.size() == 1:
+        yield
+        return
+    watchdog, size = distributed.watchdog(), distributed.size()
+    heart = None
+    try:
+        heart = Heartbeat(model_dir, distributed.rank(), phases, shared=distributed.local_size() != size)
+    except OSError as error:
+        _log.warning("rank %d cannot say what it is doing: %s", distributed.rank(), error)
+    # From here on no rank reads what an earlier run has left.
+    distributed.barrier("heartbeats")
+    watchdog.explain = lambda: missing_ranks.describe(model_dir, size, distributed.rank())
+    try:
+        yield
+    finally:
+        watchdog.explain = None
+        if heart is not None:
+            heart.close()

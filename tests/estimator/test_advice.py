@@ -1,0 +1,47 @@
+import pytest
+
+from ctr_trainer import hardware
+from ctr_trainer.estimator import EmbeddingConfig, RunConfig
+from ctr_trainer.estimator.advice import Circumstances, advise
+from ctr_trainer.phases import PHASES
+
+
+def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, steps=1000, embedding=None, **config):
+    shares = {**dict.fromkeys(PHASES, 0.0), **shares}
+    config = RunConfig(embedding=EmbeddingConfig(**(embedding or {})), **config)
+    return advise(Circumstances(shares, exchange, steps, workers, on_one_host, config, each_step))
+
+
+@pytest.mark.parametrize(
+    ("circumstances", "flag"),
+    [
+        (dict(shares={"read": 0.2}, prefetch_batches=0), "--prefetch_batches=4"),
+        (dict(shares={"read": 0.2}), "--prefetch_batches=8"),
+        (dict(shares={"sync": 0.06}), "--embedding_service=shared"),
+        (dict(shares={"sync": 0.06}, on_one_host=False), "--service_shards=2"),
+        (dict(shares={"sync": 0.06}, embedding={"service": "a:1"}), "--sync_steps=60"),
+        (dict(shares={"sync": 0.06}, embedding={"strict_sync": True}), "--nostrict_sync"),
+        (dict(shares={"session": 0.8}, exchange=0.3), "--overlap_allreduce or --dense_sync_steps=30"),
+        (dict(shares={"checkpoint": 0.2}, save_checkpoints_steps=100), "--save_checkpoints_steps=500"),
+        (dict(shares={"read": 0.2, "sync": 0.3}), "--embedding_service=shared"),  # the larger share
+        (dict(shares={"session": 0.8}), "--mixed_precision=bfloat16"),
+    ],
+)
+def test_the_flag_for_where_most_of_the_time_goes(monkeypatch, circumstances, flag):
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda: True)
+    assert _advise(**circumstances).flag == flag
+
+
+@pytest.mark.parametrize(
+    "circumstances",
+    [
+        dict(shares={"read": 0.09, "sync": 0.05, "session": 0.8}),
+        dict(shares={"session": 0.9}, exchange=0.3, each_step=False),  # it overlaps already, or is rare
+        dict(shares={"sync": 0.2}, workers=1),
+        dict(shares={"checkpoint": 0.3}, save_checkpoints_steps=2000),  # the one at the end
+        dict(shares={"read": 0.9}, steps=99),
+    ],
+)
+def test_where_no_flag_would_help_none_is_named(monkeypatch, circumstances):
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda: False)
+    assert _advise(**circumstances) is None

@@ -1,0 +1,94 @@
+"""A training at a terminal, which is a pseudo-terminal here: what is on its screen, line by line."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
+
+import pytest
+
+from tests import small
+from tests.parallel import launch
+
+
+def _screen(text):
+    """-> the lines that a terminal of endless height shows, of text, carriage returns, line feeds and cursor ups."""
+    rows, row, column = [[]], 0, 0
+    for part in re.findall(r"\x1b\[A|\r|\n|[^\x1b\r\n]+", text):
+        if part == "\x1b[A":
+            row -= 1
+        elif part == "\r":
+            column = 0
+        elif part == "\n":
+            row += 1
+            rows += [[] for _ in range(row + 1 - len(rows))]
+        else:
+            line = rows[row]
+            line += " " * (column - len(line))
+            line[column : column + len(part)] = part
+            column += len(part)
+    return ["".join(line).rstrip() for line in rows]
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_the_progress_line_is_redrawn_in_place_and_tears_no_line_of_the_log(tmp_path):
+    data = small.make(tmp_path, rows=600)
+    arguments = f"--train_data={data} --eval_data={data} --model_dir={tmp_path / 'model'} --hidden_units=8"
+    arguments += " --batch_size=16 --epochs=2 --log_steps=10 --eval_steps=40"
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    command = [sys.executable, "-m", "ctr_trainer", "train", *arguments.split()]
+    job = subprocess.Popen(command, env=launch.environment(), stderr=theirs, stdout=subprocess.DEVNULL, cwd=tmp_path)
+    os.close(theirs)
+    received = []
+
+    def read():
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:  # The other end is closed.
+                return
+            if not part:
+                return
+            received.append(part)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    status = job.wait(180)
+    reader.join(30)
+    text = b"".join(received).decode()
+    os.close(ours)
+    assert status == 0, text
+
+    drawn = re.findall(r"step (\d+) of 76 \|.{20}\| \d+ examples/s, (\S+) left(?:, auc 0\.\d{4})?", text)
+    assert drawn
+    assert ", auc 0." in text
+    lines = _screen(text)
+    metrics = [line for line in lines if re.match(r"step \d+, ", line)]
+    assert len(metrics) == 4 * 8  # four figures at steps 10 to 70 and at 76
+    figures = r"(auc|xentropy_mean|prob_mean|real_mean) = \d\.\d{4} \(\d+\.\d it/sec; \d+\.\d examples/sec\)"
+    for line in metrics:
+        assert re.fullmatch(rf"step \d+, {figures}", line)
+    assert sum(line == "current lr: 0.020000" for line in lines) == 8  # at the first step too
+    assert sum(line.startswith("step 76 of 76 |") for line in lines) == 1  # what stays at the end
+    assert not any(line.startswith("evaluating") for line in lines)  # was there, and has gone
+    assert "evaluating" in text
+
+
+def test_reader_knows_how_many_steps_are_left_of_it(tmp_path):
+    from ctr_trainer.data.reader import BatchReader
+
+    data = small.make(tmp_path, rows=100)
+    settings = dict(rank=0, size=3, seed=1)
+    assert BatchReader(data, 16, **settings).steps is None
+    reader = BatchReader(data, 16, epochs=2, **settings)
+    assert reader.steps == 2 * 3 == len(list(reader))  # shares of 34, 33 and 33 rows: 3 batches
+    resumed = BatchReader(data, 16, epochs=2, position=reader.position_after(4), **settings)
+    assert resumed.steps == 2 == len(list(resumed))
+    assert BatchReader(data, 16, epochs=2, position=reader.position_after(6), **settings).steps == 0

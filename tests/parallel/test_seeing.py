@@ -1,0 +1,98 @@
+"""What two workers say of themselves: profiles, timelines, the summary at the end, and who is missing."""
+
+import json
+import re
+import signal
+import subprocess
+
+import pytest
+
+from ctr_trainer.hooks.metrics_file_hook import FILE
+from ctr_trainer.phases import PHASES
+from tests import small
+from tests.parallel import launch
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return small.make(tmp_path_factory.mktemp("seeing"), rows=1003)
+
+
+def test_two_workers_leave_profiles_of_both_horovods_timeline_and_one_summary(data, tmp_path):
+    model, timeline = tmp_path / "model", tmp_path / "more" / "timeline.json"
+    flags = f"--train_data={data} --model_dir={model} --hidden_units=8 --batch_size=16 --epochs=0 --max_steps=120"
+    seeing = f"--profile_steps=30,33 --horovod_timeline={timeline} --log_steps=40 --sync_steps=5"
+    done = launch.run(2, "-m", "ctr_trainer", "train", *flags.split(), *seeing.split())
+    for rank in range(2):
+        profile = model / "profile" / f"rank{rank}"
+        events = json.loads((profile / "trace.json").read_text())["traceEvents"]
+        rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+        spans = [event for event in events if event.get("cat") == "Phase"]
+        assert {rows[span["tid"]] for span in spans} >= {"read", "lookup", "session", "update", "sync"}
+        assert sum(span["name"] == "lookup" for span in spans) == 4  # of the steps 30 to 33
+        operations = [event for event in events if event.get("cat") == "Op"]
+        assert any("Horovod" in event["name"] for event in operations)
+        # Both clocks are the same: the operations ran within the first step's session phase.
+        runs = sorted((span["ts"], span["ts"] + span["dur"]) for span in spans if span["name"] == "session")
+        assert runs[0][0] - 1000 <= min(event["ts"] for event in operations)
+        assert max(event["ts"] + event["dur"] for event in operations) <= runs[-1][1] + 1000
+        (plane,) = profile.glob("plugins/profile/*/*.xplane.pb")
+        assert b"train" in plane.read_bytes()
+    assert '"ALLREDUCE"' in timeline.read_text()
+
+    summary = json.loads((model / "train_summary.json").read_text())
+    assert (summary["workers"], summary["steps"]) == (2, 120)
+    assert 0 < summary["auc"] < 1
+    assert set(summary["phase_seconds"]) == {*PHASES, "exchange"}
+    times = {phase: figures["mean"] for phase, figures in summary["phase_seconds"].items()}
+    assert all(figures["mean"] <= figures["max"] for figures in summary["phase_seconds"].values())
+    assert 0 < times["exchange"] < times["session"]
+    training = sum(times[phase] for phase in PHASES if phase not in ("start", "evaluation"))
+    assert training == pytest.approx(summary["seconds"], rel=0.2)
+    assert summary["bytes_per_sync"] > 0
+    assert 0 < summary["cache_hit_rate"] <= 1
+    assert times[summary["slowest_phase"]] == max(times[phase] for phase in PHASES if phase != "start")
+    output = done.stdout + done.stderr
+    assert output.count("trained 120 steps on 2 workers") == 1
+    assert output.count("slowest phase: ") == 1
+    assert not (model / ".ranks").exists()
+
+
+def test_a_stopped_rank_is_named_with_its_phase_and_since_when_and_the_job_goes_on_when_it_does(data, tmp_path):
+    """The others wait in an exchange: only what rank 1 has last said of itself tells that it is the one."""
+    model, out = tmp_path / "model", tmp_path / "out"
+    flags = [f"--data={data}", f"--model_dir={model}", f"--out={out}", "--epochs=0", "--max_steps=150"]
+    log = tmp_path / "log"
+    with open(log, "w") as file:
+        job = subprocess.Popen(
+            launch.command(2, launch.WORKERS / "job.py", *flags, "--step_seconds=0.02", "--stall_warning=2", "--loose"),
+            env=launch.environment(),
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            metrics = model / FILE
+            launch.wait_until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 2, "steps", 180)
+            pid = int((out / "pid-1").read_text())
+            launch.psutil.Process(pid).send_signal(signal.SIGSTOP)
+            launch.wait_until(lambda: "without a sign of life" in log.read_text(), "the message", 60)
+            launch.psutil.Process(pid).send_signal(signal.SIGCONT)
+            assert job.wait(120) == 0, log.read_text()
+        finally:
+            if job.poll() is None:
+                job.terminate()
+                job.wait(30)
+    said = re.findall(
+        r"rank 0 has waited \d+ s for step (\d+) and its gradient exchange.*"
+        r"rank 1 on \S+ is missing: in (\w+) of step (\d+) since \d\d:\d\d:\d\d, for (\d+) s, without a sign of life",
+        log.read_text(),
+    )
+    assert said
+    waited_for, phase, step, seconds = said[0]
+    assert phase in PHASES
+    assert int(waited_for) - 1 <= int(step) <= int(waited_for)
+    assert int(seconds) >= 5
+    assert "rank 0 on" not in log.read_text()[log.read_text().index(f"step {waited_for} and its") :]
+    assert json.loads((out / "result-1.json").read_text())["global_step"] == 150
