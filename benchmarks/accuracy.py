@@ -47,7 +47,7 @@ def main():
         for model in flags.models:
             _run_ours(results, data, parts, model, flags.seeds)
             if flags.workers and (data, model) == accuracy_workers.ON:
-                accuracy_workers.run(results, parts, flags.seeds[0])
+                accuracy_workers.run(results, parts, flags.seeds)
         for model in peers:
             _run_peer(results, data, parts, model, flags)
     selected = [

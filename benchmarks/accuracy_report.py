@@ -9,8 +9,8 @@ def summary(lines):
     """-> by data and model, what there is of: `auc`, `spread`, `seeds`, `peer`, `peer_spread`, `library`, `met`.
 
     `met` says whether ours is within the target. LightGBM has `peer` only, and on Adult our `best` model and whether
-    that is within its target. `workers` is the AUC by job and number of workers, `workers_met` whether all are within
-    their target of one's.
+    that is within its target. `workers` is the mean AUC by job and number of workers, `workers_met` whether all are
+    within their target of one's.
 
     Args:
       lines: those of `accuracy.Results`.
@@ -21,17 +21,25 @@ def summary(lines):
             if line["side"] == side:
                 found.setdefault(line["data"], {}).setdefault(line["model"], {}).setdefault(side, []).append(line)
     result = {data: {model: _entry(sides) for model, sides in models.items()} for data, models in found.items()}
-    for line in lines:
-        if line["side"] == "workers":
-            entry = result.setdefault(line["data"], {}).setdefault(line["model"], {})
-            entry.setdefault("workers", {}).setdefault(line["job"], {})[str(line["workers"])] = round(line["auc"], 5)
+    for (data, model, job, workers), aucs in _jobs(lines).items():
+        entry = result.setdefault(data, {}).setdefault(model, {})
+        entry.setdefault("workers", {}).setdefault(job, {})[workers] = round(statistics.mean(aucs), 5)
     for entry in [entry for models in result.values() for entry in models.values() if "workers" in entry]:
         alone = entry["workers"]["one"]["1"]
-        entry["workers_met"] = all(
-            abs(auc - alone) <= APART for by_count in entry["workers"].values() for auc in by_count.values()
-        )
+        several = [auc for by_count in entry["workers"].values() for auc in by_count.values()]
+        entry["workers_met"] = all(abs(auc - alone) <= APART for auc in several)
     _add_trees_target(result.get("adult", {}))
     return result
+
+
+def _jobs(lines):
+    """-> by (data, model, job, number of workers as text) the AUCs of the seeds."""
+    found = {}
+    for line in lines:
+        if line["side"] == "workers":
+            key = line["data"], line["model"], line["job"], str(line["workers"])
+            found.setdefault(key, []).append(line["auc"])
+    return found
 
 
 def _entry(sides):
@@ -70,10 +78,10 @@ def table(lines):
             texts = [data, model, _number(auc), _number(entry.get("spread")), entry.get("library", "")]
             texts += [_number(peer), _number(entry.get("peer_spread")), difference, verdict]
             rows.append(f"| {' | '.join(texts)} |")
-    jobs = [line for line in lines if line["side"] == "workers"]
-    if jobs:
-        rows += ["", "| job | workers | test AUC |", "|---|---|---|"]
-        rows += [f"| {line['job']} | {line['workers']} | {_number(line['auc'])} |" for line in jobs]
+    if jobs := _jobs(lines):
+        rows += ["", "| job | workers | test AUC | spread |", "|---|---|---|---|"]
+        for (_, _, job, workers), aucs in jobs.items():
+            rows.append(f"| {job} | {workers} | {_number(statistics.mean(aucs))} | {_number(max(aucs) - min(aucs))} |")
     return "\n".join(rows)
 
 

@@ -1,5 +1,6 @@
 """Jobs of 1, 2 and 4 processes under horovodrun at the same total batch, for `accuracy.py`."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -10,7 +11,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ON = ("movielens-random", "deepfm")
 FLAGFILE = ROOT / "configs" / "movielens_deepfm.flags"
-TOTAL_BATCH = 2048
+TOTAL_BATCH, EPOCHS = 2048, 4
 # What the job is called, its number of workers, its flags: rows synced with a service, and rows in shared memory.
 JOBS = (
     ("one", 1, ()),
@@ -22,17 +23,17 @@ JOBS = (
 JOB_SECONDS = 7200
 
 
-def run(results, parts, seed):
-    """Trains each of `JOBS` that `results` lacks as the flagfile says, and tests its best epoch by validation.
+def run(results, parts, seeds):
+    """Trains each of `JOBS` that `results` lacks for `EPOCHS`, and tests its best epoch by validation.
 
     A batch is `TOTAL_BATCH` / workers and the learning rates are those of one worker (--scale_lr=none), so that all
     jobs make the same steps but for what rows lag behind.
     """
     data, model = ON
-    for job, workers, more in JOBS:
+    for seed, (job, workers, more) in itertools.product(seeds, JOBS):
         key = dict(side="workers", data=data, model=model, seed=seed, job=job, workers=workers)
         if not results.has(**key):
-            print(f"{data}: {model}, {workers} workers, {job}", file=sys.stderr, flush=True)
+            print(f"{data}: {model}, {workers} workers, {job}, seed {seed}", file=sys.stderr, flush=True)
             results.add(**key, **_train_and_test(parts, workers, [*more, f"--seed={seed}"]))
 
 
@@ -40,7 +41,7 @@ def _train_and_test(parts, workers, more):
     """-> dict of `auc`, `logloss` and `steps`."""
     with tempfile.TemporaryDirectory(prefix="ctr_trainer_accuracy_") as model_dir:
         common = [f"--flagfile={FLAGFILE}", f"--train_data={parts.train}", f"--model_dir={model_dir}", "--threads=1"]
-        common += [f"--batch_size={TOTAL_BATCH // workers}", "--scale_lr=none", *more]
+        common += [f"--batch_size={TOTAL_BATCH // workers}", f"--epochs={EPOCHS}", "--scale_lr=none", *more]
         launch = ["horovodrun", "-np", str(workers), "--gloo"] if workers > 1 else []
         command = [sys.executable, "-m", "ctr_trainer"]
         _call([*launch, *command, "train", *common, f"--eval_data={parts.valid}"])

@@ -101,12 +101,12 @@ def test_ours_meets_its_target_up_to_a_thousandth_below_the_peer(accuracy):
 
 
 def test_workers_are_compared_with_one(accuracy):
-    jobs = (("one", 1, 0.81), ("service", 2, 0.8109), ("shared", 4, 0.8085))
-    lines = [line("workers", "movielens-random", "deepfm", 1, auc, job=job, workers=n) for job, n, auc in jobs]
+    jobs = ((1, "one", 1, 0.812), (2, "one", 1, 0.808), (1, "service", 2, 0.8109), (1, "shared", 4, 0.8085))
+    lines = [line("workers", "movielens-random", "deepfm", seed, auc, job=job, workers=n) for seed, job, n, auc in jobs]
     found = accuracy.accuracy_report.summary(lines)["movielens-random"]["deepfm"]
     assert found["workers"] == {"one": {"1": 0.81}, "service": {"2": 0.8109}, "shared": {"4": 0.8085}}
     assert not found["workers_met"]
-    assert accuracy.accuracy_report.summary(lines[:2])["movielens-random"]["deepfm"]["workers_met"]
+    assert accuracy.accuracy_report.summary(lines[:3])["movielens-random"]["deepfm"]["workers_met"]
 
 
 def test_results_stand_in_their_file_until_they_are_forgotten(accuracy, tmp_path):
