@@ -9,7 +9,8 @@ ours at most 0.005 below LightGBM.
 --workers trains DeepFM on MovieLens's random split by real jobs of 1, 2 and 4 processes at the same total batch, with
 an embedding service and with rows in shared memory; target: within 0.001 of one worker.
 
-Each result is a line of --results, and what stands there is not run again; --again does so with ours.
+Each result is a line of --results, and what stands there is not run again, unless its flagfile or feature spec has
+changed since; --again trains all of ours again, --tune_peers all peers.
 
 Example: python benchmarks/accuracy.py --results=accuracy.jsonl --peer_python=peers/bin/python
          python benchmarks/accuracy.py --data=adult --models=deepfm,lr --seeds=1
@@ -39,8 +40,9 @@ def main():
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("CTR_TRAINER_THREADS", "1")
     results = Results(flags.results)
-    if flags.again:
-        results.forget("ours")
+    for side, again in (("ours", flags.again), ("workers", flags.again), ("peer", flags.tune_peers)):
+        if again:
+            results.forget(side=side)
     peers = _peers(flags)
     for data in flags.data:
         parts = accuracy_data.prepare(data, flags.real_data, flags.work)
@@ -75,17 +77,21 @@ class Results:
 
     def has(self, **key):
         """-> whether there is a line with these values."""
-        return any(all(line.get(name) == value for name, value in key.items()) for line in self.lines)
+        return any(_matches(line, key) for line in self.lines)
 
     def add(self, **line):
         self.lines.append(line)
         with self._path.open("a") as file:
             print(json.dumps(line), file=file)
 
-    def forget(self, side):
-        """Takes the lines of a side out, of the file too."""
-        self.lines = [line for line in self.lines if line["side"] != side]
+    def forget(self, **key):
+        """Takes the lines with these values out, of the file too."""
+        self.lines = [line for line in self.lines if not _matches(line, key)]
         self._path.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+
+
+def _matches(line, key):
+    return all(line.get(name) == value for name, value in key.items())
 
 
 def _flags():
@@ -133,11 +139,14 @@ def _peers(flags):
 def _run_ours(results, data, parts, model, seeds):
     import accuracy_ours  # Which loads TensorFlow.
 
+    experiment = accuracy_ours.fingerprint(data, model)
     for seed in seeds:
-        if not results.has(side="ours", data=data, model=model, seed=seed):
+        key = dict(side="ours", data=data, model=model, seed=seed)
+        if not results.has(**key, experiment=experiment):
             _say(f"{data}: {model}, seed {seed}")
             line = accuracy_ours.run(data, parts, model, seed)
-            results.add(side="ours", data=data, model=model, seed=seed, **line)
+            results.forget(**key)
+            results.add(**key, experiment=experiment, **line)
 
 
 def _run_peer(results, data, parts, model, flags):

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from ctr_trainer.data.convert import convert
-from ctr_trainer.data.dataset import FILE
+from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.transforms import dense_transform
@@ -50,11 +50,13 @@ def prepare(data, real_data, work):
         parts = Parts(output / "train", output / "valid", output / "test")
         if not (parts.test / FILE).is_file():
             convert("movielens", str(source), output, spec, split=_SPLITS[data])
-        return parts
-    parts = Parts(output / "learn" / "train", output / "learn" / "test", output / "test")
-    if not (parts.test / FILE).is_file():
-        convert("csv", str(source / "adult.data"), output / "learn", spec, split="random:0.9,0.1")
-        convert("csv", str(source / "adult.test"), output / "test", spec)
+    else:
+        parts = Parts(output / "learn" / "train", output / "learn" / "test", output / "test")
+        if not (parts.test / FILE).is_file():
+            convert("csv", str(source / "adult.data"), output / "learn", spec, split="random:0.9,0.1")
+            convert("csv", str(source / "adult.test"), output / "test", spec)
+    if open_dataset(parts.train).spec != spec:
+        sys.exit(f"{output} was converted with another {source.name}.toml: remove it, and {output}.npz")
     return parts
 
 

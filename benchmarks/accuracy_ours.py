@@ -1,5 +1,6 @@
 """One run of ours as `train` and `evaluate` make it: a flagfile's model, its best epoch by validation, its test AUC."""
 
+import hashlib
 import pathlib
 import tempfile
 import time
@@ -17,6 +18,12 @@ EXACT = experiment.MetricsConfig(exact_auc=True)
 def flagfile(data, model):
     """-> the experiment's path, as configs/movielens_deepfm.flags, movielens_time_deepfm.flags, adult_deepfm.flags."""
     return CONFIGS / f"{data.removesuffix('-random').replace('-', '_')}_{model}.flags"
+
+
+def fingerprint(data, model):
+    """-> text that changes with what the experiment's flagfile or feature spec says."""
+    spec = CONFIGS / "features" / f"{data.partition('-')[0]}.toml"
+    return hashlib.sha256(flagfile(data, model).read_bytes() + spec.read_bytes()).hexdigest()[:16]
 
 
 def run(data, parts, model, seed, more=()):

@@ -28,7 +28,7 @@ TUNED = {"lr": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "lightgbm": LEAVES, "wide_deep"
 SETTINGS = {
     "movielens-random": {"lr": 1.0, "lightgbm": (127, 30, 100), "wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 1e-4},
     "movielens-time": {"lr": 1.0, "lightgbm": (63, 10, 100), "wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 0.0},
-    "adult": {"lr": 0.3, "lightgbm": (31, 100, 300), "wide_deep": 0.0, "deepfm": 0.0, "dcn_v2": 0.0},
+    "adult": {"lr": 3.0, "lightgbm": (31, 100, 300), "wide_deep": 0.0, "deepfm": 0.0, "dcn_v2": 0.0},
 }
 
 
@@ -42,12 +42,12 @@ def main():
     flags = parser.parse_args()
     with np.load(flags.arrays) as archive:
         arrays = dict(archive)
-    setting = SETTINGS[flags.data][flags.model]
-    if flags.tune:
-        tried = [(train(flags.model, arrays, each, flags.seeds[0])["valid"], each) for each in TUNED[flags.model]]
-        setting = max(tried)[1]
-    seeds = flags.seeds[:1] if flags.model == "lr" else flags.seeds
-    for seed in seeds:
+    settings = TUNED[flags.model] if flags.tune else [SETTINGS[flags.data][flags.model]]
+    first, *others = flags.seeds[:1] if flags.model == "lr" else flags.seeds
+    tried = [(train(flags.model, arrays, setting, first), setting) for setting in settings]
+    found, setting = max(tried, key=lambda each: each[0]["valid"])
+    print(json.dumps({"seed": first, "setting": setting, **found}), flush=True)
+    for seed in others:
         print(json.dumps({"seed": seed, "setting": setting, **train(flags.model, arrays, setting, seed)}), flush=True)
 
 

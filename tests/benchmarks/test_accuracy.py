@@ -115,7 +115,7 @@ def test_results_stand_in_their_file_until_they_are_forgotten(accuracy, tmp_path
     results.add(**line("peer", "adult", "lr", 1, 0.9))
     again = accuracy.Results(tmp_path / "new" / "r.jsonl")
     assert again.has(side="ours", data="adult", seed=1) and not again.has(side="ours", seed=2)
-    again.forget("ours")
+    again.forget(side="ours", model="lr")
     assert [json.loads(text)["side"] for text in (tmp_path / "new" / "r.jsonl").read_text().splitlines()] == ["peer"]
 
 
