@@ -1,0 +1,175 @@
+"""Test AUC of our models beside other libraries', on equal splits, features and embedding size. The last line is JSON.
+
+MovieLens (label: rated 4 or better) split at random and by time, and Adult. Each of our models is trained as its
+flagfile in configs/ says, which was chosen by the validation part alone; the epoch too, by both sides. The peers are
+scikit-learn's logistic regression, LightGBM, and PyTorch models in `accuracy_torch.py`. A table shows means and spreads
+(highest minus lowest) over the seeds. Targets: ours at most 0.001 below a peer of the same model, and on Adult one of
+ours at most 0.005 below LightGBM.
+
+--workers trains DeepFM on MovieLens's random split by real jobs of 1, 2 and 4 processes at the same total batch, with
+an embedding service and with rows in shared memory; target: within 0.001 of one worker.
+
+Each result is a line of --results, and what stands there is not run again, unless its flagfile or feature spec has
+changed since; --again trains all of ours again, --tune_peers all peers.
+
+Example: python benchmarks/accuracy.py --results=accuracy.jsonl --peer_python=peers/bin/python
+         python benchmarks/accuracy.py --data=adult --models=deepfm,lr --seeds=1
+         python benchmarks/accuracy.py --workers --data=movielens-random --models=deepfm --seeds=1
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import accuracy_data
+import accuracy_report
+import accuracy_workers
+from accuracy_peers import NEEDS
+
+MODELS = ("lr", "wide_deep", "deepfm", "dcn_v2")
+PEER_SECONDS = 7200
+
+
+def main():
+    flags = _flags()
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ.setdefault("CTR_TRAINER_THREADS", "1")
+    results = Results(flags.results)
+    for side, again in (("ours", flags.again), ("workers", flags.again), ("peer", flags.tune_peers)):
+        if again:
+            results.forget(side=side)
+    peers = _peers(flags)
+    for data in flags.data:
+        parts = accuracy_data.prepare(data, flags.real_data, flags.work)
+        for model in flags.models:
+            _run_ours(results, data, parts, model, flags.seeds)
+            if flags.workers and (data, model) == accuracy_workers.ON:
+                accuracy_workers.run(results, parts, flags.seeds)
+        for model in peers:
+            _run_peer(results, data, parts, model, flags)
+    selected = [
+        line
+        for line in results.lines
+        if line["data"] in flags.data and line["model"] in (*flags.models, "lightgbm") and line["seed"] in flags.seeds
+    ]
+    print(accuracy_report.table(selected))
+    print(json.dumps(accuracy_report.summary(selected)))
+
+
+class Results:
+    """JSON lines of `side` (`ours`, `peer` or `workers`), `data`, `model`, `seed`, `auc` and more.
+
+    Args:
+      path: of the file; what stands there is read.
+    """
+
+    def __init__(self, path):
+        self._path = pathlib.Path(path)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self.lines = []
+        if self._path.is_file():
+            self.lines = [json.loads(line) for line in self._path.read_text().splitlines()]
+
+    def has(self, **key):
+        """-> whether there is a line with these values."""
+        return any(_matches(line, key) for line in self.lines)
+
+    def add(self, **line):
+        self.lines.append(line)
+        with self._path.open("a") as file:
+            print(json.dumps(line), file=file)
+
+    def forget(self, **key):
+        """Takes the lines with these values out, of the file too."""
+        self.lines = [line for line in self.lines if not _matches(line, key)]
+        self._path.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+
+
+def _matches(line, key):
+    return all(line.get(name) == value for name, value in key.items())
+
+
+def _flags():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--real_data", default=accuracy_data.default_directory(), help="with movielens/ and adult/")
+    parser.add_argument("--work", default=pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_accuracy")
+    parser.add_argument("--results", help="JSON lines; default: results.jsonl below --work")
+    parser.add_argument("--again", action="store_true", help="train ours again, whatever --results has of them")
+    parser.add_argument("--peer_python", default=sys.executable, help="the interpreter that has the peers")
+    parser.add_argument("--tune_peers", action="store_true", help="choose the peers' settings by validation again")
+    parser.add_argument("--workers", action="store_true", help="also jobs of 1, 2 and 4 processes")
+    for name, values in (("data", accuracy_data.DATA), ("models", MODELS), ("seeds", (1, 2, 3))):
+        parser.add_argument(f"--{name}", type=_list_of(values), default=values, help=",".join(map(str, values)))
+    flags = parser.parse_args()
+    flags.results = flags.results or pathlib.Path(flags.work) / "results.jsonl"
+    return flags
+
+
+def _list_of(values):
+    """-> the type of a comma separated flag: of integers where `values` are, else of some of the values."""
+
+    def parse(text):
+        if isinstance(values[0], int):
+            return [int(part) for part in text.split(",")]
+        if wrong := [part for part in text.split(",") if part not in values]:
+            raise argparse.ArgumentTypeError(f"{wrong[0]!r} is not one of {', '.join(values)}")
+        return text.split(",")
+
+    return parse
+
+
+def _peers(flags):
+    """-> the models of the selection whose peer --peer_python has; says how to get the others. LightGBM always."""
+    there, wanted = [], [*flags.models, "lightgbm"]
+    for model in wanted:
+        module, name, packages = NEEDS[model]
+        if subprocess.run([flags.peer_python, "-c", f"import sklearn, {module}"], capture_output=True).returncode:
+            install = f"{flags.peer_python} -m pip install {packages}"
+            print(f"{name} is not installed, so {model} has no peer: {install}", file=sys.stderr)
+        else:
+            there.append(model)
+    return there
+
+
+def _run_ours(results, data, parts, model, seeds):
+    import accuracy_ours  # Which loads TensorFlow.
+
+    experiment = accuracy_ours.fingerprint(data, model)
+    for seed in seeds:
+        key = dict(side="ours", data=data, model=model, seed=seed)
+        if not results.has(**key, experiment=experiment):
+            _say(f"{data}: {model}, seed {seed}")
+            line = accuracy_ours.run(data, parts, model, seed)
+            results.forget(**key)
+            results.add(**key, experiment=experiment, **line)
+
+
+def _run_peer(results, data, parts, model, flags):
+    seeds = flags.seeds[:1] if model == "lr" else flags.seeds
+    missing = [seed for seed in seeds if not results.has(side="peer", data=data, model=model, seed=seed)]
+    if not missing:
+        return
+    arrays = pathlib.Path(flags.work) / f"{data}.npz"
+    accuracy_data.export_arrays(parts, arrays)
+    script = pathlib.Path(__file__).with_name("accuracy_peers.py")
+    command = [flags.peer_python, script, f"--data={data}", f"--arrays={arrays}", f"--model={model}"]
+    command += [f"--seeds={','.join(map(str, missing))}", *(["--tune"] if flags.tune_peers else [])]
+    _say(f"{data}: {NEEDS[model][1]}'s {model}, seeds {missing}")
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PEER_SECONDS)
+    for line in done.stdout.splitlines():
+        results.add(side="peer", data=data, model=model, library=NEEDS[model][1], **json.loads(line))
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}")
+
+
+def _say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

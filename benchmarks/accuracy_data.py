@@ -1,0 +1,121 @@
+"""The data sets of `accuracy.py`: real logs, converted once, and the same rows as arrays for peers."""
+
+import dataclasses
+import os
+import pathlib
+import sys
+
+import numpy as np
+
+from ctr_trainer.data.convert import convert
+from ctr_trainer.data.dataset import FILE, open_dataset
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.transforms import dense_transform
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+SPECS = ROOT / "configs" / "features"
+DATA = ("movielens-random", "movielens-time", "adult")
+_SPLITS = {"movielens-random": "random:0.8,0.1,0.1", "movielens-time": "time:0.8,0.1,0.1:timestamp"}
+_NEEDS = {"movielens": ("ratings.dat", "users.dat", "movies.dat"), "adult": ("adult.data", "adult.test")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Parts:
+    """The paths of a data set's converted parts."""
+
+    train: pathlib.Path
+    valid: pathlib.Path
+    test: pathlib.Path
+
+
+def default_directory():
+    """-> where the real data are unless `--real_data` says otherwise."""
+    return pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", ROOT.parent / "shared" / "data"))
+
+
+def prepare(data, real_data, work):
+    """-> the Parts of a data set of `DATA`, converted below `work` at the first call.
+
+    MovieLens is cut into 80, 10 and 10 percent by time or at random, the training file of Adult at random into 90 and
+    10; Adult's test file is its own.
+    """
+    source = pathlib.Path(real_data) / data.partition("-")[0]
+    missing = [name for name in _NEEDS[source.name] if not (source / name).is_file()]
+    if missing:
+        sys.exit(f"{source} has no {', '.join(missing)}: download the data set there, or name its parent: --real_data")
+    spec = FeatureSpec.load(SPECS / f"{source.name}.toml")
+    output = pathlib.Path(work) / data
+    if data in _SPLITS:
+        parts = Parts(output / "train", output / "valid", output / "test")
+        if not (parts.test / FILE).is_file():
+            convert("movielens", str(source), output, spec, split=_SPLITS[data])
+    else:
+        parts = Parts(output / "learn" / "train", output / "learn" / "test", output / "test")
+        if not (parts.test / FILE).is_file():
+            convert("csv", str(source / "adult.data"), output / "learn", spec, split="random:0.9,0.1")
+            convert("csv", str(source / "adult.test"), output / "test", spec)
+    if open_dataset(parts.train).spec != spec:
+        sys.exit(f"{output} was converted with another {source.name}.toml: remove it, and {output}.npz")
+    return parts
+
+
+def export_arrays(parts, path):
+    """Writes a data set's rows to `path` as a NumPy archive, unless it is there: what peers train on.
+
+    Per part of train, valid and test: `PART/ids` int32[n, F], `PART/bag/NAME` int32[n, most values], `PART/dense`
+    float32[n, d] after the spec's transforms, and `PART/labels` float32[n]. An id is one more than the place of the
+    value among those of the training part; 0 is what training did not see, what is missing, and padding. `sizes`
+    int64[F] counts ids with 0, `sizes/NAME` those of a bag, and `bucketised` bool[F] says which of the F are numbers.
+    """
+    path = pathlib.Path(path)
+    if path.is_file():
+        return
+    train = BatchReader(parts.train, 1)
+    (table,) = train.spec.tables
+    rows = {part: _rows(getattr(parts, part), train.statistics) for part in ("train", "valid", "test")}
+    columns = rows["train"].keys[table.name].T
+    vocabularies = [_vocabulary(column) for column in columns]
+    arrays = {
+        "sizes": np.array([len(vocabulary) + 1 for vocabulary in vocabularies]),
+        "bucketised": np.array([feature.is_bucketised for feature in table.single]),
+    }
+    for part, batch in rows.items():
+        columns = zip(batch.keys[table.name].T, vocabularies, strict=True)
+        arrays[f"{part}/ids"] = np.stack([_ids(column, vocabulary) for column, vocabulary in columns], 1)
+        arrays[f"{part}/dense"] = np.asarray(dense_transform(batch.dense, train.spec, train.statistics), np.float32)
+        arrays[f"{part}/labels"] = batch.labels
+    for feature in table.bags:
+        vocabulary = _vocabulary(rows["train"].bags[feature.name].values)
+        arrays[f"sizes/{feature.name}"] = np.array(len(vocabulary) + 1)
+        for part, batch in rows.items():
+            arrays[f"{part}/bag/{feature.name}"] = _padded(batch.bags[feature.name], vocabulary)
+    unfinished = path.with_suffix(".unfinished.npz")
+    np.savez(unfinished, **arrays)
+    unfinished.replace(path)
+
+
+def _rows(path, statistics):
+    """-> Batch of all rows, in the order of the files."""
+    rows = BatchReader(path, 1).rows
+    (batch,) = BatchReader(path, rows, shuffle=False, epochs=1).with_statistics(statistics)
+    return batch
+
+
+def _vocabulary(keys):
+    distinct = np.unique(keys)
+    return distinct[distinct != 0]
+
+
+def _ids(keys, vocabulary):
+    """int64[n] -> int32[n]: 1 + the place in the vocabulary, 0 where it is not there."""
+    places = np.minimum(np.searchsorted(vocabulary, keys), len(vocabulary) - 1)
+    return np.where(vocabulary[places] == keys, places + 1, 0).astype(np.int32)
+
+
+def _padded(bag, vocabulary):
+    """Bag of B rows -> int32[B, most values]."""
+    lengths = np.diff(bag.splits)
+    padded = np.zeros((len(lengths), max(lengths.max(), 1)), np.int32)
+    padded[np.arange(padded.shape[1]) < lengths[:, None]] = _ids(bag.values, vocabulary)
+    return padded

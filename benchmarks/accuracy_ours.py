@@ -1,0 +1,73 @@
+"""One run of ours as `train` and `evaluate` make it: a flagfile's model, its best epoch by validation, its test AUC."""
+
+import hashlib
+import pathlib
+import tempfile
+import time
+
+from ctr_trainer import distributed, flags
+from ctr_trainer.commands import experiment
+from ctr_trainer.commands.train import GROUPS
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import TrainSpec, train_and_evaluate
+
+CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
+EXACT = experiment.MetricsConfig(exact_auc=True)
+
+
+def flagfile(data, model):
+    """-> the experiment's path, as configs/movielens_deepfm.flags, movielens_time_deepfm.flags, adult_deepfm.flags."""
+    return CONFIGS / f"{data.removesuffix('-random').replace('-', '_')}_{model}.flags"
+
+
+def fingerprint(data, model):
+    """-> text that changes with what the experiment's flagfile or feature spec says."""
+    spec = CONFIGS / "features" / f"{data.partition('-')[0]}.toml"
+    return hashlib.sha256(flagfile(data, model).read_bytes() + spec.read_bytes()).hexdigest()[:16]
+
+
+def run(data, parts, model, seed, more=()):
+    """Trains to the best epoch by the AUC of the part `valid`, and tests that.
+
+    Args:
+      data: `movielens-random`, `movielens-time` or `adult`.
+      parts: `accuracy_data.Parts`.
+      model: of whose flagfile there is one for this data.
+      seed: of the data's order, the dense variables and the rows.
+      more: flags after the flagfile's, as `--dropout=0.2`.
+
+    Returns:
+      dict of `auc` and `logloss` (of the test part), `valid` (AUC), `steps` (until the best), `seconds` (all of it).
+    """
+    start, values = time.perf_counter(), flags.define(GROUPS)
+    with tempfile.TemporaryDirectory(prefix="ctr_trainer_accuracy_") as model_dir:
+        own = [f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={model_dir}"]
+        own += [f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0", "--log_steps=1000000"]
+        values(["accuracy", f"--flagfile={flagfile(data, model)}", *own, *more])
+        groups = [flags.read(group, values) for group in GROUPS]
+        model, data, training, embedding, evaluation, _, run_flags, _ = groups
+        distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
+        estimator = experiment.make_estimator(model, data, training, embedding, run_flags)
+
+        def valid():
+            return experiment.reader(data.eval_data, model, data, training, once=True)
+
+        def test():
+            return experiment.reader(parts.test, model, data, training, once=True)
+
+        spec = experiment.make_eval_spec(evaluation, EXACT, valid)
+        if spec is None or spec.best_metric != "auc":
+            raise UserError(f"{values['flagfile'].value}: the run is chosen by --eval_steps=N --best_metric=auc")
+        train_and_evaluate(
+            estimator, TrainSpec(lambda position: experiment.training_reader(model, data, training, position)), spec
+        )
+        best = estimator.find_checkpoint("best")
+        at_best = estimator.evaluate(valid, checkpoint=best, metrics=EXACT)
+        tested = estimator.evaluate(test, checkpoint=best, metrics=EXACT)
+    return {
+        "auc": tested["auc"],
+        "logloss": tested["logloss"],
+        "valid": at_best["auc"],
+        "steps": best.step,
+        "seconds": round(time.perf_counter() - start, 1),
+    }

@@ -1,0 +1,137 @@
+"""The peers of `accuracy.py`, on arrays of `accuracy_data.export_arrays`: a JSON line for each seed.
+
+lr        scikit-learn's LogisticRegression (lbfgs) on one-hot columns, a bag's value as 1 / values; C by validation
+lightgbm  native categorical columns, a bag as a column of 0 and 1 for each value, numbers as they are and not in
+          buckets; rounds by early stopping on the validation AUC
+deepfm, dcn_v2, wide_deep   `accuracy_torch`
+
+Settings are those with the best validation AUC of the first seed out of TUNED, which --tune tries anew.
+
+Needs no package of this project: --peer_python of `accuracy.py` runs it. Deterministic for a seed; lr has none.
+"""
+
+import argparse
+import json
+
+import numpy as np
+
+NEEDS = {
+    "lr": ("sklearn", "scikit-learn", "scikit-learn"),
+    "lightgbm": ("lightgbm", "LightGBM", "lightgbm scikit-learn"),
+    "wide_deep": ("torch", "PyTorch", "torch scikit-learn"),
+    "deepfm": ("torch", "PyTorch", "torch scikit-learn"),
+    "dcn_v2": ("torch", "PyTorch", "torch scikit-learn"),
+}
+LEAVES = ((31, 10, 100), (63, 10, 100), (127, 30, 100), (63, 100, 300), (31, 100, 300))
+L2 = (0.0, 1e-6, 1e-5, 1e-4)
+TUNED = {"lr": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "lightgbm": LEAVES, "wide_deep": L2, "deepfm": L2, "dcn_v2": L2}
+SETTINGS = {
+    "movielens-random": {"lr": 1.0, "lightgbm": (127, 30, 100), "wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 1e-4},
+    "movielens-time": {"lr": 1.0, "lightgbm": (63, 10, 100), "wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 0.0},
+    "adult": {"lr": 3.0, "lightgbm": (31, 100, 300), "wide_deep": 0.0, "deepfm": 0.0, "dcn_v2": 0.0},
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", choices=SETTINGS, required=True)
+    parser.add_argument("--arrays", required=True, help="of `accuracy_data.export_arrays`")
+    parser.add_argument("--model", choices=NEEDS, required=True)
+    parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=(1, 2, 3))
+    parser.add_argument("--tune", action="store_true", help="choose the setting by the first seed")
+    flags = parser.parse_args()
+    with np.load(flags.arrays) as archive:
+        arrays = dict(archive)
+    settings = TUNED[flags.model] if flags.tune else [SETTINGS[flags.data][flags.model]]
+    first, *others = flags.seeds[:1] if flags.model == "lr" else flags.seeds
+    tried = [(train(flags.model, arrays, setting, first), setting) for setting in settings]
+    found, setting = max(tried, key=lambda each: each[0]["valid"])
+    print(json.dumps({"seed": first, "setting": setting, **found}), flush=True)
+    for seed in others:
+        print(json.dumps({"seed": seed, "setting": setting, **train(flags.model, arrays, setting, seed)}), flush=True)
+
+
+def train(model, arrays, setting, seed):
+    """-> dict of `auc` and `logloss` (of the test part) and `valid` (AUC)."""
+    if model == "lr":
+        return _logistic_regression(arrays, setting)
+    if model == "lightgbm":
+        return _lightgbm(arrays, setting, seed)
+    import accuracy_torch
+
+    return _scores(arrays, *accuracy_torch.train(model, arrays, setting, seed))
+
+
+def _logistic_regression(arrays, c):
+    from sklearn.linear_model import LogisticRegression
+
+    columns = {part: _one_hot(arrays, part) for part in ("train", "valid", "test")}
+    model = LogisticRegression(C=c, max_iter=300).fit(columns["train"], arrays["train/labels"])
+    return _scores(arrays, *(model.predict_proba(columns[part])[:, 1] for part in ("valid", "test")))
+
+
+def _one_hot(arrays, part):
+    """-> sparse float32[n, columns]; id 0 has none."""
+    import scipy.sparse
+
+    ids, blocks = arrays[f"{part}/ids"], []
+    for values, size in [*zip(ids.T[:, :, None], arrays["sizes"], strict=True), *bags(arrays, part)]:
+        counts = np.maximum((values > 0).sum(1, keepdims=True), 1)
+        shares = np.broadcast_to(1 / counts, values.shape).astype(np.float32).ravel()
+        rows = np.repeat(np.arange(len(values)), values.shape[1])
+        blocks.append(scipy.sparse.csr_matrix((shares, (rows, values.ravel())), (len(values), size))[:, 1:])
+    return scipy.sparse.hstack([*blocks, scipy.sparse.csr_matrix(arrays[f"{part}/dense"])]).tocsr()
+
+
+def bags(arrays, part):
+    """-> [(int32[n, most values], ids with 0)]"""
+    names = [name.removeprefix("sizes/") for name in arrays if name.startswith("sizes/")]
+    return [(arrays[f"{part}/bag/{name}"], int(arrays[f"sizes/{name}"])) for name in names]
+
+
+def _lightgbm(arrays, setting, seed):
+    import lightgbm
+
+    leaves, smooth, per_group = setting
+    category = ~arrays["bucketised"]
+
+    def columns(part):
+        many = [(values == k).any(1)[:, None] for values, size in bags(arrays, part) for k in range(1, size)]
+        return np.hstack([arrays[f"{part}/ids"][:, category], *many, arrays[f"{part}/dense"]]).astype(np.float32)
+
+    categories = list(range(int(category.sum())))
+    train = lightgbm.Dataset(columns("train"), arrays["train/labels"], categorical_feature=categories)
+    valid = lightgbm.Dataset(columns("valid"), arrays["valid/labels"], reference=train)
+    settings = dict(
+        objective="binary",
+        metric="auc",
+        learning_rate=0.05,
+        num_leaves=leaves,
+        cat_smooth=smooth,
+        min_data_per_group=per_group,
+        cat_l2=10,
+        feature_fraction=0.8,
+        bagging_fraction=0.8,
+        bagging_freq=1,
+        num_threads=1,
+        verbose=-1,
+        seed=seed,
+    )
+    stop = lightgbm.early_stopping(50, verbose=False)
+    model = lightgbm.train(settings, train, 1500, valid_sets=[valid], callbacks=[stop])
+    return _scores(arrays, model.predict(columns("valid")), model.predict(columns("test")))
+
+
+def _scores(arrays, valid, test):
+    from sklearn.metrics import log_loss, roc_auc_score
+
+    clipped = np.clip(test.astype(np.float64), 1e-7, 1 - 1e-7)
+    return {
+        "auc": float(roc_auc_score(arrays["test/labels"], test)),
+        "logloss": float(log_loss(arrays["test/labels"], clipped)),
+        "valid": float(roc_auc_score(arrays["valid/labels"], valid)),
+    }
+
+
+if __name__ == "__main__":
+    main()
