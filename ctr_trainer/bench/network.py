@@ -37,7 +37,7 @@ REFERENCE_ONE_MACHINE = {("resnet50", 4): 29, ("vgg16", 4): 28}
 _REFERENCE_TEXT = (
     "Reference: 4 machines with a GPU each (or 4 GPUs in one), convolutional networks. Ours has the parameters, over "
     "the scale, as layers of an MLP behind embeddings, on CPU cores; a convolution computes 50 to 160 times more with "
-    "each parameter, so these towers meet the network's limit sooner, and the limits move with what a machine computes.",
+    "each parameter, so these towers meet the network's limit sooner, and it moves with what a machine computes.",
     "Horovod's autotune, which took the first at 5 Gbit/s from 49% to 61%: see `bench settings --axes=autotune`.",
 )
 
