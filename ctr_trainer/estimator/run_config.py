@@ -39,7 +39,7 @@ class EmbeddingConfig:
     init_stddev: float = 0.01
     sync_steps: int = 30
     strict_sync: bool = False
-    sync_merge: str = "sum"
+    sync_merge: str = "adaptive"
     sync_compression: str = "none"
     timeout: float = 60.0
     service_restarts: int = 0
