@@ -94,16 +94,13 @@ def _points(make, flags):
 
 
 def _run(staleness_run, data, flags):
-    there = {tuple(result[name] for name in staleness_report.KEY) for result in staleness_report.read(flags.results)}
-    points = [
-        point
-        for point in _points(staleness_run.Point, flags)
-        if tuple(getattr(point, name) for name in staleness_report.KEY) not in there
-    ]
     simulation = staleness_run.Simulation(data, BATCH_SIZE, EPOCHS)
     flags.results.parent.mkdir(parents=True, exist_ok=True)
     with flags.results.open("a") as file:
-        for point in tqdm.tqdm(points, unit=" runs", smoothing=0.05):
+        for point in tqdm.tqdm(_points(staleness_run.Point, flags), unit=" runs", smoothing=0.05):
+            # Read each time: another process may run the points of another selection.
+            if dataclasses.astuple(point) in staleness_report.there(flags.results):
+                continue
             start = time.process_time()
             auc = simulation.run(point)
             used = round(time.process_time() - start, 2)

@@ -4,9 +4,9 @@ import collections
 import json
 import statistics
 
-KEY = ("optimizer", "workers", "sync_steps", "merge", "seed", "learning_rate", "accumulator")
+_POINT = ("optimizer", "workers", "sync_steps", "merge", "seed", "learning_rate", "accumulator")
 _COLORS = {2: "tab:blue", 4: "tab:orange", 8: "tab:red"}
-_STYLES = {"sum": ":", "mean": "-"}
+_STYLES = {"sum": ":", "mean": "--", "adaptive": "-"}
 
 
 def read(path):
@@ -14,6 +14,11 @@ def read(path):
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def there(path):
+    """-> set of the points that have a result, each as `staleness_run.Point` as a tuple."""
+    return {tuple(result[name] for name in _POINT) for result in read(path)}
 
 
 def table(results):
@@ -29,6 +34,8 @@ def table(results):
     ]
     for optimizer, merge, workers in _groups(results):
         first = by_point[optimizer, workers, 1, merge]
+        if merge == "adaptive":  # Which with N = 1 is the sum.
+            first = by_point[optimizer, workers, 1, "sum"]
         cells = [_difference(by_point[optimizer, workers, n, merge], first) for n in later]
         merge = "" if workers == 1 else merge
         lines.append(f"| {optimizer} | {merge} | {workers} | {_mean(first)} | {' | '.join(cells)} |")
@@ -54,10 +61,10 @@ def draw(results, path):
                 panel.axhline(alone, color="black", linewidth=1, label="1 worker")
                 panel.set_ylim(alone - 0.03, alone + 0.005)
                 continue
-            there = [n for n in steps if by_point[optimizer, workers, n, merge]]
-            values = [statistics.mean(by_point[optimizer, workers, n, merge].values()) for n in there]
+            measured = [n for n in steps if by_point[optimizer, workers, n, merge]]
+            values = [statistics.mean(by_point[optimizer, workers, n, merge].values()) for n in measured]
             style = dict(color=_COLORS.get(workers), linestyle=_STYLES.get(merge), marker=".")
-            panel.plot(there, values, label=f"{workers} workers, {merge}", **style)
+            panel.plot(measured, values, label=f"{workers} workers, {merge}", **style)
         panel.set(title=optimizer, xscale="log", xlabel="steps between two syncs (N)")
         panel.set_xticks(steps, map(str, steps))
         panel.minorticks_off()

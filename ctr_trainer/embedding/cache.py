@@ -76,6 +76,7 @@ class Cache:
         self._sequence = 0
         self._window = 1
         self._pushed = False
+        self._shares = shares
         self._window_steps = 0
         self._copies = Copies(config, shares)
         store.create_table(config)
@@ -147,10 +148,11 @@ class Cache:
         with self.push_latency.measure():
             with self.lock:
                 slots = self._copies.stepped()
-                window_steps, self._window_steps = self._window_steps, 0
+                by_steps = self._shares and self._shares.by_steps(self._window_steps)
+                self._window_steps = 0
             for first in range(0, len(slots), _REQUEST_ROWS):
                 part = slots[first : first + _REQUEST_ROWS]
-                self._exchange(part, self._packed if packed is None else packed, window_steps)
+                self._exchange(part, self._packed if packed is None else packed, by_steps)
 
     def flush(self):
         """A sync after which the store has all that this worker changed, to the bit."""
@@ -205,7 +207,7 @@ class Cache:
         with self.lock:
             self._copies.accept(keys, known, newer, rows, window, create)
 
-    def _exchange(self, slots, packed, window_steps):
+    def _exchange(self, slots, packed, by_steps):
         """One request of a sync."""
         self._sequence += 1
         width = self.config.width
@@ -214,7 +216,7 @@ class Cache:
         blocks = [slice(first, first + _LOCKED_ROWS) for first in range(0, len(slots), _LOCKED_ROWS)]
         for block in blocks:
             with self.lock:
-                keys[block], known[block], deltas[block] = self._copies.take(slots[block], packed, window_steps)
+                keys[block], known[block], deltas[block] = self._copies.take(slots[block], packed, by_steps)
         newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known)
         self._count(newer, keys.nbytes + known.nbytes + deltas.nbytes)
         rows = _unpacked(newer.rows)

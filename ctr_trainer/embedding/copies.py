@@ -74,12 +74,12 @@ class Copies:
         slots = np.flatnonzero(self._stamps.array[: len(self)] == window)
         return self.table.keys[slots], self._versions.array[slots]
 
-    def take(self, slots, packed, window_steps):
+    def take(self, slots, packed, by_steps=None):
         """Puts the changes of the rows at `slots` in flight. -> (keys, versions, deltas packed or not)
 
         Args:
           packed: whether as float16.
-          window_steps: how many steps the worker made since the last sync.
+          by_steps: float32, where there are `shares`: theirs by the number of steps since the last sync.
 
         What float16 takes from a change stays in the row, so that it goes out with the next; with `shares`, so much of
         it that its share goes out then.
@@ -90,7 +90,7 @@ class Copies:
             row_kernels.difference(rows, base, slots, deltas)
             changes, shares = deltas, 1
             if self._shares is not None:
-                shares = np.clip(self._taken_shares(slots, window_steps)[:, None], *self._shares.bounds)
+                shares = np.clip(self._take_steps(slots, by_steps)[:, None], *self._shares.bounds)
             deltas = half.pack(changes * shares)
             sent = half.unpack(deltas)
             row_kernels.add(base, slots, sent)
@@ -98,7 +98,7 @@ class Copies:
                 row_kernels.put(rows, slots, base[slots] + (changes - sent / shares))
             self._state.array[slots] = version_kernels.IN_FLIGHT
         elif self._shares is not None:
-            shares = self._taken_shares(slots, window_steps)
+            shares = self._take_steps(slots, by_steps)
             version_kernels.take_shares(rows, base, self._state.array, slots, self._shares.bounds, shares, deltas)
         else:
             version_kernels.take_changes(rows, base, self._state.array, slots, deltas)
@@ -155,8 +155,9 @@ class Copies:
         for array, values in beside:
             array.array[: len(kept)] = values
 
-    def _taken_shares(self, slots, window_steps):
-        shares = self._shares.of(self._steps.array[slots], window_steps)
+    def _take_steps(self, slots, by_steps):
+        # Training goes on meanwhile, so that there may be a step more.
+        shares = by_steps[np.minimum(self._steps.array[slots], len(by_steps) - 1)]
         self._steps.array[slots] = 0
         return shares
 

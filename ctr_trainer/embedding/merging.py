@@ -56,14 +56,13 @@ class Shares:
     def __init__(self, bounds, workers):
         self.bounds, self._workers = bounds, workers
 
-    def of(self, steps, window_steps):
-        """-> float32[U], to be kept between `bounds`.
+    def by_steps(self, window_steps):
+        """-> float32[window_steps + 1], to be kept between `bounds`: by the number of steps of a row.
 
         Args:
-          steps: int[U], in how many steps of the window the worker stepped each row; 0 is taken for 1.
-          window_steps: how many it made.
+          window_steps: how many steps the worker made; 0 of a row, as where only float16 left something, is as 1.
         """
-        met = np.clip((steps - 1.0) / max(window_steps - 1, 1), 0, 1)
+        met = np.maximum(np.arange(window_steps + 1) - 1.0, 0) / max(window_steps - 1, 1)
         at_least_one = 1 - (1 - met) ** self._workers
         return np.divide(at_least_one, self._workers * met, out=np.ones_like(met), where=met > 0).astype(np.float32)
 

@@ -46,7 +46,7 @@ class EmbeddingConfig:
     clip_norm: float = 0.0
     sync_steps: int = 30
     strict_sync: bool = False
-    sync_merge: str = "sum"
+    sync_merge: str = "adaptive"
     sync_compression: str = "none"
     timeout: float = 60.0
     service_shards: int = 1

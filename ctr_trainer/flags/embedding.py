@@ -39,7 +39,7 @@ class EmbeddingFlags(ClientFlags):
         False, "all workers push, meet, then pull at a sync: every lookup sees every push of the window before"
     )
     sync_merge: str = flag(
-        "sum",
+        "adaptive",
         "what becomes of several workers' changes of a row, see docs/staleness.md",
         choices=("sum", "mean", "adaptive"),
     )
