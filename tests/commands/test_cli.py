@@ -142,6 +142,12 @@ def test_a_users_own_model_is_named_by_module(tmp_path, data, monkeypatch):
         (["train", "--train_data=nowhere", "--model_dir=y"], 1, "data set nowhere: no such directory"),
         (["train", "--train_data=x", "--model_dir=y", "--best_metric=auc"], 1, "--best_metric=auc needs evaluations"),
         (["train", "--train_data=x", "--model_dir=y", "--eval_steps=5"], 1, "--eval_data is missing"),
+        (
+            ["train", "--train_data=x", "--model_dir=y", "--profile_steps=9,3"],
+            1,
+            "profile_steps=9,3: expected the first",
+        ),
+        (["train", "--train_data=x", "--model_dir=y", "--profile_steps=9"], 1, "profile_steps=9: expected the first"),
         (["convert", "--format=criteo", "--output=z"], 1, "--input is missing"),
         (["convert", "--format=csv", "--input=a.csv", "--output=z"], 1, "--feature_spec is missing"),
         (["serve"], 1, "--data_dir is missing"),

@@ -90,6 +90,25 @@ def test_a_windowed_auc_starts_anew(caplog):
     assert aucs(2) == ["step 2, auc = 1.0000", "step 4, auc = 0.0000"]
 
 
+@pytest.mark.parametrize(("window", "weight"), [(0, 3), (2, 1), (3, 3)])
+def test_the_auc_of_a_run_is_that_of_all_ranks_in_the_last_window(window, weight):
+    """This rank has a positive at 0 and a negative at 1, each `weight` times; another, three of each the other way."""
+    hooks = []
+
+    def make():
+        hooks.append(MetricsHook(_constants([0, 1], [1, 0], [1, 1]), {}, window, every_n_steps=1))
+        return hooks
+
+    _run(make, steps=3)
+
+    def all_sum(state, name):
+        assert name == "train_auc"
+        return state + 3 * (state > 0)[::-1]
+
+    right, tied = 3 * 3, 3 * weight + weight * 3
+    assert hooks[0].auc(all_sum)["auc"] == pytest.approx((right + tied / 2) / (weight + 3) ** 2)
+
+
 def test_learning_rate_line(caplog):
     with caplog.at_level(logging.INFO):
         _run(lambda: [LearningRateHook(tf.constant(0.05), {}, every_n_steps=1)], steps=1)
