@@ -10,7 +10,7 @@ from ctr_trainer.data.columns import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, la
 from ctr_trainer.data.encoded import Encoded
 from ctr_trainer.data.labels import encode_label
 from ctr_trainer.data.lists import encode_list
-from ctr_trainer.data.scalars import any_bad, is_text, numbers, one, shown, text
+from ctr_trainer.data.scalars import any_bad, is_text, numbers, one, shown, text, without_nan
 from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
 
@@ -113,6 +113,7 @@ def _single(values, feature):
     values = one(values)
     if pa.types.is_nested(values.type):
         raise TypeError("a single-valued feature has one value a row: give it a 'combiner', or another column")
+    values = without_nan(values)
     hashed = keys(feature.slot, values)
     if not feature.missing_has_row:
         hashed = np.where(_missing(values), 0, hashed)

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.encoded import Encoded
-from ctr_trainer.data.scalars import is_text, numbers, one
+from ctr_trainer.data.scalars import is_text, numbers, one, without_nan
 from ctr_trainer.features.hashing import keys
 
 
@@ -25,6 +25,7 @@ def encode_list(values, feature):
         return _encode(flat, owner, len(values), feature)
     if pa.types.is_nested(values.type):
         raise TypeError("a list or separated text is wanted")
+    values = without_nan(values)
     # Equal texts are split once; one more, empty, stands for the missing ones.
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     lists = pc.split_pattern(_bytes(values.dictionary), feature.separator)
@@ -103,4 +104,4 @@ def _bytes(values):
         raise TypeError("lists of single values are wanted")
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
-    return (values if is_text(values.type) else values.cast(pa.string())).cast(pa.binary())
+    return (values if is_text(values.type) else without_nan(values).cast(pa.string())).cast(pa.binary())

@@ -50,6 +50,13 @@ def one(values):
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
+def without_nan(values):
+    """-> an Array whose NaN, where it is of floats, are null: what data frames write for a missing value."""
+    if not pa.types.is_floating(values.type):
+        return values
+    return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
+
+
 def is_text(kind):
     """Whether a type is of strings or bytes."""
     return any(is_kind(kind) for is_kind in _TEXTS)

@@ -2,9 +2,9 @@
 
     key(slot, value) = Fingerprint64(slot + "\\x1f" + value) as int64, and 1 in place of 0
 
-Fingerprint64 is FarmHash's, a function of the bytes alone. The key 0 stands for no value. A missing single value is
-the value "", which has a row of its own; a missing bag is empty. Two of n values of a slot collide with a probability
-of about n^2 / 2^65: for 100 million values, 0.03 %.
+Fingerprint64 is FarmHash's, a function of the bytes alone. The key 0 stands for no value. A missing value hashes as the
+value ""; whether it has that key or 0 is the feature's to say (`SparseFeature.missing`). Two of n values of a slot
+collide with a probability of about n^2 / 2^65: for 100 million values, 0.03 %.
 """
 
 import functools

@@ -87,6 +87,10 @@ def test_lists_are_taken_as_they_are(kind):
 def test_lists_of_numbers_and_single_numbers_hash_as_their_digits():
     assert encode({"combiner": "sum"}, pa.array([[1, -2], None]))["f"].to_pylist() == [hashed("1", "-2"), []]
     assert encode({"combiner": "sum"}, pa.array([12, None]))["f"].to_pylist() == [hashed("12"), []]
+    nan = float("nan")
+    assert encode({"combiner": "sum"}, pa.array([[1.0, nan], [2.5]]))["f"].to_pylist() == [hashed("1"), hashed("2.5")]
+    assert encode({"combiner": "sum"}, pa.array([1.0, nan]))["f"].to_pylist() == [hashed("1"), []]
+    assert encode({"missing": "zero"}, pa.array([1.0, nan]))["f"].to_pylist() == [*hashed("1"), 0]
     fixed = pa.array([[1, 2], [3, 4]], pa.list_(pa.int64(), 2))
     assert encode({"combiner": "sum"}, fixed)["f"].to_pylist() == [hashed("1", "2"), hashed("3", "4")]
     coded = pa.array([["a"], ["b", "a"]], pa.list_(pa.dictionary(pa.int32(), pa.string())))
