@@ -8,14 +8,15 @@ from ctr_trainer.layers.mlp import dense
 tf1 = tf.compat.v1
 
 
-def mask_block(inputs, context, units, reduction, name):
-    """`relu(layer_norm(W (mask * x)))` with the instance-guided mask `W_2 relu(W_1 c + b_1) + b_2`.
+def mask_block(inputs, context, units, reduction, activation="relu", name="block"):
+    """`activation(layer_norm(W (mask * x)))` with the instance-guided mask `W_2 relu(W_1 c + b_1) + b_2`.
 
     Args:
       inputs: x, float32[B, n]: normalised embeddings, or the output of the block before.
       context: c, float32[B, m]: the embeddings.
       units: width of the output.
       reduction: the mask's hidden layer has `reduction * n` units.
+      activation: a function's name in `tf.nn`; the paper's is relu. The mask's hidden layer keeps relu.
       name: of the variable scope.
 
     Returns:
@@ -28,4 +29,4 @@ def mask_block(inputs, context, units, reduction, name):
     with tf1.variable_scope(name):
         hidden = tf.nn.relu(dense(context, max(1, int(reduction * width)), "aggregation"))
         mask = dense(hidden, width, "projection")
-        return tf.nn.relu(layer_norm(dense(inputs * mask, units, "output")))
+        return getattr(tf.nn, activation)(layer_norm(dense(inputs * mask, units, "output")))

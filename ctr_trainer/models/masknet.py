@@ -9,7 +9,7 @@ from ctr_trainer.layers.mask_block import mask_block
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.models.tower import tower
+from ctr_trainer.models.tower import dropped, tower
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,10 +47,11 @@ def model_fn(features, labels, mode, params):
     if params.structure == "serial":
         last = normalized
         for index, units in enumerate(params.hidden_units):
-            last = mask_block(last, context, units, params.reduction, f"block_{index}")
+            block = mask_block(last, context, units, params.reduction, params.activation, f"block_{index}")
+            last = dropped(block, mode, params)
     else:
         blocks = [
-            mask_block(normalized, context, params.block_units, params.reduction, f"block_{index}")
+            mask_block(normalized, context, params.block_units, params.reduction, params.activation, f"block_{index}")
             for index in range(params.blocks)
         ]
         last = tower(blocks, mode, params)

@@ -1,5 +1,7 @@
 """The deep part of a model, as its params describe it."""
 
+import tensorflow as tf
+
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.layers.mlp import mlp
 
@@ -26,3 +28,8 @@ def tower(inputs, mode, params, hidden_units=None, name="mlp"):
         batch_norm=params.batch_norm,
         name=name,
     )
+
+
+def dropped(inputs, mode, params):
+    """-> the inputs, of which training sets a share of `params.dropout` to zero."""
+    return tf.nn.dropout(inputs, rate=params.dropout) if params.dropout and mode == ModeKeys.TRAIN else inputs

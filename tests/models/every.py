@@ -26,7 +26,7 @@ _OWN = {
         "fibinet-each": dict(bilinear="each"),
         "fibinet-interaction": dict(bilinear="interaction"),
     },
-    "masknet": {"masknet-serial": dict(structure="serial"), "masknet-parallel": dict(blocks=2, block_units=6)},
+    "masknet": {"masknet-serial": dict(structure="serial"), "masknet-parallel": dict(blocks=2, block_units=16)},
     "final_mlp": {
         "final_mlp": dict(gate_units=6),
         "final_mlp-context": dict(first_context=("user",), second_context=("item",), second_units=(6, 4), heads=2),

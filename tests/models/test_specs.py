@@ -1,4 +1,4 @@
-"""Models on feature specs without dense features, without sparse ones, and with several dims: they work, or say why."""
+"""Models on specs without dense features, without sparse ones, with several dims: they work or say why not."""
 
 import numpy as np
 import pytest

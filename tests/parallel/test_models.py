@@ -14,11 +14,12 @@ ROWS, STEPS = 600, 16
 
 @pytest.mark.integration
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_every_model_trains_resumes_evaluates_and_exports_on_two_workers(tmp_path):
     """What the two evaluate on their shares is what one process says of the same checkpoint."""
     data = [small.make(tmp_path / f"labels{labels}", ROWS, labels=labels) for labels in (1, 2)]
     names = [next(iter(every.variants(model))) for model in MODELS]
-    launch.run(2, launch.WORKERS / "models.py", *data, tmp_path, STEPS, *names, seconds=540)
+    launch.run(2, launch.WORKERS / "models.py", *data, tmp_path, STEPS, *names, seconds=900)
     first, second = (json.loads((tmp_path / f"metrics-{rank}.json").read_text()) for rank in (0, 1))
     assert first == second
     distributed.init()
