@@ -16,8 +16,8 @@ from ctr_trainer.models.registry import MODELS
 from tests import golden
 from tests.models import every
 
-# With oneDNN or without, with AVX-512, AVX2 or SSE4.1, no loss differs by more than 6e-7; dense learning rates larger by
-# a thousandth change some loss of every model by more than 1e-5.
+# With oneDNN or without, with AVX-512, AVX2 or SSE4.1, no loss differs by more than 6e-7; dense learning rates larger
+# by a thousandth change some loss of every model by more than 1e-5.
 RELATIVE_TOLERANCE = 1e-5
 
 
@@ -64,7 +64,7 @@ def test_trains_with_the_losses_on_record_resumes_evaluates_and_exports(name, da
     assert (metrics["examples"], metrics["global_step"]) == (golden.ROWS, golden.STEPS)
     truth = _labels(own)
     for key, values in predicted.items():
-        assert values.std() > 0.01, key  # different rows get different predictions
+        assert values.std() > 0.001, key  # different rows get different predictions
         label = key.removeprefix("probabilities")
         assert metrics[f"auc{label}"] == pytest.approx(roc_auc_score(truth[label], values), abs=1e-3)
 
@@ -78,7 +78,8 @@ def test_trains_with_the_losses_on_record_resumes_evaluates_and_exports(name, da
 
 def test_every_models_losses_are_on_record_and_fall():
     assert {path.stem for path in golden.path("lr").parent.glob("*.json")} == set(MODELS)
+    epoch = -(-golden.ROWS // 32)
     for name in every.VARIANTS:
         losses = golden.load(name)
         assert len(losses) == golden.STEPS
-        assert np.mean(losses[-10:]) < np.mean(losses[:10]), name
+        assert np.mean(losses[-epoch:]) < np.mean(losses[:epoch]), name
