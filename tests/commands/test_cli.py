@@ -98,7 +98,7 @@ def test_a_users_own_model_is_named_by_module(tmp_path, data, monkeypatch):
         (["train", "--hidden_units=8,wide"], 2, "expected integers, comma separated"),
         (["train", "--train_data=x"], 1, "--model_dir is missing"),
         (["train", "--train_data=x", "--model_dir=y", "--epochs=0"], 1, "--epochs=0 never ends by itself"),
-        (["train", "--train_data=x", "--model_dir=y", "--model=deep"], 1, "choose one of lr, deepfm"),
+        (["train", "--train_data=x", "--model_dir=y", "--model=deep"], 1, "choose one of lr, fm, ffm, wide_deep, deepfm, "),
         (["train", "--train_data=x", "--model_dir=y", "--hidden_units=8,0"], 1, "each at least 1"),
         (["train", "--train_data=nowhere", "--model_dir=y"], 1, "data set nowhere: no such directory"),
         (["convert", "--format=criteo", "--output=z"], 1, "--input is missing"),
