@@ -28,7 +28,7 @@ TUNED = {"lr": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "lightgbm": LEAVES, "wide_deep"
 SETTINGS = {
     "movielens-random": {"lr": 1.0, "lightgbm": (127, 30, 100), "wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 1e-4},
     "movielens-time": {"lr": 1.0, "lightgbm": (63, 10, 100), "wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 0.0},
-    "adult": {"lr": 3.0, "lightgbm": (31, 100, 300), "wide_deep": 0.0, "deepfm": 0.0, "dcn_v2": 0.0},
+    "adult": {"lr": 3.0, "lightgbm": (31, 100, 300), "wide_deep": 0.0, "deepfm": 1e-6, "dcn_v2": 0.0},
 }
 
 

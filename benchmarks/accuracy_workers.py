@@ -33,7 +33,7 @@ def run(results, parts, seeds):
     for seed, (job, workers, more) in itertools.product(seeds, JOBS):
         key = dict(side="workers", data=data, model=model, seed=seed, job=job, workers=workers)
         if not results.has(**key):
-            print(f"{data}: {model}, {workers} workers, {job}, seed {seed}", file=sys.stderr, flush=True)
+            print(f"{data}: {model}, job {job} of {workers}, seed {seed}", file=sys.stderr, flush=True)
             results.add(**key, **_train_and_test(parts, workers, [*more, f"--seed={seed}"]))
 
 
