@@ -5,7 +5,8 @@ lightgbm  native categorical columns, a bag as a column of 0 and 1 for each valu
           buckets; rounds by early stopping on the validation AUC
 deepfm, dcn_v2, wide_deep   `accuracy_torch`
 
-Settings are those with the best validation AUC of the first seed out of TUNED, which --tune tries anew.
+SETTINGS are those with the best validation AUC of the first seed out of TUNED; --tune tries these anew, and so does a
+model without a setting.
 
 Needs no package of this project: --peer_python of `accuracy.py` runs it. Deterministic for a seed; lr has none.
 """
@@ -26,9 +27,9 @@ LEAVES = ((31, 10, 100), (63, 10, 100), (127, 30, 100), (63, 100, 300), (31, 100
 L2 = (0.0, 1e-6, 1e-5, 1e-4)
 TUNED = {"lr": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "lightgbm": LEAVES, "wide_deep": L2, "deepfm": L2, "dcn_v2": L2}
 SETTINGS = {
-    "movielens-random": {"lr": 1.0, "lightgbm": (127, 30, 100), "wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 1e-4},
-    "movielens-time": {"lr": 1.0, "lightgbm": (63, 10, 100), "wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 0.0},
-    "adult": {"lr": 3.0, "lightgbm": (31, 100, 300), "wide_deep": 0.0, "deepfm": 1e-6, "dcn_v2": 0.0},
+    "movielens-random": {"lr": 1.0, "lightgbm": (127, 30, 100), "deepfm": 1e-4, "dcn_v2": 1e-4},
+    "movielens-time": {"lr": 1.0, "lightgbm": (63, 10, 100), "deepfm": 1e-4, "dcn_v2": 0.0},
+    "adult": {"lr": 3.0, "lightgbm": (31, 100, 300), "deepfm": 1e-6},
 }
 
 
@@ -42,7 +43,9 @@ def main():
     flags = parser.parse_args()
     with np.load(flags.arrays) as archive:
         arrays = dict(archive)
-    settings = TUNED[flags.model] if flags.tune else [SETTINGS[flags.data][flags.model]]
+    settings = [SETTINGS[flags.data][flags.model]] if flags.model in SETTINGS[flags.data] else TUNED[flags.model]
+    if flags.tune:
+        settings = TUNED[flags.model]
     first, *others = flags.seeds[:1] if flags.model == "lr" else flags.seeds
     tried = [(train(flags.model, arrays, setting, first), setting) for setting in settings]
     found, setting = max(tried, key=lambda each: each[0]["valid"])

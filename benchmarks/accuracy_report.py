@@ -8,9 +8,9 @@ BELOW_PEER, BELOW_TREES, APART = 0.001, 0.005, 0.001
 def summary(lines):
     """-> by data and model, what there is of: `auc`, `spread`, `seeds`, `peer`, `peer_spread`, `library`, `met`.
 
-    `met` says whether ours is within the target. LightGBM has `peer` only, and on Adult our `best` model and whether
-    that is within its target. `workers` is the mean AUC by job and number of workers, `workers_met` whether all are
-    within their target of one's.
+    A spread is of several seeds. `met` says whether ours is within the target. LightGBM has `peer` only, and on Adult
+    our `best` model and whether that is within its target. `workers` is the mean AUC by job and number of workers,
+    `workers_met` whether all are within their target of one's.
 
     Args:
       lines: those of `accuracy.Results`.
@@ -25,9 +25,9 @@ def summary(lines):
         entry = result.setdefault(data, {}).setdefault(model, {})
         entry.setdefault("workers", {}).setdefault(job, {})[workers] = round(statistics.mean(aucs), 5)
     for entry in [entry for models in result.values() for entry in models.values() if "workers" in entry]:
-        alone = entry["workers"]["one"]["1"]
-        several = [auc for by_count in entry["workers"].values() for auc in by_count.values()]
-        entry["workers_met"] = all(abs(auc - alone) <= APART for auc in several)
+        several = [auc for job, aucs in entry["workers"].items() if job != "one" for auc in aucs.values()]
+        if "one" in entry["workers"] and several:
+            entry["workers_met"] = all(abs(auc - entry["workers"]["one"]["1"]) <= APART for auc in several)
     _add_trees_target(result.get("adult", {}))
     return result
 
@@ -48,7 +48,8 @@ def _entry(sides):
         if side in sides:
             values = [line["auc"] for line in sides[side]]
             entry[name] = round(statistics.mean(values), 5)
-            entry[spread] = round(max(values) - min(values), 5)
+            if len(values) > 1:
+                entry[spread] = round(max(values) - min(values), 5)
     if "peer" in sides:
         entry["library"] = sides["peer"][0]["library"]
     if len(sides) == 2:
