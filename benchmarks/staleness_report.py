@@ -34,8 +34,6 @@ def table(results):
     ]
     for optimizer, merge, workers in _groups(results):
         first = by_point[optimizer, workers, 1, merge]
-        if merge == "adaptive":  # Which with N = 1 is the sum.
-            first = by_point[optimizer, workers, 1, "sum"]
         cells = [_difference(by_point[optimizer, workers, n, merge], first) for n in later]
         merge = "" if workers == 1 else merge
         lines.append(f"| {optimizer} | {merge} | {workers} | {_mean(first)} | {' | '.join(cells)} |")
@@ -51,7 +49,9 @@ def draw(results, path):
 
     by_point, steps = _by_point(results), _sync_steps(results)
     optimizers = list(dict.fromkeys(result["optimizer"] for result in results))
-    figure, panels = pyplot.subplots(1, len(optimizers), figsize=(4 * len(optimizers), 4), squeeze=False)
+    figure, panels = pyplot.subplots(
+        1, len(optimizers), figsize=(4 * len(optimizers), 4), squeeze=False, layout="constrained"
+    )
     for panel, optimizer in zip(panels[0], optimizers, strict=True):
         for name, merge, workers in _groups(results):
             if name != optimizer:
@@ -69,8 +69,8 @@ def draw(results, path):
         panel.set_xticks(steps, map(str, steps))
         panel.minorticks_off()
     panels[0][0].set_ylabel("AUC on the test split")
-    panels[0][-1].legend(fontsize="small")
-    figure.tight_layout()
+    handles = {text: line for panel in panels[0] for line, text in zip(*panel.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles), fontsize="small")
     figure.savefig(path, dpi=110)
 
 
@@ -80,6 +80,9 @@ def _by_point(results):
     for result in results:
         point = tuple(result[name] for name in ("optimizer", "workers", "sync_steps", "merge"))
         by_point[point][result["seed"]] = result["auc"]
+    for optimizer, workers, n, merge in list(by_point):
+        if n > 1 and merge == "adaptive":  # Which with N = 1 is the sum.
+            by_point[optimizer, workers, 1, merge] = by_point[optimizer, workers, 1, "sum"]
     return by_point
 
 
