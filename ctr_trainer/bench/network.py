@@ -144,8 +144,8 @@ def run(bench, experiment, flags):
 
 
 def summarize(tower, runs, speeds, ways):
-    """-> dict of `one machine` and of speed, as `5 Gbit`, -> dict of way -> Figure of the time for equal data, in percent
-    of one worker's in the same round; None for what failed.
+    """-> by `one machine` and by speed, as `5 Gbit`, dict of way -> Figure of the time for equal data, in percent of one
+    worker's in the same round; None for what failed.
     """
 
     def percent(name):
