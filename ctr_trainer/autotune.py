@@ -82,7 +82,12 @@ def parse(text):
     needed = {"cache_enabled", "cycle_time_ms", "tensor_fusion_threshold", _SCORE}
     if not needed <= set(reader.fieldnames or ()):
         raise ValueError(f"its columns are {reader.fieldnames}, without {', '.join(sorted(needed))}")
-    return [{name: float(value) for name, value in row.items()} for row in reader]
+    rows = []
+    for row in reader:
+        if None in row or None in row.values():
+            raise ValueError(f"line {reader.line_num} has not as many values as there are columns: a row ends early")
+        rows.append({name: float(value) for name, value in row.items()})
+    return rows
 
 
 def environment_of(row):

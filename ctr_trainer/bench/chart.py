@@ -2,6 +2,9 @@
 
 import os
 
+_MARKERS = "osD^v"
+_MOST_TICKS = 12
+
 
 def draw_bars(path, title, unit, bars):
     """Writes a PNG of bars, each with its median, and its range as a line.
@@ -13,9 +16,8 @@ def draw_bars(path, title, unit, bars):
     """
     figure, axes = _figure(title)
     names, values = list(bars), [bar.median for bar in bars.values()]
-    below = [bar.median - min(bar.values) for bar in bars.values()]
-    above = [max(bar.values) - bar.median for bar in bars.values()]
-    axes.barh(names, values, xerr=[below, above], color="C0", ecolor="0.3", capsize=3)
+    ends = [sum(pair, []) for pair in zip(*(_ends(bar) for bar in bars.values()), strict=True)]
+    axes.barh(names, values, xerr=ends, color="C0", ecolor="0.3", capsize=3)
     axes.invert_yaxis()  # The first one on top, as in the table.
     axes.set_xlabel(unit)
     axes.grid(axis="x", alpha=0.3)
@@ -40,10 +42,34 @@ def draw_lines(path, title, x_label, y_label, lines, logarithmic=False):
     if logarithmic:
         axes.set_xscale("log")
         axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+        ticks = sorted({x for points in lines.values() for x, _ in points})
+        if len(ticks) <= _MOST_TICKS:
+            axes.set_xticks(ticks)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.grid(alpha=0.3)
     axes.legend()
+    _save(figure, path)
+
+
+def draw_points(path, title, x_label, y_label, points):
+    """Writes a PNG of points with their ranges: of two figures of each setting, one against the other.
+
+    Args:
+      path: of the PNG.
+      points: dict of name -> (`table.Figure`, `table.Figure`).
+    """
+    figure, axes = _figure(title)
+    for number, (name, (x, y)) in enumerate(points.items()):
+        marker = _MARKERS[number // 10 % len(_MARKERS)]  # Ten colours, then the same ones with another marker.
+        ranges = dict(xerr=_ends(x), yerr=_ends(y), elinewidth=0.8)
+        axes.errorbar([x.median], [y.median], color=f"C{number % 10}", fmt=marker, label=name, **ranges)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right upper", fontsize="small")
     _save(figure, path)
 
 
@@ -66,6 +92,11 @@ def draw_stacks(path, title, unit, stacks):
     axes.set_xlabel(unit)
     figure.legend(loc="outside lower center", ncols=4, fontsize="small")
     _save(figure, path)
+
+
+def _ends(value):
+    """-> [[how far the range reaches below the median], [above it]] of a `table.Figure`, as matplotlib wants it."""
+    return [[value.median - min(value.values)], [max(value.values) - value.median]]
 
 
 def _figure(title):

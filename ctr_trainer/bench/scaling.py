@@ -8,23 +8,9 @@ from ctr_trainer.bench import chart, machine
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.report import write_report
 from ctr_trainer.bench.table import cell, figure, format_table
+from ctr_trainer.report.phases_table import TITLES
 
 SUMMARY = "examples/s, efficiency and the phases of a step for --workers=1,2,..."
-_PHASES = {
-    "read_sample": "read sample",
-    "embedding_lookup": "embedding lookup",
-    "input_to_device": "input to device",
-    "forward": "forward",
-    "loss": "loss",
-    "backward": "backward",
-    "exchange": "gradient exchange",
-    "dense_update": "dense update",
-    "push": "push (row update)",
-    "sync": "sync",
-    "hooks": "metrics and logs",
-    "checkpoint": "checkpoint",
-    "evaluation": "evaluation",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +131,7 @@ def _lines(found, bench, experiment, host, failed):
         row("efficiency", lambda size: size.efficiency, ".0%"),
         ["phases of a step, ms"] + [""] * len(sizes),
     ]
-    for name, title in _PHASES.items():
+    for name, title in TITLES.items():
         if any(name in size.phases_ms for size in sizes):
             rows.append(row(f"  {title}", functools.partial(lambda name, size: size.phases_ms.get(name), name), ".2f"))
     rows.append(row("  accounted", lambda size: size.accounted, ".1%"))
@@ -163,7 +149,7 @@ def _lines(found, bench, experiment, host, failed):
     headings = ["", *(f"{n} worker{'s' * (n > 1)}" for n in found)]
     lines = [
         f"{experiment.describe()}; {bench.steps} steps a run; "
-        f"median (range) of {bench.rounds} rounds, all sizes in turn",
+        f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, all sizes in turn",
         "",
         *format_table(headings, rows),
         "",
@@ -194,10 +180,10 @@ def _draw_rates(path, found):
 
 
 def _draw_phases(path, found):
-    stacks = {
-        f"{n} workers" if n > 1 else "1 worker": {
-            title: size.phases_ms[name].median for name, title in _PHASES.items() if name in size.phases_ms
-        }
-        for n, size in found.items()
-    }
+    stacks = {}
+    used = [name for name in TITLES if any(name in size.phases_ms for size in found.values())]
+    for n, size in found.items():
+        parts = {TITLES[name]: size.phases_ms[name].median if name in size.phases_ms else 0.0 for name in used}
+        whole = sum(parts.values()) / size.accounted.median
+        stacks[f"{n} workers" if n > 1 else "1 worker"] = {**parts, "not accounted": whole - sum(parts.values())}
     chart.draw_stacks(path, "Phases of a step", "ms", stacks)

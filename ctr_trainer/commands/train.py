@@ -18,6 +18,7 @@ from ctr_trainer.flags import (
     TrainingFlags,
     require,
 )
+from ctr_trainer.report.phases_table import format_phases
 
 GROUPS = (
     ModelFlags,
@@ -70,6 +71,9 @@ def run(*groups):
         return batches
 
     result = estimator.train(train_input_fn, max_steps=training.max_steps or None, evaluation=eval_spec)
+    if result and "phases" in result and distributed.is_chief():
+        for line in format_phases(result["phases"]):
+            _log.info("%s", line)
     if tuning and distributed.is_chief():
         autotune.report(tuning)
     if result and distributed.is_chief():

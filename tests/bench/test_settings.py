@@ -1,0 +1,107 @@
+"""Settings that are varied one at a time, on equal numbers of examples."""
+
+import json
+
+import pytest
+
+from ctr_trainer import cli, flags
+from ctr_trainer.bench import axes
+from ctr_trainer.bench.experiment import Experiment
+from ctr_trainer.bench.settings import equal_examples, summarize
+from ctr_trainer.errors import UserError
+from ctr_trainer.flags import BenchFlags
+
+GROUPS = (flags.ModelFlags, flags.DataFlags, flags.TrainingFlags, flags.EmbeddingFlags, flags.RunFlags)
+
+
+def _experiment(*arguments):
+    values = flags.define(GROUPS)
+    values(["bench", *arguments])
+    return Experiment(*(flags.read(group, values) for group in GROUPS))
+
+
+def test_an_axis_leaves_out_the_value_that_is_there_already():
+    names = [variant.name for variant in axes.variants("sync_steps", _experiment("--sync_steps=10"))]
+    assert names == ["sync_steps=1", "sync_steps=30", "sync_steps=100"]
+    (half,) = axes.variants("fp16_allreduce", _experiment())
+    assert half.flags == ("--fp16_allreduce=true",)
+
+
+@pytest.mark.parametrize("axis", axes.FLAG_AXES)
+def test_every_variant_is_made_of_flags_that_train_accepts(axis):
+    default = _experiment()
+    for variant in axes.variants(axis, default):
+        assert _experiment(*variant.flags).value(axis) != default.value(axis)
+
+
+def test_an_axis_that_is_none_is_refused_with_those_that_are():
+    assert axes.chosen(()) == list(axes.AXES)
+    assert axes.chosen(("batch_size", "autotune")) == ["autotune", "batch_size"]
+    with pytest.raises(UserError, match="no axis sync_step; there are autotune, tensor_fusion"):
+        axes.chosen(("sync_step",))
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        ((), (200, 20)),
+        (("--accumulation_steps=10",), (20, 2)),
+        (("--batch_size=4096",), (50, 5)),
+        (("--accumulation_steps=20",), (9, 2)),  # 11 steps in all, two of which warm up, so that one is not traced
+        (("--batch_size=512",), (400, 40)),
+    ],
+)
+def test_each_setting_trains_on_as_many_examples(variant, expected):
+    assert equal_examples(variant, BenchFlags(steps=200, trace_steps=20), _experiment()) == expected
+
+
+def test_flags_that_are_handed_on_are_those_that_differ_but_for_the_jobs_own():
+    found = _experiment("--batch_size=64", "--max_steps=9", "--model_dir=m", "--eval_data=e", "--nopin_cores")
+    assert found.flags() == ("--batch_size=64", "--pin_cores=False")
+    assert found.flags(evaluate=True) == ("--eval_data=e", "--batch_size=64", "--pin_cores=False")
+    assert _experiment(*found.flags()).data.batch_size == 64
+    assert not _experiment(*found.flags()).run.pin_cores
+
+
+def test_speed_and_auc_stand_beside_each_other_against_the_same_round():
+    def ranks(rate, auc):
+        return [{"examples_per_sec": rate, "auc": auc}, {"examples_per_sec": 10.0, "auc": auc}]
+
+    default = [ranks(90.0, 0.70), ranks(40.0, 0.72)]
+    found = summarize([ranks(140.0, 0.69), ranks(90.0, 0.73)], default)
+    assert found["together"].values == (150.0, 100.0)
+    assert found["speedup"].values == (1.5, 2.0)
+    assert found["auc_change"].values == pytest.approx((-0.01, 0.01))
+    assert summarize(default, None)["speedup"] is None
+
+
+@pytest.mark.integration
+def test_a_real_run_gives_speed_and_auc_and_makes_its_data_once(tmp_path, capsys, monkeypatch):
+    small = ["--rows=3000", "--batch_size=64", "--hidden_units=8", "--steps=12", "--trace_steps=4", "--rounds=1"]
+    command = ["bench", "settings", "--workers=1", "--axes=fp16_allreduce", f"--output={tmp_path}", *small]
+    assert cli.main(command) == 0
+    assert "examples/s together  over default  " in capsys.readouterr().out
+    found = json.loads((tmp_path / "settings.json").read_text())
+    assert list(found["settings"]) == ["default", "fp16_allreduce=true"] and found["failed"] == {}
+    default, half = found["settings"].values()
+    # One worker exchanges nothing, so that the setting cannot change what it learns.
+    assert half["auc"] == default["auc"] and half["auc_change"]["values"] == [0.0]
+    assert 0 < default["auc"]["median"] < 1 and default["speedup"]["values"] == [1.0]
+    assert half["speedup"]["median"] == pytest.approx(half["together"]["median"] / default["together"]["median"])
+    assert (tmp_path / "settings.png").exists() and (tmp_path / "settings_auc.png").exists()
+
+    class Stopped(Exception):
+        """The jobs would start now."""
+
+    def start(self, directory, timeout):
+        raise Stopped
+
+    monkeypatch.setattr("ctr_trainer.bench.jobs.Job.run", start)
+    monkeypatch.delattr("ctr_trainer.bench.settings.run_command")  # Which makes the data.
+    with pytest.raises(Stopped):
+        cli.main(command)
+
+
+def test_training_data_need_data_to_evaluate_on(tmp_path, capsys):
+    assert cli.main(["bench", "settings", f"--output={tmp_path}", "--train_data=x"]) == 1
+    assert "need both --train_data and --eval_data" in capsys.readouterr().err
