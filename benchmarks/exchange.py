@@ -47,7 +47,7 @@ def _build(way):
     from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.estimator.optimizer_step import OptimizerStep
-    from ctr_trainer.features.tensors import FedFeatures
+    from ctr_trainer.features.fed import FedFeatures
     from ctr_trainer.layers.mlp import dense, mlp
 
     tf1 = tf.compat.v1

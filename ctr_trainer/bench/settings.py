@@ -24,10 +24,10 @@ def run(bench, experiment):
     experiment = _with_data(bench, experiment)
     workers = max(bench.workers)
     jobs = [_job(axes.Variant(DEFAULT), bench, experiment, workers)]
-    failed = {}
+    failed, notes = {}, [axes.NOTES[name] for name in names if name in axes.NOTES]
     for name in names:
         if name == axes.AUTOTUNE:
-            jobs += _tuned(bench, experiment, workers, failed)
+            jobs += _tuned(bench, experiment, workers, failed, notes)
         else:
             jobs += [_job(variant, bench, experiment, workers) for variant in axes.variants(name, experiment)]
     runs, failures = run_rounds(jobs, bench.rounds, os.path.join(bench.output, "runs"), bench.job_timeout)
@@ -39,9 +39,11 @@ def run(bench, experiment):
         "workers": workers,
         "rounds": bench.rounds,
         "settings": {name: {key: each and each.to_dict() for key, each in row.items()} for name, row in rows.items()},
+        "notes": notes,
         "failed": failed,
     }
-    lines = _lines(rows, names, bench, experiment, workers, failed)
+    failures = [f"{name} failed: {error}" for name, error in failed.items()]
+    lines = _lines(rows, notes + failures, bench, experiment, workers)
     rates = {name: row["together"] for name, row in rows.items()}
     charts = {
         "settings.png": lambda path: chart.draw_bars(path, f"{workers} workers", "examples/s together", rates),
@@ -124,8 +126,13 @@ def _with_data(bench, experiment):
     return dataclasses.replace(experiment, data=data)
 
 
-def _tuned(bench, experiment, workers, failed):
-    """-> the job with Horovod as its own search found it best, in a run that is not measured; [] if that failed."""
+def _tuned(bench, experiment, workers, failed, notes):
+    """-> the job with Horovod as its own search found it best, in a run that is not measured; [] if that failed.
+
+    Args:
+      failed: dict of name -> error, to add to.
+      notes: list of lines, to add to.
+    """
     log = os.path.abspath(os.path.join(bench.output, "autotune.csv"))
     # Horovod's own pace takes 1,200 steps and more; what the user has set stays.
     pace = {"STEPS_PER_SAMPLE": "3", "WARMUP_SAMPLES": "1", "BAYES_OPT_MAX_SAMPLES": "8"}
@@ -146,11 +153,11 @@ def _tuned(bench, experiment, workers, failed):
     except UserError as error:
         failed[axes.AUTOTUNE] = str(error)
         return []
-    name = f"autotune: {autotune.format_row(found)}"
-    return [_job(axes.Variant(name, (f"--autotune_log={log}",)), bench, experiment, workers)]
+    notes.append(f"autotune found {autotune.format_row(found)}: --autotune_log={log}")
+    return [_job(axes.Variant(axes.AUTOTUNE, (f"--autotune_log={log}",)), bench, experiment, workers)]
 
 
-def _lines(rows, names, bench, experiment, workers, failed):
+def _lines(rows, notes, bench, experiment, workers):
     headings = ["setting", "examples/s together", "over default", "AUC", "AUC change"]
     cells = [
         [
@@ -164,15 +171,13 @@ def _lines(rows, names, bench, experiment, workers, failed):
     ]
     examples = (bench.steps + bench.trace_steps) * workers
     examples *= experiment.data.batch_size * experiment.training.accumulation_steps
-    return [
-        f"{experiment.describe()}; {workers} workers; {examples:,} examples a run, then evaluated; "
+    lines = [
+        f"{experiment.describe()}; {workers} worker{'s' * (workers > 1)}; {examples:,} examples a run, then evaluated; "
         f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, all settings in turn",
         "",
         *format_table(headings, cells),
-        "",
-        *(axes.NOTES[name] for name in names if name in axes.NOTES),
-        *(f"{name} failed: {error}" for name, error in failed.items()),
     ]
+    return [*lines, "", *notes] if notes else lines
 
 
 def _points(rows):

@@ -75,7 +75,7 @@ def test_a_slow_network_between_machines_takes_over():
 
 
 def test_rows_of_a_window_are_sent_once_and_those_that_others_changed_come_back():
-    # Two workers, N = 4: D(4) = 2000, D(8) = 2828.43. Sent 500 a step, checked 207.11,
+    # Two workers, N = 4: D(4) = 2000, D(8) = 2828.43. A step sends 500, checks 207.11, gets
     # back (4000 - 2828.43) / 4 = 292.89.
     # Up 500 * (12 + 88) + 207.11 * 12 = 52485.3; down 292.89 * 96 + 500 * 4 + 207.11 * 100 = 50828.4.
     found = predict(BASE, Setup(2, machines=2, cores=1, rows="a:1", sync_steps=4, gbit=8e-3))  # 1e6 bytes/s

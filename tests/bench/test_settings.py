@@ -1,8 +1,10 @@
 """Settings that are varied one at a time, on equal numbers of examples."""
 
+import json
+
 import pytest
 
-from ctr_trainer import flags
+from ctr_trainer import cli, flags
 from ctr_trainer.bench import axes
 from ctr_trainer.bench.experiment import Experiment
 from ctr_trainer.bench.settings import equal_examples, summarize
@@ -71,3 +73,35 @@ def test_speed_and_auc_stand_beside_each_other_against_the_same_round():
     assert found["speedup"].values == (1.5, 2.0)
     assert found["auc_change"].values == pytest.approx((-0.01, 0.01))
     assert summarize(default, None)["speedup"] is None
+
+
+@pytest.mark.integration
+def test_a_real_run_gives_speed_and_auc_and_makes_its_data_once(tmp_path, capsys, monkeypatch):
+    small = ["--rows=3000", "--batch_size=64", "--hidden_units=8", "--steps=12", "--trace_steps=4", "--rounds=1"]
+    command = ["bench", "settings", "--workers=1", "--axes=fp16_allreduce", f"--output={tmp_path}", *small]
+    assert cli.main(command) == 0
+    assert "examples/s together  over default  " in capsys.readouterr().out
+    found = json.loads((tmp_path / "settings.json").read_text())
+    assert list(found["settings"]) == ["default", "fp16_allreduce=true"] and found["failed"] == {}
+    default, half = found["settings"].values()
+    # One worker exchanges nothing, so that the setting cannot change what it learns.
+    assert half["auc"] == default["auc"] and half["auc_change"]["values"] == [0.0]
+    assert 0 < default["auc"]["median"] < 1 and default["speedup"]["values"] == [1.0]
+    assert half["speedup"]["median"] == pytest.approx(half["together"]["median"] / default["together"]["median"])
+    assert (tmp_path / "settings.png").exists() and (tmp_path / "settings_auc.png").exists()
+
+    class Stopped(Exception):
+        """The jobs would start now."""
+
+    def start(self, directory, timeout):
+        raise Stopped
+
+    monkeypatch.setattr("ctr_trainer.bench.jobs.Job.run", start)
+    monkeypatch.delattr("ctr_trainer.bench.settings.run_command")  # Which makes the data.
+    with pytest.raises(Stopped):
+        cli.main(command)
+
+
+def test_training_data_need_data_to_evaluate_on(tmp_path, capsys):
+    assert cli.main(["bench", "settings", f"--output={tmp_path}", "--train_data=x"]) == 1
+    assert "need both --train_data and --eval_data" in capsys.readouterr().err

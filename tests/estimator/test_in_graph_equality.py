@@ -28,7 +28,9 @@ class Recorder(tf1.train.SessionRunHook):
 
     def begin(self):
         self._variables = {v.op.name: v for v in tf1.trainable_variables()}
-        (self._loss,) = (op.outputs[0] for op in tf1.get_default_graph().get_operations() if op.name == "div_no_nan")
+        (self._loss,) = (
+            op.outputs[0] for op in tf1.get_default_graph().get_operations() if op.name == "loss/div_no_nan"
+        )
 
     def after_create_session(self, session, coord):
         self.initial = session.run(self._variables)
