@@ -27,5 +27,7 @@ def test_every_model_trains_resumes_evaluates_and_exports_on_two_workers(tmp_pat
         own = data[every.labels(name) - 1]
         alone = every.estimator(name, tmp_path / name).evaluate(lambda name=name, own=own: every.once(name, own))
         assert (alone["global_step"], alone["examples"]) == (STEPS, ROWS)
-        assert first[name] == pytest.approx(alone, abs=1e-5), name
+        # Reliability tables, which are no numbers, have a test of their own.
+        numbers = {key: value for key, value in alone.items() if not isinstance(value, list)}
+        assert {key: first[name][key] for key in numbers} == pytest.approx(numbers, abs=1e-5), name
         assert tf.saved_model.contains_saved_model(tmp_path / "export" / name)
