@@ -35,9 +35,9 @@ REFERENCE = {
 }
 REFERENCE_ONE_MACHINE = {("resnet50", 4): 29, ("vgg16", 4): 28}
 _REFERENCE_TEXT = (
-    "Reference: 4 machines with a GPU each (or 4 GPUs in one), convolutional networks. Ours has the parameters, over the "
-    "scale, as layers of an MLP behind embeddings, on CPU cores; a convolution computes 50 to 160 times more with each "
-    "parameter, so these towers meet the network's limit sooner, and the limits move with what a machine computes.",
+    "Reference: 4 machines with a GPU each (or 4 GPUs in one), convolutional networks. Ours has the parameters, over "
+    "--scale, as layers of an MLP behind embeddings, on CPU cores; a convolution computes 50 to 160 times more with "
+    "each parameter, so these towers meet the limit sooner, and it moves with what a machine computes.",
     "Horovod's autotune, which took the first at 5 Gbit/s from 49% to 61%: see `bench settings --axes=autotune`.",
 )
 
@@ -144,8 +144,8 @@ def run(bench, experiment, flags):
 
 
 def summarize(tower, runs, speeds, ways):
-    """-> by `one machine` and by speed, as `5 Gbit`, dict of way -> Figure of the time for equal data, in percent of one
-    worker's in the same round; None for what failed.
+    """-> by `one machine` and by speed, as `5 Gbit`, dict of way -> Figure of the time for equal data, in percent of
+    one worker's in the same round; None for what failed.
     """
 
     def percent(name):
