@@ -77,8 +77,10 @@ class NetworkJob:
         """As `Job.run`."""
         namespaces.limit(self.machines, self.gbit)
         path = os.pathsep.join([str(self.programs), environment(1)["PATH"]])
+        runs = pathlib.Path(directory).resolve().parent
+        runs.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as own:
-            with MachineService(self.machines[0], pathlib.Path(own), _SERVICE_SECONDS) as service:
+            with MachineService(self.machines[0], pathlib.Path(own), runs, _SERVICE_SECONDS) as service:
                 rows = (f"--embedding_service={service.address}", f"--token_file={service.token_file}")
                 # sshd reads no profile's PATH for a command, and each machine has one core.
                 variables = (("PATH", path), ("CTR_TRAINER_THREADS", "1"), ("OMP_NUM_THREADS", "1"))
