@@ -12,12 +12,13 @@ class MachineService(LocalService):
       token_file: the path of the token.
     """
 
-    def __init__(self, machine, directory, timeout):
+    def __init__(self, machine, directory, data_dir, timeout):
         """Starts it and waits until it answers.
 
         Args:
           machine: of `namespaces.machines`.
           directory: for its log and its token.
+          data_dir: that the jobs' model directories lie below.
           timeout: seconds to wait.
 
         Raises:
@@ -27,7 +28,7 @@ class MachineService(LocalService):
         self.token_file = directory / "token"
         self.token_file.touch(mode=0o600)
         self.token_file.write_text(secrets.token_hex())
-        super().__init__(str(directory), str(directory / "service.log"), timeout)
+        super().__init__(str(data_dir), str(directory / "service.log"), timeout)
 
     def _command(self, data_dir, port_file):
         command = super()._command(data_dir, port_file)

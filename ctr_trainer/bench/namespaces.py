@@ -10,6 +10,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 
@@ -18,6 +19,8 @@ from ctr_trainer.errors import UserError
 INTERFACE = "eth0"
 _PREFIX = "ctr-bench"
 _NETWORK = "10.213.0"  # Nobody outside sees it: no route leads out of the namespaces.
+# `ip netns exec` shows a namespace the files here in place of those in /etc.
+_ETC = pathlib.Path("/etc/netns")
 _TIMEOUT_SECONDS = 30
 _MOST_MACHINES = 250
 PACKAGES = {"ip": "iproute2", "tc": "iproute2", "taskset": "util-linux"}
@@ -137,6 +140,11 @@ def remove_leftovers():
 
 def _add(machine, switch, port):
     _ip("netns", "add", machine.namespace)
+    # Horovod 0.28.1 forgets the interface it was told where it makes a process set's connections (gloo_context.cc,
+    # InitializeForProcessSet), and listens where its host's name leads.
+    hosts = _ETC / machine.namespace / "hosts"
+    hosts.parent.mkdir(parents=True)
+    hosts.write_text(f"127.0.0.1 localhost\n{machine.address} {socket.gethostname()}\n")
     pair = ("link", "add", INTERFACE, "type", "veth", "peer", "name", port, "netns", switch)
     _inside(machine.namespace, "ip", *pair)
     _inside(machine.namespace, "ip", "address", "add", f"{machine.address}/24", "dev", INTERFACE)
@@ -152,6 +160,9 @@ def _remove(namespace):
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
     _run(["ip", "netns", "delete", namespace], check=False)
+    shutil.rmtree(_ETC / namespace, ignore_errors=True)
+    with contextlib.suppress(OSError):  # Somebody else's namespaces may have files there.
+        _ETC.rmdir()
 
 
 def _ip(*arguments):

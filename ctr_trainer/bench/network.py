@@ -36,8 +36,8 @@ REFERENCE = {
 REFERENCE_ONE_MACHINE = {("resnet50", 4): 29, ("vgg16", 4): 28}
 _REFERENCE_TEXT = (
     "Reference: 4 machines with a GPU each (or 4 GPUs in one), convolutional networks. Ours has the parameters, over "
-    "the scale, as layers of an MLP behind embeddings, on CPU cores; a convolution computes 50 to 160 times more with "
-    "each parameter, so these towers meet the network's limit sooner, and it moves with what a machine computes.",
+    "--scale, as layers of an MLP behind embeddings, on CPU cores; a convolution computes 50 to 160 times more with "
+    "each parameter, so these towers meet the limit sooner, and it moves with what a machine computes.",
     "Horovod's autotune, which took the first at 5 Gbit/s from 49% to 61%: see `bench settings --axes=autotune`.",
 )
 
@@ -77,8 +77,10 @@ class NetworkJob:
         """As `Job.run`."""
         namespaces.limit(self.machines, self.gbit)
         path = os.pathsep.join([str(self.programs), environment(1)["PATH"]])
+        runs = pathlib.Path(directory).resolve().parent
+        runs.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory() as own:
-            with MachineService(self.machines[0], pathlib.Path(own), _SERVICE_SECONDS) as service:
+            with MachineService(self.machines[0], pathlib.Path(own), runs, _SERVICE_SECONDS) as service:
                 rows = (f"--embedding_service={service.address}", f"--token_file={service.token_file}")
                 # sshd reads no profile's PATH for a command, and each machine has one core.
                 variables = (("PATH", path), ("CTR_TRAINER_THREADS", "1"), ("OMP_NUM_THREADS", "1"))
@@ -144,8 +146,8 @@ def run(bench, experiment, flags):
 
 
 def summarize(tower, runs, speeds, ways):
-    """-> dict of `one machine` and of speed, as `5 Gbit`, -> dict of way -> Figure of the time for equal data, in
-    percent of one worker's in the same round; None for what failed.
+    """-> by `one machine` and by speed, as `5 Gbit`, dict of way -> Figure of the time for equal data, in percent of
+    one worker's in the same round; None for what failed.
     """
 
     def percent(name):

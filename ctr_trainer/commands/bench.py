@@ -5,7 +5,7 @@ memory: DeepFM's 26 fields and 13 numbers with random labels, which is about spe
 --rounds times; figures are medians and ranges.
 """
 
-from ctr_trainer.bench import network, scaling, settings, simulate
+from ctr_trainer.bench import network, peers, scaling, settings, simulate
 from ctr_trainer.bench.experiment import Experiment
 from ctr_trainer.errors import UserError
 from ctr_trainer.flags import (
@@ -14,6 +14,7 @@ from ctr_trainer.flags import (
     EmbeddingFlags,
     ModelFlags,
     NetworkFlags,
+    PeersFlags,
     RunFlags,
     SimulateFlags,
     TrainingFlags,
@@ -21,20 +22,31 @@ from ctr_trainer.flags import (
 
 # An action is a module with its SUMMARY, and with run(bench, experiment, ...): BenchFlags, an Experiment, and what
 # other groups it uses.
-_MODULES = {"scaling": scaling, "settings": settings, "network": network, "simulate": simulate}
-_USED = {network: (NetworkFlags,), simulate: (SimulateFlags, NetworkFlags)}
+_MODULES = {"scaling": scaling, "settings": settings, "network": network, "peers": peers, "simulate": simulate}
+_USED = {network: (NetworkFlags,), peers: (PeersFlags,), simulate: (SimulateFlags, NetworkFlags)}
 ACTIONS = {name: module.SUMMARY for name, module in _MODULES.items()}
-GROUPS = (BenchFlags, SimulateFlags, NetworkFlags, ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, RunFlags)
+GROUPS = (
+    BenchFlags,
+    SimulateFlags,
+    NetworkFlags,
+    PeersFlags,
+    ModelFlags,
+    DataFlags,
+    TrainingFlags,
+    EmbeddingFlags,
+    RunFlags,
+)
 EXAMPLES = (
     "python -m ctr_trainer bench scaling --workers=1,2",
     "python -m ctr_trainer bench scaling --workers=1,2,4 --flagfile=configs/demo.flags --dense_sync_steps=30",
     "python -m ctr_trainer bench settings --workers=2 --axes=sync_steps,batch_size,fp16_allreduce",
     "python -m ctr_trainer bench simulate --check --workers=1,2,4 --gbit=10",
     "python -m ctr_trainer bench network --machines=4 --gbit=2.5,5 --dense_params=resnet50,vgg16 --scale=100",
+    "python -m ctr_trainer bench peers --workers=1,2 --peer_python=tfra=/envs/tfra/bin/python",
 )
 
 
-def run(action, bench, simulation, network_flags, *groups):
+def run(action, bench, simulation, machines, others, *groups):
     """Runs the action."""
     if bench.steps < bench.trace_steps:
         raise UserError(
@@ -43,6 +55,6 @@ def run(action, bench, simulation, network_flags, *groups):
     wrong = [n for n in bench.workers if n < 1]
     if wrong or not bench.workers:
         raise UserError(f"--workers={','.join(map(str, bench.workers))}: name one number or more, each at least 1")
-    module, extra = _MODULES[action], (simulation, network_flags)
+    module, extra = _MODULES[action], (simulation, machines, others)
     used = [group for group in extra if type(group) in _USED.get(module, ())]
     module.run(bench, Experiment(*groups), *used)

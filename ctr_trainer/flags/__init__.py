@@ -9,6 +9,7 @@ from ctr_trainer.flags.evaluation import CheckpointFlags, EvaluationFlags, Metri
 from ctr_trainer.flags.model import ModelFlags
 from ctr_trainer.flags.network import NetworkFlags
 from ctr_trainer.flags.output import ExportFlags, PredictFlags
+from ctr_trainer.flags.peers import PeersFlags
 from ctr_trainer.flags.report import ReportFlags
 from ctr_trainer.flags.run import RunFlags
 from ctr_trainer.flags.serve import ServeFlags
@@ -42,6 +43,7 @@ __all__ = [
     "MetricsFlags",
     "ModelFlags",
     "NetworkFlags",
+    "PeersFlags",
     "PredictFlags",
     "ReportFlags",
     "RunFlags",
