@@ -17,6 +17,7 @@ from ctr_trainer.errors import UserError
 
 _log = logging.getLogger(__name__)
 _STATUS_SECONDS = 30
+_SIGNAL_SECONDS = 0.25
 _SHUTDOWN_SECONDS = 10
 
 
@@ -71,7 +72,10 @@ def serve(
         pathlib.Path(partial).write_text(address)
         os.replace(partial, port_file)
     next_status = time.monotonic() + _STATUS_SECONDS
-    while not stop.wait(max(next_status - time.monotonic(), 0)):
+    # In short waits: Python handles a signal that comes just before a wait begins only after it.
+    while not stop.wait(min(max(next_status - time.monotonic(), 0), _SIGNAL_SECONDS)):
+        if time.monotonic() < next_status:
+            continue
         next_status += _STATUS_SECONDS
         for line in service.metrics.status_lines():
             _log.info(line)
