@@ -102,10 +102,10 @@ class Features(Mapping, abc.ABC):
     def _segment(self, table, kind, dim):
         """-> float32[B, F, dim] of a `TableFeatures`; kind is EMBEDDING or LINEAR."""
 
+    @abc.abstractmethod
     def _sequence(self, table, feature):
         """-> float32[B, L, dim] of a sequence, a `SparseFeature` of the `TableFeatures`."""
-        raise NotImplementedError(f"{type(self).__name__} has no sequences")
 
+    @abc.abstractmethod
     def _mask(self, feature):
         """-> float32[B, L], 1 where the sequence has a value."""
-        raise NotImplementedError(f"{type(self).__name__} has no sequences")

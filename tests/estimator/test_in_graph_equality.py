@@ -88,6 +88,11 @@ class InGraphFeatures(Features):
         padding = feature.max_length - tf.shape(rows)[1]
         return tf.ensure_shape(tf.pad(rows, [[0, 0], [0, padding], [0, 0]]), [None, feature.max_length, None])
 
+    def _mask(self, feature):
+        present = tf.cast(tf.not_equal(self.bags[feature.name], 0), tf.float32)
+        padding = feature.max_length - tf.shape(present)[1]
+        return tf.ensure_shape(tf.pad(present, [[0, 0], [0, padding]]), [None, feature.max_length])
+
     def _pooled(self, feature, variable):
         """By TensorFlow's own function for bags, which knows the combiners and the weights."""
         ids, weights = self.bags[feature.name], self.bag_weights[feature.name]
