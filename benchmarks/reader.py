@@ -19,7 +19,7 @@ import time
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from single_worker import measure
+from sides import Side
 
 FIELDS, DENSE, BAGS, BAG_LENGTH = 26, 13, 4, 5
 VALUES = 77_000  # a field, as in workload W1
@@ -98,7 +98,7 @@ def main():
     flags = parser.parse_args()
     os.sched_setaffinity(0, {flags.core})
     figures = {"single": [], "bags": [], "strings": []}
-    deepfm = []
+    deepfm, trainer = [], Side("ours.py", (f"--steps={flags.steps}", f"--cores={flags.core}"))
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory)
         write(path / "single", flags.rows, 0)
@@ -111,7 +111,7 @@ def main():
             for name, source in sources.items():
                 figures[name].append(rows_per_cpu_second(source))
             if flags.steps:
-                deepfm.append(measure("ours.py", flags))
+                deepfm.append(trainer.examples_per_sec())
     result = {f"{name}_rows_per_cpu_sec": round(statistics.median(values)) for name, values in figures.items()}
     if deepfm:
         result["deepfm_examples_per_sec"] = round(statistics.median(deepfm))

@@ -21,8 +21,9 @@ from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.lookup import Lookup
 from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.features.tensors import EMBEDDING, LINEAR, FedFeatures
+from ctr_trainer.features.tensors import EMBEDDING, LINEAR
 from ctr_trainer.metrics.auc import AUC
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
