@@ -105,7 +105,10 @@ class Simulation:
                 # Of the loss that is a mean over this worker's own examples.
                 own = np.float32(factor * sum(weights) / max(weights[rank], 1))
                 part = slice(rank * size, (rank + 1) * size)
-                sums = [lookup.sum_gradients(gradient[part]) * own for gradient in gradients]
+                sums = [
+                    lookup.sum_gradients(dim, gradient[part]) * own
+                    for dim, gradient in zip(config.dims, gradients, strict=True)
+                ]
                 source.apply_gradients(slots[rank], sums, point.learning_rate)
             if count > 1:
                 for rank, cache in enumerate(sources):
@@ -126,10 +129,8 @@ class Simulation:
         """-> [(Batch, Lookup)]"""
         prepared = []
         for batch in reader:
-            bags = [
-                (batch.bags[feature.name].values, batch.bags[feature.name].splits, feature.combiner == "mean")
-                for feature in self._table.bags
-            ]
+            bags = [(batch.bags[feature.name], feature.combiner) for feature in self._table.bags]
+            bags = [(bag.values, bag.splits, combiner, bag.weights) for bag, combiner in bags]
             prepared.append((batch, Lookup(batch.keys[self._table.name], bags)))
         return prepared
 
@@ -193,7 +194,7 @@ class _Graph:
         for tensor, dim in zip(self._rows, config.dims, strict=True):
             feed[tensor] = _joined(
                 [
-                    lookup.gather(source.rows, slots, start, dim)
+                    lookup.gather(lookup.take(source.rows, slots, start, dim))
                     for (source, slots), (_, lookup) in zip(found, batches, strict=True)
                 ]
             )
