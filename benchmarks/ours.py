@@ -23,6 +23,7 @@ def parse():
     parser.add_argument("--embedding_service", default="auto")
     parser.add_argument("--sync_steps", type=int, default=30)
     parser.add_argument("--dense_sync_steps", type=int, default=1)
+    parser.add_argument("--dense_exchange", default="auto")
     parser.add_argument("--mixed_precision", default="none")
     parser.add_argument("--model_dir", default="")
     return parser.parse_args()
@@ -58,7 +59,7 @@ def main():
         def end(self, session):
             self.times.append(time.perf_counter())
 
-    distributed.init()
+    distributed.init(dense_exchange=flags.dense_exchange)
     clock = Clock()
     train_op = TrainOp("adagrad", w1.LEARNING_RATE, w1.LEARNING_RATE, dense_sync_steps=flags.dense_sync_steps)
     embedding = EmbeddingConfig(

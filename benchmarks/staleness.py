@@ -26,6 +26,8 @@ import time
 import staleness_report
 import tqdm
 
+from ctr_trainer.errors import UserError
+
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 WORKERS, SYNC_STEPS, MERGES, SEEDS = (1, 2, 4, 8), (1, 5, 10, 30, 100, 300), ("sum", "mean", "adaptive"), (1, 2, 3)
 # By optimizer: learning rate of the rows and initial accumulator, of --tune.
@@ -33,6 +35,8 @@ RATES = {"sgd": (3.0, 1e-6), "adagrad": (0.1, 1e-6), "rowwise_adagrad": (0.1, 1e
 TUNED = {"sgd": (1.0, 3.0, 5.0), "adam": (0.002, 0.005, 0.01, 0.02)}
 TUNED_ADAGRAD = tuple(itertools.product((0.05, 0.1, 0.2), (1e-8, 1e-6, 1e-4)))
 BATCH_SIZE, EPOCHS = 1024, 2
+# The AUC that a training which diverged counts for.
+CHANCE = 0.5
 JOB_SECONDS = 1800
 
 
@@ -102,9 +106,14 @@ def _run(staleness_run, data, flags):
             if dataclasses.astuple(point) in staleness_report.there(flags.results):
                 continue
             start = time.process_time()
-            auc = simulation.run(point)
+            try:
+                diverged, auc = {}, simulation.run(point)
+            except UserError as error:  # A row that is not finite is refused by the store.
+                tqdm.tqdm.write(f"{point}: {error}")
+                diverged, auc = {"diverged": True}, CHANCE
             used = round(time.process_time() - start, 2)
             line = {**dataclasses.asdict(point), "batch_size": BATCH_SIZE, "epochs": EPOCHS, "auc": auc, "cpu_s": used}
+            line |= diverged
             print(json.dumps(line), file=file, flush=True)
 
 

@@ -15,6 +15,7 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 
 from ctr_trainer import hardware
 from ctr_trainer.errors import UserError
+from ctr_trainer.host_sum import HostSum
 from ctr_trainer.watchdog import Watchdog
 
 tf1 = tf.compat.v1
@@ -29,12 +30,14 @@ except ImportError as error:
     ) from error
 
 PRECISIONS = ("none", "bfloat16")
+DENSE_EXCHANGES = ("auto", "shared_memory", "horovod")
 
 _watchdog = None
 _all_cores = None
+_dense_exchange = "auto"
 
 
-def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", core_shares=0):
+def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", core_shares=0, dense_exchange="auto"):
     """Starts Horovod; without `horovodrun` this process is rank 0 of 1.
 
     Args:
@@ -43,8 +46,12 @@ def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", 
       stall_warning: seconds after which a wait is named in the log; 0 for never.
       timeline: file that rank 0 writes Horovod's timeline to, a Chrome trace of each exchange; "" for none.
       core_shares: into how many shares the cores are divided; 0 for as many as the machine has workers.
+      dense_exchange: of `DENSE_EXCHANGES`, see `sum_of_ranks`.
+
+    Raises:
+      UserError: `shared_memory` for workers on several hosts.
     """
-    global _watchdog, _all_cores
+    global _watchdog, _all_cores, _dense_exchange
     if pin_cores:  # Before Horovod starts its threads, so that they stay there too; horovodrun says who is where.
         local = [int(os.environ.get(f"HOROVOD_LOCAL_{what}", default)) for what, default in (("RANK", 0), ("SIZE", 1))]
         _all_cores = hardware.pin_cores(local[0], max(core_shares, local[1]))
@@ -54,6 +61,12 @@ def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", 
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.environ["HOROVOD_TIMELINE"] = path
     hvd.init()
+    if dense_exchange == "shared_memory" and hvd.local_size() != hvd.size():
+        raise UserError(
+            f"--dense_exchange=shared_memory is for workers on one host, and {hvd.local_size()} of {hvd.size()} are on "
+            "this one: leave it out"
+        )
+    _dense_exchange = dense_exchange
     period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
     _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning)
 
@@ -152,15 +165,58 @@ def optimizer(inner, local=(), fp16=False):
     return wrapped
 
 
-def sum_of_ranks(tensor, name, fp16=False):
-    """-> the sum of every rank's tensor (equal shapes and dtypes), inside the graph. A collective.
+def sum_of_ranks(tensor, name, fp16=False, beside=False):
+    """-> the sum of every rank's tensor (equal static shapes and dtypes), inside the graph. A collective.
+
+    It goes through Horovod, or, between workers that compute on the processor of one host, through memory that they
+    share (`HostSum`), unless `init` was told otherwise.
 
     Args:
       name: of the reduction, the same on every rank.
-      fp16: send float16; the sum is then in float16 too.
+      fp16: send float16, by Horovod; the sum is then in float16 too.
+      beside: whether other operations are to run meanwhile, which Horovod's threads let them.
     """
+    if exchanges_in_memory(fp16 or beside):
+        host_sum = _host_sum(name, tensor.shape.num_elements(), tensor.dtype.as_numpy_dtype)
+        with tf.device("/cpu:0"):
+            result = tf.numpy_function(host_sum, [tf.reshape(tensor, [-1])], tensor.dtype, name=f"host_sum.{name}")
+        return tf.reshape(result, tensor.shape)
     compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
     return hvd.allreduce(tensor, op=hvd.Sum, compression=compression, name=name)
+
+
+def exchanges_in_memory(wants_horovod=False):
+    """Whether `sum_of_ranks` goes through shared memory.
+
+    Args:
+      wants_horovod: whether there is something in its call that only Horovod does.
+    """
+    if size() == 1 or _dense_exchange == "horovod":
+        return False
+    if _dense_exchange == "shared_memory":
+        return True
+    return not wants_horovod and local_size() == size() and not tf.config.list_physical_devices("GPU")
+
+
+@functools.cache
+def _host_sum(name, length, dtype):
+    """-> f(vector) -> sums, watched; like Horovod's, one a name, whatever graph it is for."""
+    what = f"the other ranks in {name}"
+    with _watchdog.waiting(what):
+        host_sum = HostSum(
+            rank(),
+            size(),
+            length,
+            dtype,
+            agree=lambda value: broadcast_object(value, f"host_sum.{name}"),
+            meet=lambda: barrier(f"host_sum.{name}"),
+        )
+
+    def watched(vector):
+        with _watchdog.waiting(what):
+            return host_sum(vector)
+
+    return watched
 
 
 def broadcast_hook():

@@ -26,28 +26,33 @@ class Variant:
 FLAG_AXES = {
     "fp16_allreduce": (True, False),
     "accumulation_steps": (1, 2, 5, 10, 20),
+    "dense_exchange": ("auto", "horovod"),
     "dense_sync_steps": (1, 10, 30),
     "sync_steps": (1, 10, 30, 100),
     "batch_size": (256, 512, 1024, 2048, 4096),
     "embedding_service": ("auto", "shared"),
     "mixed_precision": ("none", "bfloat16"),
 }
+_BY_HOROVOD = ("--dense_exchange=horovod",)
 # Axes that are Horovod's variables. Its defaults are 128 MB, 1 ms and 0.
 HOROVOD_AXES = {
     "tensor_fusion": tuple(
-        Variant(f"tensor_fusion={size} MB", environment=(("HOROVOD_FUSION_THRESHOLD", str(size * _MB)),))
+        Variant(f"tensor_fusion={size} MB", _BY_HOROVOD, environment=(("HOROVOD_FUSION_THRESHOLD", str(size * _MB)),))
         for size in (0, 1, 16)
     ),
     "cycle_time": tuple(
-        Variant(f"cycle_time={ms:g} ms", environment=(("HOROVOD_CYCLE_TIME", f"{ms:g}"),)) for ms in (0.1, 5, 25)
+        Variant(f"cycle_time={ms:g} ms", _BY_HOROVOD, environment=(("HOROVOD_CYCLE_TIME", f"{ms:g}"),))
+        for ms in (0.1, 5, 25)
     ),
     "hierarchical_allreduce": (
-        Variant("hierarchical_allreduce", environment=(("HOROVOD_HIERARCHICAL_ALLREDUCE", "1"),)),
+        Variant("hierarchical_allreduce", _BY_HOROVOD, environment=(("HOROVOD_HIERARCHICAL_ALLREDUCE", "1"),)),
     ),
 }
 AUTOTUNE = "autotune"
 AXES = (AUTOTUNE, *HOROVOD_AXES, *FLAG_AXES)
 NOTES = {
+    "dense_exchange": "fp16_allreduce, autotune and Horovod's own settings send the dense gradients through Horovod: "
+    "compare them with dense_exchange=horovod.",
     "hierarchical_allreduce": "Horovod leaves hierarchical_allreduce off where all workers are on one machine, and "
     "without NCCL or MPI.",
     "tensor_fusion": "The package sends a step's dense gradients as one tensor, so that Horovod has nothing to fuse.",

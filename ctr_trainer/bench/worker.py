@@ -43,10 +43,18 @@ def _measure(worker, model, data, training, embedding, evaluation, metrics, run,
     """Trains, then evaluates where there is --eval_data. -> dict, see `result`."""
     from ctr_trainer import autotune, distributed
     from ctr_trainer.bench.workload import W1Batches
-    from ctr_trainer.commands.experiment import make_estimator, metrics_config, reader, training_reader
+    from ctr_trainer.commands.experiment import (
+        dense_exchange,
+        make_estimator,
+        metrics_config,
+        reader,
+        training_reader,
+    )
 
     autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
-    distributed.init(run.stall_timeout, run.pin_cores, worker.core_shares)
+    distributed.init(
+        run.stall_timeout, run.pin_cores, core_shares=worker.core_shares, dense_exchange=dense_exchange(training)
+    )
     estimator = make_estimator(model, data, training, embedding, run)
 
     def train_input_fn(position):

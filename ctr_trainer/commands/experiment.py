@@ -111,6 +111,19 @@ def make_train_op(training, embedding):
     )
 
 
+def dense_exchange(training):
+    """-> how the dense variables are exchanged, of `distributed.DENSE_EXCHANGES`.
+
+    Raises:
+      UserError: through shared memory, with settings of Horovod's exchange.
+    """
+    of_horovod = ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log")
+    given = [f"--{name}" for name in of_horovod if getattr(training, name)]
+    if given and training.dense_exchange == "shared_memory":
+        raise UserError(f"{', '.join(given)}: of an exchange by Horovod, not of --dense_exchange=shared_memory")
+    return "horovod" if given else training.dense_exchange
+
+
 def _optimizer_settings(embedding):
     try:
         return OptimizerSettings(

@@ -48,7 +48,13 @@ def run(*groups):
     With --export_dir it exports at the end: the best model where --best_metric keeps one, else the last.
     """
     from ctr_trainer import autotune, distributed
-    from ctr_trainer.commands.experiment import make_estimator, make_eval_spec, reader, training_reader
+    from ctr_trainer.commands.experiment import (
+        dense_exchange,
+        make_estimator,
+        make_eval_spec,
+        reader,
+        training_reader,
+    )
     from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.evaluation_history import without_nan
 
@@ -60,7 +66,13 @@ def run(*groups):
         require(data, "eval_data")
     eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(data.eval_data, model, data, training, once=True))
     tuning = autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
-    distributed.init(run_flags.stall_timeout, run_flags.pin_cores, run_flags.stall_warning, run_flags.horovod_timeline)
+    distributed.init(
+        run_flags.stall_timeout,
+        run_flags.pin_cores,
+        run_flags.stall_warning,
+        run_flags.horovod_timeline,
+        dense_exchange=dense_exchange(training),
+    )
     estimator = make_estimator(model, data, training, embedding, run_flags)
     if eval_spec:
         eval_spec.input_fn()  # Data that cannot be read is found now, not at the first evaluation.

@@ -39,8 +39,8 @@ def weighted_mean(tensors, weight, batch_size, accumulation_steps=1, exchange=Tr
     With gradients of a loss averaged over a batch's examples, that is the gradient of the loss averaged over all
     examples of all workers, however they are split. A batch of padding counts nothing.
 
-    All tensors of a dtype travel as one vector, with W as its last element: Horovod negotiates one tensor a step, and
-    the weights need no reduction of their own. With float16 a W that is no multiple of 1/2048 of the batch is rounded.
+    All tensors of a dtype travel as one vector, with W as its last element: the ranks meet once a step, and the weights
+    need no reduction of their own. With float16 a W that is no multiple of 1/2048 of the batch is rounded.
 
     Staleness: with `overlap`, the means are those of the sums that the step before kept, so that their reduction waits
     for nothing in this step and goes on beside its forward and backward pass.
@@ -79,7 +79,7 @@ def _weighted_mean(tensors, weight, batch_size, accumulation_steps, exchange, ov
             vector, keep = _of_step_before(vector)
             kept.append(keep)
         if exchange:
-            vector = distributed.sum_of_ranks(vector, f"dense_gradients.{dtype.name}", fp16)
+            vector = distributed.sum_of_ranks(vector, f"dense_gradients.{dtype.name}", fp16, overlap)
         weights.append(tf.cast(vector[-1], tf.float32))
         parts = tf.split(vector * tf.math.reciprocal_no_nan(vector[-1]), _sizes(tensors, indices) + [1])
         for index, part in zip(indices, parts, strict=False):

@@ -44,6 +44,12 @@ class OptimizerFlags:
 class ExchangeFlags:
     """Exchange of the dense variables between workers"""
 
+    dense_exchange: str = flag(
+        "auto",
+        "auto: through memory that the workers share if they compute on the processor of one host, else by Horovod, "
+        "whose are the settings below but for --dense_sync_steps",
+        choices=("auto", "shared_memory", "horovod"),
+    )
     fp16_allreduce: bool = flag(False, "send dense gradients as float16")
     overlap_allreduce: bool = flag(
         False, "reduce a step's dense gradients while the next one runs, and apply them then"

@@ -17,7 +17,7 @@ class ExchangeHook(StepHook):
       every_n_steps: at least 21; a timed step takes some milliseconds more.
 
     Attributes:
-      shares: list, of each timed session run: the share of it in which nothing but Horovod's operations ran.
+      shares: list, of each timed session run: the share of it in which nothing but the exchange ran.
     """
 
     def __init__(self, every_n_steps=1000):
@@ -47,7 +47,7 @@ class ExchangeHook(StepHook):
 
 
 def exchange_share(step_stats):
-    """-> the share of a session run in which only operations of Horovod ran; None of a run without them.
+    """-> the share of a session run in which only the exchange ran; None of a run without one.
 
     Args:
       step_stats: `tf.compat.v1.RunMetadata`'s.
@@ -56,7 +56,8 @@ def exchange_share(step_stats):
     for device in step_stats.dev_stats:
         for node in device.node_stats:
             span = node.all_start_micros, node.all_start_micros + node.all_end_rel_micros
-            is_exchange = "Horovod" in node.timeline_label or "Horovod" in node.node_name
+            names = f"{node.timeline_label} {node.node_name}"
+            is_exchange = "Horovod" in names or "host_sum" in names
             (exchanges if is_exchange else others).append(span)
     if not exchanges:
         return None

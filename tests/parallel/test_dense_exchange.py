@@ -9,11 +9,11 @@ from tests.parallel.workers.dense_batches import ALL, START, STEPS
 RATE = 0.1
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+@pytest.fixture(scope="module", params=("auto", "horovod"))
+def trained(request, tmp_path_factory):
     """-> by rank, by way of training: float32[steps, 2], w after each step."""
     out = tmp_path_factory.mktemp("dense_exchange")
-    launch.run(2, launch.WORKERS / "dense_exchange.py", out)
+    launch.run(2, launch.WORKERS / "dense_exchange.py", out, request.param)
     return [dict(np.load(out / f"w-{rank}.npz")) for rank in (0, 1)]
 
 

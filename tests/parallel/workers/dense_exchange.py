@@ -1,6 +1,6 @@
 """Two workers train `(x . w - y)^2` with TrainOp in many ways; each writes what its w became after each step.
 
-python dense_exchange.py OUT
+python dense_exchange.py OUT auto|horovod
 """
 
 import sys
@@ -56,7 +56,8 @@ def train(train_op, batches, settled_after=()):
     return found
 
 
-distributed.init()
+distributed.init(dense_exchange=sys.argv[2])
+assert distributed.exchanges_in_memory() == (sys.argv[2] == "auto")
 rank = distributed.rank()
 sgd = dict(optimizer="sgd", learning_rate=RATE, scale_lr="none")
 mine, padded = SPLIT[rank], PADDED[rank]
