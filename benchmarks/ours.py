@@ -24,6 +24,7 @@ def parse():
     parser.add_argument("--sync_steps", type=int, default=30)
     parser.add_argument("--dense_sync_steps", type=int, default=1)
     parser.add_argument("--dense_exchange", default="auto")
+    parser.add_argument("--overlap_lookup", action="store_true")
     parser.add_argument("--mixed_precision", default="none")
     parser.add_argument("--model_dir", default="")
     return parser.parse_args()
@@ -68,6 +69,7 @@ def main():
         initial_accumulator=w1.INITIAL_ACCUMULATOR,
         init_stddev=w1.STDDEV,
         sync_steps=flags.sync_steps,
+        overlap_lookup=flags.overlap_lookup,
     )
     config = RunConfig(
         threads=1,

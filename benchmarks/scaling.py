@@ -9,7 +9,9 @@ Every worker has one thread on a core of its own; a service runs where there is 
     two_workers_every_step          two workers over one: rows shared in memory, dense gradients reduced every step
     two_workers_every_step_service  the same with an embedding service
     two_workers_vs_naive_horovod    two_workers_periodic over two workers of in-graph variables under Horovod
-    step_vs_dense_tower             time of a step, with a second core free, over that of its dense tower alone
+    step_vs_dense_tower             time of a step, with a second core free, over that of its dense tower alone; rows
+                                    looked up and trained beside the steps, by --overlap_lookup
+    step_vs_dense_tower_in_turn     the same without
     bfloat16_vs_float32             one worker with --mixed_precision=bfloat16 over one without
     seconds_to_first_step           from the start of `python -m ctr_trainer train` to its first step, caches warm
     rss_growth_percent              resident memory after --rss_steps steps, over that after 2,000
@@ -43,7 +45,8 @@ def sides(steps):
         "one_bf16": Side("ours.py", (*alone, "--mixed_precision=bfloat16")),
         "in_graph": Side("in_graph.py", alone),
         "tower": Side("tower.py", alone),
-        "one_2_cores": Side("ours.py", (*two, "--prefetch_batches=4")),
+        "one_2_cores": Side("ours.py", (*two, "--prefetch_batches=4", "--overlap_lookup")),
+        "one_2_cores_in_turn": Side("ours.py", (*two, "--prefetch_batches=4")),
         "two_shared": Side("ours.py", (*two, shared, averaged), workers=2),
         "two_service": Side("ours.py", (*two, averaged, "--prefetch_batches=4"), workers=2),
         "two_shared_each": Side("ours.py", (*two, shared), workers=2),
@@ -101,6 +104,7 @@ def main():
         "two_workers_every_step_service": ratio(rates, "two_service_each", "one"),
         "two_workers_vs_naive_horovod": ratio(rates, "two_shared", "two_naive"),
         "step_vs_dense_tower": ratio(rates, "tower", "one_2_cores"),
+        "step_vs_dense_tower_in_turn": ratio(rates, "tower", "one_2_cores_in_turn"),
         "bfloat16_vs_float32": ratio(rates, "one_bf16", "one"),
         "seconds_to_first_step": first,
         "rss_growth_percent": round(memory["rss_growth_percent"], 2),

@@ -63,6 +63,7 @@ def make_estimator(model, data, training, embedding, run):
             init_stddev=embedding.embedding_stddev,
             l2=embedding.embedding_l2,
             clip_norm=training.clip_norm,
+            overlap_lookup=embedding.overlap_lookup,
             sync_steps=embedding.sync_steps,
             strict_sync=embedding.strict_sync,
             sync_merge=embedding.sync_merge,

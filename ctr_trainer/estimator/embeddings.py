@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import itertools
 import os
 
@@ -76,6 +77,19 @@ def _client(config, addresses, read_only, ended=()):
     return Guard(client) if config.service_restarts and not read_only else client
 
 
+@dataclasses.dataclass(frozen=True)
+class LookedUp:
+    """A batch whose rows were looked up.
+
+    Attributes:
+      feed: feed_dict of the embedding inputs.
+      parts: by table, (source, `TableInputs`, `Lookup`, slots int64[U]).
+    """
+
+    feed: dict
+    parts: list
+
+
 class Embeddings:
     """The rows that a model's embedding inputs take, by table.
 
@@ -86,9 +100,10 @@ class Embeddings:
     Staleness of a row that a step reads, in steps of this worker, behind what the service had of the others: below N,
     the steps between two syncs, plus the steps that the sync under way has taken so far (below N, as the next sync
     waits for it; 0 if `strict_sync`), plus the batches by which its lookup was prefetched, at most twice
-    `prefetch_batches`: those that wait and those in the making (0 if `strict_sync`).
+    `prefetch_batches`: those that wait and those in the making (0 if `strict_sync`), plus the one of `RowPipeline`.
 
-    Threads: all methods are the training thread's, but for `prepare`, which may run ahead in one of its own.
+    Threads: all methods are the training thread's, but for `prepare`, which may run ahead in one of its own, and those
+    that `RowPipeline` runs in its one.
 
     Args:
       features: `FedFeatures` after the model was built, or any object with its `spec` and `segments`.
@@ -105,6 +120,7 @@ class Embeddings:
       sources: by table name, its `Cache`, `StoreReader` or, of a lone worker, its `Table`.
       sync_latency: OpsParameterSync, of each sync from its start to its end.
       sync_seconds: how long the last one took.
+      settle: f(), called before a sync or a flush: ends what is under way elsewhere.
     """
 
     def __init__(self, features, config, seed, store, ahead=0, trained=None, scale=None, uncached=False):
@@ -140,7 +156,7 @@ class Embeddings:
         several = len(self._caches) > 1
         self._threads = concurrent.futures.ThreadPoolExecutor(2 * len(self._caches)) if several else None
         self.sync_seconds = 0.0
-        self._step = []
+        self.settle = lambda: None
         self._gradients = RowGradients(config.l2, config.clip_norm)
 
     def prepare(self, batches):
@@ -156,12 +172,12 @@ class Embeddings:
                 yield batch, {name: (lookup, since.get(name)) for name, lookup in lookups.items()}
 
     def look_up(self, lookups, create):
-        """-> feed_dict of the embedding inputs.
+        """-> LookedUp.
 
         Args:
           create: whether a key that has no row gets one (training), or zeros (evaluation and prediction).
         """
-        feed, self._step = {}, []
+        feed, parts = {}, []
         for name, source in self.sources.items():
             lookup, since = lookups[name]
             if not create:
@@ -172,32 +188,33 @@ class Embeddings:
                 slots = source.find_or_create(lookup.unique, since)
             with source.lock:
                 feed |= self._inputs[name].gather(lookup, source.rows, slots)
-            self._step.append((source, self._inputs[name], lookup, slots))
-        return feed
+            parts.append((source, self._inputs[name], lookup, slots))
+        return LookedUp(feed, parts)
 
-    def add_gradients(self, gradients, weight=1.0):
-        """Adds the gradients of the rows last looked up to those of the step that `apply_gradients` ends.
+    def add_gradients(self, looked_up, gradients, weight=1.0):
+        """Adds the gradients of a batch's rows to those of the step that `apply_gradients` ends.
 
         Args:
+          looked_up: the batch's, of `look_up`.
           gradients: by the name of the embedding input, float32 of its shape; of the loss as the graph has it. Rows
             of inputs that the loss does not depend on take a step of gradient zero. `merging` says what they count for.
           weight: what they are multiplied by.
         """
         parts = []
-        for source, inputs, lookup, slots in self._step:
+        for source, inputs, lookup, slots in looked_up.parts:
             sums = inputs.sum_gradients(lookup, gradients)
             parts.append(SourceGradients(source, lookup.unique, slots, sums))
         self._gradients.add(parts, weight)
 
-    def apply_gradients(self, gradients, learning_rate, weight=1.0, scale=1.0):
-        """One sparse optimizer step of the rows last looked up, and of those whose gradients were added before.
+    def apply_gradients(self, looked_up, gradients, learning_rate, weight=1.0, scale=1.0):
+        """One sparse optimizer step of a batch's rows, and of those whose gradients were added before.
 
         Args:
-          gradients, weight: as for `add_gradients`.
+          looked_up, gradients, weight: as for `add_gradients`.
           learning_rate: float.
           scale: what the sum of all that was added is multiplied by.
         """
-        self.add_gradients(gradients, weight)
+        self.add_gradients(looked_up, gradients, weight)
         for part in self._gradients.take(scale * self._factor):
             part.source.apply_gradients(part.slots, part.sums, learning_rate)
 
@@ -206,6 +223,7 @@ class Embeddings:
 
         Waits for the sync before, if that is still under way, and raises what it raised.
         """
+        self.settle()
         if self._strict:
             self._timed(self._sync_strictly)
         elif self._caches:
@@ -216,6 +234,7 @@ class Embeddings:
 
     def flush(self):
         """As `sync`, but returns when the service has, to the bit, all that this worker's steps changed."""
+        self.settle()
         if self._strict:
             self._sync_strictly()
             return

@@ -124,6 +124,12 @@ class BatchInput:
             within_training,
         )
         self._prefetch_batches, self._training = config.prefetch_batches, spec is not None
+        self._overlap = self._training and config.embedding.overlap_lookup
+        if self._overlap and self.features.spec.limits:
+            raise UserError(
+                "overlap_lookup: with [[limits]] of the feature spec a row could go while a step is to train it: leave "
+                "out one of the two"
+            )
         self._feed(self._read() if not within_training else ())
 
     def rewind(self):
@@ -136,12 +142,13 @@ class BatchInput:
         return self._prefetch
 
     def _feed(self, batches):
-        self.hook = InputHook(self.features, self.embeddings, batches, self._training, self._phases)
+        self.hook = InputHook(self.features, self.embeddings, batches, self._training, self._overlap, self._phases)
         self.hooks = [self.hook]
 
     def close(self):
         """Ends the threads that read ahead and that sync; before the store is closed, which both use."""
         if self._prefetch is not None:
+            self.hook.close()
             self._prefetch.close()
             self.embeddings.close()
 

@@ -21,6 +21,8 @@ class EmbeddingConfig:
       init_stddev: standard deviation of a new row's embedding weights (uniform); linear weights start at 0.
       l2: of the rows that a step looks up, each distinct one once: the loss plus l2 / 2 * sum w^2.
       clip_norm: the largest norm of the gradient of all rows in a step of this worker; 0 for any.
+      overlap_lookup: look a batch's rows up, and train them, beside the steps before and after it, where a core is
+        free: a step's rows then lack the step before; see `RowPipeline`.
       sync_steps: steps between two syncs with the service; for how far a row may lag behind the others' updates, see
         `embeddings.Embeddings`.
       strict_sync: at a sync all workers push, meet at a barrier, then pull, so that every lookup sees every push of
@@ -44,6 +46,7 @@ class EmbeddingConfig:
     init_stddev: float = 0.01
     l2: float = 0.0
     clip_norm: float = 0.0
+    overlap_lookup: bool = False
     sync_steps: int = 30
     strict_sync: bool = False
     sync_merge: str = "adaptive"
@@ -72,6 +75,10 @@ class EmbeddingConfig:
             )
         if self.service == "shared" and (self.strict_sync or self.sync_compression != "none"):
             raise UserError("strict_sync and sync_compression are about syncs, and with service=shared there are none")
+        if self.strict_sync and self.overlap_lookup:
+            raise UserError(
+                "strict_sync is exact, and overlap_lookup trains a row a step late: leave out one of the two"
+            )
         if self.strict_sync and self.sync_compression != "none":
             raise UserError(
                 f"strict_sync is exact, and sync_compression={self.sync_compression} is not: leave out one of the two"

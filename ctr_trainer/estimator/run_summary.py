@@ -36,8 +36,8 @@ class RunSummary:
         `auc` (or `auc/<label>`) is that of the training examples of all ranks, since the start or in the last window.
         `phase_seconds` has by phase the `mean` and the `max` over the ranks; `exchange` is what of `session` only
         the exchange was at work in, estimated by a few steps. `slowest_phase` is by the mean. `cache_hit_rate` is of
-        looked up keys; `bytes_per_sync` what one worker sends and gets from one sync to the next, its misses included; both
-        are None where there is no service. `advice` has `flag`, `share` and `why`, or is None.
+        looked up keys; `bytes_per_sync` what one worker sends and gets from one sync to the next, its misses included;
+        both are None where there is no service. `advice` has `flag`, `share` and `why`, or is None.
 
         Args:
           steps: that the run has made.

@@ -34,6 +34,9 @@ class EmbeddingFlags(ClientFlags):
     embedding_ftrl_l2: float = flag(0.0, "of ftrl: penalty l2 * w * w of each weight", minimum=0.0)
     embedding_stddev: float = flag(0.01, "standard deviation of a new row's weights", minimum=0.0)
     embedding_l2: float = flag(0.0, "adds l2 / 2 * sum w^2 of the distinct rows of a step to the loss", minimum=0.0)
+    overlap_lookup: bool = flag(
+        False, "look rows up and train them beside the steps, on a second core: a step's rows lack the step before"
+    )
     sync_steps: int = flag(30, "steps between two syncs of the rows with the service", "steps", minimum=1)
     strict_sync: bool = flag(
         False, "all workers push, meet, then pull at a sync: every lookup sees every push of the window before"

@@ -4,6 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import step_plan
+from ctr_trainer.hooks.row_pipeline import RowPipeline, RowsInTurn
 from ctr_trainer.latency import Latency
 from ctr_trainer.phases import Phases
 
@@ -23,17 +24,19 @@ class InputHook(tf1.train.SessionRunHook):
       embeddings: `Embeddings`.
       batches: iterable of (`Batch`, lookups), as `Embeddings.prepare` returns them.
       training: whether keys without a row get one, and gradients are applied.
+      overlap: whether rows are looked up and trained beside the steps, see `RowPipeline`.
       phases: `Phases` of this thread; None where nobody looks at them.
 
     Attributes:
       batch: the batch of the step now running.
       examples: how many examples were fed so far.
-      latencies: of reading a batch, looking it up and applying its gradients.
+      latencies: of reading a batch, looking it up and applying its gradients, as far as this thread waits for them.
     """
 
-    def __init__(self, features, embeddings, batches, training, phases=None):
+    def __init__(self, features, embeddings, batches, training, overlap=False, phases=None):
         self._features, self._embeddings, self._training = features, embeddings, training
-        self._batches = iter(batches)
+        self._rows = RowPipeline(embeddings, batches) if overlap else RowsInTurn(embeddings, batches, training)
+        self._looked_up = None
         self._phases = phases or Phases()
         self._fetches, self._last_fetches = {}, {}
         self._micro_batches, self._micro_batch = 1, 0
@@ -58,10 +61,10 @@ class InputHook(tf1.train.SessionRunHook):
 
     def before_run(self, run_context):
         with self._phases.within("read"), self.read.measure():
-            self.batch, lookups = next(self._batches)
+            self.batch, lookups = self._rows.read()
         with self._phases.within("lookup"), self.lookup.measure():
-            feed = self._embeddings.look_up(lookups, create=self._training)
-        feed |= self._features.feed(self.batch)
+            self._looked_up = self._rows.look_up(lookups)
+        feed = self._looked_up.feed | self._features.feed(self.batch)
         self.examples += self.batch.size
         self._micro_batch = self._micro_batch % self._micro_batches + 1
         # The rate and the scale are those of the whole step: to compute them for a part of it would exchange that part.
@@ -76,7 +79,12 @@ class InputHook(tf1.train.SessionRunHook):
     def _apply(self, results):
         weight = 1.0 if self._features.row_scale is None else float(np.sum(self.batch.weights))
         if self._micro_batch < self._micro_batches:
-            self._embeddings.add_gradients(results["gradients"], weight)
+            self._rows.train(self._embeddings.add_gradients, self._looked_up, results["gradients"], weight)
         else:
             scale, learning_rate = float(results.get("scale", 1.0)), float(results["learning_rate"])
-            self._embeddings.apply_gradients(results["gradients"], learning_rate, weight, scale)
+            arguments = results["gradients"], learning_rate, weight, scale
+            self._rows.train(self._embeddings.apply_gradients, self._looked_up, *arguments)
+
+    def close(self):
+        """Ends the thread that looks rows up beside the steps, where there is one."""
+        self._rows.close()

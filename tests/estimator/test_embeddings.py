@@ -77,8 +77,9 @@ def _prepared(embeddings, table, *keys):
 def _train(embeddings, prepared):
     """One step whose gradient is -1 everywhere, at the rate 1. -> what the step read, float32[B, 2]"""
     _, lookups = prepared
-    (rows,) = embeddings.look_up(lookups, create=True).values()
-    embeddings.apply_gradients({Tensor.name: -np.ones_like(rows)}, 1.0)
+    looked_up = embeddings.look_up(lookups, create=True)
+    (rows,) = looked_up.feed.values()
+    embeddings.apply_gradients(looked_up, {Tensor.name: -np.ones_like(rows)}, 1.0)
     return rows[:, 0]
 
 

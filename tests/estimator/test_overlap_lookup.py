@@ -1,0 +1,75 @@
+"""Training with rows looked up and trained beside the steps."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding import snapshot
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.models import deepfm
+from ctr_trainer.models.params import ModelParams
+from tests import small
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    distributed.init()
+    return small.make(tmp_path_factory.mktemp("overlap_lookup") / "train", rows=640)
+
+
+def _train(data, model_dir, max_steps, overlap=True, save_every=0, accumulation_steps=1):
+    """-> what the last checkpoint holds: dense variables, keys and rows."""
+    # Steps so small that a row's gradients hardly depend on the steps before.
+    embedding = EmbeddingConfig(overlap_lookup=overlap, optimizer="sgd", init_stddev=0.1)
+    train_op = TrainOp("sgd", 1e-3, 1e-3, accumulation_steps=accumulation_steps)
+    config = RunConfig(threads=1, save_checkpoints_steps=save_every, embedding=embedding)
+    estimator = Estimator(deepfm.model_fn, model_dir, ModelParams(train_op, hidden_units=(8,)), config)
+    estimator.train(lambda position: BatchReader(data, 32, position=position), max_steps=max_steps)
+    checkpoint = estimator.latest_checkpoint()
+    reader = tf.train.load_checkpoint(checkpoint.dense_prefix)
+    dense = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
+    keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    return {**dense, "keys": np.sort(keys), "rows": rows[np.argsort(keys)]}
+
+
+def _rows_of(trained, keys):
+    return trained["rows"][np.searchsorted(trained["keys"], keys)]
+
+
+def _equal(one, other):
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("accumulation_steps", (1, 2))
+def test_a_run_is_repeatable_and_a_resumed_one_ends_where_an_undisturbed_one_does(data, tmp_path, accumulation_steps):
+    whole = _train(data, tmp_path / "whole", 24, save_every=12, accumulation_steps=accumulation_steps)
+    _train(data, tmp_path / "parts", 12, save_every=12, accumulation_steps=accumulation_steps)
+    parts = _train(data, tmp_path / "parts", 24, save_every=12, accumulation_steps=accumulation_steps)
+    assert _equal(whole, parts)
+
+
+def test_a_row_is_trained_by_every_step_that_read_it(data, tmp_path):
+    start, in_turn = (_train(data, tmp_path / f"in_turn{n}", n, overlap=False) for n in (20, 40))
+    beside = _train(data, tmp_path / "beside", 40)
+    keys = start["keys"]  # All of the data: 20 steps are an epoch.
+    changes = _rows_of(in_turn, keys) - _rows_of(start, keys)
+    lagged = _rows_of(beside, keys) - _rows_of(start, keys)
+    assert not np.array_equal(changes, lagged)
+    assert np.linalg.norm(lagged - changes) < 0.02 * np.linalg.norm(changes)
+
+
+def test_settled_after_each_step_it_is_training_in_turn(data, tmp_path):
+    in_turn = _train(data, tmp_path / "in_turn", 6, overlap=False, save_every=1)
+    beside = _train(data, tmp_path / "beside", 6, save_every=1)
+    np.testing.assert_array_equal(_rows_of(beside, in_turn["keys"]), in_turn["rows"])
+    assert all(np.array_equal(in_turn[name], beside[name]) for name in in_turn.keys() - {"keys", "rows"})
+
+
+def test_it_is_refused_beside_a_strict_sync():
+    with pytest.raises(UserError, match="strict_sync is exact, and overlap_lookup trains a row a step late"):
+        EmbeddingConfig(strict_sync=True, overlap_lookup=True)
