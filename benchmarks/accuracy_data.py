@@ -15,8 +15,9 @@ from ctr_trainer.features.transforms import dense_transform
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SPECS = ROOT / "configs" / "features"
-DATA = ("movielens-random", "movielens-time", "adult")
+DATA = ("movielens-random", "movielens-time", "movielens-history", "adult")
 _SPLITS = {"movielens-random": "random:0.8,0.1,0.1", "movielens-time": "time:0.8,0.1,0.1:timestamp"}
+_SPLITS["movielens-history"] = _SPLITS["movielens-time"]
 _NEEDS = {"movielens": ("ratings.dat", "users.dat", "movies.dat"), "adult": ("adult.data", "adult.test")}
 
 
@@ -34,17 +35,22 @@ def default_directory():
     return pathlib.Path(os.environ.get("CTR_TRAINER_TEST_DATA", ROOT.parent / "shared" / "data"))
 
 
+def spec_path(data):
+    """-> the feature spec's path of a data set of `DATA`."""
+    return SPECS / ("movielens_history.toml" if data == "movielens-history" else f"{data.partition('-')[0]}.toml")
+
+
 def prepare(data, real_data, work):
     """-> the Parts of a data set of `DATA`, converted below `work` at the first call.
 
-    MovieLens is cut into 80, 10 and 10 percent by time or at random, the training file of Adult at random into 90 and
-    10; Adult's test file is its own.
+    MovieLens is cut into 80, 10 and 10 percent at random or by time, the latter also with histories; the training file
+    of Adult at random into 90 and 10, and its test file is its own.
     """
-    source = pathlib.Path(real_data) / data.partition("-")[0]
+    source, spec_file = pathlib.Path(real_data) / data.partition("-")[0], spec_path(data)
     missing = [name for name in _NEEDS[source.name] if not (source / name).is_file()]
     if missing:
         sys.exit(f"{source} has no {', '.join(missing)}: download the data set there, or name its parent: --real_data")
-    spec = FeatureSpec.load(SPECS / f"{source.name}.toml")
+    spec = FeatureSpec.load(spec_file)
     output = pathlib.Path(work) / data
     if data in _SPLITS:
         parts = Parts(output / "train", output / "valid", output / "test")
@@ -56,7 +62,7 @@ def prepare(data, real_data, work):
             convert("csv", str(source / "adult.data"), output / "learn", spec, split="random:0.9,0.1")
             convert("csv", str(source / "adult.test"), output / "test", spec)
     if open_dataset(parts.train).spec != spec:
-        sys.exit(f"{output} was converted with another {source.name}.toml: remove it, and {output}.npz")
+        sys.exit(f"{output} was converted with another {spec_file.name}: remove it, and {output}.npz")
     return parts
 
 

@@ -5,6 +5,8 @@ import pathlib
 import tempfile
 import time
 
+import accuracy_data
+
 from ctr_trainer import distributed, flags
 from ctr_trainer.commands import experiment
 from ctr_trainer.commands.train import GROUPS
@@ -22,7 +24,7 @@ def flagfile(data, model):
 
 def fingerprint(data, model):
     """-> text that changes with what the experiment's flagfile or feature spec says."""
-    spec = CONFIGS / "features" / f"{data.partition('-')[0]}.toml"
+    spec = accuracy_data.spec_path(data)
     return hashlib.sha256(flagfile(data, model).read_bytes() + spec.read_bytes()).hexdigest()[:16]
 
 

@@ -3,6 +3,7 @@
 import statistics
 
 BELOW_PEER, BELOW_TREES, APART = 0.001, 0.005, 0.001
+_HISTORIES = ("history", "din"), ("time", "deepfm")
 
 
 def summary(lines):
@@ -29,6 +30,7 @@ def summary(lines):
         if "one" in entry["workers"] and several:
             entry["workers_met"] = all(abs(auc - entry["workers"]["one"]["1"]) <= APART for auc in several)
     _add_trees_target(result.get("adult", {}))
+    _add_histories_target(result)
     return result
 
 
@@ -64,6 +66,12 @@ def _add_trees_target(adult):
     if ours and "peer" in adult.get("lightgbm", {}):
         best = max(ours, key=ours.get)
         adult["lightgbm"] |= {"best": best, "met": ours[best] >= adult["lightgbm"]["peer"] - BELOW_TREES}
+
+
+def _add_histories_target(result):
+    din, deepfm = (result.get(f"movielens-{data}", {}).get(model, {}) for data, model in _HISTORIES)
+    if "auc" in din and "auc" in deepfm:
+        din |= {"peer": deepfm["auc"], "library": "our DeepFM without", "met": din["auc"] > deepfm["auc"]}
 
 
 def table(lines):

@@ -10,17 +10,6 @@ from ctr_trainer import flags
 from ctr_trainer.commands.train import GROUPS
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
-RATINGS = """1::10::5::100
-1::20::3::200
-2::10::4::300
-2::30::2::400
-1::30::4::500
-2::20::1::600
-1::40::4::700
-3::10::5::800
-3::40::2::900
-2::10::4::950
-"""
 
 
 @pytest.fixture
@@ -29,18 +18,6 @@ def accuracy(monkeypatch):
     import accuracy
 
     return accuracy
-
-
-@pytest.fixture
-def movielens(tmp_path):
-    """Ten ratings, of which a split by time trains on the first eight; movie 40 is of no known genre."""
-    source = tmp_path / "real" / "movielens"
-    source.mkdir(parents=True)
-    (source / "ratings.dat").write_text(RATINGS)
-    (source / "users.dat").write_text("".join(f"{user}::F::25::{user}::12345\n" for user in (1, 2, 3)))
-    movies = ("10::A (1990)::Drama|Comedy", "20::B (1991)::Comedy", "30::C (1990)::War", "40::D (1992)::")
-    (source / "movies.dat").write_text("".join(f"{movie}\n" for movie in movies))
-    return source.parent
 
 
 def line(side, data, model, seed, auc, **more):
@@ -111,6 +88,16 @@ def test_workers_are_compared_with_one(accuracy):
         assert "workers_met" not in accuracy.accuracy_report.summary(alone)["movielens-random"]["deepfm"]
 
 
+def test_din_with_histories_has_to_beat_deepfm_without(accuracy):
+    lines = [line("ours", "movielens-time", "deepfm", 1, 0.78), line("ours", "movielens-history", "din", 1, 0.79)]
+    found = accuracy.accuracy_report.summary(lines)["movielens-history"]["din"]
+    assert found["peer"] == 0.78 and found["met"]
+    lines[1]["auc"] = 0.78
+    assert not accuracy.accuracy_report.summary(lines)["movielens-history"]["din"]["met"]
+    assert accuracy.models_of("movielens-history", accuracy.MODELS) == ["din"]
+    assert "din" not in accuracy.models_of("movielens-time", accuracy.MODELS)
+
+
 def test_results_stand_in_their_file_until_they_are_forgotten(accuracy, tmp_path):
     results = accuracy.Results(tmp_path / "new" / "r.jsonl")
     results.add(**line("ours", "adult", "lr", 1, 0.9))
@@ -125,7 +112,7 @@ def test_each_model_has_a_flagfile_for_each_data_set_that_chooses_by_validation(
     import accuracy_ours
 
     for data in accuracy.accuracy_data.DATA:
-        for model in accuracy.MODELS:
+        for model in accuracy.models_of(data, accuracy.MODELS):
             values = flags.define(GROUPS)
             values(["test", f"--flagfile={accuracy_ours.flagfile(data, model)}"])
             assert values["model"].value == model and values["best_metric"].value == "auc", (data, model)
