@@ -34,6 +34,9 @@ class Circumstances:
       config: `RunConfig`.
       exchanges_each_step: whether a step waits for the gradients of all workers in it.
       has_gpu: whether the dense tower runs on one.
+      exchanges_in_memory: whether dense gradients go through memory that the workers share.
+      has_free_core: whether this host has more cores than workers.
+      has_limits: whether the feature spec has [[limits]].
     """
 
     shares: dict
@@ -44,6 +47,9 @@ class Circumstances:
     config: object
     exchanges_each_step: bool = True
     has_gpu: bool = False
+    exchanges_in_memory: bool = False
+    has_free_core: bool = False
+    has_limits: bool = False
 
 
 def advise(circumstances):
@@ -55,7 +61,7 @@ def advise(circumstances):
     """
     if circumstances.steps < _FEWEST_STEPS:
         return None
-    findings = [finding for rule in (_read, _sync, _exchange, _checkpoint) if (finding := rule(circumstances))]
+    findings = [finding for rule in (_read, _rows, _sync, _exchange, _checkpoint) if (finding := rule(circumstances))]
     return max(findings, key=lambda finding: finding.share) if findings else _tower(circumstances)
 
 
@@ -68,6 +74,14 @@ def _read(c):
     # Twice as many help over bursts only, and more syncs over nothing here: so the flag is said with its limit.
     why = "batches come late; if more of them ahead do not help, reading is the limit: convert the data, a faster disk"
     return Finding(share, f"--prefetch_batches={2 * ahead}", why)
+
+
+def _rows(c):
+    share, embedding = c.shares["lookup"] + c.shares["update"], c.config.embedding
+    if share <= 0.10 or not c.has_free_core or embedding.overlap_lookup or embedding.strict_sync or c.has_limits:
+        return None
+    why = "rows are looked up and trained between the steps, and a core is free to do it beside them; a step late then"
+    return Finding(share, "--overlap_lookup", why)
 
 
 def _sync(c):
@@ -88,7 +102,9 @@ def _exchange(c):
     if c.exchange <= 0.10 or not c.exchanges_each_step:
         return None
     why = "steps wait for the exchange of dense gradients"
-    return Finding(c.exchange, "--overlap_allreduce or --dense_sync_steps=30", f"{why}; see docs/training.md")
+    # Through shared memory it is short, and what is left is the wait for the slowest worker of each step.
+    flag = "--dense_sync_steps=30" if c.exchanges_in_memory else "--overlap_allreduce or --dense_sync_steps=30"
+    return Finding(c.exchange, flag, f"{why}; see docs/training.md")
 
 
 def _checkpoint(c):

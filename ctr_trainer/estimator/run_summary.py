@@ -1,5 +1,7 @@
 """What a training run was, and where its time went, over all ranks."""
 
+import os
+
 import numpy as np
 import tensorflow as tf
 
@@ -81,6 +83,9 @@ class RunSummary:
             self._config,
             self._exchanges_each_step,
             bool(tf.config.list_physical_devices("GPU")),
+            distributed.exchanges_in_memory(),
+            (os.cpu_count() or 1) > distributed.local_size(),
+            bool(self._inputs.fed and self._inputs.features.spec.limits),
         )
 
 

@@ -32,6 +32,6 @@ def test_a_point_trains_from_the_same_start_each_time(simulation, staleness_run,
 
 
 def test_a_longer_interval_trains_other_rows(simulation, staleness_run):
-    """Under `sum` at a rate this high one can tell from the AUC of the training part, which some runs learn by heart."""
+    """Under `sum` at a rate this high one can tell from the AUC of the training part, which some learn by heart."""
     aucs = {simulation.run(staleness_run.Point("sgd", 2, n, "sum", 1, 5.0, 1e-6)) for n in (1, 2, 3)}
     assert len(aucs) > 1

@@ -6,10 +6,11 @@ from ctr_trainer.estimator.advice import Circumstances, advise
 from ctr_trainer.phases import PHASES
 
 
-def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, steps=1000, embedding=None, **config):
+def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, steps=1000, embedding=None, **more):
     shares = {**dict.fromkeys(PHASES, 0.0), **shares}
-    config = RunConfig(embedding=EmbeddingConfig(**(embedding or {})), **config)
-    return advise(Circumstances(shares, exchange, steps, workers, on_one_host, config, each_step))
+    where = {name: more.pop(name) for name in ("exchanges_in_memory", "has_free_core", "has_limits") if name in more}
+    config = RunConfig(embedding=EmbeddingConfig(**(embedding or {})), **more)
+    return advise(Circumstances(shares, exchange, steps, workers, on_one_host, config, each_step, **where))
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,8 @@ def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, s
         (dict(shares={"sync": 0.06}, embedding={"service": "a:1"}), "--sync_steps=60"),
         (dict(shares={"sync": 0.06}, embedding={"strict_sync": True}), "--nostrict_sync"),
         (dict(shares={"session": 0.8}, exchange=0.3), "--overlap_allreduce or --dense_sync_steps=30"),
+        (dict(shares={"session": 0.8}, exchange=0.3, exchanges_in_memory=True), "--dense_sync_steps=30"),
+        (dict(shares={"lookup": 0.1, "update": 0.05}, has_free_core=True), "--overlap_lookup"),
         (dict(shares={"checkpoint": 0.2}, save_checkpoints_steps=100), "--save_checkpoints_steps=500"),
         (dict(shares={"read": 0.2, "sync": 0.3}), "--embedding_service=shared"),  # the larger share
         (dict(shares={"session": 0.8}), "--mixed_precision=bfloat16"),
@@ -38,6 +41,9 @@ def test_the_flag_for_where_most_of_the_time_goes(monkeypatch, circumstances, fl
         dict(shares={"read": 0.09, "sync": 0.05, "session": 0.8}),
         dict(shares={"session": 0.9}, exchange=0.3, each_step=False),  # it overlaps already, or is rare
         dict(shares={"sync": 0.2}, workers=1),
+        dict(shares={"lookup": 0.2}),  # no core is free
+        dict(shares={"lookup": 0.2}, has_free_core=True, has_limits=True),
+        dict(shares={"lookup": 0.2}, has_free_core=True, embedding={"overlap_lookup": True}),
         dict(shares={"checkpoint": 0.3}, save_checkpoints_steps=2000),  # the one at the end
         dict(shares={"read": 0.9}, steps=99),
     ],
