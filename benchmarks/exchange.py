@@ -1,6 +1,7 @@
 """What the exchange of dense gradients costs: W1's dense tower on two workers, a core each, the ways in turn.
 
-CPU is what both threads of a worker, TensorFlow's and Horovod's, take a step; `none` is the tower alone.
+CPU is what both threads of a worker, TensorFlow's and Horovod's, take a step; `none` is the tower alone. The dense
+variables of `every_30_steps` are averaged in shared memory; all but this and `shared_memory` goes through Horovod.
 The last line is JSON. Other settings of Horovod are measured by its variables, as HOROVOD_CYCLE_TIME=5.
 
 Example: python benchmarks/exchange.py --rounds 5
@@ -15,7 +16,10 @@ import subprocess
 import sys
 import time
 
-WAYS = ("none", "distributed_optimizer", "grouped", "fused", "fused_fp16", "overlapped", "every_30_steps")
+WAYS = (
+    *("none", "distributed_optimizer", "grouped", "fused", "fused_fp16", "overlapped", "shared_memory"),
+    "every_30_steps",
+)
 
 
 def worker(flags):
@@ -53,6 +57,7 @@ def _build(way):
     tf1 = tf.compat.v1
     batch_size = 1024
     batch = w1.W1Batches(batch_size, 0)
+    distributed.set_dense_exchange("auto" if way in ("shared_memory", "every_30_steps") else "horovod")
     with tf.Graph().as_default():
         features = FedFeatures(batch.spec, {}, batch_size)
         inputs = [tf.reshape(features["embedding"], [batch_size, w1.FIELDS * w1.DIM]), features["dense"]]

@@ -60,7 +60,8 @@ def main():
         def end(self, session):
             self.times.append(time.perf_counter())
 
-    distributed.init(dense_exchange=flags.dense_exchange)
+    distributed.init()
+    distributed.set_dense_exchange(flags.dense_exchange)
     clock = Clock()
     train_op = TrainOp("adagrad", w1.LEARNING_RATE, w1.LEARNING_RATE, dense_sync_steps=flags.dense_sync_steps)
     embedding = EmbeddingConfig(

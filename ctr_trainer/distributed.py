@@ -37,7 +37,7 @@ _all_cores = None
 _dense_exchange = "auto"
 
 
-def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", core_shares=0, dense_exchange="auto"):
+def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", core_shares=0):
     """Starts Horovod; without `horovodrun` this process is rank 0 of 1.
 
     Args:
@@ -46,12 +46,8 @@ def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", 
       stall_warning: seconds after which a wait is named in the log; 0 for never.
       timeline: file that rank 0 writes Horovod's timeline to, a Chrome trace of each exchange; "" for none.
       core_shares: into how many shares the cores are divided; 0 for as many as the machine has workers.
-      dense_exchange: of `DENSE_EXCHANGES`, see `sum_of_ranks`.
-
-    Raises:
-      UserError: `shared_memory` for workers on several hosts.
     """
-    global _watchdog, _all_cores, _dense_exchange
+    global _watchdog, _all_cores
     if pin_cores:  # Before Horovod starts its threads, so that they stay there too; horovodrun says who is where.
         local = [int(os.environ.get(f"HOROVOD_LOCAL_{what}", default)) for what, default in (("RANK", 0), ("SIZE", 1))]
         _all_cores = hardware.pin_cores(local[0], max(core_shares, local[1]))
@@ -61,14 +57,26 @@ def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", 
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.environ["HOROVOD_TIMELINE"] = path
     hvd.init()
-    if dense_exchange == "shared_memory" and hvd.local_size() != hvd.size():
+    period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
+    _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning)
+
+
+def set_dense_exchange(how):
+    """Says how `sum_of_ranks` sums, from now on, alike on every rank.
+
+    Args:
+      how: of `DENSE_EXCHANGES`.
+
+    Raises:
+      UserError: `shared_memory` for workers on several hosts.
+    """
+    global _dense_exchange
+    if how == "shared_memory" and hvd.local_size() != hvd.size():
         raise UserError(
             f"--dense_exchange=shared_memory is for workers on one host, and {hvd.local_size()} of {hvd.size()} are on "
             "this one: leave it out"
         )
-    _dense_exchange = dense_exchange
-    period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
-    _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning)
+    _dense_exchange = how
 
 
 def watchdog():
@@ -169,7 +177,7 @@ def sum_of_ranks(tensor, name, fp16=False, beside=False):
     """-> the sum of every rank's tensor (equal static shapes and dtypes), inside the graph. A collective.
 
     It goes through Horovod, or, between workers that compute on the processor of one host, through memory that they
-    share (`HostSum`), unless `init` was told otherwise.
+    share (`HostSum`), unless `set_dense_exchange` says otherwise.
 
     Args:
       name: of the reduction, the same on every rank.

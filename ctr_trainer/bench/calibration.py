@@ -68,6 +68,10 @@ def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
         crowded_hop_seconds=crowd["small_seconds"] / (2 * (crowd["workers"] - 1)),
         link_bytes_per_sec=link,
         exchange_seconds=pair["dense_cpu_seconds"],
+        meeting_seconds=pair["memory_small_seconds"],
+        crowded_meeting_seconds=crowd["memory_small_seconds"],
+        memory_bytes_per_sec=pair["dense_bytes"]
+        / max(pair["memory_dense_seconds"] - pair["memory_small_seconds"], 1e-9),
     )
 
 

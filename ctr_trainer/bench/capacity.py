@@ -10,7 +10,8 @@ M = --dense_sync_steps and D(n) of `Costs.distinct`:
     worker          a = f (step + host + u push + c pull + q S request)
     a shard         s = f (q W request + u W shard_push + c W shard_pull / ...) / S, one core each
     cores           k = (w a + w x + shards on the machine * s) / C
-    exchange        e = 2 (W-1) hop + 2 (W-1)/W bytes / min(link, network of a machine), each M-th step
+    exchange        e = 2 (W-1) hop + 2 (W-1)/W bytes / min(link, network of a machine), each M-th step; in the
+                        memory of one machine e = meeting + bytes / memory
     network         n = bytes that a machine's workers, or a shard's machine, send or receive / Gbit/s
 
     seconds of a step  t = max(max(a, k) + e, s, n, lock),     examples/s = W batch_size / t
@@ -48,6 +49,7 @@ class Setup:
       shards: S of the service.
       sync_steps, dense_sync_steps: N, M.
       prefetch_batches: p; below 1 as 1.
+      in_memory: whether the workers of one machine exchange dense variables in shared memory; of several they do not.
       gbit: Gbit/s of a machine's network, each way; 0 for one that is never the limit.
     """
 
@@ -60,6 +62,7 @@ class Setup:
     dense_sync_steps: int = 1
     prefetch_batches: int = 4
     gbit: float = 0.0
+    in_memory: bool = True
 
     def __post_init__(self):
         if self.rows in ("auto", "shared") and self.machines > 1:
@@ -101,7 +104,7 @@ def predict(costs, setup):
     worker *= crowding
     shard = crowding * rows.shard_seconds(costs, setup) * workers / setup.shards
     exchange = _exchange(costs, setup, local)
-    exchange_cpu = costs.exchange_seconds / setup.dense_sync_steps if workers > 1 else 0.0
+    exchange_cpu = exchange["cpu"]
     cores = (local * (worker + exchange_cpu) + served_here * shard) / setup.cores
     waited = exchange["latency"] + exchange["bytes"]
     network = setup.gbit * _BYTES_PER_GBIT
@@ -167,18 +170,24 @@ class _Rows:
 
 
 def _exchange(costs, setup, local):
-    """-> seconds a step, wall: `latency` and `bytes` of the reduction of the dense variables."""
+    """-> seconds a step of the reduction of the dense variables: `latency` and `bytes`, wall, and `cpu` of a worker."""
     workers, every = setup.workers, setup.dense_sync_steps
     if workers == 1:
-        return {"latency": 0.0, "bytes": 0.0}
+        return {"latency": 0.0, "bytes": 0.0, "cpu": 0.0}
+    sent = costs.dense_bytes if every == 1 else costs.state_bytes
+    if setup.in_memory and setup.machines == 1:
+        crowded = local > setup.cores
+        meeting = max(costs.meeting_seconds, costs.crowded_meeting_seconds) if crowded else costs.meeting_seconds
+        copying = sent / costs.memory_bytes_per_sec * max(local / setup.cores, 1)
+        return {"latency": meeting / every, "bytes": copying / every, "cpu": 0.0}  # Its CPU is what is waited for.
     link = costs.link_bytes_per_sec
     if setup.machines > 1 and setup.gbit:  # Neighbours in the ring are of one machine but for its two ends.
         link = min(link, setup.gbit * _BYTES_PER_GBIT)
     hop = costs.hop_seconds if local <= setup.cores else max(costs.hop_seconds, costs.crowded_hop_seconds)
-    sent = costs.dense_bytes if every == 1 else costs.state_bytes
     return {
         "latency": 2 * (workers - 1) * hop / every,
         "bytes": 2 * (workers - 1) / workers * sent / link / every,
+        "cpu": costs.exchange_seconds / every,
     }
 
 

@@ -31,6 +31,9 @@ class Costs:
       crowded_hop_seconds: wall; the same with twice as many workers as cores.
       link_bytes_per_sec: that a worker sends to another of its machine in an allreduce.
       exchange_seconds: CPU of a worker for an allreduce of `dense_bytes`, wherever it is sent.
+      meeting_seconds: wall; a sum of next to nothing in the memory that the workers of a machine share.
+      crowded_meeting_seconds: wall; the same with twice as many workers as cores.
+      memory_bytes_per_sec: of such a sum of many: a worker's own bytes a second, wall and CPU.
     """
 
     batch_size: int
@@ -53,6 +56,9 @@ class Costs:
     crowded_hop_seconds: float
     link_bytes_per_sec: float
     exchange_seconds: float
+    meeting_seconds: float
+    crowded_meeting_seconds: float
+    memory_bytes_per_sec: float
 
     def distinct(self, batches):
         """-> distinct rows of so many batches, D(n) = rows n^h; 0 for none."""
@@ -64,7 +70,7 @@ class Costs:
 
 
 # What must be above 0, as it is divided by or is no step without it; all else may be 0.
-_POSITIVE = ("batch_size", "step_seconds", "cores", "rows", "link_bytes_per_sec")
+_POSITIVE = ("batch_size", "step_seconds", "cores", "rows", "link_bytes_per_sec", "memory_bytes_per_sec")
 
 
 def read_costs(path):

@@ -5,6 +5,7 @@ Rank 0 writes one JSON object:
     rows, growth, row_bytes, dims   of `Costs`, over the first batches; and the widths of the table with the most rows
     dense_bytes, state_bytes        of `Costs`
     small_seconds, dense_seconds    wall of an allreduce of one float, and of `dense_bytes`; medians
+    memory_small_seconds ...        the same of sums in the memory that the workers share
     dense_cpu_seconds               CPU of this rank for the latter
 """
 
@@ -116,14 +117,18 @@ def _config(table, embedding):
 
 
 def _allreduces(dense_bytes, repeats):
-    """-> `small_seconds`, `dense_seconds` and `dense_cpu_seconds`. A collective."""
+    """-> `small_seconds`, `dense_seconds` and `dense_cpu_seconds`, and as `memory_small_seconds` those in shared memory.
+
+    A collective.
+    """
     found = {}
     with tf.Graph().as_default():
         runs = {}
-        for name, floats in (("small", 1), ("dense", max(dense_bytes // _FLOAT_BYTES, 1))):
-            variable = tf1.get_variable(name, [floats], tf.float32, tf1.zeros_initializer())
-            # As an operation: fetching the sum would copy it.
-            runs[name] = distributed.sum_of_ranks(variable.read_value(), f"probe.{name}").op
+        for size, floats in (("small", 1), ("dense", max(dense_bytes // _FLOAT_BYTES, 1))):
+            variable = tf1.get_variable(size, [floats], tf.float32, tf1.zeros_initializer())
+            for name, by_horovod in ((size, True), (f"memory_{size}", False)):
+                # As an operation: fetching the sum would copy it.
+                runs[name] = distributed.sum_of_ranks(variable.read_value(), f"probe.{name}", beside=by_horovod).op
         with tf1.Session(config=distributed.session_config(1)) as session:
             session.run(tf1.global_variables_initializer())
             for name, operation in runs.items():

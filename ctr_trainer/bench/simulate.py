@@ -60,6 +60,7 @@ def run(bench, experiment, flags, network):
             experiment.value("dense_sync_steps"),
             experiment.value("prefetch_batches"),
             gbit,
+            in_memory=experiment.value("dense_exchange") != "horovod" and not experiment.value("fp16_allreduce"),
         )
 
     checked = _check(bench, experiment, costs, setup) if flags.check else []

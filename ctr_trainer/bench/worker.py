@@ -52,9 +52,8 @@ def _measure(worker, model, data, training, embedding, evaluation, metrics, run,
     )
 
     autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
-    distributed.init(
-        run.stall_timeout, run.pin_cores, core_shares=worker.core_shares, dense_exchange=dense_exchange(training)
-    )
+    distributed.init(run.stall_timeout, run.pin_cores, core_shares=worker.core_shares)
+    distributed.set_dense_exchange(dense_exchange(training))
     estimator = make_estimator(model, data, training, embedding, run)
 
     def train_input_fn(position):

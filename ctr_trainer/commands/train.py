@@ -71,8 +71,8 @@ def run(*groups):
         run_flags.pin_cores,
         run_flags.stall_warning,
         run_flags.horovod_timeline,
-        dense_exchange=dense_exchange(training),
     )
+    distributed.set_dense_exchange(dense_exchange(training))
     estimator = make_estimator(model, data, training, embedding, run_flags)
     if eval_spec:
         eval_spec.input_fn()  # Data that cannot be read is found now, not at the first evaluation.

@@ -31,6 +31,9 @@ BASE = Costs(
     crowded_hop_seconds=0.0,
     link_bytes_per_sec=1e12,
     exchange_seconds=0.0,
+    meeting_seconds=0.0,
+    crowded_meeting_seconds=0.0,
+    memory_bytes_per_sec=1e30,
 )
 
 
@@ -58,13 +61,24 @@ def test_busy_cores_slow_each_other_down_in_proportion():
 
 def test_an_allreduce_costs_its_hops_and_its_bytes_after_the_compute():
     # Four workers: 6 hops of 0.5 ms, and 1.5 MB by a link of 1 GB/s: 3 + 1.5 ms after 10 ms.
-    setup = Setup(4, cores=4, rows="shared")
+    setup = Setup(4, cores=4, rows="shared", in_memory=False)
     found = predict(dataclasses.replace(BASE, hop_seconds=0.0005, link_bytes_per_sec=1e9, cores=4), setup)
     assert found.step_seconds == pytest.approx(0.0145, rel=1e-3)
     # Averaging 2 MB every 10 steps instead: (3 + 3) / 10 ms a step.
     rare = dataclasses.replace(setup, dense_sync_steps=10)
     found = predict(dataclasses.replace(BASE, hop_seconds=0.0005, link_bytes_per_sec=1e9, cores=4), rare)
     assert found.step_seconds == pytest.approx(0.0106, rel=1e-3)
+
+
+def test_in_the_memory_of_one_machine_an_exchange_costs_a_meeting_and_the_copies():
+    # 0.2 ms and 1 MB at 2 GB/s after 10 ms; with four workers on two cores 0.6 ms and the copies of two a core.
+    costs = dataclasses.replace(
+        BASE, meeting_seconds=0.0002, crowded_meeting_seconds=0.0006, memory_bytes_per_sec=2e9, hop_seconds=1.0
+    )
+    assert predict(costs, Setup(2, cores=2, rows="shared")).step_seconds == pytest.approx(0.0107, rel=1e-3)
+    assert predict(costs, Setup(4, cores=2, rows="shared")).step_seconds == pytest.approx(0.0216, rel=1e-3)
+    rare = Setup(2, cores=2, rows="shared", dense_sync_steps=10)  # 0.02 ms, and 2 MB: 0.1 ms.
+    assert predict(costs, rare).step_seconds == pytest.approx(0.01012, rel=1e-3)
 
 
 def test_a_slow_network_between_machines_takes_over():

@@ -56,7 +56,8 @@ def train(train_op, batches, settled_after=()):
     return found
 
 
-distributed.init(dense_exchange=sys.argv[2])
+distributed.init()
+distributed.set_dense_exchange(sys.argv[2])
 assert distributed.exchanges_in_memory() == (sys.argv[2] == "auto")
 rank = distributed.rank()
 sgd = dict(optimizer="sgd", learning_rate=RATE, scale_lr="none")
