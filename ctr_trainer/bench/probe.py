@@ -117,7 +117,7 @@ def _config(table, embedding):
 
 
 def _allreduces(dense_bytes, repeats):
-    """-> `small_seconds`, `dense_seconds` and `dense_cpu_seconds`, and as `memory_small_seconds` those in shared memory.
+    """-> `small_seconds`, `dense_seconds`, `dense_cpu_seconds`, and as `memory_...` those in shared memory.
 
     A collective.
     """
