@@ -1,7 +1,9 @@
 """Builds and installs Horovod for the TensorFlow of this Python: `python -m ctr_trainer.build_horovod`.
 
 Horovod's last release predates today's TensorFlow. One of its sources, `xla_mpi_ops.cc`, no longer compiles and is not
-needed without `HOROVOD_ENABLE_XLA_OPS`, so the build leaves it out. The built wheel is kept in the user's cache, under
+needed without `HOROVOD_ENABLE_XLA_OPS`, so the build leaves it out. And its workers of several hosts listen where their
+host's name leads and not, but for their first connection, on `horovodrun --network-interface`: on Debian, where that is
+127.0.1.1, such a job dies at its start; the build mends that. The built wheel is kept in the user's cache, under
 all that it depends on, so the next checkout or virtual environment on this machine installs it in seconds.
 
 Needs a C++ compiler, make, and the network for the sources; CMake comes from PyPI where PATH has none of 3.13 or later.
@@ -32,6 +34,10 @@ from ctr_trainer.errors import UserError
 VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 UNUSED_SOURCE = "xla_mpi_ops.cc"
+# The first line of `GlooContext::InitializeForProcessSet`, which uses `gloo_iface_` and never sets it.
+INTERFACE_UNSET = "assert(global_context.IsEnabled());"
+# Part of a cached wheel's key: another one for other patches.
+PATCHES = "patched2"
 TENSORFLOWS = ("tensorflow-cpu", "tensorflow", "tf-nightly")
 DOWNLOAD_TIMEOUT_S = 900
 BUILD_TIMEOUT_S = 3600
@@ -83,7 +89,7 @@ def cache_directory(tensorflow, tensorflow_version, gpu_operations):
     """-> where the wheel for these is kept: the name holds all that a build depends on."""
     root = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     python = f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}"
-    parts = [f"horovod-{VERSION}", python, sysconfig.get_platform(), f"{tensorflow}-{tensorflow_version}"]
+    parts = [f"horovod-{VERSION}", PATCHES, python, sysconfig.get_platform(), f"{tensorflow}-{tensorflow_version}"]
     parts.append(gpu_operations or "cpu")
     return root / "ctr_trainer" / "wheels" / "_".join(re.sub(r"[^\w.+-]", "-", part) for part in parts)
 
@@ -94,14 +100,27 @@ def drop_unused_source(cmake_lists):
     Raises:
       UserError: there is not exactly one, so these are not the sources that this patch was made for.
     """
-    lines = cmake_lists.read_text(encoding="utf-8").splitlines(keepends=True)
-    kept = [line for line in lines if UNUSED_SOURCE not in line]
-    if len(lines) - len(kept) != 1:
+    _replace_line(cmake_lists, UNUSED_SOURCE, "")
+
+
+def set_interface(gloo_context):
+    """Has `gloo_context.cc` connect the workers of a process set by the interface that it was told.
+
+    Raises:
+      UserError: as `drop_unused_source`.
+    """
+    _replace_line(gloo_context, INTERFACE_UNSET, f"  {INTERFACE_UNSET}\n  gloo_iface_ = global_context.gloo_iface_;\n")
+
+
+def _replace_line(path, marker, replacement):
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    found = sum(marker in line for line in lines)
+    if found != 1:
         raise UserError(
-            f"{cmake_lists}: expected {UNUSED_SOURCE} on exactly one line, found it on {len(lines) - len(kept)}; these "
-            f"are not the sources of Horovod {VERSION} that this patch is for"
+            f"{path}: expected {marker} on exactly one line, found it on {found}; these are not the sources of Horovod "
+            f"{VERSION} that this patch is for"
         )
-    cmake_lists.write_text("".join(kept), encoding="utf-8")
+    path.write_text("".join(replacement if marker in line else line for line in lines), encoding="utf-8")
 
 
 def _pip(what, timeout_s, *arguments, env=None, show=None):
@@ -189,6 +208,7 @@ def build_wheel(destination, gpu_operations):
         shutil.unpack_archive(next(scratch.glob("horovod-*.tar.gz")), scratch)
         source = scratch / f"horovod-{VERSION}"
         drop_unused_source(source / "horovod" / "tensorflow" / "CMakeLists.txt")
+        set_interface(source / "horovod" / "common" / "gloo" / "gloo_context.cc")
         _say(f"compiling Horovod with make {env['MAKEFLAGS']}; about two minutes on two cores")
         options = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir", scratch / "wheel"]
         destination.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,19 @@ def test_the_patch_takes_out_the_one_line_and_no_other(cmake_lists):
     assert cmake_lists.read_text() == lines[0] + lines[1] + lines[3]
 
 
+def test_a_process_set_takes_the_interface_of_the_whole_job(tmp_path):
+    path = tmp_path / "gloo_context.cc"
+    path.write_text("{\n  assert(global_context.IsEnabled());\n\n  device_attr.iface = gloo_iface_;\n}\n")
+    build_horovod.set_interface(path)
+    assert path.read_text().splitlines()[1:3] == [
+        "  assert(global_context.IsEnabled());",
+        "  gloo_iface_ = global_context.gloo_iface_;",
+    ]
+    with pytest.raises(UserError, match="gloo_context.cc: expected assert.* on 0;"):
+        path.write_text("")
+        build_horovod.set_interface(path)
+
+
 @pytest.mark.parametrize("times", [0, 2])
 def test_the_patch_refuses_other_sources_and_leaves_them(cmake_lists, times):
     lines = CMAKE_LISTS.splitlines(keepends=True)
@@ -48,7 +61,7 @@ def test_the_cache_is_the_users_and_names_all_that_a_wheel_depends_on(tmp_path, 
     assert len(keys) == 4
     for key in keys:
         assert key.parent == tmp_path / "ctr_trainer" / "wheels"
-        assert key.name.startswith(f"horovod-0.28.1_{sys.implementation.cache_tag}")
+        assert key.name.startswith(f"horovod-0.28.1_patched2_{sys.implementation.cache_tag}")
 
 
 def test_without_xdg_cache_home_the_cache_is_in_the_home_directory(tmp_path, monkeypatch):
