@@ -2,17 +2,16 @@
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding import snapshot
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from tests import small
+from tests.checkpoints import values
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +28,7 @@ def _train(data, model_dir, max_steps, overlap=True, save_every=0, accumulation_
     config = RunConfig(threads=1, save_checkpoints_steps=save_every, embedding=embedding)
     estimator = Estimator(deepfm.model_fn, model_dir, ModelParams(train_op, hidden_units=(8,)), config)
     estimator.train(lambda position: BatchReader(data, 32, position=position), max_steps=max_steps)
-    checkpoint = estimator.latest_checkpoint()
-    reader = tf.train.load_checkpoint(checkpoint.dense_prefix)
-    dense = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
-    keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-    return {**dense, "keys": np.sort(keys), "rows": rows[np.argsort(keys)]}
+    return values(estimator.latest_checkpoint())
 
 
 def _rows_of(trained, keys):

@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding import snapshot
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import Estimator, EvalSpec, MetricsConfig, RunConfig, TrainSpec, train_and_evaluate
 from ctr_trainer.estimator import checkpoint as checkpoints
@@ -18,6 +17,7 @@ from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from tests import small
+from tests.checkpoints import values
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +43,6 @@ def _train(data, model_dir, max_steps, eval_spec=None, epochs=None, **config):
 
 def _eval_spec(data, **more):
     return EvalSpec(lambda: BatchReader(data[1], 32, shuffle=False, epochs=1), **more)
-
-
-def _values(checkpoint):
-    reader = tf.train.load_checkpoint(checkpoint.dense_prefix)
-    dense = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-    blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
-    keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-    return {**dense, "keys": np.sort(keys), "rows": rows[np.argsort(keys)]}
 
 
 def test_an_evaluation_within_training_is_that_of_the_checkpoint_of_its_step(data, tmp_path):
@@ -81,7 +73,7 @@ def test_an_evaluation_within_training_is_that_of_the_checkpoint_of_its_step(dat
 def test_evaluations_leave_training_as_it_is_to_the_bit_and_make_no_row(data, tmp_path):
     one, _ = _train(data, tmp_path / "with", 12, _eval_spec(data, every_n_steps=3))
     other, _ = _train(data, tmp_path / "without", 12)
-    with_evaluations, without = _values(one.latest_checkpoint()), _values(other.latest_checkpoint())
+    with_evaluations, without = values(one.latest_checkpoint()), values(other.latest_checkpoint())
     assert set(with_evaluations) == set(without)
     for name, value in without.items():
         np.testing.assert_array_equal(with_evaluations[name], value, name)
