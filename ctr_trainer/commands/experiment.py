@@ -176,7 +176,7 @@ def progress(what, batches):
 def training_reader(model, data, training, position):
     """-> this rank's batches of --train_data, of the negative examples the share that --negative_sampling keeps."""
     batches = reader(data.train_data, model, data, training, position)
-    if training.negative_sampling == 1:
+    if training.negative_sampling in (None, 1):
         return batches
     return NegativeSampling(batches, training.negative_sampling, distributed.rank(), training.seed)
 
