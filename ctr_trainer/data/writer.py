@@ -66,6 +66,7 @@ class DatasetWriter:
             bad_rows=bad_rows,
             label_mean=figures["label_mean"],
             label_means=figures["label_means"],
+            labelled=self._spec.labelled,
             distinct=figures["distinct"],
             statistics=fitted or figures["fitted"],
             files=tuple(self._files),

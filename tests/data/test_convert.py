@@ -125,6 +125,24 @@ def test_a_missing_column_is_named_with_what_wants_it(tmp_path):
         run("csv", source, tmp_path / "out", SPEC)
 
 
+@pytest.mark.parametrize("row", [criteo_row("1", dense="2.5"), criteo_row("", dense="2.5").removeprefix("\t")])
+def test_an_unlabelled_file_without_a_header_may_lack_the_labels_column(tmp_path, row):
+    source = write(tmp_path / "test.txt", 3 * row)
+    run("criteo", source, tmp_path / "out", criteo().without_labels())
+    table = read(tmp_path / "out")
+    assert table["I1"].to_pylist() == [2.5] * 3
+    assert table["C26"].to_pylist() == keys("C26", pa.array(["a"] * 3)).tolist()
+    assert "label" not in table.column_names
+    info = open_dataset(tmp_path / "out")
+    assert (info.rows, info.label_mean, info.labelled, info.spec.labelled) == (3, None, False, False)
+
+
+def test_unlabelled_rows_of_another_number_of_fields_are_bad(tmp_path):
+    source = write(tmp_path / "test.txt", "1\ta\n")
+    with pytest.raises(UserError, match="a row of 40 fields"):
+        run("criteo", source, tmp_path / "out", criteo().without_labels())
+
+
 def test_several_files_and_gzip_are_read_in_order(tmp_path):
     (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(criteo_row(dense="2").encode()))
     write(tmp_path / "a.tsv", criteo_row(dense="1"))
