@@ -49,6 +49,16 @@ def test_columns_hold_keys_numbers_and_labels(tmp_path):
     assert x.dtype == np.float32 and x[0] == 2.5 and np.isnan(x[1])
 
 
+def test_what_is_never_missing_is_written_so_and_an_id_may_be(tmp_path):
+    source = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n7,1,2.5,0.5,red,a||b\n,0,,2,,\n")
+    run("csv", source, tmp_path / "out", SPEC)
+    (file,) = open_dataset(tmp_path / "out").files
+    schema = pq.read_schema(tmp_path / "out" / file["name"])
+    assert [field.name for field in schema if field.nullable] == ["id:row"]
+    assert not schema.field("tags").type.value_field.nullable
+    assert read(tmp_path / "out")["id:row"].to_pylist() == ["7", None]
+
+
 def test_the_summary_counts_what_was_written(tmp_path):
     info = open_dataset(make_rows(tmp_path, 50))
     assert (info.rows, info.bad_rows, info.label_mean) == (50, 0, 0.5)
