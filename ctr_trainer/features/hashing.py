@@ -11,8 +11,7 @@ import functools
 
 import numpy as np
 import pyarrow as pa
-
-from ctr_trainer.features.fingerprint import fingerprints
+import pyarrow.compute as pc
 
 SEPARATOR = "\x1f"
 
@@ -34,22 +33,9 @@ def keys(slot, values):
     distinct = values.dictionary
     if not (pa.types.is_binary(distinct.type) or pa.types.is_large_binary(distinct.type)):
         distinct = distinct.cast(pa.string()).cast(pa.binary())
-    # A dictionary's own null is missing too.
-    hashed = _keys_of_bytes(slot, distinct.fill_null(b"") if distinct.null_count else distinct)
-    indices = values.indices
-    if indices.null_count:
-        hashed = np.append(hashed, _keys_of_bytes(slot, pa.array([b""])))
-        indices = indices.fill_null(len(hashed) - 1)
-    return hashed[indices.to_numpy(zero_copy_only=False)]
-
-
-def _keys_of_bytes(slot, values):
-    """-> int64[n] of a binary Array without nulls."""
-    hashed, too_long = fingerprints((slot + SEPARATOR).encode(), values)
-    hashed[hashed == 0] = 1
-    if too_long.any():
-        hashed[too_long] = _hasher(slot)(values.filter(pa.array(too_long)).to_numpy(zero_copy_only=False))
-    return hashed
+    # The last entry is the missing value's; a dictionary's own null has it too.
+    hashed = _hasher(slot)(np.append(distinct.fill_null(b"").to_numpy(zero_copy_only=False), b""))
+    return hashed[pc.fill_null(values.indices, len(hashed) - 1).to_numpy(zero_copy_only=False)]
 
 
 def graph_keys(slot, values):
