@@ -115,7 +115,9 @@ def main():
     result = {f"{name}_rows_per_cpu_sec": round(statistics.median(values)) for name, values in figures.items()}
     if deepfm:
         result["deepfm_examples_per_sec"] = round(statistics.median(deepfm))
-        result["ratio"] = round(statistics.median(a / b for a, b in zip(figures["single"], deepfm, strict=True)), 1)
+        for name, values in figures.items():
+            ratio = statistics.median(a / b for a, b in zip(values, deepfm, strict=True))
+            result["ratio" if name == "single" else f"{name}_ratio"] = round(ratio, 1)
     print(json.dumps(result))
 
 

@@ -12,6 +12,7 @@ EXAMPLES = (
     "python -m ctr_trainer convert --format=criteo --input=train.txt --output=data/criteo --split=random:0.9,0.1",
     "python -m ctr_trainer convert --format=movielens --input=ml-1m --output=data/ml --split=random:0.8,0.1,0.1",
     "python -m ctr_trainer convert --format=csv --input='logs/*.csv' --feature_spec=my.toml --output=data/my",
+    "python -m ctr_trainer convert --format=criteo --input=test.txt --output=data/criteo_test --unlabelled",
     "python -m ctr_trainer convert --format=parquet --input=spark/clicks --feature_spec=my.toml --output=data/my",
 )
 _SPECS = pathlib.Path(__file__).parents[2] / "configs" / "features"
@@ -31,11 +32,12 @@ def run(flags):
     require(flags, "format", "output")
     if flags.format != "synthetic":
         require(flags, "input")
+    spec = FeatureSpec.load(flags.feature_spec or _default_spec(flags.format))
     summary = convert(
         flags.format,
         flags.input.split(",") if flags.input else None,
         flags.output,
-        FeatureSpec.load(flags.feature_spec or _default_spec(flags.format)),
+        spec.without_labels() if flags.unlabelled else spec,
         split=flags.split or None,
         split_seed=flags.split_seed,
         rows_per_file=flags.rows_per_file,
@@ -53,7 +55,7 @@ def _infer(flags):
     require(flags, "input", "output")
     if flags.format not in (None, "csv", "parquet"):
         raise UserError(f"--infer looks at csv and parquet, not at format {flags.format}")
-    for name in ("feature_spec", "split"):
+    for name in ("feature_spec", "split", "unlabelled"):
         if getattr(flags, name):
             raise UserError(f"--infer writes a feature spec and converts nothing, so --{name} does not go with it")
     spec = infer(flags.input.split(","), flags.output, flags.format, flags.label or None, flags.max_bad_rows)

@@ -177,19 +177,20 @@ def progress(what, batches):
 def training_reader(model, data, training, position):
     """-> this rank's batches of --train_data, of the negative examples the share that --negative_sampling keeps."""
     batches = reader(data.train_data, model, data, training, position)
-    if training.negative_sampling == 1:
+    if training.negative_sampling in (None, 1):
         return batches
     return NegativeSampling(batches, training.negative_sampling, distributed.rank(), training.seed)
 
 
-def reader(path, model, data, training, position=None, once=False):
+def reader(path, model, data, training, position=None, once=False, labels=True):
     """-> this rank's batches of a data set, converted or foreign. A collective.
 
     Args:
       once: every row once and in the order of the files, as for evaluation.
+      labels: whether they are needed; False to predict.
     """
     return BatchReader(
-        open_source(path, model.model_dir, data.feature_spec, data.data_cache),
+        open_source(path, model.model_dir, data.feature_spec, data.data_cache, labels),
         data.batch_size,
         rank=distributed.rank(),
         size=distributed.size(),
@@ -198,4 +199,5 @@ def reader(path, model, data, training, position=None, once=False):
         epochs=1 if once else data.epochs or None,
         position=position,
         dim=model.embedding_dim or None,
+        labels=labels,
     )

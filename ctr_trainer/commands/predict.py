@@ -1,4 +1,7 @@
-"""Writes a checkpoint's predictions for --eval_data as Parquet, with the id columns that the data kept."""
+"""Writes a checkpoint's predictions for --eval_data as Parquet, with the id columns that the data kept.
+
+The data needs no labels and no weights: they are not looked at.
+"""
 
 import contextlib
 import json
@@ -38,7 +41,7 @@ def run(model, data, training, embedding, checkpoint, run_flags, predict):
     estimator = make_estimator(model, data, training, embedding, run_flags)
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     path = _part(predict.output, distributed.rank(), distributed.size())
-    batches = reader(data.eval_data, model, data, training, once=True)
+    batches = reader(data.eval_data, model, data, training, once=True, labels=False)
     predictions = estimator.predict(
         lambda: batches, progress("predicting", batches), checkpoint=found, yield_single_examples=False
     )

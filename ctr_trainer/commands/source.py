@@ -14,7 +14,7 @@ from ctr_trainer.features.spec import FeatureSpec
 _CACHE = "data_cache"
 
 
-def open_source(path, model_dir, feature_spec, data_cache):
+def open_source(path, model_dir, feature_spec, data_cache, labels=True):
     """-> the Source of a path. A collective: rank 0 looks at the files once, for all workers.
 
     Foreign data takes its feature spec from `feature_spec`, else from the model; its statistics from the model if there
@@ -26,12 +26,13 @@ def open_source(path, model_dir, feature_spec, data_cache):
       model_dir: of the model that is trained, evaluated or asked.
       feature_spec: a TOML file, or "".
       data_cache: where TFRecords are converted to, or "" for MODEL_DIR/data_cache.
+      labels: whether they are needed; False to predict: then foreign data's labels and weights are not looked at.
 
     Raises:
       UserError: nothing is there, or it does not fit the spec.
     """
     found = distributed.broadcast_object(
-        _look(path, model_dir, feature_spec, data_cache or os.path.join(model_dir, _CACHE))
+        _look(path, model_dir, feature_spec, data_cache or os.path.join(model_dir, _CACHE), labels)
         if distributed.is_chief()
         else None,
         "the_data_that_rank_0_found",
@@ -39,10 +40,11 @@ def open_source(path, model_dir, feature_spec, data_cache):
     if "converted" in found:
         return ConvertedData(found["converted"])
     spec = FeatureSpec.from_dict(found["spec"])
+    spec = spec if labels else spec.without_labels()
     return foreign.ForeignParquet(found["layout"], spec, found["statistics"])
 
 
-def _look(path, model_dir, feature_spec, data_cache):
+def _look(path, model_dir, feature_spec, data_cache, labels):
     """-> what rank 0 tells the others, JSON-able."""
     model = load_features(model_dir)
     spec = FeatureSpec.load(feature_spec) if feature_spec else None
@@ -62,6 +64,7 @@ def _look(path, model_dir, feature_spec, data_cache):
         spec = model[0]
     if spec is None:
         return {"converted": path}  # which it is not, and opening it says so
+    spec = spec if labels else spec.without_labels()
     files = path.split(",")
     if not parquet.is_parquet(list_files(files)[0].path):
         return {"converted": cache.converted(files, "tfrecord", spec, data_cache)}

@@ -95,6 +95,8 @@ def run(*groups):
             _log.info(line)
     if export.export_dir:
         checkpoint = estimator.find_checkpoint("best" if evaluation.best_metric else "latest")
+        # The best one may be of before --negative_sampling changed: it is exported as it was trained.
+        estimator.params = dataclasses.replace(estimator.params, negative_sampling=None)
         if distributed.is_chief():
             _log.info(
                 "exported step %d to %s", checkpoint.step, estimator.export_to(export.export_dir, checkpoint=checkpoint)

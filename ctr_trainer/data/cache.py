@@ -28,7 +28,12 @@ def converted(source, format, spec, directory, progress=True):
       UserError: as `convert`; every row must be usable.
     """
     stats = [(os.path.abspath(file.path), os.stat(file.path)) for file in list_files(source)]
-    identity = [format, spec.to_dict(), [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]]
+    identity = [
+        format,
+        spec.to_dict(),
+        *(() if spec.labelled else ("unlabelled",)),
+        [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats],
+    ]
     name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
     path = pathlib.Path(directory) / name
     if not (path / FILE).is_file():

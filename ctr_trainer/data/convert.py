@@ -56,7 +56,7 @@ def convert(
       input: for `movielens` its directory, for `synthetic` None, else a path or glob, or a list of them; a directory
         too for `parquet` and `tfrecord`.
       output: a directory that holds no data set yet.
-      spec: FeatureSpec.
+      spec: FeatureSpec; its `without_labels()` for data to predict on.
       split: as `random:0.8,0.1,0.1` (of the rows, by `split_seed`) or `time:0.8,0.1,0.1:timestamp` (by a column); makes
         output/train, output/valid, output/test, or with two fractions train and test. None: `output` is the data set.
       rows_per_file, rows_per_group: of the Parquet files; a row group is the unit of reading and of shuffling.
@@ -85,8 +85,11 @@ def convert(
 
     with tqdm.tqdm(unit=" rows", unit_scale=True, disable=not (progress and sys.stderr.isatty())) as bar:
         if format == "synthetic":
-            if split or input:
-                raise UserError("format synthetic makes its own data, in parts train and test: no input, no split")
+            if split or input or not spec.labelled:
+                raise UserError(
+                    "format synthetic makes its own data, in parts train and test, with labels: no input, no split, "
+                    "and nothing unlabelled"
+                )
             writers, extra = synthetic.write(make_writer, spec, rows, seed, bar)
         else:
             time_column = split.column if split else None

@@ -11,5 +11,8 @@ _FORM = CsvFormat(delimiter="\t", header=False, columns=COLUMNS)
 
 
 def read(source, spec, bad_rows, time=None):
-    """Yields Chunks of `COLUMNS`: no header, tab-separated, an empty field is a missing value, no quoting."""
-    return delimited.stream(source, _FORM, bad_rows, quote=False)
+    """Yields Chunks of `COLUMNS`: no header, tab-separated, an empty field is a missing value, no quoting.
+
+    Of an unlabelled spec the files may be those of the challenge's test set, which have no label.
+    """
+    return delimited.stream(source, delimited.form_of(source, _FORM, spec, quote=False), bad_rows, quote=False)

@@ -22,25 +22,27 @@ class DatasetInfo:
       spec: FeatureSpec that it was converted with.
       rows: examples in it.
       bad_rows: rows left out of the whole conversion, all parts of a split together.
-      label_mean: share of positive labels; of several, the first one's.
+      label_mean: share of positive labels; of several, the first one's; None where the data have no labels.
       distinct: by sparse feature that is not bucketised, distinct keys.
       statistics: by dense feature, `mean`, `std`, `min`, `max` and `count` of the training part's present values; by
         feature with quantiles, the `boundaries` fitted to them.
       files: of each Parquet file, `name`, `rows` and `row_groups`, the rows of each row group.
       extra: what the format knows besides, as the synthetic data's `oracle_auc`.
       label_means: by label name, share of positive ones.
+      labelled: whether the data have labels; as the spec says.
     """
 
     path: str
     spec: FeatureSpec
     rows: int
     bad_rows: int
-    label_mean: float
+    label_mean: float | None
     distinct: dict[str, int]
     statistics: dict[str, dict[str, float]]
     files: tuple[dict, ...]
     extra: dict
     label_means: dict[str, float] = dataclasses.field(default_factory=dict)
+    labelled: bool = True
 
     def write(self):
         """Writes the file by rename: a directory that has it is finished."""
@@ -69,6 +71,7 @@ def open_dataset(path):
         if values.pop("version") != _VERSION:
             raise UserError(f"{file}: written by another version of ctr_trainer; convert the data again")
         spec = FeatureSpec.from_dict(values.pop("spec"), f"{file}: spec")
+        spec = spec if values.get("labelled", True) else spec.without_labels()
         return DatasetInfo(path=str(path), spec=spec, **{**values, "files": tuple(values["files"])})
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file}: not a data set's description ({error}); convert the data again") from error

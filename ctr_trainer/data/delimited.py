@@ -1,6 +1,7 @@
 """The `csv` format: delimited text, streamed block by block."""
 
 import csv
+import dataclasses
 import glob
 import pathlib
 
@@ -16,7 +17,25 @@ _BLOCK = 32 << 20  # bytes of text in memory at a time; also the longest row
 
 def read(source, spec, bad_rows, time=None):
     """Reads files by the spec's [csv] section; see `stream`."""
-    return stream(source, spec.csv, bad_rows, quote='"')
+    return stream(source, form_of(source, spec.csv, spec, quote='"'), bad_rows, quote='"')
+
+
+def form_of(source, form, spec, quote):
+    """-> the form of files that, of an unlabelled spec, may lack the labels' columns: the first line's fields tell.
+
+    Args:
+      source, form, quote: as for `stream`.
+      spec: FeatureSpec.
+    """
+    if spec.labelled or not form.columns:
+        return form
+    labels = {label.column for label in spec.labels}
+    others = tuple(name for name in form.columns if name not in labels)
+    return (
+        dataclasses.replace(form, columns=others)
+        if len(_fields(files(source)[0], form, quote)) == len(others)
+        else form
+    )
 
 
 def stream(source, form, bad_rows, quote):
@@ -91,12 +110,16 @@ def _stream_file(file, form, bad_rows, quote):
 
 
 def _header(file, form, quote):
-    line, quoting = first_line(file), csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
-    names = next(csv.reader([line], delimiter=form.delimiter, quoting=quoting), [])
-    names = [name.strip() if form.strip else name for name in names]
+    names = [name.strip() if form.strip else name for name in _fields(file, form, quote)]
     if not any(names):
         raise UserError(f"{file}, line 1: expected a header that names the columns, and the line is empty")
     return names
+
+
+def _fields(file, form, quote):
+    """-> the fields of a file's first line."""
+    quoting = csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE
+    return next(csv.reader([first_line(file)], delimiter=form.delimiter, quoting=quoting), [])
 
 
 def first_line(file):

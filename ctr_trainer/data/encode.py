@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data.columns import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, label_columns
+from ctr_trainer.data.columns import ID_PREFIX, LABELS_ARE_NEEDED, TIME, WEIGHT, WEIGHTS_PREFIX, label_columns
 from ctr_trainer.data.encoded import Encoded
 from ctr_trainer.data.labels import encode_label
 from ctr_trainer.data.lists import encode_list
@@ -23,8 +23,8 @@ class Encoder:
     The encoded table has, in this order: a column by dense feature (float32, NaN where missing); a column by sparse
     feature: int64 keys, 0 for no value, or for a bag or sequence list<int64>, or for a bucketised one float32, NaN
     where missing, as its boundaries may not be known yet; `weights:<feature>` (list<float32>) behind a bag that has
-    weights; `label` (float32, 0 or 1), or `label:<name>` of each of several labels; `weight` (float32) where the spec
-    has one; and the id columns as they are, named `id:<column>`.
+    weights; where the spec is labelled, `label` (float32, 0 or 1), or `label:<name>` of each of several; `weight`
+    (float32) where it has one; and the id columns as they are, named `id:<column>`.
 
     Args:
       spec: FeatureSpec.
@@ -44,9 +44,10 @@ class Encoder:
         """Raises UserError where the spec wants a column that the source does not have."""
         for name, (column, _) in self._jobs().items():
             if column not in names:
+                hint = LABELS_ARE_NEEDED if name in label_columns(self._spec) else ""
                 raise UserError(
                     f"{file}: no column {column!r}, which is wanted for {self._what(name)} (feature spec "
-                    f"{self._spec.name!r}); the columns are {', '.join(names)}"
+                    f"{self._spec.name!r}); the columns are {', '.join(names)}{hint}"
                 )
 
     def encode(self, chunk):

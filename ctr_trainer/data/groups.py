@@ -66,15 +66,22 @@ def _fill(matrix, columns):
 
 def _rest(spec, columns):
     """The columns that are no matrix of features: bags, labels, weights, ids."""
-    labels = [columns[name].to_numpy() for name in label_columns(spec)]
     return Rows(
         keys={},
         bags={f.name: _bag(columns, f) for f in (*spec.bags, *spec.sequences)},
         dense=np.empty((len(columns), 0), np.float32),
-        labels=labels[0] if len(labels) == 1 else np.stack(labels, 1),
+        labels=_labels(spec, columns),
         weights=columns[WEIGHT].to_numpy() if spec.weight else np.ones(len(columns), np.float32),
         ids={name: columns[ID_PREFIX + name].to_numpy() for name in spec.ids},
     )
+
+
+def _labels(spec, columns):
+    """-> float32[n], or of T labels [n, T]; NaN where the data have none."""
+    if not spec.labelled:
+        return np.full((len(columns), len(spec.labels)) if spec.other_labels else len(columns), np.nan, np.float32)
+    labels = [columns[name].to_numpy() for name in label_columns(spec)]
+    return labels[0] if len(labels) == 1 else np.stack(labels, 1)
 
 
 def _bag(columns, feature):

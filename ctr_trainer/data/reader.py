@@ -33,9 +33,10 @@ class BatchReader:
       position: what `position_after` gave, with the same data, seed and shuffling, but any `size` and `batch_size`.
       shuffle_buffer: rows that are shuffled among each other, about.
       dim: width of every sparse feature's embedding, in place of the spec's.
+      labels: whether the batches need labels; False to predict, where data without any will do: their labels are NaN.
 
     Raises:
-      UserError: no such data set, an empty one, or a position in another order.
+      UserError: no such data set, an empty one, one without the labels that are needed, or a position in another order.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class BatchReader:
         position=None,
         shuffle_buffer=200_000,
         dim=None,
+        labels=True,
     ):
         if batch_size < 1:
             raise UserError(f"batch size {batch_size} is not at least 1")
@@ -59,6 +61,11 @@ class BatchReader:
         self._spec = self._source.spec.with_dim(dim) if dim else self._source.spec
         if not sum(self._source.group_rows):
             raise UserError(f"data set {self._source.name}: it has no rows")
+        if labels and not self._source.spec.labelled:
+            raise UserError(
+                f"data set {self._source.name}: it was converted without labels (--unlabelled), and only `predict` "
+                "does without; to train or evaluate, convert labelled data"
+            )
         self._statistics = self._source.statistics
         self._groups = RowGroups(self._source, self._spec, self._statistics)
         self._order = plan.Order(self._groups.rows, shuffle, seed, shuffle_buffer)

@@ -28,7 +28,7 @@ class Rows:
 
     def take(self, order):
         """-> the rows of the int64 array `order`, copied."""
-        return self._map(lambda a: a[order], lambda bag: _take_bag(bag, order))
+        return self._map(lambda a: np.take(a, order, axis=0), lambda bag: _take_bag(bag, order))
 
     def batch(self, batch_size):
         """-> Batch of these rows, padded to `batch_size`; without padding its arrays are views of these."""
@@ -99,5 +99,7 @@ def _take_values(values, splits, order, taken_splits):
     """-> the values of the rows `order`, one after the other; `taken_splits` are theirs."""
     taken = np.empty(taken_splits[-1], values.dtype)
     for i in range(len(order)):
-        taken[taken_splits[i] : taken_splits[i + 1]] = values[splits[order[i]] : splits[order[i] + 1]]
+        first, start = splits[order[i]], taken_splits[i]
+        for j in range(taken_splits[i + 1] - start):  # of few values each, for which a slice is slow
+            taken[start + j] = values[first + j]
     return taken

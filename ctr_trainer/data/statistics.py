@@ -77,7 +77,7 @@ class Statistics:
         fitted |= {name: {BOUNDARIES: each.boundaries().tolist()} for name, each in self.quantiles.items()}
         return dict(
             rows=self.rows,
-            label_mean=next(iter(means.values())),
+            label_mean=next(iter(means.values()), None),
             label_means=means,
             distinct={name: distinct.count for name, distinct in self.distinct.items()},
             fitted=fitted,

@@ -8,11 +8,13 @@ def format_summary(summary):
     lines = [f"{summary['output']}: {summary['seconds']:.1f} s, {summary['bad_rows']} bad rows left out"]
     part, info = next(iter(summary["parts"].items()))
     several = [f"{name} mean" for name in info.label_means] if len(info.label_means) > 1 else ["label mean"]
+    several = several if info.labelled else []
     widths = [max(12, len(name) + 2) for name in several]
     lines.append(f"{'part':<8}{'rows':>14}" + "".join(f"{n:>{w}}" for n, w in zip(several, widths, strict=True)))
     lines[-1] += f"{'files':>7}"
     for name, each in summary["parts"].items():
-        means = zip(each.label_means.values() or [each.label_mean], widths, strict=True)
+        means = (each.label_means.values() or [each.label_mean]) if each.labelled else []
+        means = zip(means, widths, strict=True)
         lines.append(f"{name:<8}{each.rows:>14,}" + "".join(f"{mean:>{w}.4f}" for mean, w in means))
         lines[-1] += f"{len(each.files):>7}"
     width = max(len(name) for name in ("feature", *info.distinct, *info.statistics)) + 2

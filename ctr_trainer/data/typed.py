@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.chunk import Chunk
+from ctr_trainer.data.columns import LABELS_ARE_NEEDED, label_columns
 from ctr_trainer.errors import UserError
 
 _EXACT = 2.0**53  # float64 has every whole number below it
@@ -51,13 +52,14 @@ def uses(spec, time=None):
     Args:
       time: the column of a split by time.
     """
-    why = {label.column: "the label" for label in spec.labels}
+    labels = label_columns(spec).values()
+    why = {label.column: "the label" for label in labels}
     why |= {spec.weight: "the weight", time: "the split by time"} | dict.fromkeys(spec.ids, "'ids'")
     why.pop(None, None)
     others = set(why)
     why |= {f.column: f"feature {f.name!r}" for f in (*spec.dense, *spec.sparse)}
     numbers = {f.column for f in (*spec.dense, *spec.bucketised)} | {spec.weight, time}
-    numbers |= {label.column for label in spec.labels if label.positive is None}
+    numbers |= {label.column for label in labels if label.positive is None}
     several = {f.column for f in (*spec.bags, *spec.sequences)}
     return {
         column: Use(reason, column in numbers, column in several, column not in numbers | others)
@@ -69,9 +71,10 @@ def check(wanted, names, file, spec):
     """Raises UserError where a source lacks a column of `uses`."""
     for column, use in wanted.items():
         if column not in names:
+            hint = LABELS_ARE_NEEDED if column in {label.column for label in label_columns(spec).values()} else ""
             raise UserError(
                 f"{file}: no column {column!r}, which is wanted for {use.why} (feature spec {spec.name!r}); the "
-                f"columns are {', '.join(names)}"
+                f"columns are {', '.join(names)}{hint}"
             )
 
 

@@ -5,6 +5,7 @@ import pathlib
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ctr_trainer.data.columns import ID_PREFIX
 from ctr_trainer.data.dataset import DatasetInfo
 from ctr_trainer.data.statistics import Statistics
 
@@ -66,6 +67,7 @@ class DatasetWriter:
             bad_rows=bad_rows,
             label_mean=figures["label_mean"],
             label_means=figures["label_means"],
+            labelled=self._spec.labelled,
             distinct=figures["distinct"],
             statistics=fitted or figures["fitted"],
             files=tuple(self._files),
@@ -92,9 +94,10 @@ class DatasetWriter:
         if self._writer is None:
             name = f"part-{len(self._files):05d}.parquet"
             # Keys are hashes, which no codec makes smaller; their repetition is the dictionary's to use.
-            self._writer = pq.ParquetWriter(self.path / name, group.schema, compression="lz4", write_statistics=False)
+            schema = _without_nulls(group.schema)
+            self._writer = pq.ParquetWriter(self.path / name, schema, compression="lz4", write_statistics=False)
             self._files.append(dict(name=name, rows=0, row_groups=[]))
-        self._writer.write_table(group, row_group_size=len(group))
+        self._writer.write_table(group.cast(self._writer.schema), row_group_size=len(group))
         self._files[-1]["rows"] += len(group)
         self._files[-1]["row_groups"].append(len(group))
         if self._rows_in_file() >= self._rows_per_file:
@@ -104,3 +107,14 @@ class DatasetWriter:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+def _without_nulls(schema):
+    """-> the schema with all columns but the ids as such that hold no null, as encoded ones do: read a third faster."""
+
+    def required(field):
+        if pa.types.is_list(field.type):
+            field = field.with_type(pa.list_(field.type.value_field.with_nullable(False)))
+        return field.with_nullable(False)
+
+    return pa.schema([f if f.name.startswith(ID_PREFIX) else required(f) for f in schema])

@@ -34,6 +34,7 @@ class Checkpoint:
       dense: the files of the dense variables: dicts of `file`, `bytes`, `crc32`.
       position: where the input goes on, or None.
       examples: examples trained on so far by all workers.
+      negative_sampling: the share of the negative examples that it was trained with last; None where none was recorded.
     """
 
     path: str
@@ -42,6 +43,7 @@ class Checkpoint:
     dense: list
     position: dict | None
     examples: int
+    negative_sampling: float | None = None
 
     @property
     def dense_prefix(self):
@@ -237,7 +239,7 @@ def begin(path):
     os.makedirs(path)
 
 
-def commit(path, step, tables, position, examples):
+def commit(path, step, tables, position, examples, negative_sampling=None):
     """Makes the files under `path` a checkpoint: fsync, then the manifest by rename. -> `Checkpoint`."""
     names = sorted(name for name in os.listdir(path) if name.startswith(f"{DENSE}."))
     for name in names:
@@ -248,6 +250,7 @@ def commit(path, step, tables, position, examples):
         "dense": [describe_file(path, name) for name in names],
         "position": position,
         "examples": examples,
+        "negative_sampling": negative_sampling,
     }
     # As it is read back: JSON has no tuples, and only strings for keys.
     manifest = json.loads(json.dumps(manifest))

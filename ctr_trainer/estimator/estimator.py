@@ -9,7 +9,7 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed, step_plan
+from ctr_trainer import distributed, negative_share, step_plan
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import ServiceLost, UserError
@@ -247,10 +247,9 @@ class Estimator:
             tf1.set_random_seed(config.tf_random_seed)
             tf1.train.get_or_create_global_step()
             position = checkpoint.position if checkpoint and mode == ModeKeys.TRAIN else None
-            inputs = make_input(call_input_fn(input_fn, mode, self.params, config, position), self.model_dir)
-            spec = self.model_fn(
-                inputs.features, inputs.labels if mode != ModeKeys.PREDICT else None, mode, self.params
-            )
+            params = self.params if mode == ModeKeys.TRAIN else negative_share.as_trained(self.params, checkpoint)
+            inputs = make_input(call_input_fn(input_fn, mode, params, config, position), self.model_dir)
+            spec = self.model_fn(inputs.features, inputs.labels if mode != ModeKeys.PREDICT else None, mode, params)
             store = LocalStore()
             if inputs.uses_embeddings:
                 store = stack.enter_context(open_store(config.embedding, self.model_dir, mode != ModeKeys.TRAIN))

@@ -1,15 +1,18 @@
 """Saves both halves of a model while it trains."""
 
+import logging
 import os
 
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed
+from ctr_trainer import distributed, negative_share
 from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.hooks.service_loss_hook import raise_together
+
+_log = logging.getLogger(__name__)
 
 
 class Saving:
@@ -31,6 +34,9 @@ class Saving:
         self._model_dir, self._config = model_dir, config
         self._start, self._examples_before = (restored.step, restored.examples) if restored else (0, 0)
         self._last = restored  # The checkpoint that the rows of the next one add to.
+        self._negative_sampling = negative_share.current()
+        if restored and distributed.is_chief():
+            _log_change(restored, self._negative_sampling)
         self._saved_step = None
 
     def __call__(self, session, step):
@@ -72,7 +78,7 @@ class Saving:
         try:
             self._saver.save(session, os.path.join(path, checkpoints.DENSE), write_meta_graph=False)
             position = self._inputs.position_after(step - self._start)
-            written = checkpoints.commit(path, step, tables, position, examples)
+            written = checkpoints.commit(path, step, tables, position, examples, self._negative_sampling)
         except (OSError, tf.errors.OpError) as error:
             raise UserError(
                 f"the checkpoint {path} cannot be written: {error}; make room there (the checkpoints before it are "
@@ -80,3 +86,17 @@ class Saving:
             ) from None
         checkpoints.remove_old(self._model_dir, self._config.keep_checkpoint_max)
         return written
+
+
+def _log_change(restored, share):
+    """Says so where training goes on with another share of the negative examples than the checkpoint had."""
+    before = restored.negative_sampling
+    if None not in (before, share) and before != share:
+        _log.warning(
+            "training goes on with --negative_sampling=%g; until %s it was %g. Predictions are calibrated for %g from "
+            "the next checkpoint on",
+            share,
+            restored.path,
+            before,
+            share,
+        )

@@ -8,6 +8,7 @@ import sys
 import tensorflow as tf
 import tqdm
 
+from ctr_trainer import negative_share
 from ctr_trainer.embedding import snapshot
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator_spec import ModeKeys
@@ -37,8 +38,9 @@ def export_saved_model(path, model_fn, params, checkpoint, trained_features, ser
       `path`.
 
     Raises:
-      UserError: `path` holds something else than an export.
+      UserError: `path` holds something else than an export, or `params` have another setting than it was trained with.
     """
+    params = negative_share.as_trained(params, checkpoint)
     path = os.path.abspath(path)
     if os.path.isdir(path) and os.listdir(path) and not os.path.exists(os.path.join(path, "saved_model.pb")):
         raise UserError(f"{path} is not empty and is no earlier export; name another --export_dir")

@@ -58,6 +58,8 @@ class FeatureSpec:
       weight: column of the examples' weights; None for weight 1.
       limits: of the tables that have any.
       other_labels: the labels after the first; see `labels`.
+      labelled: whether the data have the labels; False for data to predict on only, see `without_labels`. It is a data
+        set's to keep: no TOML and no `to_dict` has it.
 
     Raises:
       UserError: two features or labels of one name, one slot with two dims, no feature at all.
@@ -72,6 +74,7 @@ class FeatureSpec:
     csv: CsvFormat = CsvFormat()
     limits: tuple[TableLimits, ...] = ()
     other_labels: tuple[Label, ...] = ()
+    labelled: bool = True
 
     def __post_init__(self):
         _check(self)
@@ -97,7 +100,7 @@ class FeatureSpec:
     def to_dict(self):
         """-> the spec as JSON-able values, written out in full; None is left out."""
         values = dataclasses.asdict(self, dict_factory=_without_none)
-        others = values.pop("other_labels")
+        others, _ = values.pop("other_labels"), values.pop("labelled")
         return values | {"label": [values["label"], *others]} if others else values
 
     def with_dim(self, dim):
@@ -111,6 +114,10 @@ class FeatureSpec:
         limits = tuple(dataclasses.replace(each, table=f"dim{dim}") for each in self.limits)
         sparse = tuple(dataclasses.replace(f, dim=dim) for f in self.sparse)
         return dataclasses.replace(self, sparse=sparse, limits=limits)
+
+    def without_labels(self):
+        """-> this spec for data whose labels and weights are not read, if they have any: what a prediction needs."""
+        return dataclasses.replace(self, labelled=False, weight=None)
 
     def limits_of(self, table):
         """-> the TableLimits of a table, by name; with none set where the spec has none."""

@@ -15,6 +15,7 @@ class ConvertFlags:
     infer: bool = flag(False, "write a first feature spec for a csv or parquet input, and convert nothing")
     label: str = flag("", "with --infer: the label's column; guessed where it is not given")
     feature_spec: str = flag("", "the feature spec; criteo, movielens and synthetic have one of their own", "path")
+    unlabelled: bool = flag(False, "of data without labels, to predict on: neither labels nor weights are read")
     split: str = flag("", "none, or e.g. random:0.8,0.1,0.1 or time:0.8,0.1,0.1:timestamp", "shares")
     split_seed: int = flag(2026, "of a random split", minimum=0)
     rows: int = flag(2_000_000, "training rows of the synthetic data; a tenth is added to test on", "rows", minimum=1)

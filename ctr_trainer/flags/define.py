@@ -67,7 +67,7 @@ def _define(field, group, values):
         absl_flags.DEFINE_bool(name, default, **common)
     elif field.type is int:
         absl_flags.DEFINE_integer(name, default, lower_bound=metadata["minimum"], **common)
-    elif field.type is float:
+    elif field.type in (float, float | None):
         absl_flags.DEFINE_float(name, default, lower_bound=metadata["minimum"], **common)
     elif field.type == tuple[int, ...]:
         absl_flags.DEFINE_list(name, [str(part) for part in default], **common)

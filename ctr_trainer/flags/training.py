@@ -82,6 +82,10 @@ class TrainingFlags(OptimizerFlags, ScheduleFlags, ExchangeFlags):
     )
     l2: float = flag(0.0, "adds l2 / 2 * sum w^2 of the dense kernels to the loss", minimum=0.0)
     positive_weight: float = flag(1.0, "what the loss of a positive example is multiplied by", minimum=0.0)
-    negative_sampling: float = flag(
-        1.0, "share of the negative examples to train on; predictions are calibrated for it", "share", minimum=0.0
+    negative_sampling: float | None = flag(
+        None,
+        "share of the negative examples to train on, all by default; kept with checkpoints, whose predictions are "
+        "calibrated for it",
+        "share",
+        minimum=0.0,
     )

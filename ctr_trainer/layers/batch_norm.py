@@ -36,6 +36,11 @@ class BatchStatistic:
         return self.variable.assign_sub(rate * (self.variable - mean), read_value=False)
 
 
+def keep_statistic(statistic):
+    """Adds a `BatchStatistic`, or what has such a `value` and `update`, to those of the current graph."""
+    tf1.add_to_collection(_KEY, statistic)
+
+
 def batch_statistics():
     """-> the `BatchStatistic`s of the current graph's layers that train."""
     return tf1.get_collection(_KEY)
@@ -76,7 +81,7 @@ def batch_norm(inputs, training, momentum=0.99, epsilon=1e-3, name="batch_norm")
         return tf.nn.batch_normalization(inputs, *moving, beta, gamma, epsilon)
     mean, variance = _moments(inputs, example_weights.current())
     for variable, value in zip(moving, (mean, variance), strict=True):
-        tf1.add_to_collection(_KEY, BatchStatistic(variable, value, momentum))
+        keep_statistic(BatchStatistic(variable, value, momentum))
     return tf.nn.batch_normalization(inputs, mean, variance, beta, gamma, epsilon)
 
 

@@ -1,6 +1,12 @@
 """Activations whose negative side is learned."""
 
+import dataclasses
+from typing import Any
+
 import tensorflow as tf
+
+from ctr_trainer.features import example_weights
+from ctr_trainer.layers.batch_norm import keep_statistic
 
 tf1 = tf.compat.v1
 
@@ -22,16 +28,18 @@ def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="d
 
         f(x) = p x + (1 - p) alpha x,   p = sigmoid((x - E[x]) / sqrt(Var[x] + epsilon))
 
-    alpha is learned by channel and is 0 at first. E and Var are those of the batch while training, and else their
-    moving averages over the batches so far, corrected for their start at 0 as Adam's are.
+    alpha is learned by channel and is 0 at first. E and Var are those of this worker's batch while training, and else
+    their moving averages over the steps so far, corrected for their start at 0 as Adam's are. These move once an
+    optimizer step, towards the mean of all workers' batches, as `batch_norm`'s do: equal on all ranks.
 
     Args:
-      inputs: float32[..., n].
-      mask: float32[...], the weight of each vector in E and Var; None for 1. Padding must not move them.
-      training: whether E and Var are the batch's; the step then updates their moving averages.
+      inputs: float32[B, ..., n].
+      mask: float32[B, ...], the weight of each vector in E and Var, beside that of its example; None for 1. Padding
+        must not move them.
+      training: whether E and Var are the batch's.
       momentum: of the moving averages, a step.
 
-    Caveat: each worker has the statistics of its own batches; those of rank 0 are saved.
+    Caveat: a `train_op` that is not `TrainOp`'s leaves the moving averages as if there were none: E is 0, Var 1.
 
     Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 5.3.
     """
@@ -42,30 +50,77 @@ def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="d
         moments = tf1.get_variable("moments", [2, channels], initializer=tf1.zeros_initializer(), trainable=False)
         weight = tf1.get_variable("weight", [], initializer=tf1.zeros_initializer(), trainable=False)
     if training:
-        mean, variance, present = _moments(inputs, mask)
-        share = (1.0 - momentum) * present  # a batch without any value changes nothing
-        updates = [
-            moments.assign_add(share * (tf.stack([mean, variance]) - moments)),
-            weight.assign_add(share * (1.0 - weight)),
-        ]
-        with tf.control_dependencies(updates):
-            inputs = tf.identity(inputs)
+        mean, variance, count = _moments(inputs, _weights(inputs, mask))
+        keep_statistic(DiceStatistic(moments, weight, _shares(mean, variance, count, inputs), momentum))
     else:
         mean, variance = tf.unstack(tf.math.divide_no_nan(moments, weight))
         variance += tf.cast(tf.equal(weight, 0.0), tf.float32)  # never trained: a unit variance
     return _gated(inputs, alpha, mean, tf.math.rsqrt(variance + epsilon))
 
 
-def _moments(inputs, mask):
-    """-> mean and variance float32[n] over all but the last axis; whether (1.0 or 0.0) there was anything."""
+@dataclasses.dataclass(frozen=True)
+class DiceStatistic:
+    """Dice's moving averages, and what the batch says of them, as `batch_norm.BatchStatistic`.
+
+    A mean over workers that weighs each by its examples is right for sums an example, not for means over vectors, of
+    which each worker's examples have another number. So sums travel, and their number with them.
+
+    Attributes:
+      moments: variable float32[2, n], of E and Var.
+      weight: variable float32[], what these were multiplied by so far.
+      value: float32[2 n + 1]: the batch's mean and variance by channel, each times the number of vectors an example;
+        and that number.
+      momentum: the share of the old value that stays.
+    """
+
+    moments: Any
+    weight: Any
+    value: Any
+    momentum: float
+
+    def update(self, mean, weight):
+        """-> operation that moves the averages, but for a step without any vector.
+
+        Args:
+          mean: of `value` over the step's batches and workers.
+          weight: the examples' weights that it is the mean of.
+        """
+        count = mean[-1]
+        batch = tf.reshape(tf.math.divide_no_nan(mean[:-1], count), self.moments.shape)
+        rate = tf.where((count > 0) & (weight > 0), 1.0 - self.momentum, 0.0)
+        return tf.group(
+            self.moments.assign_sub(rate * (self.moments - batch), read_value=False),
+            self.weight.assign_sub(rate * (self.weight - 1.0), read_value=False),
+        )
+
+
+def _weights(inputs, mask):
+    """-> float32[B, ...], what each vector of float32[B, ..., n] counts; None for 1."""
+    weights = example_weights.current()
+    if weights is None:
+        return mask
+    weights = tf.reshape(weights, [-1] + [1] * (inputs.shape.ndims - 2))
+    return weights * (tf.ones_like(inputs[..., 0]) if mask is None else mask)
+
+
+def _moments(inputs, weights):
+    """-> mean and variance float32[n] over all but the last axis; of how many vectors, by their weights."""
     axes = list(range(inputs.shape.ndims - 1))
-    if mask is None:
-        return *tf.nn.moments(inputs, axes), tf.constant(1.0)
-    mask = mask[..., None]
-    total = tf.reduce_sum(mask)
-    mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * mask, axes), total)
-    variance = tf.math.divide_no_nan(tf.reduce_sum(tf.math.squared_difference(inputs, mean) * mask, axes), total)
-    return mean, variance, tf.cast(total > 0, tf.float32)
+    if weights is None:
+        return *tf.nn.moments(inputs, axes), tf.cast(tf.size(inputs[..., 0]), tf.float32)
+    weights = weights[..., None]
+    count = tf.reduce_sum(weights)
+    mean = tf.math.divide_no_nan(tf.reduce_sum(inputs * weights, axes), count)
+    variance = tf.math.divide_no_nan(tf.reduce_sum(tf.math.squared_difference(inputs, mean) * weights, axes), count)
+    return mean, variance, count
+
+
+def _shares(mean, variance, count, inputs):
+    """-> `DiceStatistic.value`."""
+    weights = example_weights.current()
+    examples = tf.cast(tf.shape(inputs)[0], tf.float32) if weights is None else tf.reduce_sum(weights)
+    share = tf.math.divide_no_nan(count, examples)
+    return tf.concat([mean * share, variance * share, share[None]], 0)
 
 
 def _gated(inputs, alpha, mean, scale):

@@ -4,6 +4,7 @@ import math
 
 import tensorflow as tf
 
+from ctr_trainer import negative_share
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator_spec import EstimatorSpec, ModeKeys
 
@@ -65,7 +66,7 @@ def multi_head(features, labels, mode, params, logits, extra_loss=None, predicti
     Raises:
       UserError: negative examples are sampled.
     """
-    if params.negative_sampling != 1:
+    if params.negative_sampling not in (None, 1):
         raise UserError(
             f"--negative_sampling={params.negative_sampling:g} is for data of one label: with several, a negative of "
             "one may be a positive of another, and no one factor calibrates their predictions"
@@ -122,10 +123,13 @@ def calibrated(logits, mode, params):
 
         q = p / (p + (1 - p) / w), which is sigmoid(logit(p) + log(w))
 
-    Training goes on with p, as its examples are sampled; evaluation, predictions and exports have q.
+    Training goes on with p, as its examples are sampled, and records w for its checkpoints; evaluation, predictions and
+    exports have q.
 
     Source: He et al., Practical Lessons from Predicting Clicks on Ads at Facebook, ADKDD 2014, section 6.3.
     """
-    if mode == ModeKeys.TRAIN or params.negative_sampling == 1:
+    share = 1.0 if params.negative_sampling is None else params.negative_sampling
+    if mode == ModeKeys.TRAIN:
+        negative_share.record(share)
         return logits
-    return logits + math.log(params.negative_sampling)
+    return logits if share == 1 else logits + math.log(share)

@@ -26,7 +26,8 @@ class ModelParams:
       activation: of the hidden layers; the function of this name in `tf.nn`.
       label: the one that a model of one label predicts, where the data has several.
       positive_weight: what the loss of a positive example is multiplied by while training.
-      negative_sampling: the share of the negative examples that training kept; see `head.calibrated`.
+      negative_sampling: the share of the negative examples that training keeps; see `head.calibrated`. None for all,
+        and, of a trained model, for the share that its checkpoint was trained with.
     """
 
     train_op_fn: Callable | None = None
@@ -36,7 +37,7 @@ class ModelParams:
     activation: Activation = "relu"
     label: str = ""
     positive_weight: float = 1.0
-    negative_sampling: float = 1.0
+    negative_sampling: float | None = None
 
     def __post_init__(self):
         self.require_widths("hidden_units")
@@ -44,7 +45,7 @@ class ModelParams:
             raise self.wrong("dropout", "must be at least 0 and below 1")
         if not self.positive_weight > 0:
             raise self.wrong("positive_weight", "must be above 0")
-        if not 0 < self.negative_sampling <= 1:
+        if self.negative_sampling is not None and not 0 < self.negative_sampling <= 1:
             raise self.wrong("negative_sampling", "a share above 0, up to 1")
         for name, kind in typing.get_type_hints(type(self)).items():
             choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else None

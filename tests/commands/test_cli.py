@@ -106,6 +106,41 @@ def test_a_model_is_evaluated_as_it_was_trained_whatever_the_flags_say_now(tmp_p
     assert "the checkpoint has dim4 with dims [4, 1]" in capsys.readouterr().err
 
 
+def test_predictions_are_calibrated_for_the_share_of_negatives_that_training_kept(tmp_path, data, capsys, caplog):
+    def predicted(*more):
+        assert cli.main(["predict", flagfile, f"--output={tmp_path / 'p.parquet'}", *more]) == 0
+        return pq.read_table(tmp_path / "p.parquet")["logits"].to_numpy()
+
+    flagfile = _flagfile(tmp_path, data, "--keep_checkpoint_max=0")
+    model, share = tmp_path / "model", "--negative_sampling=0.1"
+    assert cli.main(["train", flagfile, share]) == 0
+    manifest = model / "checkpoints" / "step-0000000010" / "manifest.json"
+    values = json.loads(manifest.read_text())
+    assert values["negative_sampling"] == 0.1
+    calibrated = predicted()
+    np.testing.assert_array_equal(predicted(share), calibrated)
+    assert cli.main(["evaluate", flagfile]) == 0
+    mean = json.loads(capsys.readouterr().out.splitlines()[-1])["prob_mean"]
+    assert mean == pytest.approx((1 / (1 + np.exp(-calibrated))).mean(), abs=1e-6)
+    for command in (["evaluate"], ["predict", "--output=x"], ["export", f"--export_dir={tmp_path / 'x'}"]):
+        assert cli.main([*command, flagfile, "--negative_sampling=0.2"]) == 1
+        error = capsys.readouterr().err
+        assert "--negative_sampling=0.2" in error
+        assert "was trained with --negative_sampling=0.1" in error
+
+    with caplog.at_level("INFO"):
+        assert cli.main(["train", flagfile, "--negative_sampling=0.5", "--epochs=2"]) == 0
+    assert any("training goes on with --negative_sampling=0.5; until " in r.getMessage() for r in caplog.records)
+    assert cli.main(["evaluate", flagfile, "--negative_sampling=0.5"]) == 0
+    np.testing.assert_array_equal(predicted("--checkpoint=10"), calibrated)
+
+    for name in ("crc32", "negative_sampling"):  # a checkpoint of before the share was kept
+        del values[name]
+    manifest.write_text(json.dumps(values))
+    raw = predicted("--checkpoint=10")
+    np.testing.assert_allclose(raw + np.log(0.1), calibrated, atol=1e-5)
+
+
 def test_another_embedding_dim_than_the_specs(tmp_path, data, capsys):
     flagfile = _flagfile(tmp_path, data, "--embedding_dim=2", f"--export_dir={tmp_path / 'export'}")
     assert cli.main(["train", flagfile]) == 0

@@ -3,8 +3,10 @@
 import json
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tensorflow as tf
 
 from ctr_trainer import cli
 from tests.data import foreign
@@ -102,3 +104,50 @@ def test_a_spec_other_than_the_conversions_is_refused(directory, tmp_path, capsy
 def test_data_that_is_not_converted_needs_a_spec(directory, tmp_path, capsys):
     assert cli.main(["train", flags(directory, tmp_path / "model")]) == 1
     assert "name a --feature_spec to read Parquet" in capsys.readouterr().err
+
+
+def test_predictions_need_no_labels_and_evaluations_do(directory, tmp_path, capsys):
+    spec = f"--feature_spec={directory / 'spec.toml'}"
+    flagfile = flags(directory, tmp_path / "model", spec)
+    assert cli.main(["train", flagfile]) == 0
+
+    def predicted(data):
+        assert cli.main(["predict", flagfile, f"--eval_data={data}", f"--output={tmp_path / 'p.parquet'}"]) == 0
+        table = pq.read_table(tmp_path / "p.parquet").sort_by("row")
+        assert table["row"].to_pylist() == list(range(ROWS))
+        return table["logits"].to_numpy()
+
+    expected = predicted(directory / "clicks")
+    unlabelled, records = tmp_path / "unlabelled.parquet", tmp_path / "unlabelled.tfrecord"
+    clicks = foreign.table(0, ROWS).append_column("day", _days())
+    pq.write_table(clicks.drop_columns(["clicked"]), unlabelled, row_group_size=50)
+    np.testing.assert_allclose(predicted(unlabelled), expected, rtol=1e-5)
+    nonsense = clicks.set_column(1, "clicked", pa.nulls(ROWS))
+    pq.write_table(nonsense, tmp_path / "nulls.parquet")
+    np.testing.assert_allclose(predicted(tmp_path / "nulls.parquet"), expected, rtol=1e-5)
+    write(records, (_without_label(row(i)) for i in range(ROWS)))
+    assert len(predicted(records)) == ROWS
+    for data, error in ((unlabelled, "wanted for the label"), (tmp_path / "nulls.parquet", "is not a label of 0 or 1")):
+        assert cli.main(["evaluate", flagfile, f"--eval_data={data}"]) == 1
+        assert error in capsys.readouterr().err
+
+    convert = ["convert", "--format=parquet", f"--input={unlabelled}", spec]
+    assert cli.main([*convert, f"--output={tmp_path / 'converted'}"]) == 1
+    assert "`convert --unlabelled` makes data for it" in capsys.readouterr().err
+    assert cli.main([*convert, f"--output={tmp_path / 'converted'}", "--unlabelled"]) == 0
+    assert "label mean" not in capsys.readouterr().out
+    np.testing.assert_allclose(predicted(tmp_path / "converted"), expected, rtol=1e-5)
+    for command, flag in (("evaluate", "eval_data"), ("train", "train_data")):
+        assert cli.main([command, flagfile, f"--{flag}={tmp_path / 'converted'}", "--epochs=2"]) == 1
+        assert "was converted without labels" in capsys.readouterr().err
+
+
+def _days():
+    """-> the column that `foreign.write_spark` makes of its directories."""
+    return pa.array([f"2024-01-0{1 + i // 40 % 3}" for i in range(ROWS)])
+
+
+def _without_label(record):
+    parsed = tf.train.Example.FromString(record)
+    del parsed.features.feature["clicked"]
+    return parsed.SerializeToString()

@@ -49,6 +49,16 @@ def test_columns_hold_keys_numbers_and_labels(tmp_path):
     assert x.dtype == np.float32 and x[0] == 2.5 and np.isnan(x[1])
 
 
+def test_what_is_never_missing_is_written_so_and_an_id_may_be(tmp_path):
+    source = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n7,1,2.5,0.5,red,a||b\n,0,,2,,\n")
+    run("csv", source, tmp_path / "out", SPEC)
+    (file,) = open_dataset(tmp_path / "out").files
+    schema = pq.read_schema(tmp_path / "out" / file["name"])
+    assert [field.name for field in schema if field.nullable] == ["id:row"]
+    assert not schema.field("tags").type.value_field.nullable
+    assert read(tmp_path / "out")["id:row"].to_pylist() == ["7", None]
+
+
 def test_the_summary_counts_what_was_written(tmp_path):
     info = open_dataset(make_rows(tmp_path, 50))
     assert (info.rows, info.bad_rows, info.label_mean) == (50, 0, 0.5)
@@ -123,6 +133,24 @@ def test_a_missing_column_is_named_with_what_wants_it(tmp_path):
     source = write(tmp_path / "a.csv", "row,y,w,c,tags\n1,1,1,a,b\n")
     with pytest.raises(UserError, match="a.csv: no column 'x'.*feature 'x'.*row, y, w, c, tags"):
         run("csv", source, tmp_path / "out", SPEC)
+
+
+@pytest.mark.parametrize("row", [criteo_row("1", dense="2.5"), criteo_row("", dense="2.5").removeprefix("\t")])
+def test_an_unlabelled_file_without_a_header_may_lack_the_labels_column(tmp_path, row):
+    source = write(tmp_path / "test.txt", 3 * row)
+    run("criteo", source, tmp_path / "out", criteo().without_labels())
+    table = read(tmp_path / "out")
+    assert table["I1"].to_pylist() == [2.5] * 3
+    assert table["C26"].to_pylist() == keys("C26", pa.array(["a"] * 3)).tolist()
+    assert "label" not in table.column_names
+    info = open_dataset(tmp_path / "out")
+    assert (info.rows, info.label_mean, info.labelled, info.spec.labelled) == (3, None, False, False)
+
+
+def test_unlabelled_rows_of_another_number_of_fields_are_bad(tmp_path):
+    source = write(tmp_path / "test.txt", "1\ta\n")
+    with pytest.raises(UserError, match="a row of 40 fields"):
+        run("criteo", source, tmp_path / "out", criteo().without_labels())
 
 
 def test_several_files_and_gzip_are_read_in_order(tmp_path):

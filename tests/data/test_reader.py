@@ -7,10 +7,12 @@ import pyarrow as pa
 import pytest
 
 from ctr_trainer.data import plan
+from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader, open_dataset
 from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
-from tests.data.make import make_rows
+from ctr_trainer.features.spec import FeatureSpec
+from tests.data.make import SPEC, make_rows
 
 ROWS = 101
 
@@ -206,3 +208,20 @@ def test_buffers_hold_every_row_group_once():
     assert [b.start for b in buffers] == [0, *[b.stop for b in buffers[:-1]]] and buffers[-1].stop == 17
     assert order.buffers(1) != buffers
     assert sorted(order.permutation(0, buffers[0])) == list(range(buffers[0].stop))
+
+
+@pytest.mark.parametrize("labels", [1, 2])
+def test_unlabelled_data_is_refused_but_to_predict_and_its_labels_are_nan(tmp_path, labels):
+    values = SPEC.to_dict()
+    values["label"] = [{"column": "y"}, {"name": "z", "column": "y"}][:labels]
+    source = tmp_path / "rows.csv"
+    source.write_text("row,x,c,tags\n1,2.5,a,b|c\n")
+    spec = FeatureSpec.from_dict(values).without_labels()
+    convert("csv", source, tmp_path / "out", spec, progress=False)
+    with pytest.raises(UserError, match="converted without labels"):
+        BatchReader(tmp_path / "out", 2)
+    (batch,) = BatchReader(tmp_path / "out", 2, epochs=1, labels=False)
+    assert batch.labels.shape == ((2,) if labels == 1 else (2, 2))
+    assert np.isnan(batch.labels[0]).all()
+    assert batch.weights.tolist() == [1, 0]
+    assert batch.dense[0].tolist() == [2.5]

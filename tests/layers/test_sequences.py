@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ctr_trainer.features import example_weights
 from ctr_trainer.layers.attention_pooling import ACTIVATIONS, attention_pooling
+from ctr_trainer.layers.batch_norm import batch_statistics
 from ctr_trainer.layers.dice import dice, prelu
 from ctr_trainer.layers.gru import gru
 from ctr_trainer.layers.masks import masked_mean, masked_softmax
@@ -78,29 +80,50 @@ class TestDice:
             x = tf.constant([[[1.0], [2.0]]])
             output = dice(x, tf.zeros([1, 2]), training=True)
             gradients = tf.gradients(output, [x])
+            (statistic,) = batch_statistics()
             session.run(tf1.global_variables_initializer())
             assert np.isfinite(session.run(gradients)).all()
-            assert session.run(tf1.global_variables()[2]) == 0
+            session.run(statistic.update(statistic.value, 1.0))
+            assert session.run([statistic.moments, statistic.weight])[1] == 0
 
     def test_evaluation_uses_the_moving_statistics(self):
         with tf.Graph().as_default(), tf1.Session() as session:
             with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
-                trained = dice(tf.constant([[0.0], [2.0], [4.0]]), training=True)
+                dice(tf.constant([[0.0], [2.0], [4.0]]), training=True)
                 output = dice(tf.constant([[2.0], [4.0]]))
             session.run(tf1.global_variables_initializer())
-            session.run(trained)
+            (statistic,) = batch_statistics()
+            session.run(statistic.update(statistic.value, 3.0))
             np.testing.assert_allclose(session.run(output), [[1], [4 * _sigmoid(2 / np.sqrt(8 / 3))]], rtol=1e-5)
+
+    def test_several_workers_move_the_statistics_to_the_mean_over_all_their_behaviours(self):
+        """Behaviours 0, 2 and 4 of one example (mean 2, variance 8/3); 10 of two, one of weight 0.5, one left out."""
+        batches = [([[0, 2, 4]], [[1, 1, 1]], [1]), ([[10, 0, 0], [10, 7, 9]], [[1, 0, 0], [1, 1, 1]], [0.5, 0])]
+        sums, weights = 0, [1, 0.5]
+        for (x, mask, of_examples), weight in zip(batches, weights, strict=True):
+            with tf.Graph().as_default(), tf1.Session() as session:
+                example_weights.record(tf.constant(of_examples, tf.float32))
+                dice(tf.constant(x, tf.float32)[..., None], tf.constant(mask, tf.float32), training=True)
+                (statistic,) = batch_statistics()
+                session.run(tf1.global_variables_initializer())
+                sums = sums + weight * session.run(statistic.value)
+                if weight == weights[-1]:
+                    session.run(statistic.update(tf.constant(sums / sum(weights)), sum(weights)))
+                    moments, total = session.run([statistic.moments, statistic.weight])
+        # 3 behaviours of mean 2 and variance 8/3, half a one of mean 10 and variance 0
+        np.testing.assert_allclose(moments[:, 0] / total, [(3 * 2 + 0.5 * 10) / 3.5, 3 * 8 / 3 / 3.5], rtol=1e-5)
+        assert total == pytest.approx(0.01)
 
 
 def _dice_and_moments(x, mask, steps):
-    outputs = []
-    with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
-        for _ in range(steps):
-            with tf.control_dependencies(outputs):
-                outputs = [dice(x, mask, training=True)]
-        with tf.control_dependencies(outputs):
-            moments, weight = (v.read_value() for v in tf1.global_variables()[1:3])
-    return outputs[0], moments / weight
+    output = dice(x, mask, training=True)
+    (statistic,) = batch_statistics()
+    updated = []
+    for _ in range(steps):
+        with tf.control_dependencies(updated):
+            updated = [statistic.update(statistic.value, 1.0)]
+    with tf.control_dependencies(updated):
+        return output, statistic.moments.read_value() / statistic.weight.read_value()
 
 
 def _attention_by_hand(target, history, mask, values, softmax):

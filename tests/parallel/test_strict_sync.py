@@ -43,7 +43,7 @@ def test_micro_batches_of_two_workers_train_as_their_batches_do(two):
     _assert_equal(two("micro_batches"), two("adagrad"))
 
 
-@pytest.mark.parametrize("name", ["sgd", "adagrad", "micro_batches", "batch_norm", "local", "overlap"])
+@pytest.mark.parametrize("name", ["sgd", "adagrad", "micro_batches", "batch_norm", "local", "overlap", "dice"])
 def test_workers_end_with_equal_dense_variables(two, name):
     ours, theirs = two(name), two(name, rank=1)
     for variable, value in theirs.items():
@@ -58,3 +58,9 @@ def test_moving_statistics_of_batch_norm_moved(two, name):
     assert (variance > 0.99**10 - 1e-6).all()
     assert (np.abs(variance - 1) > 1e-4).all()
     assert (found["mlp.batch_norm_0.moving_mean"] != 0).all()
+
+
+def test_moving_statistics_of_dice_moved(two):
+    found = two("dice")
+    assert found["attention_0.activation_0.weight"] == pytest.approx(1 - 0.99**10, rel=1e-4)
+    assert (np.abs(found["attention_0.activation_0.moments"]) > 0).all()

@@ -16,7 +16,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding import snapshot
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.models import deepfm
+from ctr_trainer.models import deepfm, din
 from ctr_trainer.models.params import ModelParams
 
 data, out, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -33,7 +33,7 @@ class Witness(tf.compat.v1.train.SessionRunHook):
         self.dense = session.run(self._variables)
 
 
-def train(name, steps, optimizer="sgd", batch_size=16, batch_norm=False, **settings):
+def train(name, steps, optimizer="sgd", batch_size=16, batch_norm=False, model=deepfm, **settings):
     train_op = TrainOp(optimizer, DENSE_RATE, RATE, scale_lr="linear", **settings)
     config = RunConfig(
         threads=1,
@@ -41,8 +41,9 @@ def train(name, steps, optimizer="sgd", batch_size=16, batch_norm=False, **setti
         save_checkpoints_steps=0,
         embedding=EmbeddingConfig(optimizer=optimizer, learning_rate=RATE, sync_steps=1, strict_sync=True),
     )
-    params = ModelParams(train_op, hidden_units=(8,), batch_norm=batch_norm)
-    estimator = Estimator(deepfm.model_fn, f"{out}/{name}", params, config)
+    own = getattr(model, "Params", ModelParams)
+    params = own(train_op, hidden_units=(8,), batch_norm=batch_norm)
+    estimator = Estimator(model.model_fn, f"{out}/{name}", params, config)
     witness = Witness()
     reader = BatchReader(data, batch_size, distributed.rank(), distributed.size(), shuffle=False)
     estimator.train(lambda: reader, hooks=[witness], max_steps=steps)
@@ -64,3 +65,4 @@ train("micro_batches", 20, "adagrad", batch_size=8, accumulation_steps=2)
 train("batch_norm", 10, batch_norm=True)
 train("local", 10, "adagrad", batch_norm=True, dense_sync_steps=4)
 train("overlap", 10, "adagrad", batch_norm=True, overlap_allreduce=True)
+train("dice", 10, model=din)
