@@ -47,7 +47,7 @@ def _build(way):
     import numpy as np
     import tensorflow as tf
 
-    from ctr_trainer import distributed, step_plan
+    from ctr_trainer import dense_exchange, distributed, step_plan
     from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.estimator.optimizer_step import OptimizerStep
@@ -57,7 +57,7 @@ def _build(way):
     tf1 = tf.compat.v1
     batch_size = 1024
     batch = w1.W1Batches(batch_size, 0)
-    distributed.set_dense_exchange("auto" if way in ("shared_memory", "every_30_steps") else "horovod")
+    dense_exchange.choose("auto" if way in ("shared_memory", "every_30_steps") else "horovod")
     with tf.Graph().as_default():
         features = FedFeatures(batch.spec, {}, batch_size)
         inputs = [tf.reshape(features["embedding"], [batch_size, w1.FIELDS * w1.DIM]), features["dense"]]

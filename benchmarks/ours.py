@@ -39,7 +39,7 @@ def main():
     import psutil
     import tensorflow as tf
 
-    from ctr_trainer import distributed
+    from ctr_trainer import dense_exchange, distributed
     from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
     from ctr_trainer.estimator.optimize import TrainOp
@@ -61,7 +61,7 @@ def main():
             self.times.append(time.perf_counter())
 
     distributed.init()
-    distributed.set_dense_exchange(flags.dense_exchange)
+    dense_exchange.choose(flags.dense_exchange)
     clock = Clock()
     train_op = TrainOp("adagrad", w1.LEARNING_RATE, w1.LEARNING_RATE, dense_sync_steps=flags.dense_sync_steps)
     embedding = EmbeddingConfig(

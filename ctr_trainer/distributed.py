@@ -15,7 +15,6 @@ from tensorflow.core.protobuf import rewriter_config_pb2
 
 from ctr_trainer import hardware
 from ctr_trainer.errors import UserError
-from ctr_trainer.host_sum import HostSum
 from ctr_trainer.watchdog import Watchdog
 
 tf1 = tf.compat.v1
@@ -30,11 +29,9 @@ except ImportError as error:
     ) from error
 
 PRECISIONS = ("none", "bfloat16")
-DENSE_EXCHANGES = ("auto", "shared_memory", "horovod")
 
 _watchdog = None
 _all_cores = None
-_dense_exchange = "auto"
 
 
 def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", core_shares=0):
@@ -59,24 +56,6 @@ def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", 
     hvd.init()
     period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
     _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning)
-
-
-def set_dense_exchange(how):
-    """Says how `sum_of_ranks` sums, from now on, alike on every rank.
-
-    Args:
-      how: of `DENSE_EXCHANGES`.
-
-    Raises:
-      UserError: `shared_memory` for workers on several hosts.
-    """
-    global _dense_exchange
-    if how == "shared_memory" and hvd.local_size() != hvd.size():
-        raise UserError(
-            f"--dense_exchange=shared_memory is for workers on one host, and {hvd.local_size()} of {hvd.size()} are on "
-            "this one: leave it out"
-        )
-    _dense_exchange = how
 
 
 def watchdog():
@@ -173,58 +152,15 @@ def optimizer(inner, local=(), fp16=False):
     return wrapped
 
 
-def sum_of_ranks(tensor, name, fp16=False, beside=False):
-    """-> the sum of every rank's tensor (equal static shapes and dtypes), inside the graph. A collective.
-
-    It goes through Horovod, or, between workers that compute on the processor of one host, through memory that they
-    share (`HostSum`), unless `set_dense_exchange` says otherwise.
+def allreduce(tensor, name, fp16=False):
+    """-> the sum of every rank's tensor (equal shapes and dtypes), inside the graph, by Horovod. A collective.
 
     Args:
       name: of the reduction, the same on every rank.
-      fp16: send float16, by Horovod; the sum is then in float16 too.
-      beside: whether other operations are to run meanwhile, which Horovod's threads let them.
+      fp16: send float16; the sum is then in float16 too.
     """
-    if exchanges_in_memory(fp16 or beside):
-        host_sum = _host_sum(name, tensor.shape.num_elements(), tensor.dtype.as_numpy_dtype)
-        with tf.device("/cpu:0"):
-            result = tf.numpy_function(host_sum, [tf.reshape(tensor, [-1])], tensor.dtype, name=f"host_sum.{name}")
-        return tf.reshape(result, tensor.shape)
     compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
     return hvd.allreduce(tensor, op=hvd.Sum, compression=compression, name=name)
-
-
-def exchanges_in_memory(wants_horovod=False):
-    """Whether `sum_of_ranks` goes through shared memory.
-
-    Args:
-      wants_horovod: whether there is something in its call that only Horovod does.
-    """
-    if size() == 1 or _dense_exchange == "horovod":
-        return False
-    if _dense_exchange == "shared_memory":
-        return True
-    return not wants_horovod and local_size() == size() and not tf.config.list_physical_devices("GPU")
-
-
-@functools.cache
-def _host_sum(name, length, dtype):
-    """-> f(vector) -> sums, watched; like Horovod's, one a name, whatever graph it is for."""
-    what = f"the other ranks in {name}"
-    with _watchdog.waiting(what):
-        host_sum = HostSum(
-            rank(),
-            size(),
-            length,
-            dtype,
-            agree=lambda value: broadcast_object(value, f"host_sum.{name}"),
-            meet=lambda: barrier(f"host_sum.{name}"),
-        )
-
-    def watched(vector):
-        with _watchdog.waiting(what):
-            return host_sum(vector)
-
-    return watched
 
 
 def broadcast_hook():

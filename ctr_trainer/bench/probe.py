@@ -23,7 +23,7 @@ import numpy as np
 import tensorflow as tf
 from absl import flags as absl_flags
 
-from ctr_trainer import distributed, flags
+from ctr_trainer import dense_exchange, distributed, flags
 from ctr_trainer.bench.workload import W1Batches
 from ctr_trainer.commands import train
 from ctr_trainer.commands.experiment import make_estimator, training_reader
@@ -128,7 +128,7 @@ def _allreduces(dense_bytes, repeats):
             variable = tf1.get_variable(size, [floats], tf.float32, tf1.zeros_initializer())
             for name, by_horovod in ((size, True), (f"memory_{size}", False)):
                 # As an operation: fetching the sum would copy it.
-                runs[name] = distributed.sum_of_ranks(variable.read_value(), f"probe.{name}", beside=by_horovod).op
+                runs[name] = dense_exchange.sum_of_ranks(variable.read_value(), f"probe.{name}", beside=by_horovod).op
         with tf1.Session(config=distributed.session_config(1)) as session:
             session.run(tf1.global_variables_initializer())
             for name, operation in runs.items():

@@ -41,19 +41,19 @@ def main():
 
 def _measure(worker, model, data, training, embedding, evaluation, metrics, run, export):
     """Trains, then evaluates where there is --eval_data. -> dict, see `result`."""
-    from ctr_trainer import autotune, distributed
+    from ctr_trainer import autotune, dense_exchange, distributed
     from ctr_trainer.bench.workload import W1Batches
     from ctr_trainer.commands.experiment import (
-        dense_exchange,
         make_estimator,
         metrics_config,
         reader,
         training_reader,
+        way_of_exchange,
     )
 
     autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
     distributed.init(run.stall_timeout, run.pin_cores, core_shares=worker.core_shares)
-    distributed.set_dense_exchange(dense_exchange(training))
+    dense_exchange.choose(way_of_exchange(training))
     estimator = make_estimator(model, data, training, embedding, run)
 
     def train_input_fn(position):

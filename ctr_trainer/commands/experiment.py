@@ -112,8 +112,8 @@ def make_train_op(training, embedding):
     )
 
 
-def dense_exchange(training):
-    """-> how the dense variables are exchanged, of `distributed.DENSE_EXCHANGES`.
+def way_of_exchange(training):
+    """-> how the dense variables are exchanged, of `dense_exchange.WAYS`.
 
     Raises:
       UserError: through shared memory, with settings of Horovod's exchange.

@@ -47,13 +47,13 @@ def run(*groups):
 
     With --export_dir it exports at the end: the best model where --best_metric keeps one, else the last.
     """
-    from ctr_trainer import autotune, distributed
+    from ctr_trainer import autotune, dense_exchange, distributed
     from ctr_trainer.commands.experiment import (
-        dense_exchange,
         make_estimator,
         make_eval_spec,
         reader,
         training_reader,
+        way_of_exchange,
     )
     from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.evaluation_history import without_nan
@@ -72,7 +72,7 @@ def run(*groups):
         run_flags.stall_warning,
         run_flags.horovod_timeline,
     )
-    distributed.set_dense_exchange(dense_exchange(training))
+    dense_exchange.choose(way_of_exchange(training))
     estimator = make_estimator(model, data, training, embedding, run_flags)
     if eval_spec:
         eval_spec.input_fn()  # Data that cannot be read is found now, not at the first evaluation.

@@ -15,7 +15,6 @@ from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import ServiceLost, UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import finding
-from ctr_trainer.estimator.embeddings import open_store
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
 from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
 from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
@@ -25,6 +24,7 @@ from ctr_trainer.estimator.run_config import RunConfig
 from ctr_trainer.estimator.run_summary import RunSummary
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.stalls import observed_phases
+from ctr_trainer.estimator.store import open_store
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.export.saved_model import export_saved_model

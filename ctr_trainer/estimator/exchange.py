@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ctr_trainer import distributed
+from ctr_trainer import dense_exchange, distributed
 
 tf1 = tf.compat.v1
 
@@ -79,7 +79,7 @@ def _weighted_mean(tensors, weight, batch_size, accumulation_steps, exchange, ov
             vector, keep = _of_step_before(vector)
             kept.append(keep)
         if exchange:
-            vector = distributed.sum_of_ranks(vector, f"dense_gradients.{dtype.name}", fp16, overlap)
+            vector = dense_exchange.sum_of_ranks(vector, f"dense_gradients.{dtype.name}", fp16, overlap)
         weights.append(tf.cast(vector[-1], tf.float32))
         parts = tf.split(vector * tf.math.reciprocal_no_nan(vector[-1]), _sizes(tensors, indices) + [1])
         for index, part in zip(indices, parts, strict=False):
@@ -106,7 +106,7 @@ def _average_of_ranks(variables, name):
     for dtype, group in by_dtype.items():
         values = [variable.read_value() for variable in group]
         vector = tf.concat([tf.reshape(value, [-1]) for value in values], 0)
-        vector = distributed.sum_of_ranks(vector, f"{name}.{dtype.name}") / distributed.size()
+        vector = dense_exchange.sum_of_ranks(vector, f"{name}.{dtype.name}") / distributed.size()
         for variable, part in zip(group, tf.split(vector, _sizes(values, range(len(values)))), strict=True):
             assigned.append(variable.assign(tf.reshape(part, variable.shape), read_value=False))
     return tf.group(*assigned)

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed, step_plan
+from ctr_trainer import dense_exchange, distributed, step_plan
 from ctr_trainer.estimator.advice import Circumstances, advise
 from ctr_trainer.hooks.exchange_hook import ExchangeHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
@@ -83,7 +83,7 @@ class RunSummary:
             self._config,
             self._exchanges_each_step,
             bool(tf.config.list_physical_devices("GPU")),
-            distributed.exchanges_in_memory(),
+            dense_exchange.is_in_memory(),
             (os.cpu_count() or 1) > distributed.local_size(),
             bool(self._inputs.fed and self._inputs.features.spec.limits),
         )

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed, step_plan
+from ctr_trainer import dense_exchange, distributed, step_plan
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.estimator.optimizers import DenseOptimizer
@@ -57,8 +57,8 @@ def train(train_op, batches, settled_after=()):
 
 
 distributed.init()
-distributed.set_dense_exchange(sys.argv[2])
-assert distributed.exchanges_in_memory() == (sys.argv[2] == "auto")
+dense_exchange.choose(sys.argv[2])
+assert dense_exchange.is_in_memory() == (sys.argv[2] == "auto")
 rank = distributed.rank()
 sgd = dict(optimizer="sgd", learning_rate=RATE, scale_lr="none")
 mine, padded = SPLIT[rank], PADDED[rank]
