@@ -14,13 +14,13 @@ from ctr_trainer.embedding.index_kernels import KEYS, SLOTS, mix
 from ctr_trainer.embedding.prefetch import AHEAD, prefetch_row
 
 ROWS = types.Array(types.float32, 2, "C", readonly=True)
-# Rows as they came in a message, which starts them at any byte: to copy them to an aligned place costs as much as a sum.
+# Rows as they came in a message, at any byte: to copy them to an aligned place would cost as much as to add them.
 MESSAGE_ROWS = types.Array(types.float32, 2, "C", readonly=True, aligned=False)
 ROWS_OUT = types.Array(types.float32, 2, "C")
 _WIDTHS = types.Array(types.int64, 1, "C")
 _FLOATS = types.Array(types.float32, 1, "C")
 _ZERO = np.float32(0)
-# Of float32: the bits but for the sign are at least infinity's where a value is not finite. So many are checked at once.
+# The bits of float32: but for the sign, at least infinity's where a value is not finite. So many are checked at once.
 _MESSAGE_BITS = types.Array(types.int32, 1, "C", readonly=True, aligned=False)
 _NO_SIGN, _INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
 _CHECKED = 4096
