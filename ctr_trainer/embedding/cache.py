@@ -233,4 +233,4 @@ class Cache:
 
 def _unpacked(rows):
     rows = half.unpack(rows) if rows.dtype == np.float16 else rows
-    return np.require(rows, requirements=("C", "A"))
+    return np.require(rows, requirements=("C",))

@@ -1,6 +1,7 @@
 """What a table holds."""
 
 import dataclasses
+import functools
 
 from ctr_trainer.embedding.optimizers import OptimizerSettings, find_optimizer
 
@@ -113,7 +114,7 @@ class TableConfig:
         """Floats of a row that belong to the optimizer."""
         return sum(map(find_optimizer(self.optimizer).width, self.dims))
 
-    @property
+    @functools.cached_property
     def width(self):
         """Floats of a row."""
         return self.weights + self.state

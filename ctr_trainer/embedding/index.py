@@ -88,8 +88,10 @@ class Index:
     def find_or_add(self, keys):
         """int64[U] -> int64[U] slots, a free or a new one for each unknown key, in the order of `keys`."""
         slots = np.empty(len(keys), np.int64)
+        if len(self._buckets) > index_kernels.CACHED_BUCKETS:
+            self.add_all(keys, slots)
         # Most often every key is there, and looking alone is faster than looking in order to add.
-        if self._find(keys, slots):
+        elif self._find(keys, slots):
             unknown = np.flatnonzero((slots < 0) & (keys != 0))
             added = np.empty(len(unknown), np.int64)
             self.add_all(keys[unknown], added)

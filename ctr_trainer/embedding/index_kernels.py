@@ -30,7 +30,7 @@ _INDEX_OUT = types.Array(types.int32, 1, "C")
 # Keys whose buckets are asked for before the first of them is looked at, and how far ahead where that is one by one.
 _BLOCK, _AHEAD = 64, 16
 # So many buckets a core's cache holds: nothing to prefetch.
-_CACHED_BUCKETS = 1 << 17
+CACHED_BUCKETS = 1 << 17
 
 
 @numba.njit(types.uint64(types.uint64), nogil=True, cache=True)
@@ -168,6 +168,69 @@ def find(buckets, old, first, moved, keys, wanted, slots):
     return unknown
 
 
+@numba.njit(nogil=True, cache=True)
+def _is_before(first, bucket, hashed, old):
+    """-> whether the search for a hash has gone around to a bucket before its home: where entries have moved from."""
+    return _distance(first, bucket, old.size) < _distance(first, _home(hashed, old), old.size)
+
+
+@numba.njit(nogil=True, cache=True)
+def _new_slot(free, free_count, count, limit):
+    """-> (the slot that the next new key gets, or -1, free_count, count)"""
+    if free_count > 0:
+        return free[free_count - 1], free_count - 1, count
+    if count == limit:
+        return np.int64(-1), free_count, count
+    return count, free_count, count + 1
+
+
+@numba.njit(nogil=True, cache=True)
+def _find_or_add_cold(buckets, old, first, moved, keys, free, free_count, count, limit, wanted, slots, start):
+    """As `find_or_add`, by blocks as `find`: so one pass finds the keys that are there as fast and adds the others."""
+    mask, old_mask = _mask(buckets), _mask(old)
+    hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
+    for begin in range(start, wanted.size, _BLOCK):
+        size = min(_BLOCK, wanted.size - begin)
+        for i in range(size):
+            hashed = hashes[i] = mix(np.uint64(wanted[begin + i]))
+            if _stays(hashed, old, first, moved):
+                prefetch(old, _home(hashed, old))
+            else:
+                prefetch(buckets, _home(hashed, buckets))
+        for i in range(size):
+            hashed = hashes[i]
+            if _stays(hashed, old, first, moved):
+                places[i] = _candidate(old, old_mask, hashed, _home(hashed, old))
+                prefetch(keys, (np.uint64(old[places[i]]) & old_mask) - np.uint64(1))
+            else:
+                places[i] = _candidate(buckets, mask, hashed, _home(hashed, buckets))
+                prefetch(keys, (np.uint64(buckets[places[i]]) & mask) - np.uint64(1))
+        for i in range(size):
+            key, hashed = wanted[begin + i], hashes[i]
+            if key == 0:
+                slots[begin + i] = -1
+                continue
+            # The candidate still is the first, or what a key before this one in the block was entered as.
+            stays = _stays(hashed, old, first, moved)
+            if stays:
+                slot, bucket = _probe(old, old_mask, keys, key, hashed, places[i])
+            else:
+                slot, bucket = _probe(buckets, mask, keys, key, hashed, places[i])
+            if slot < 0:
+                if stays and _is_before(first, bucket, hashed, old):
+                    return begin + i, free_count, count
+                slot, free_count, count = _new_slot(free, free_count, count, limit)
+                if slot < 0:
+                    return begin + i, free_count, count
+                keys[slot] = key
+                if stays:
+                    old[bucket] = _entry(hashed, old_mask, slot)
+                else:
+                    buckets[bucket] = _entry(hashed, mask, slot)
+            slots[begin + i] = slot
+    return wanted.size, free_count, count
+
+
 _ADDED = types.UniTuple(types.int64, 3)
 _OLD = (_BUCKETS_OUT, _SIZE, _SIZE)
 _FREE = (KEYS, _SIZE, _SIZE, _SIZE)
@@ -189,15 +252,10 @@ def find_or_add(buckets, old, first, moved, keys, free, free_count, count, limit
       (done, free_count, count): wanted[start:done] have their slots; done < len(wanted) where the limit was reached, or
       all old buckets have to move first: an entry there would lie beyond the first one, where the moved ones were.
     """
+    if buckets.size > CACHED_BUCKETS:
+        return _find_or_add_cold(buckets, old, first, moved, keys, free, free_count, count, limit, wanted, slots, start)
     mask, old_mask = _mask(buckets), _mask(old)
-    cold = buckets.size > _CACHED_BUCKETS
     for i in range(start, wanted.size):
-        if cold and i + _AHEAD < wanted.size:
-            hashed = mix(np.uint64(wanted[i + _AHEAD]))
-            if _stays(hashed, old, first, moved):
-                prefetch(old, _home(hashed, old))
-            else:
-                prefetch(buckets, _home(hashed, buckets))
         key = wanted[i]
         if key == 0:
             slots[i] = -1
@@ -209,16 +267,11 @@ def find_or_add(buckets, old, first, moved, keys, free, free_count, count, limit
         else:
             slot, bucket = _probe(buckets, mask, keys, key, hashed, _home(hashed, buckets))
         if slot < 0:
-            if stays and _distance(first, bucket, old.size) < _distance(first, _home(hashed, old), old.size):
+            if stays and _is_before(first, bucket, hashed, old):
                 return i, free_count, count
-            if free_count > 0:
-                free_count -= 1
-                slot = free[free_count]
-            elif count == limit:
+            slot, free_count, count = _new_slot(free, free_count, count, limit)
+            if slot < 0:
                 return i, free_count, count
-            else:
-                slot = count
-                count += 1
             keys[slot] = key
             if stays:
                 old[bucket] = _entry(hashed, old_mask, slot)

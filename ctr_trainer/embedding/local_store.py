@@ -81,6 +81,7 @@ class LocalStore:
         return _packed(newer) if packed else newer
 
     def push(self, table, keys, deltas, worker, sequence):
+        deltas = np.require(deltas, requirements=("C",))
         with self._locked(table) as target:
             _check_deltas(target, keys, deltas)
             if self._is_new(target, worker, sequence):
@@ -90,7 +91,7 @@ class LocalStore:
 
     def sync(self, table, keys, deltas, worker, sequence, versions=None):
         packed = deltas.dtype == np.float16
-        deltas = half.unpack(deltas) if packed else deltas
+        deltas = half.unpack(deltas) if packed else np.require(deltas, requirements=("C",))
         if versions is not None:
             _check_versions(table, keys, versions)
         with self._locked(table) as target:
@@ -218,19 +219,18 @@ class LocalStore:
         """-> `Newer` of the rows that were not as known, after the deltas were added."""
         count, versions = len(keys), self._versions[table.config.name]
         number = versions.next()
-        slots = table.find_or_make(keys)
+        slots, there = table.find_or_make(keys), None
         known = np.full(count, NONE_KNOWN, np.uint32) if known is None else np.require(known, requirements=("C", "A"))
-        deltas = np.require(deltas, requirements=("C", "A"))
-        there, refused = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
-        if len(refused):
+        if table.is_limited and slots.min(initial=0) < 0:
+            there, refused = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
             slots, known, deltas = slots[there], known[there], deltas[there]
-        positions = np.empty(len(there), np.int64)
-        rows = np.empty((len(there), table.config.width), np.float32)
+        positions = np.empty(len(slots), np.int64)
+        rows = np.empty((len(slots), table.config.width), np.float32)
         table.before_change(slots)
         current = versions.reserve(len(table.keys))
         newer = version_kernels.merge(table.rows, current, slots, known, deltas, number, positions, rows)
         answer = Newer(np.full(count, number, np.uint32), positions[:newer], rows[:newer])
-        return _with_refused(answer, there, refused, table.initial_rows(keys[refused])) if len(refused) else answer
+        return answer if there is None else _with_refused(answer, there, refused, table.initial_rows(keys[refused]))
 
     def _newer(self, table, keys, known):
         slots, versions = table.find(keys), self._versions[table.config.name]
@@ -288,7 +288,7 @@ def _check_deltas(table, keys, deltas):
         )
     if len(keys) and not keys.all():
         raise UserError(f"table {name}: the key 0 stands for no value and has no row to push to")
-    bad = row_kernels.first_not_finite(np.require(deltas, requirements=("C", "A")))
+    bad = row_kernels.first_not_finite(deltas)
     if bad >= 0:
         raise UserError(
             f"table {name}: the change of key {keys[bad]} is not finite: the training diverged; "

@@ -14,10 +14,16 @@ from ctr_trainer.embedding.index_kernels import KEYS, SLOTS, mix
 from ctr_trainer.embedding.prefetch import AHEAD, prefetch_row
 
 ROWS = types.Array(types.float32, 2, "C", readonly=True)
+# Rows as they came in a message, at any byte: to copy them to an aligned place would cost as much as to add them.
+MESSAGE_ROWS = types.Array(types.float32, 2, "C", readonly=True, aligned=False)
 ROWS_OUT = types.Array(types.float32, 2, "C")
 _WIDTHS = types.Array(types.int64, 1, "C")
 _FLOATS = types.Array(types.float32, 1, "C")
 _ZERO = np.float32(0)
+# The bits of float32: but for the sign, at least infinity's where a value is not finite. So many are checked at once.
+_MESSAGE_BITS = types.Array(types.int32, 1, "C", readonly=True, aligned=False)
+_NO_SIGN, _INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
+_CHECKED = 4096
 
 
 @numba.njit(
@@ -97,13 +103,20 @@ def difference(rows, base, slots, out):
             out[i, d] = rows[slot, d] - base[slot, d]
 
 
-@numba.njit(types.int64(ROWS), nogil=True, cache=True, error_model="numpy")
-def first_not_finite(rows):
-    """-> the first row with an infinity or a NaN in it, -1 where there is none."""
-    for i in range(rows.shape[0]):
-        total = _ZERO
-        for d in range(np.uint64(rows.shape[1])):
-            total += rows[i, d] * _ZERO  # 0 * infinity and 0 * NaN are NaN.
-        if total != _ZERO:
-            return i
+@numba.njit(types.int64(_MESSAGE_BITS), nogil=True, cache=True)
+def _first_not_finite(bits):
+    for start in range(0, bits.size, _CHECKED):
+        stop, most = min(start + _CHECKED, bits.size), np.int32(0)
+        for i in range(start, stop):
+            most = max(most, bits[i] & _NO_SIGN)  # Of integers, so that the loop is vectorized.
+        if most >= _INFINITY:
+            while bits[start] & _NO_SIGN < _INFINITY:
+                start += 1
+            return start
     return -1
+
+
+def first_not_finite(rows):
+    """float32[n, width], C-contiguous -> the first row with an infinity or a NaN in it, -1 where there is none."""
+    first = _first_not_finite(rows.reshape(-1).view(np.int32))
+    return first // rows.shape[1] if first >= 0 else -1

@@ -109,7 +109,7 @@ class Table:
         """
         keys = _int64(keys)
         slots = self.find_or_make(keys)
-        wanting = np.flatnonzero((slots < 0) & (keys != 0)) if self._is_limited else ()
+        wanting = np.flatnonzero((slots < 0) & (keys != 0)) if self.is_limited else ()
         self._lent = len(wanting)
         if self._lent:
             first = self._index.slots
@@ -120,7 +120,7 @@ class Table:
 
     def find_or_make(self, keys):
         """-> int64[U] slots; a missing row is created if its key is admitted and there is room, and is -1 otherwise."""
-        if not self._is_limited:
+        if not self.is_limited:
             return self._make(keys, initialize=True)
         slots = self.find(keys)
         unknown = keys[(slots < 0) & (keys != 0)]
@@ -261,7 +261,8 @@ class Table:
             self.admission.clear()
 
     @property
-    def _is_limited(self):
+    def is_limited(self):
+        """Whether a key may get no row."""
         return self.admission is not None or self._most_rows
 
     def _make(self, keys, initialize=False):

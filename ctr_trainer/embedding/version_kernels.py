@@ -10,7 +10,7 @@ from numba import types
 
 from ctr_trainer.embedding.index_kernels import KEYS, SLOTS
 from ctr_trainer.embedding.prefetch import AHEAD, prefetch, prefetch_row
-from ctr_trainer.embedding.row_kernels import ROWS, ROWS_OUT
+from ctr_trainer.embedding.row_kernels import MESSAGE_ROWS, ROWS, ROWS_OUT
 
 # What a cache knows of a row besides its values, as bits.
 STEPPED = np.uint8(1)
@@ -44,7 +44,7 @@ def differ(current, slots, known, versions, positions):
 
 
 @numba.njit(
-    types.int64(ROWS_OUT, _VERSIONS_OUT, SLOTS, VERSIONS, ROWS, types.uint32, _POSITIONS_OUT, ROWS_OUT),
+    types.int64(ROWS_OUT, _VERSIONS_OUT, SLOTS, VERSIONS, MESSAGE_ROWS, types.uint32, _POSITIONS_OUT, ROWS_OUT),
     nogil=True,
     cache=True,
     error_model="numpy",
@@ -156,7 +156,7 @@ def take_shares(rows, base, state, slots, bounds, shares, deltas):
 
 @numba.njit(
     types.void(
-        ROWS_OUT, ROWS_OUT, _STATE_OUT, _VERSIONS_OUT, _VERSIONS_OUT, SLOTS, VERSIONS, SLOTS, ROWS, types.uint32
+        ROWS_OUT, ROWS_OUT, _STATE_OUT, _VERSIONS_OUT, _VERSIONS_OUT, SLOTS, VERSIONS, SLOTS, MESSAGE_ROWS, types.uint32
     ),
     nogil=True,
     cache=True,
@@ -187,7 +187,7 @@ def land(rows, base, state, versions, stamps, slots, new_versions, positions, ne
         VERSIONS,
         VERSIONS,
         SLOTS,
-        ROWS,
+        MESSAGE_ROWS,
         types.uint32,
     ),
     nogil=True,

@@ -10,6 +10,7 @@ Caveat: Flight lets a stream whose connection broke look like one that ended. So
 many keys come, and an answer that falls short is a lost one.
 """
 
+import functools
 import json
 
 import numpy as np
@@ -27,29 +28,35 @@ INCARNATION = "ctr-trainer-incarnation"
 TOKEN = "authorization"
 # What the service takes in one request; a trainer's requests are far below it.
 MOST_BYTES = 1 << 30
-# A request of a trainer fits into one message, which is read without a copy.
+# A request of a trainer fits into one message, which is read without a copy, wherever its bytes lie.
 _MESSAGE_BYTES = 32 << 20
+# Made once: the defaults look into the environment each time.
+_OPTIONS = pa.ipc.IpcWriteOptions(use_threads=False)
 # In the metadata of the schema of newer rows.
 _COUNT = b"ctr_trainer.count"
 _NUMBER = b"ctr_trainer.version"
 
 
+@functools.lru_cache(maxsize=256)
 def keys_and_rows(width):
     """-> the schema of a push."""
     return pa.schema([*KEYS, *rows_only(width)])
 
 
+@functools.lru_cache(maxsize=256)
 def keys_versions_and_rows(width, packed):
     """-> the schema of a sync."""
     return pa.schema([*KEYS_AND_VERSIONS, *rows_only(width, packed)])
 
 
+@functools.lru_cache(maxsize=256)
 def rows_only(width, packed=False):
     """-> the schema of an answer."""
     item = pa.field("item", pa.float16() if packed else pa.float32(), nullable=False)
     return pa.schema([pa.field("row", pa.list_(item, width + packed), nullable=False)])
 
 
+@functools.lru_cache(maxsize=256)
 def newer_rows(width, packed):
     """-> the schema of an answer to one who told versions."""
     return pa.schema([pa.field("position", pa.uint32(), nullable=False), _VERSION, *rows_only(width, packed)])
@@ -57,14 +64,14 @@ def newer_rows(width, packed):
 
 def write_keys(writer, keys):
     """Sends int64[U]."""
-    writer.begin(KEYS)
+    writer.begin(KEYS, _OPTIONS)
     writer.write_batch(pa.RecordBatch.from_arrays([key_array(keys)], schema=KEYS))
 
 
 def write_keys_and_rows(writer, keys, rows):
     """Sends int64[U] and float32[U, width], in messages of bounded size."""
     schema = keys_and_rows(rows.shape[1])
-    writer.begin(schema)
+    writer.begin(schema, _OPTIONS)
     for some_keys, some_rows in row_blocks(keys, rows, _MESSAGE_BYTES):
         writer.write_batch(pa.RecordBatch.from_arrays([key_array(some_keys), row_array(some_rows)], schema=schema))
 
@@ -82,16 +89,20 @@ def write_newer(writer, newer):
     """Sends a `versions.Newer`. The keys of a sync that are not in it have one version, which goes along."""
     packed = newer.rows.dtype == np.float16
     schema = newer_rows(newer.rows.shape[1] - packed, packed)
-    left_out = np.flatnonzero(newer.positions != np.arange(len(newer.positions)))
-    first = left_out[0] if len(left_out) else len(newer.positions)
-    number = newer.versions[first] if first < len(newer.versions) else 0
-    schema = schema.with_metadata({_COUNT: str(len(newer.positions)), _NUMBER: str(number)})
+    count, number = len(newer.positions), 0
+    if count < len(newer.versions):
+        left_out = np.flatnonzero(newer.positions != np.arange(count))
+        number = newer.versions[left_out[0] if len(left_out) else count]
+    schema = schema.with_metadata({_COUNT: str(count), _NUMBER: str(number)})
     columns = [newer.positions.astype(np.uint32), newer.versions[newer.positions], newer.rows]
     _write(writer, schema, columns)
 
 
 def read_newer(reader, width, packed, known, is_sync):
-    """Reads what `write_newer` sent, in answer to a question with the versions `known` uint32[U]. -> `Newer`
+    """Reads what `write_newer` sent, in answer to a question with the versions `known` uint32[U].
+
+    Returns:
+      `Newer`, its rows possibly unaligned.
 
     Raises:
       FlightUnavailableError: fewer rows came.
@@ -131,7 +142,7 @@ def read_receipt(reader, count):
 def write_rows(writer, rows):
     """Sends float32[U, width]."""
     schema = rows_only(rows.shape[1])
-    writer.begin(schema)
+    writer.begin(schema, _OPTIONS)
     step = max(_MESSAGE_BYTES // (4 * rows.shape[1]), 1)
     for first in range(0, len(rows), step):
         writer.write_batch(pa.RecordBatch.from_arrays([row_array(rows[first : first + step])], schema=schema))
@@ -167,13 +178,14 @@ def read_request(reader, table, count, expected):
       expected: the schema that it must have.
 
     Returns:
-      its columns, a list: int64[U], uint32[U], float32[U, width] or float16[U, width + 1].
+      its columns, a list: int64[U], uint32[U], float32[U, width] or float16[U, width + 1]; rows may lie unaligned.
 
     Raises:
       UserError: a wrong type or width, missing values, another number of them, or more than MOST_BYTES.
     """
-    if reader.schema.names != expected.names or reader.schema.types != expected.types:
-        raise UserError(f"table {table}: request with {_types(reader.schema)}, expected {_types(expected)}")
+    schema = reader.schema
+    if not schema.equals(expected) and (schema.names != expected.names or schema.types != expected.types):
+        raise UserError(f"table {table}: request with {_types(schema)}, expected {_types(expected)}")
     columns = _read(reader, expected, count, f"table {table}: a request")
     if len(columns[0]) != count:
         came = len(columns[0])
@@ -207,7 +219,7 @@ def _types(schema):
 
 def _write(writer, schema, columns):
     """Sends columns of equal length in messages of bounded size."""
-    writer.begin(schema)
+    writer.begin(schema, _OPTIONS)
     step = max(_MESSAGE_BYTES // sum(column[:1].nbytes for column in columns), 1) if len(columns[0]) else 1
     for first in range(0, len(columns[0]), step):
         arrays = [
@@ -232,23 +244,25 @@ def _read(reader, schema, count, what):
         if batch is None:
             continue
         batch.validate(full=True)
-        size += batch.nbytes
+        part = [_numpy(column, what) for column in batch.columns]
+        size += sum(column.nbytes for column in part)
         if size > MOST_BYTES:
             raise UserError(f"{what} of more than {MOST_BYTES} bytes; send fewer keys at a time")
-        part = [_numpy(batch.column(i), what) for i in range(len(schema))]
-        came += len(batch)
+        came += len(part[0])
         if came > count:
             raise UserError(f"{what} of {came} rows came, where {count} were announced")
         parts.append(part)
     if len(parts) == 1:
-        return [np.require(column, requirements=("C", "A")) for column in parts[0]]
+        # Not rows: they are many bytes, and what reads them takes them as they lie.
+        return [np.require(column, requirements=("A",)) if column.ndim == 1 else column for column in parts[0]]
     if parts:
         return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
     return [_numpy(pa.array([], kind), what) for kind in schema.types]
 
 
 def _numpy(column, what):
-    rows = column.flatten() if pa.types.is_fixed_size_list(column.type) else column
+    """-> the values of an Arrow array without a copy, of lists as [n, list_size]."""
+    rows = column.flatten() if isinstance(column, pa.FixedSizeListArray) else column
     if column.null_count or rows.null_count:
         raise UserError(f"{what} with missing values")
     values = rows.to_numpy()
