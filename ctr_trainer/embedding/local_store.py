@@ -9,9 +9,10 @@ import uuid
 
 import numpy as np
 
-from ctr_trainer.embedding import half, row_kernels, snapshot, snapshot_writer, version_kernels
+from ctr_trainer.embedding import half, snapshot, snapshot_writer, version_kernels
 from ctr_trainer.embedding.config import LIMITS
 from ctr_trainer.embedding.index_kernels import shard_of
+from ctr_trainer.embedding.request_checks import check_deltas, check_versions
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.embedding.versions import ABSENT, NONE_KNOWN, Newer, Versions
 from ctr_trainer.errors import UserError
@@ -75,7 +76,7 @@ class LocalStore:
             return target.read(keys, missing)
 
     def pull_newer(self, table, keys, versions, packed=False):
-        _check_versions(table, keys, versions)
+        check_versions(table, keys, versions)
         with self._locked(table) as target:
             newer = self._newer(target, keys, versions)
         return _packed(newer) if packed else newer
@@ -83,7 +84,7 @@ class LocalStore:
     def push(self, table, keys, deltas, worker, sequence):
         deltas = np.require(deltas, requirements=("C",))
         with self._locked(table) as target:
-            _check_deltas(target, keys, deltas)
+            check_deltas(target, keys, deltas)
             if self._is_new(target, worker, sequence):
                 slots = target.add(keys, deltas)
                 self._mark(target, slots)
@@ -93,9 +94,9 @@ class LocalStore:
         packed = deltas.dtype == np.float16
         deltas = half.unpack(deltas) if packed else np.require(deltas, requirements=("C",))
         if versions is not None:
-            _check_versions(table, keys, versions)
+            check_versions(table, keys, versions)
         with self._locked(table) as target:
-            _check_deltas(target, keys, deltas)
+            check_deltas(target, keys, deltas)
             if self._is_new(target, worker, sequence):
                 newer = self._merge(target, keys, deltas, versions)
                 self._sequences[table, worker] = sequence
@@ -273,27 +274,6 @@ def _with_refused(newer, there, refused, initial_rows):
 
 def _packed(newer):
     return dataclasses.replace(newer, rows=half.pack(newer.rows))
-
-
-def _check_versions(table, keys, versions):
-    if versions.dtype != np.uint32 or versions.shape != keys.shape:
-        raise UserError(f"table {table}: versions {versions.dtype}{list(versions.shape)}, expected uint32[{len(keys)}]")
-
-
-def _check_deltas(table, keys, deltas):
-    name, width = table.config.name, table.config.width
-    if deltas.dtype != np.float32 or deltas.shape != (len(keys), width):
-        raise UserError(
-            f"table {name}: deltas {deltas.dtype}{list(deltas.shape)}, expected float32{[len(keys), width]}"
-        )
-    if len(keys) and not keys.all():
-        raise UserError(f"table {name}: the key 0 stands for no value and has no row to push to")
-    bad = row_kernels.first_not_finite(deltas)
-    if bad >= 0:
-        raise UserError(
-            f"table {name}: the change of key {keys[bad]} is not finite: the training diverged; "
-            "lower the learning rate and start again from the last checkpoint"
-        )
 
 
 def _owned(keys, shard, shards):

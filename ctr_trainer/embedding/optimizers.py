@@ -8,6 +8,9 @@ import numpy as np
 
 from ctr_trainer.embedding import optimizer_kernels
 
+# Rows whose segments are stepped one after the other, few enough for the core's second-level cache to keep them.
+_STEP_BLOCK = 2048
+
 
 @dataclasses.dataclass(frozen=True)
 class OptimizerSettings:
@@ -90,6 +93,25 @@ class Optimizer:
     def initial_state(self, dims, accumulator):
         """-> float32[state floats], of a new row with the segments `dims`."""
         return np.array([accumulator if state.accumulates else 0.0 for state in self.by_float(dims)], np.float32)
+
+    def step_rows(self, rows, slots, gradients, learning_rate, settings):
+        """One step of each segment of the rows at `slots`.
+
+        Args:
+          rows: float32[n, width], changed in place.
+          slots: int64[U], distinct; -1 is skipped.
+          gradients: float32[U, dim] of each segment.
+          learning_rate: a float.
+          settings: of `settings_array`.
+        """
+        weights = sum(gradient.shape[1] for gradient in gradients)
+        for first in range(0, len(slots), _STEP_BLOCK):
+            block = slice(first, first + _STEP_BLOCK)
+            start, state = 0, weights
+            for gradient in gradients:
+                self.step(rows, slots[block], gradient[block], start, state, learning_rate, settings)
+                start += gradient.shape[1]
+                state += self.width(gradient.shape[1])
 
     def settings_array(self, settings):
         """OptimizerSettings -> float32[7] as the kernels take it, 0 for what this optimizer does not read."""

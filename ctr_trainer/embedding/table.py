@@ -13,8 +13,6 @@ from ctr_trainer.embedding.optimizers import find_optimizer
 from ctr_trainer.embedding.use import Use
 from ctr_trainer.errors import UserError
 
-# Rows whose segments are stepped one after the other, few enough for the core's second-level cache to keep them.
-_STEP_BLOCK = 2048
 # Where `max_rows` is reached, this share of them goes at once: to look for the rows to go reads the use of every row.
 _EVICTED_SHARE = 16
 
@@ -242,14 +240,7 @@ class Table:
                 raise ValueError(f"gradient of shape {gradient.shape}, expected {(len(slots), dim)}")
         slots, gradients = _int64(slots), [_float32(gradient) for gradient in gradients]
         self.before_change(slots)
-        rows, optimizer = self._rows.array, self._optimizer
-        for first in range(0, len(slots), _STEP_BLOCK):
-            block = slice(first, first + _STEP_BLOCK)
-            start, state = 0, self.config.weights
-            for dim, gradient in zip(self.config.dims, gradients, strict=True):
-                optimizer.step(rows, slots[block], gradient[block], start, state, learning_rate, self._settings)
-                start += dim
-                state += optimizer.width(dim)
+        self._optimizer.step_rows(self._rows.array, slots, gradients, learning_rate, self._settings)
 
     def clear(self):
         """Forgets every row."""

@@ -92,17 +92,16 @@ class Estimator:
                 return self._train(input_fn, hooks, checkpoint, last, evaluation)
             except ServiceLost as error:
                 if not restarts:
-                    raise ServiceLost(f"{error}. {self._last_checkpoint()}") from None
+                    raise ServiceLost(f"{error}. {finding.where_it_goes_on(self.model_dir)}") from None
                 restarts -= 1
                 # All ranks are here: `Guard` kept each of them in step until they agreed.
-                _log.error("%s. Starting it again, %d restarts left. %s", error, restarts, self._last_checkpoint())
+                _log.error(
+                    "%s. Starting it again, %d restarts left. %s",
+                    error,
+                    restarts,
+                    finding.where_it_goes_on(self.model_dir),
+                )
                 checkpoint = self.latest_checkpoint()
-
-    def _last_checkpoint(self):
-        found = checkpoints.latest_checkpoint(self.model_dir)
-        if found is None:
-            return f"There is no checkpoint in {self.model_dir} yet: the same command starts from the beginning"
-        return f"The last checkpoint is {found.path}, of step {found.step}: the same command goes on from it"
 
     def _train(self, input_fn, hooks, checkpoint, last, evaluation):
         start = checkpoint.step if checkpoint else 0

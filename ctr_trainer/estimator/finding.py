@@ -56,3 +56,11 @@ def _on_every_rank(look):
     found = look() if distributed.is_chief() else None
     values = distributed.broadcast_object(dataclasses.asdict(found) if found else None, "checkpoint")
     return checkpoints.Checkpoint(**values) if values else None
+
+
+def where_it_goes_on(model_dir):
+    """-> a sentence for who starts the same command again. Not a collective."""
+    found = checkpoints.latest_checkpoint(model_dir)
+    if found is None:
+        return f"There is no checkpoint in {model_dir} yet: the same command starts from the beginning"
+    return f"The last checkpoint is {found.path}, of step {found.step}: the same command goes on from it"
