@@ -91,16 +91,12 @@ class Estimator:
             try:
                 return self._train(input_fn, hooks, checkpoint, last, evaluation)
             except ServiceLost as error:
+                going_on = finding.where_it_goes_on(self.model_dir)
                 if not restarts:
-                    raise ServiceLost(f"{error}. {finding.where_it_goes_on(self.model_dir)}") from None
+                    raise ServiceLost(f"{error}. {going_on}") from None
                 restarts -= 1
                 # All ranks are here: `Guard` kept each of them in step until they agreed.
-                _log.error(
-                    "%s. Starting it again, %d restarts left. %s",
-                    error,
-                    restarts,
-                    finding.where_it_goes_on(self.model_dir),
-                )
+                _log.error("%s. Starting it again, %d restarts left. %s", error, restarts, going_on)
                 checkpoint = self.latest_checkpoint()
 
     def _train(self, input_fn, hooks, checkpoint, last, evaluation):
