@@ -12,11 +12,14 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 ON = ("movielens-random", "deepfm")
 FLAGFILE = ROOT / "configs" / "movielens_deepfm.flags"
 TOTAL_BATCH, EPOCHS = 2048, 4
-# What the job is called, its number of workers, its flags: rows synced with a service, and rows in shared memory.
+# What the job is called, its number of workers, its flags: rows synced with a service every 30 steps and every
+# 10, and rows in shared memory.
 JOBS = (
     ("one", 1, ()),
     ("service", 2, ()),
     ("service", 4, ()),
+    ("service, N = 10", 2, ("--sync_steps=10",)),
+    ("service, N = 10", 4, ("--sync_steps=10",)),
     ("shared", 2, ("--embedding_service=shared",)),
     ("shared", 4, ("--embedding_service=shared",)),
 )
