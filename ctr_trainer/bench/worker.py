@@ -53,7 +53,7 @@ def _measure(worker, model, data, training, embedding, evaluation, metrics, run,
 
     autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
     distributed.init(run.stall_timeout, run.pin_cores, core_shares=worker.core_shares)
-    dense_exchange.choose(way_of_exchange(training))
+    dense_exchange.choose(way_of_exchange(training, run))
     estimator = make_estimator(model, data, training, embedding, run)
 
     def train_input_fn(position):

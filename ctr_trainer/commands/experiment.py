@@ -112,14 +112,15 @@ def make_train_op(training, embedding):
     )
 
 
-def way_of_exchange(training):
+def way_of_exchange(training, run):
     """-> how the dense variables are exchanged, of `dense_exchange.WAYS`.
 
     Raises:
       UserError: through shared memory, with settings of Horovod's exchange.
     """
-    of_horovod = ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log")
-    given = [f"--{name}" for name in of_horovod if getattr(training, name)]
+    of_horovod = {name: getattr(training, name) for name in ("fp16_allreduce", "overlap_allreduce", "autotune")}
+    of_horovod |= {"autotune_log": training.autotune_log, "horovod_timeline": run.horovod_timeline}
+    given = [f"--{name}" for name, value in of_horovod.items() if value]
     if given and training.dense_exchange == "shared_memory":
         raise UserError(f"{', '.join(given)}: of an exchange by Horovod, not of --dense_exchange=shared_memory")
     return "horovod" if given else training.dense_exchange

@@ -72,7 +72,7 @@ def run(*groups):
         run_flags.stall_warning,
         run_flags.horovod_timeline,
     )
-    dense_exchange.choose(way_of_exchange(training))
+    dense_exchange.choose(way_of_exchange(training, run_flags))
     estimator = make_estimator(model, data, training, embedding, run_flags)
     if eval_spec:
         eval_spec.input_fn()  # Data that cannot be read is found now, not at the first evaluation.
