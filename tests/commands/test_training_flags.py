@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from ctr_trainer import flags
-from ctr_trainer.commands.experiment import make_train_op
+from ctr_trainer import dense_exchange, distributed, flags
+from ctr_trainer.commands.experiment import make_train_op, way_of_exchange
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimize import TrainOp
@@ -20,6 +20,30 @@ def _train_op(*arguments):
     values = flags.define(flags.EXPERIMENT)
     values(["train", *arguments])
     return make_train_op(flags.read(flags.TrainingFlags, values), flags.read(flags.EmbeddingFlags, values))
+
+
+def _way_of_exchange(*arguments):
+    values = flags.define(flags.EXPERIMENT)
+    values(["train", *arguments])
+    return way_of_exchange(flags.read(flags.TrainingFlags, values), flags.read(flags.RunFlags, values))
+
+
+@pytest.mark.parametrize(
+    "flag", ["--fp16_allreduce", "--overlap_allreduce", "--autotune_log=a.csv", "--horovod_timeline=t.json"]
+)
+def test_what_is_about_horovods_exchange_has_it_through_horovod(flag):
+    assert _way_of_exchange() == "auto"
+    assert _way_of_exchange(flag) == "horovod"
+    with pytest.raises(UserError, match=f"{flag.partition('=')[0]}: of an exchange by Horovod"):
+        _way_of_exchange(flag, "--dense_exchange=shared_memory")
+
+
+def test_shared_memory_is_refused_for_workers_on_several_hosts(monkeypatch):
+    monkeypatch.setattr(distributed, "size", lambda: 4)
+    monkeypatch.setattr(distributed, "local_size", lambda: 2)
+    with pytest.raises(UserError, match="2 of 4 are on this one: leave it out"):
+        dense_exchange.choose("shared_memory")
+    assert not dense_exchange.is_in_memory()
 
 
 def test_the_defaults_of_flags_are_those_of_the_settings():
