@@ -19,7 +19,7 @@ from ctr_trainer.embedding import merging
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
-from ctr_trainer.embedding.lookup import Lookup
+from ctr_trainer.estimator.table_inputs import TableInputs
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
@@ -127,11 +127,9 @@ class Simulation:
 
     def _prepared(self, reader):
         """-> [(Batch, Lookup)]"""
-        prepared = []
+        inputs, prepared = TableInputs(self._table, {EMBEDDING: None, LINEAR: None}), []
         for batch in reader:
-            bags = [(batch.bags[feature.name], feature.combiner) for feature in self._table.bags]
-            bags = [(bag.values, bag.splits, combiner, bag.weights) for bag, combiner in bags]
-            prepared.append((batch, Lookup(batch.keys[self._table.name], bags)))
+            prepared.append((batch, inputs.lookup(batch)))
         return prepared
 
     def _batches(self, seed, count):

@@ -11,6 +11,7 @@ import numpy as np
 
 from ctr_trainer.errors import UserError
 
+_INSTEAD = "use --dense_exchange=horovod"
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -133,9 +134,6 @@ class _Peers:
             if user == os.getuid():
                 return peer
             peer.close()  # Whoever reads /proc/net/unix can connect.
-
-
-_INSTEAD = "use --dense_exchange=horovod"
 
 
 def _address(name, rank):

@@ -9,6 +9,7 @@ from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.report import write_report
 from ctr_trainer.bench.table import cell, figure, format_table
 from ctr_trainer.errors import UserError
+from ctr_trainer.flags.training import OF_HOROVOD
 
 SUMMARY = "examples/s of jobs nobody has run, up to 1,000 workers, from measured costs; --check compares"
 WITHIN_PERCENT = 15
@@ -60,7 +61,7 @@ def run(bench, experiment, flags, network):
             experiment.value("dense_sync_steps"),
             experiment.value("prefetch_batches"),
             gbit,
-            in_memory=experiment.value("dense_exchange") != "horovod" and not experiment.value("fp16_allreduce"),
+            in_memory=experiment.value("dense_exchange") != "horovod" and not any(map(experiment.value, OF_HOROVOD)),
         )
 
     checked = _check(bench, experiment, costs, setup) if flags.check else []

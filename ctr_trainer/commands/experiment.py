@@ -14,6 +14,7 @@ from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.optimizers import DenseOptimizer
 from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.flags import require
+from ctr_trainer.flags.training import OF_HOROVOD
 from ctr_trainer.hooks.progress_hook import ProgressHook
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import find_model
@@ -118,9 +119,8 @@ def way_of_exchange(training, run):
     Raises:
       UserError: through shared memory, with settings of Horovod's exchange.
     """
-    of_horovod = {name: getattr(training, name) for name in ("fp16_allreduce", "overlap_allreduce", "autotune")}
-    of_horovod |= {"autotune_log": training.autotune_log, "horovod_timeline": run.horovod_timeline}
-    given = [f"--{name}" for name, value in of_horovod.items() if value]
+    values = {**vars(training), **vars(run)}
+    given = [f"--{name}" for name in OF_HOROVOD if values[name]]
     if given and training.dense_exchange == "shared_memory":
         raise UserError(f"{', '.join(given)}: of an exchange by Horovod, not of --dense_exchange=shared_memory")
     return "horovod" if given else training.dense_exchange

@@ -76,7 +76,6 @@ class Cache:
         self._sequence = 0
         self._window = 1
         self._pushed = False
-        self._shares = shares
         self._window_steps = 0
         self._copies = Copies(config, shares)
         store.create_table(config)
@@ -148,7 +147,7 @@ class Cache:
         with self.push_latency.measure():
             with self.lock:
                 slots = self._copies.stepped()
-                by_steps = self._shares and self._shares.by_steps(self._window_steps)
+                by_steps = self._copies.shares_by_steps(self._window_steps)
                 self._window_steps = 0
             for first in range(0, len(slots), _REQUEST_ROWS):
                 part = slots[first : first + _REQUEST_ROWS]

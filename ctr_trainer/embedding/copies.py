@@ -74,12 +74,16 @@ class Copies:
         slots = np.flatnonzero(self._stamps.array[: len(self)] == window)
         return self.table.keys[slots], self._versions.array[slots]
 
+    def shares_by_steps(self, window_steps):
+        """-> float32, what share of its change goes out by a row's steps since the last sync; None for all of it."""
+        return None if self._shares is None else self._shares.by_steps(window_steps)
+
     def take(self, slots, packed, by_steps=None):
         """Puts the changes of the rows at `slots` in flight. -> (keys, versions, deltas packed or not)
 
         Args:
           packed: whether as float16.
-          by_steps: float32, where there are `shares`: theirs by the number of steps since the last sync.
+          by_steps: of `shares_by_steps`.
 
         What float16 takes from a change stays in the row, so that it goes out with the next; with `shares`, so much of
         it that its share goes out then.

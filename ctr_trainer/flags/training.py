@@ -40,6 +40,10 @@ class OptimizerFlags:
     ftrl_l2: float = flag(0.0, "of ftrl", minimum=0.0)
 
 
+# Flags that are about an exchange by Horovod, and so make it one.
+OF_HOROVOD = ("fp16_allreduce", "overlap_allreduce", "autotune", "autotune_log", "horovod_timeline")
+
+
 @dataclasses.dataclass(frozen=True)
 class ExchangeFlags:
     """Exchange of the dense variables between workers"""
