@@ -4,7 +4,7 @@ import numba
 import numpy as np
 from numba import types
 
-from ctr_trainer.embedding.index_kernels import KEYS, mix
+from ctr_trainer.embedding.key_hash import KEYS, mix
 
 _LINES = 2
 _WIDTH = 1 << 22

@@ -7,7 +7,7 @@ import uuid
 import numpy as np
 
 from ctr_trainer.embedding import snapshot
-from ctr_trainer.embedding.index_kernels import shard_of
+from ctr_trainer.embedding.key_hash import shard_of
 from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.embedding.shard import Shard
 from ctr_trainer.embedding.versions import NONE_KNOWN, Newer

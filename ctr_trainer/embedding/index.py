@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from ctr_trainer.embedding import index_kernels
+from ctr_trainer.embedding import index_growth, index_kernels, index_sample, key_hash
 from ctr_trainer.embedding.memory import PrivateMemory
 
 _FIRST_BUCKETS = 1024
 _MOST_BUCKETS = 1 << 32
+_HASHES = 1 << 32  # of which a part is sampled: high halves
 # Old buckets whose entries move for each key that comes, so all have before a 48th more keys are there; and for how
 # many keys they do at a time.
 _MOVED_A_KEY = 48
@@ -125,6 +126,18 @@ class Index:
         free_count = self._free_count
         return self._free.array[max(free_count - count, 0) : free_count].copy()
 
+    def sample(self, origin, share):
+        """-> int64[n] slots of about `share` of the keys, drawn by `origin`, an int; the same keys at any slots."""
+        width = min(int(share * _HASHES), _HASHES)
+        start = int(key_hash.mix(np.uint64(origin % 2**64))) % _HASHES
+        room = int(len(self) * width / _HASHES * 1.1) + 1000
+        while True:
+            slots = np.empty(room, np.int64)
+            count = index_sample.sample(self._buckets, self._old, self._keys.array, start, width, slots)
+            if count <= room:
+                return slots[:count]
+            room = count
+
     def remove(self, keys):
         """Forgets int64[U]. -> int64[U], the slots they had, now free; -1 where a key was unknown."""
         slots = np.empty(len(keys), np.int64)
@@ -149,13 +162,13 @@ class Index:
         before, active = int(self._numbers[_BUCKETS]), int(self._numbers[_ACTIVE])
         if before == _MOST_BUCKETS:
             raise OverflowError(f"an index holds at most {_MOST_BUCKETS * 3 // 4} keys")
-        first, buckets = index_kernels.first_empty(self._buckets), min(before * 3 // 2, _MOST_BUCKETS)
+        first, buckets = index_growth.first_empty(self._buckets), min(before * 3 // 2, _MOST_BUCKETS)
         self._regions[1 - active].reserve(buckets)
         self._numbers[_BUCKETS:] = buckets, 1 - active, before, first, 0
 
     def _move(self, most):
         old, first = int(self._numbers[_OLD]), int(self._numbers[_FIRST])
-        moved = index_kernels.move(*self._probed(), most)
+        moved = index_growth.move(*self._probed(), most)
         self._numbers[_MOVED] = moved
         start = first if moved < old else 0
         self._regions[1 - self._numbers[_ACTIVE]].release(start, min(first + moved, old), self._memory.free)

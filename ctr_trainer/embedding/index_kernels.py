@@ -7,9 +7,8 @@ grow by half, so at least half are: 5.3 to 8 bytes of index a row. A key's bucke
 number of buckets, divided by 2**32 (Lemire, Fast Random Integer Generation in an Interval, 2019), so that the
 number need not be a power of two.
 
-The index grows without a pause: the entries move to the larger buckets a few for each key that comes. A home keeps
-the order of the hashes, so they move in that order, in whole clusters (runs of taken buckets), from an empty bucket on
-around the ring; then a key's home says whether it has moved, and each key is looked for in one place only.
+How it grows is in `index_growth`: until all entries have moved to the larger buckets, a key is looked for either there
+or in the `old` ones.
 
 The buckets and keys of a block of keys are prefetched before they are looked at. Measured on 2.5 and 10 million rows,
 distinct keys at random, one core of a busy machine: 32 ns a key in place of 57, unknown keys 50 in place of 105.
@@ -19,27 +18,18 @@ import numba
 import numpy as np
 from numba import types
 
+from ctr_trainer.embedding.key_hash import KEYS, mix
 from ctr_trainer.embedding.prefetch import prefetch
 
-KEYS = types.Array(types.int64, 1, "C", readonly=True)
 SLOTS = types.Array(types.int64, 1, "C", readonly=True)
-_BUCKETS = types.Array(types.uint32, 1, "C", readonly=True)
-_BUCKETS_OUT = types.Array(types.uint32, 1, "C")
-_KEYS_OUT = types.Array(types.int64, 1, "C")
+BUCKETS = types.Array(types.uint32, 1, "C", readonly=True)
+BUCKETS_OUT = types.Array(types.uint32, 1, "C")
+KEYS_OUT = types.Array(types.int64, 1, "C")
 _INDEX_OUT = types.Array(types.int32, 1, "C")
-# Keys whose buckets are asked for before the first of them is looked at, and how far ahead where that is one by one.
-_BLOCK, _AHEAD = 64, 16
+# Keys whose buckets are asked for before the first of them is looked at.
+_BLOCK = 64
 # So many buckets a core's cache holds: nothing to prefetch.
 CACHED_BUCKETS = 1 << 17
-
-
-@numba.njit(types.uint64(types.uint64), nogil=True, cache=True)
-def mix(value):
-    """The finalizer of SplitMix64, a bijection of 64-bit integers (Steele et al., OOPSLA 2014)."""
-    value = value + np.uint64(0x9E3779B97F4A7C15)
-    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return value ^ (value >> np.uint64(31))
 
 
 @numba.njit(nogil=True, cache=True)
@@ -51,20 +41,20 @@ def _bits(buckets):
 
 
 @numba.njit(nogil=True, cache=True)
-def _home(hashed, buckets):
+def home_of(hashed, buckets):
     """-> the bucket where the search for a hash begins."""
     return ((hashed >> np.uint64(32)) * np.uint64(buckets.size)) >> np.uint64(32)
 
 
 @numba.njit(nogil=True, cache=True)
-def _after(bucket, size):
+def after(bucket, size):
     """-> the bucket behind this one, the first behind the last."""
     bucket += np.uint64(1)
     return np.uint64(0) if bucket == size else bucket
 
 
 @numba.njit(nogil=True, cache=True)
-def _distance(start, stop, size):
+def distance(start, stop, size):
     """-> how many buckets a probe goes on from `start` to `stop`."""
     start, stop = np.int64(start), np.int64(stop)
     return stop - start if stop >= start else stop + np.int64(size) - start
@@ -73,11 +63,11 @@ def _distance(start, stop, size):
 @numba.njit(nogil=True, cache=True)
 def _stays(hashed, old, first, moved):
     """-> whether the key of a hash is still among the `old` buckets, of which `moved` from `first` on have moved."""
-    return old.size > 0 and _distance(first, _home(hashed, old), old.size) >= moved
+    return old.size > 0 and distance(first, home_of(hashed, old), old.size) >= moved
 
 
 @numba.njit(nogil=True, cache=True)
-def _mask(buckets):
+def mask_of(buckets):
     return (np.uint64(1) << _bits(buckets)) - np.uint64(1)
 
 
@@ -87,7 +77,7 @@ def _tag(hashed, mask):
 
 
 @numba.njit(nogil=True, cache=True)
-def _entry(hashed, mask, slot):
+def entry_of(hashed, mask, slot):
     return np.uint32(_tag(hashed, mask) | np.uint64(slot + 1))
 
 
@@ -99,7 +89,7 @@ def _candidate(buckets, mask, hashed, bucket):
         entry = np.uint64(buckets[bucket])
         if entry == np.uint64(0) or entry & ~mask == tag:
             return bucket
-        bucket = _after(bucket, np.uint64(buckets.size))
+        bucket = after(bucket, np.uint64(buckets.size))
 
 
 @numba.njit(nogil=True, cache=True)
@@ -112,41 +102,32 @@ def _probe(buckets, mask, keys, key, hashed, bucket):
         slot = (np.uint64(buckets[bucket]) & mask) - np.uint64(1)
         if keys[slot] == key:
             return np.int64(slot), bucket
-        bucket = _after(bucket, np.uint64(buckets.size))
-
-
-@numba.njit(nogil=True, cache=True)
-def _enter(buckets, mask, hashed, slot):
-    """Enters a slot whose key has none."""
-    bucket = _home(hashed, buckets)
-    while buckets[bucket] != 0:
-        bucket = _after(bucket, np.uint64(buckets.size))
-    buckets[bucket] = _entry(hashed, mask, slot)
+        bucket = after(bucket, np.uint64(buckets.size))
 
 
 # Inlined: as a call it cost `find_or_add` a tenth.
 @numba.njit(nogil=True, cache=True, inline="always")
 def _look_ahead(buckets, old, first, moved, keys, wanted, hashes, places):
     """Fills `hashes` and `places`, the first candidates' buckets, of a block; its buckets and keys are on their way."""
-    mask, old_mask = _mask(buckets), _mask(old)
+    mask, old_mask = mask_of(buckets), mask_of(old)
     for i in range(wanted.size):
         hashed = hashes[i] = mix(np.uint64(wanted[i]))
         if _stays(hashed, old, first, moved):
-            prefetch(old, _home(hashed, old))
+            prefetch(old, home_of(hashed, old))
         else:
-            prefetch(buckets, _home(hashed, buckets))
+            prefetch(buckets, home_of(hashed, buckets))
     for i in range(wanted.size):
         hashed = hashes[i]
         if _stays(hashed, old, first, moved):
-            places[i] = _candidate(old, old_mask, hashed, _home(hashed, old))
+            places[i] = _candidate(old, old_mask, hashed, home_of(hashed, old))
             prefetch(keys, (np.uint64(old[places[i]]) & old_mask) - np.uint64(1))
         else:
-            places[i] = _candidate(buckets, mask, hashed, _home(hashed, buckets))
+            places[i] = _candidate(buckets, mask, hashed, home_of(hashed, buckets))
             prefetch(keys, (np.uint64(buckets[places[i]]) & mask) - np.uint64(1))
 
 
-_SIZE = types.int64
-_FIND = types.int64(_BUCKETS, _BUCKETS, _SIZE, _SIZE, KEYS, KEYS, _KEYS_OUT)
+SIZE = types.int64
+_FIND = types.int64(BUCKETS, BUCKETS, SIZE, SIZE, KEYS, KEYS, KEYS_OUT)
 
 
 @numba.njit(_FIND, nogil=True, cache=True)
@@ -159,7 +140,7 @@ def find(buckets, old, first, moved, keys, wanted, slots):
       first, moved: how far: so many of the old buckets, from the first on around the ring.
       keys: in slot order.
     """
-    mask, old_mask, unknown = _mask(buckets), _mask(old), 0
+    mask, old_mask, unknown = mask_of(buckets), mask_of(old), 0
     hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
     for start in range(0, wanted.size, _BLOCK):
         count = min(_BLOCK, wanted.size - start)
@@ -179,7 +160,7 @@ def find(buckets, old, first, moved, keys, wanted, slots):
 @numba.njit(nogil=True, cache=True)
 def _is_before(first, bucket, hashed, old):
     """-> whether the search for a hash has gone around to a bucket before its home: where entries have moved from."""
-    return _distance(first, bucket, old.size) < _distance(first, _home(hashed, old), old.size)
+    return distance(first, bucket, old.size) < distance(first, home_of(hashed, old), old.size)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -195,7 +176,7 @@ def _new_slot(free, free_count, count, limit):
 @numba.njit(nogil=True, cache=True)
 def _find_or_add_cold(buckets, old, first, moved, keys, free, free_count, count, limit, wanted, slots, start):
     """As `find_or_add`, by blocks as `find`: so one pass finds the keys that are there as fast and adds the others."""
-    mask, old_mask = _mask(buckets), _mask(old)
+    mask, old_mask = mask_of(buckets), mask_of(old)
     hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
     for begin in range(start, wanted.size, _BLOCK):
         size = min(_BLOCK, wanted.size - begin)
@@ -219,22 +200,22 @@ def _find_or_add_cold(buckets, old, first, moved, keys, free, free_count, count,
                     return begin + i, free_count, count
                 keys[slot] = key
                 if stays:
-                    old[bucket] = _entry(hashed, old_mask, slot)
+                    old[bucket] = entry_of(hashed, old_mask, slot)
                 else:
-                    buckets[bucket] = _entry(hashed, mask, slot)
+                    buckets[bucket] = entry_of(hashed, mask, slot)
             slots[begin + i] = slot
     return wanted.size, free_count, count
 
 
 _ADDED = types.UniTuple(types.int64, 3)
-_OLD = (_BUCKETS_OUT, _SIZE, _SIZE)
-_FREE = (KEYS, _SIZE, _SIZE, _SIZE)
+OLD = (BUCKETS_OUT, SIZE, SIZE)
+_FREE = (KEYS, SIZE, SIZE, SIZE)
 
 
 @numba.njit(
     [
-        _ADDED(_BUCKETS_OUT, *_OLD, _KEYS_OUT, *_FREE, KEYS, _KEYS_OUT, _SIZE),
-        _ADDED(_BUCKETS_OUT, *_OLD, _KEYS_OUT, *_FREE, KEYS, _INDEX_OUT, _SIZE),
+        _ADDED(BUCKETS_OUT, *OLD, KEYS_OUT, *_FREE, KEYS, KEYS_OUT, SIZE),
+        _ADDED(BUCKETS_OUT, *OLD, KEYS_OUT, *_FREE, KEYS, _INDEX_OUT, SIZE),
     ],
     nogil=True,
     cache=True,
@@ -249,7 +230,7 @@ def find_or_add(buckets, old, first, moved, keys, free, free_count, count, limit
     """
     if buckets.size > CACHED_BUCKETS:
         return _find_or_add_cold(buckets, old, first, moved, keys, free, free_count, count, limit, wanted, slots, start)
-    mask, old_mask = _mask(buckets), _mask(old)
+    mask, old_mask = mask_of(buckets), mask_of(old)
     for i in range(start, wanted.size):
         key = wanted[i]
         if key == 0:
@@ -258,9 +239,9 @@ def find_or_add(buckets, old, first, moved, keys, free, free_count, count, limit
         hashed = mix(np.uint64(key))
         stays = _stays(hashed, old, first, moved)
         if stays:
-            slot, bucket = _probe(old, old_mask, keys, key, hashed, _home(hashed, old))
+            slot, bucket = _probe(old, old_mask, keys, key, hashed, home_of(hashed, old))
         else:
-            slot, bucket = _probe(buckets, mask, keys, key, hashed, _home(hashed, buckets))
+            slot, bucket = _probe(buckets, mask, keys, key, hashed, home_of(hashed, buckets))
         if slot < 0:
             if stays and _is_before(first, bucket, hashed, old):
                 return i, free_count, count
@@ -269,38 +250,11 @@ def find_or_add(buckets, old, first, moved, keys, free, free_count, count, limit
                 return i, free_count, count
             keys[slot] = key
             if stays:
-                old[bucket] = _entry(hashed, old_mask, slot)
+                old[bucket] = entry_of(hashed, old_mask, slot)
             else:
-                buckets[bucket] = _entry(hashed, mask, slot)
+                buckets[bucket] = entry_of(hashed, mask, slot)
         slots[i] = slot
     return wanted.size, free_count, count
-
-
-@numba.njit(types.int64(_BUCKETS), nogil=True, cache=True)
-def first_empty(buckets):
-    """-> the first empty bucket."""
-    bucket = 0
-    while buckets[bucket] != 0:
-        bucket += 1
-    return bucket
-
-
-@numba.njit(types.int64(_BUCKETS_OUT, *_OLD, KEYS, _SIZE), nogil=True, cache=True)
-def move(buckets, old, first, moved, keys, most):
-    """Moves the entries of `most` old buckets, and of the rest of the last one's cluster. -> moved"""
-    mask, old_mask, size = _mask(buckets), _mask(old), np.uint64(old.size)
-    bucket, most = np.uint64((first + moved) % old.size), moved + most
-    while moved < old.size and (moved < most or old[bucket] != 0):
-        ahead = bucket + np.uint64(_AHEAD)
-        if ahead < size:
-            prefetch(keys, (np.uint64(old[ahead]) & old_mask) - np.uint64(1))
-        if old[bucket] != 0:
-            slot = (np.uint64(old[bucket]) & old_mask) - np.uint64(1)
-            _enter(buckets, mask, mix(np.uint64(keys[slot])), slot)
-            old[bucket] = 0
-        bucket = _after(bucket, size)
-        moved += 1
-    return moved
 
 
 @numba.njit(nogil=True, cache=True)
@@ -310,26 +264,26 @@ def _remove(buckets, mask, keys, key, hashed):
     The entries behind the gap move up into it where a probe for them would otherwise end there, so no marker is left.
     """
     size = np.uint64(buckets.size)
-    slot, gap = _probe(buckets, mask, keys, key, hashed, _home(hashed, buckets))
+    slot, gap = _probe(buckets, mask, keys, key, hashed, home_of(hashed, buckets))
     if slot < 0:
         return slot
     keys[slot] = 0
-    bucket = _after(gap, size)
+    bucket = after(gap, size)
     while buckets[bucket] != 0:
         other = (np.uint64(buckets[bucket]) & mask) - np.uint64(1)
-        home = _home(mix(np.uint64(keys[other])), buckets)
-        if _distance(home, bucket, size) >= _distance(gap, bucket, size):
+        home = home_of(mix(np.uint64(keys[other])), buckets)
+        if distance(home, bucket, size) >= distance(gap, bucket, size):
             buckets[gap] = buckets[bucket]
             gap = bucket
-        bucket = _after(bucket, size)
+        bucket = after(bucket, size)
     buckets[gap] = np.uint32(0)
     return slot
 
 
-@numba.njit(types.void(_BUCKETS_OUT, *_OLD, _KEYS_OUT, KEYS, _KEYS_OUT), nogil=True, cache=True)
+@numba.njit(types.void(BUCKETS_OUT, *OLD, KEYS_OUT, KEYS, KEYS_OUT), nogil=True, cache=True)
 def remove(buckets, old, first, moved, keys, unwanted, slots):
     """Takes keys out: slots[i] = the slot that unwanted[i] had, -1 where it had none; keys[slot] = 0."""
-    mask, old_mask = _mask(buckets), _mask(old)
+    mask, old_mask = mask_of(buckets), mask_of(old)
     for i in range(unwanted.size):
         key = unwanted[i]
         slots[i] = -1
@@ -339,10 +293,3 @@ def remove(buckets, old, first, moved, keys, unwanted, slots):
                 slots[i] = _remove(old, old_mask, keys, key, hashed)
             else:
                 slots[i] = _remove(buckets, mask, keys, key, hashed)
-
-
-@numba.njit(types.void(KEYS, types.int64, _INDEX_OUT), nogil=True, cache=True)
-def shard_of(keys, shards, out):
-    """out[i] = the shard that owns keys[i]."""
-    for i in range(keys.size):
-        out[i] = np.int32(mix(np.uint64(keys[i])) % np.uint64(shards))

@@ -11,7 +11,7 @@ import numpy as np
 
 from ctr_trainer.embedding import half, snapshot, snapshot_writer, version_kernels
 from ctr_trainer.embedding.config import LIMITS
-from ctr_trainer.embedding.index_kernels import shard_of
+from ctr_trainer.embedding.key_hash import shard_of
 from ctr_trainer.embedding.request_checks import check_deltas, check_versions
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.embedding.versions import ABSENT, NONE_KNOWN, Newer, Versions

@@ -10,7 +10,8 @@ import numba
 import numpy as np
 from numba import types
 
-from ctr_trainer.embedding.index_kernels import KEYS, SLOTS, mix
+from ctr_trainer.embedding.index_kernels import SLOTS
+from ctr_trainer.embedding.key_hash import KEYS, mix
 from ctr_trainer.embedding.prefetch import AHEAD, prefetch_row
 
 ROWS = types.Array(types.float32, 2, "C", readonly=True)

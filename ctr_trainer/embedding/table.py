@@ -13,9 +13,6 @@ from ctr_trainer.embedding.optimizers import find_optimizer
 from ctr_trainer.embedding.use import Use
 from ctr_trainer.errors import UserError
 
-# Where `max_rows` is reached, this share of them goes at once: to look for the rows to go reads the use of every row.
-_EVICTED_SHARE = 16
-
 
 class Table:
     """Rows of `config.width` float32, found by 64-bit key.
@@ -128,7 +125,7 @@ class Table:
         if self.admission is not None:
             self.admitted += len(admitted)
         if self._most_rows:
-            admitted = admitted[: self._make_room(len(admitted), slots)]
+            admitted = admitted[: self._make_room(admitted, slots)]
         self.refused += len(unknown) - len(admitted)
         self._make(admitted, initialize=True)
         return self.find(keys)
@@ -202,7 +199,7 @@ class Table:
     def trim(self):
         """Evicts rows until there are no more than `max_rows`."""
         if self._most_rows:
-            self._make_room(0, np.empty(0, np.int64))
+            self._make_room(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def before_change(self, slots):
         """Has to be called before the rows of int64[U] slots, distinct, are trained or set; -1 is skipped."""
@@ -277,14 +274,14 @@ class Table:
                     follower.created(new, self._index.slots)
         return slots
 
-    def _make_room(self, count, protected):
-        """Evicts until `count` rows more may come, if that can be. -> for how many there is room now, up to `count`."""
+    def _make_room(self, keys, protected):
+        """Evicts until rows of these keys may come, as far as can be. -> for how many of them there is room."""
         most = self._most_rows
-        excess = len(self) + count - most
+        excess = len(self) + len(keys) - most
         if excess > 0:
-            wanted = max(excess, most // _EVICTED_SHARE) if count else excess
-            self._evict(self._use.lowest(self.keys, wanted, self.config.eviction, protected))
-        return min(count, max(most - len(self), 0))
+            origin = int(keys[0]) if len(keys) else 0
+            self._evict(self._use.lowest(self._index, excess, self.config.eviction, protected, origin))
+        return min(len(keys), max(most - len(self), 0))
 
     def _evict(self, slots):
         self.evicted += self.remove(self.keys[slots])

@@ -4,12 +4,18 @@ import numba
 import numpy as np
 from numba import types
 
-from ctr_trainer.embedding.index_kernels import KEYS, mix
+from ctr_trainer.embedding.bits import Bits
+from ctr_trainer.embedding.index_kernels import SLOTS
+from ctr_trainer.embedding.key_hash import KEYS, mix
 from ctr_trainer.embedding.memory import GrowableArray
+from ctr_trainer.embedding.prefetch import AHEAD, prefetch
 
 _UINT32 = types.Array(types.uint32, 1, "C", readonly=True)
 _SCORES = types.Array(types.uint64, 1, "C")
-_MOST = np.uint64(0xFFFFFFFFFFFFFFFF)
+_SLOTS_OUT = types.Array(types.int64, 1, "C")
+# So many times as many rows as are to go are looked at, and at least so many: a small table's all.
+_SAMPLED, _LEAST_SAMPLE = 8, 1 << 13
+_BLOCK = 1 << 20
 
 
 class Use:
@@ -24,6 +30,7 @@ class Use:
         self._last = GrowableArray(np.uint32)
         self._frequency = GrowableArray(np.uint32)
         self._size = 0
+        self._protected = Bits()  # Empty but within `lowest`.
 
     def created(self, slots, size):
         """These slots, int64[U], got a row, which counts as trained now; the table has `size` slots."""
@@ -51,35 +58,63 @@ class Use:
 
     def expired(self, keys, ttl_steps):
         """int64[n] keys in slot order, 0 for a free slot -> int64[E], the slots last used more than `ttl_steps` ago."""
-        last = self._last.array[: len(keys)].astype(np.int64)
-        return np.flatnonzero((keys != 0) & (last + ttl_steps < self.step))
+        before, parts = self.step - ttl_steps, []
+        for first in range(0, len(keys) if before > 0 else 0, _BLOCK):
+            part, last = keys[first : first + _BLOCK], self._last.array[first : first + _BLOCK]
+            slots = np.empty(len(part), np.int64)
+            parts.append(slots[: _expired(part, last, before, slots)] + first)
+        return np.concatenate([np.empty(0, np.int64), *parts])
 
-    def lowest(self, keys, count, eviction, protected):
-        """The rows to go first; rows of equal use go in the order of a hash of their keys, whatever their slots.
+    def lowest(self, index, count, eviction, protected, origin):
+        """The rows to go first among a random sample of `_SAMPLED` times as many.
+
+        To compare all rows would take as long as there are many. A row that goes is in the lowest eighth of its sample,
+        so of all rows about; Redis evicts by samples too, of 5. What is drawn, and which go of equal rows, depends on
+        the keys and `origin`, not on slots: a table restored from a snapshot evicts what the other would have.
 
         Args:
-          keys: int64[n], in slot order, 0 for a free slot.
+          index: the `Index` of the table.
           count: how many.
           eviction: `lru` or `lfu`.
-          protected: int64[P], slots that must stay.
+          protected: int64[P], slots that must stay; -1 is skipped.
+          origin: an int that draws the sample.
 
         Returns:
-          int64[<= count] slots.
+          int64[<= count] slots; fewer only where all others are protected.
         """
-        scores = np.empty(len(keys), np.uint64)
         of = self._last if eviction == "lru" else self._frequency
-        _score(keys, of.array[: len(keys)], scores)
-        scores[protected[protected >= 0]] = _MOST
-        count = min(count, np.count_nonzero(scores != _MOST))
-        return np.argpartition(scores, count - 1)[:count] if count else np.empty(0, np.int64)
+        self._protected.reserve(self._size)
+        self._protected.add(protected)
+        share = max(_SAMPLED * count, _LEAST_SAMPLE) / max(len(index), 1)
+        while True:
+            slots = index.sample(origin, share)
+            slots = slots[~self._protected.among(slots)]
+            if share >= 1 or len(slots) >= _SAMPLED // 2 * count:
+                break
+            share *= 2
+        self._protected.remove(protected)
+        count = min(count, len(slots))
+        scores = np.empty(len(slots), np.uint64)
+        _score(index.keys, of.array, slots, scores)
+        return slots[np.argpartition(scores, count - 1)[:count]] if count else slots[:0]
 
 
-@numba.njit(types.void(KEYS, _UINT32, _SCORES), nogil=True, cache=True)
-def _score(keys, use, scores):
+@numba.njit(types.void(KEYS, _UINT32, SLOTS, _SCORES), nogil=True, cache=True)
+def _score(keys, use, slots, scores):
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch(use, slots[i + AHEAD])
+            prefetch(keys, slots[i + AHEAD])
+        # The hash's low bits: its high ones are what the sample was drawn by.
+        tie = mix(np.uint64(keys[slots[i]])) & np.uint64(0xFFFFFFFF)
+        scores[i] = (np.uint64(use[slots[i]]) << np.uint64(32)) | tie
+
+
+@numba.njit(types.int64(KEYS, _UINT32, types.int64, _SLOTS_OUT), nogil=True, cache=True)
+def _expired(keys, last, before, slots):
+    count = 0
     for slot in range(keys.size):
-        if keys[slot] == 0:
-            scores[slot] = _MOST
-        else:
-            # The hash's low bits: the high ones are a key's place in the index, which would get gaps and clusters.
-            tie = mix(np.uint64(keys[slot])) & np.uint64(0x7FFFFFFF)
-            scores[slot] = (np.uint64(use[slot]) << np.uint64(32)) | tie
+        if last[slot] < before and keys[slot] != 0:
+            slots[count] = slot
+            count += 1
+    return count

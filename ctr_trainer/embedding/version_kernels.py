@@ -8,7 +8,8 @@ import numba
 import numpy as np
 from numba import types
 
-from ctr_trainer.embedding.index_kernels import KEYS, SLOTS
+from ctr_trainer.embedding.index_kernels import SLOTS
+from ctr_trainer.embedding.key_hash import KEYS
 from ctr_trainer.embedding.prefetch import AHEAD, prefetch, prefetch_row
 from ctr_trainer.embedding.row_kernels import MESSAGE_ROWS, ROWS, ROWS_OUT
 

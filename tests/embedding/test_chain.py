@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ctr_trainer.embedding import changes, snapshot
 from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.index_kernels import shard_of
+from ctr_trainer.embedding.key_hash import shard_of
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import UserError
 

@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctr_trainer.embedding import use
 from ctr_trainer.embedding.admission import Admission
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.index import Index
+from ctr_trainer.embedding.key_hash import mix
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.errors import UserError
@@ -208,7 +210,9 @@ def test_rows_of_the_batch_at_hand_are_not_evicted_and_what_does_not_fit_is_lent
     np.testing.assert_array_equal(table.take(slots)[2:], table.initial_rows(np.array([3, 4, 5])) - 1)
 
 
-def test_ttl_evicts_rows_not_trained_for_longer():
+@pytest.mark.parametrize("block", [1, 1 << 20])
+def test_ttl_evicts_rows_not_trained_for_longer(block, monkeypatch):
+    monkeypatch.setattr(use, "_BLOCK", block)
     table = _table(ttl_steps=10)
     _train(table, [1, 2], 5)
     _train(table, [2], 12)
@@ -217,6 +221,53 @@ def test_ttl_evicts_rows_not_trained_for_longer():
     table.advance(16)
     assert _keys(table) == [2]
     assert table.evicted == 1
+
+
+@pytest.mark.parametrize("count", [700, 200_000, 260_000])  # Within one region of buckets, and while they grow.
+def test_a_sample_of_the_index_is_the_keys_of_a_part_of_the_hashes(count):
+    keys = np.random.default_rng(count).integers(1, 2**62, count)
+    index, other = Index(), Index()
+    index.find_or_add(keys)
+    other.find_or_add(keys[::-1].copy())
+    for share in (0.0, 0.01, 0.4, 1.0):
+        for origin in (-3, 7, 2**63 - 1):
+            sample = index.keys[index.sample(origin, share)]
+            start = int(mix(np.uint64(origin % 2**64))) % 2**32
+            expected = [(int(mix(np.uint64(key))) // 2**32 - start) % 2**32 < share * 2**32 for key in keys[:700]]
+            np.testing.assert_array_equal(np.isin(keys[:700], sample), expected)
+            np.testing.assert_array_equal(np.sort(sample), np.sort(other.keys[other.sample(origin, share)]))
+            assert len(sample) == len(np.unique(sample)) == pytest.approx(share * count, abs=5 * count**0.5)
+
+
+def _filled(keys):
+    """-> a table whose 100,000 rows were last trained at the steps 1 to 100, by their keys."""
+    table = _table(max_rows=100_000, eviction="lru")
+    table.find_or_create(keys)
+    for step in range(1, 101):
+        table.advance(step)
+        table.before_change(table.find(np.arange(1000 * (step - 1) + 1, 1000 * step + 1)))
+    return table
+
+
+def test_a_large_table_evicts_of_a_sample_the_same_rows_whatever_their_slots():
+    keys = np.arange(1, 100_001)
+    tables = [_filled(keys), _filled(keys[::-1].copy())]
+    new = np.arange(1_000_001, 1_002_001)
+    for table in tables:
+        _train(table, new, 101)
+    gone = [np.setdiff1d(keys, table.keys) for table in tables]
+    np.testing.assert_array_equal(*gone)
+    # 2,000 of a sample of about 16,000, and those the oldest: of the first eighth of all, but for the sample's chance.
+    assert (len(gone[0]), len(tables[0])) == (2000, 100_000)
+    assert gone[0].max() <= 14_000
+
+
+def test_room_is_made_also_where_nearly_all_rows_are_of_the_batch_at_hand():
+    table = _filled(np.arange(1, 100_001))
+    _train(table, np.append(np.arange(1, 99_991), np.arange(1_000_001, 1_000_021)), 101)
+    assert len(table) == 100_000
+    assert (table.find(np.arange(1, 99_991)) >= 0).all()
+    assert np.count_nonzero(table.find(np.arange(1_000_001, 1_000_021)) >= 0) == 10
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import pytest
 from ctr_trainer.embedding import memory
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.index import Index
-from ctr_trainer.embedding.index_kernels import mix
+from ctr_trainer.embedding.key_hash import mix
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.errors import UserError
 

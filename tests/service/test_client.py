@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding import half, index_kernels
+from ctr_trainer.embedding import half, key_hash
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
@@ -65,8 +65,8 @@ def _newer(store, keys, deltas):
 def test_a_key_belongs_to_its_hash_modulo_the_shards():
     keys = np.array([1, -1, 2**40])
     owner = np.empty(3, np.int32)
-    index_kernels.shard_of(keys, 3, owner)
-    assert owner.tolist() == [int(index_kernels.mix(key % 2**64)) % 3 for key in keys.tolist()]
+    key_hash.shard_of(keys, 3, owner)
+    assert owner.tolist() == [int(key_hash.mix(key % 2**64)) % 3 for key in keys.tolist()]
 
 
 def test_two_workers_in_strict_sync_equal_one_table_with_both_gradients(client, start):
