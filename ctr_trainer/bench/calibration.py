@@ -1,6 +1,7 @@
 """Measures `Costs` on this machine."""
 
 import concurrent.futures
+import dataclasses
 import json
 import os
 import pathlib
@@ -22,7 +23,7 @@ _ONE_MACHINE = "--embedding_service=auto"
 
 
 def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
-    """Runs a lone worker on one core, one on every core at once, a service, and allreduces. -> `Costs`.
+    """Runs a lone worker on one core, one and then two on every core at once, a service, and allreduces. -> `Costs`.
 
     Args:
       flags: of `train`: the job whose costs these are.
@@ -39,24 +40,28 @@ def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
         raise UserError("the costs of a core are measured by taskset, which is not on the PATH: install util-linux")
     cores = sorted(os.sched_getaffinity(0))
     directory = pathlib.Path(directory)
-    alone = [lone_worker(flags, core, steps, warmup, f"core{core}") for core in cores]
-    first = alone[0].run(directory / "alone", timeout)[0]["phases"]
-    with concurrent.futures.ThreadPoolExecutor(len(cores)) as threads:
-        futures = [threads.submit(job.run, directory / job.name, timeout) for job in alone]
-        together = [future.result()[0]["phases"] for future in futures]
+    first, *alone = [lone_worker(flags, core, steps, warmup, f"core{core}") for core in (cores[0], *cores)]
+    first = first.run(directory / "alone", timeout)[0]["phases"]
+    together = _at_once(alone, directory, timeout)
+    shared = 2 * together
+    if len(cores) <= _MOST_CROWDED:
+        shared = _at_once(
+            [dataclasses.replace(job, name=f"{job.name}-{i}") for job in alone for i in range(2)], directory, timeout
+        )
     pair = _probe(flags, 2, directory, timeout)
     crowd = _probe(flags, 2 * len(cores), directory, timeout) if 1 < len(cores) <= _MOST_CROWDED else pair
     seconds = first["seconds"]
     graph = sum(seconds.get(phase, 0.0) for phase in GRAPH_PHASES)
     hop = pair["small_seconds"] / 2
     link = pair["dense_bytes"] / max(pair["dense_seconds"] - pair["small_seconds"], 1e-9)
-    slowdown = statistics.fmean(phases["step_seconds"] for phases in together) / first["step_seconds"]
+    slowdown = together / first["step_seconds"]
     return Costs(
         batch_size=batch_size,
         step_seconds=graph,
         host_seconds=first["step_seconds"] - graph,
         update_seconds=seconds.get("push", 0.0),
         crowding=max(slowdown, 1.0),
+        sharing=max(shared / (2 * together), 1.0),
         cores=usable_cores(),
         rows=pair["rows"],
         growth=pair["growth"],
@@ -73,6 +78,13 @@ def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
         memory_bytes_per_sec=pair["dense_bytes"]
         / max(pair["memory_dense_seconds"] - pair["memory_small_seconds"], 1e-9),
     )
+
+
+def _at_once(jobs, directory, timeout):
+    """-> the mean seconds of a step of jobs of one worker each, all running at once."""
+    with concurrent.futures.ThreadPoolExecutor(len(jobs)) as threads:
+        futures = [threads.submit(job.run, directory / job.name, timeout) for job in jobs]
+        return statistics.fmean(future.result()[0]["phases"]["step_seconds"] for future in futures)
 
 
 def lone_worker(flags, core, steps, warmup, name):

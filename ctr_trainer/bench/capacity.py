@@ -7,7 +7,7 @@ M = --dense_sync_steps and D(n) of `Costs.distinct`:
     rows checked    c = (D(2N) - D(N)) / N              those of a window that the one before did not have
     rows back       v = (D(N) + D((W-1)N) - D(WN)) / N  those that others changed as well: |A & B| = |A| + |B| - |A | B|
     requests        q = 1/N + 1/p                       to each shard: a sync, and a pull every p prefetched batches
-    worker          a = f (step + host + u push + c pull + q S request)
+    worker          a = f g (step + host + u push + c pull + q S request)
     a shard         s = f (q W request + u W shard_push + c W shard_pull / ...) / S, one core each
     cores           k = (w a + w x + shards on the machine * s) / C
     exchange        e = 2 (W-1) hop + 2 (W-1)/W bytes / min(link, network of a machine), each M-th step; in the
@@ -16,9 +16,10 @@ M = --dense_sync_steps and D(n) of `Costs.distinct`:
 
     seconds of a step  t = max(max(a, k) + e, s, n, lock),     examples/s = W batch_size / t
 
-f is the crowding at as many busy cores. The exchange adds to the compute, as every worker waits for the last one; syncs
-run beside the steps. With one worker and `auto` rows there is no service, and with `shared` rows none either, but all
-workers of the table take turns at its update (`lock`).
+f is the crowding at as many busy cores, g what it costs to take turns on a core, where workers are more than cores. The
+exchange adds to the compute, as every worker waits for the last one; syncs run beside the steps. With one worker and
+`auto` rows there is no service, and with `shared` rows none either, but all workers of the table take turns at its
+update (`lock`).
 
 Caveat: capacities only: nothing waits in a queue, no worker is slower than another, no switch is between the machines.
 Near a bottleneck's knee, where two parts are equally busy, the truth is below the prediction. The ring's 2 (W-1) hops
@@ -101,7 +102,7 @@ def predict(costs, setup):
     served_here = setup.shards if rows.served and setup.rows == "auto" else 0
     crowding = _crowding(costs, min(local + served_here, setup.cores), setup.cores)
     worker = costs.step_seconds + costs.host_seconds + rows.worker_seconds(costs, setup)
-    worker *= crowding
+    worker *= crowding * _sharing(costs, local, setup.cores)
     shard = crowding * rows.shard_seconds(costs, setup) * workers / setup.shards
     exchange = _exchange(costs, setup, local)
     exchange_cpu = exchange["cpu"]
@@ -189,6 +190,11 @@ def _exchange(costs, setup, local):
         "bytes": 2 * (workers - 1) / workers * sent / link / every,
         "cpu": costs.exchange_seconds / every,
     }
+
+
+def _sharing(costs, local, cores):
+    """-> by how much `local` workers on `cores` are slower for taking turns: linear from one a core to two."""
+    return 1 + (costs.sharing - 1) * min(max(local / cores - 1, 0.0), 1.0)
 
 
 def _crowding(costs, busy, cores):

@@ -17,6 +17,7 @@ class Costs:
       host_seconds: the rest of a step of a lone worker: reading, lookup, gathering, the rows' update.
       update_seconds: of `host_seconds`, the rows' update, for which workers that share a table take turns.
       crowding: by how much the same work takes longer on a core while all `cores` are busy; at least 1.
+      sharing: by how much the same work takes longer where two workers take turns on a core; at least 1.
       cores: of the machine that was measured.
       rows: distinct rows that a batch looks up.
       growth: h of D(n) = rows n^h, the distinct rows of n batches (Heaps' law); 0 to 1.
@@ -41,6 +42,7 @@ class Costs:
     host_seconds: float
     update_seconds: float
     crowding: float
+    sharing: float
     cores: int
     rows: float
     growth: float
@@ -106,4 +108,4 @@ def read_costs(path):
 
 
 def _least(name):
-    return 1 if name == "crowding" else 0
+    return 1 if name in ("crowding", "sharing") else 0

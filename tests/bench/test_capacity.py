@@ -16,6 +16,7 @@ BASE = Costs(
     host_seconds=0.004,
     update_seconds=0.002,
     crowding=1.0,
+    sharing=1.0,
     cores=2,
     rows=1000,
     growth=0.5,
@@ -57,6 +58,13 @@ def test_workers_beyond_the_cores_share_them():
 def test_busy_cores_slow_each_other_down_in_proportion():
     # Two of three cores: half way from 1 to 1.5.
     assert rate(Setup(2, cores=3, rows="shared"), crowding=1.5, cores=3) == pytest.approx(2 * 1000 / 0.0125, rel=1e-3)
+
+
+def test_taking_turns_on_a_core_costs_in_proportion_up_to_two_workers_a_core():
+    # Three workers on two cores: half of what sharing costs two a core, so 1.1 times 3 * 10 ms on 2 cores.
+    for workers, factor in ((2, 1.0), (3, 1.1), (4, 1.2), (8, 1.2)):
+        found = predict(dataclasses.replace(BASE, sharing=1.2), Setup(workers, cores=2, sync_steps=10**9))
+        assert found.step_seconds == pytest.approx(factor * max(workers / 2, 1) * 0.010, rel=1e-3)
 
 
 def test_an_allreduce_costs_its_hops_and_its_bytes_after_the_compute():
