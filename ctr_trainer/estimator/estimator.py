@@ -20,6 +20,7 @@ from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
 from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
+from ctr_trainer.estimator.prepared_session import PreparedSessionCreator
 from ctr_trainer.estimator.run_config import RunConfig
 from ctr_trainer.estimator.run_summary import RunSummary
 from ctr_trainer.estimator.saving import Saving
@@ -281,7 +282,7 @@ class Estimator:
     def _session(self, checkpoint, hooks, saver=None, precision="none"):
         """-> the session: rank 0 restores the dense variables, then all ranks get its."""
         restore = checkpoint is not None and distributed.is_chief()
-        creator = tf1.train.ChiefSessionCreator(
+        creator = PreparedSessionCreator(
             tf1.train.Scaffold(saver=saver or tf1.train.Saver(max_to_keep=None)),
             config=distributed.session_config(self.config.threads, precision),
             # Not by its directory: there TensorFlow keeps the absolute path that it was first written to.

@@ -7,6 +7,7 @@ from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.inputs import call_input_fn, make_input
+from ctr_trainer.estimator.prepared_session import PreparedSessionCreator
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.hooks.progress_hook import ProgressHook
 from ctr_trainer.hooks.service_loss_hook import raise_together
@@ -102,9 +103,7 @@ class InLoopEvaluation:
         if distributed.is_chief() and steps:
             hooks.append(ProgressHook("evaluating", steps))
         with self._graph.as_default():
-            creator = tf1.train.ChiefSessionCreator(
-                self._scaffold, config=distributed.session_config(self._config.threads)
-            )
+            creator = PreparedSessionCreator(self._scaffold, config=distributed.session_config(self._config.threads))
             with tf1.train.MonitoredSession(creator, hooks) as session:
                 while not session.should_stop() and self._evaluation.steps != self._eval_spec.steps:
                     self._evaluation.step(session)
