@@ -60,7 +60,7 @@ def main():
         def end(self, session):
             self.times.append(time.perf_counter())
 
-    distributed.init()
+    distributed.init(steps_exchange=dense_exchange.is_by_horovod(flags.dense_exchange))
     dense_exchange.choose(flags.dense_exchange)
     clock = Clock()
     train_op = TrainOp("adagrad", w1.LEARNING_RATE, w1.LEARNING_RATE, dense_sync_steps=flags.dense_sync_steps)

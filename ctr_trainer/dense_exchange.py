@@ -1,6 +1,7 @@
 """How the workers' dense gradients, and their dense variables, are summed."""
 
 import functools
+import os
 
 import tensorflow as tf
 
@@ -32,6 +33,17 @@ def choose(how):
     _how = how
 
 
+def is_by_horovod(how):
+    """-> whether `sum_of_ranks` will go through Horovod, to be asked before `distributed.init`; for a lone worker not.
+
+    Args:
+      how: of `WAYS`.
+    """
+    # horovodrun says how many there are.
+    here, workers = (int(os.environ.get(f"HOROVOD_{what}", 1)) for what in ("LOCAL_SIZE", "SIZE"))
+    return workers > 1 and not _through_memory(how, here == workers)
+
+
 def sum_of_ranks(tensor, name, fp16=False, beside=False):
     """-> the sum of every rank's tensor (equal static shapes and dtypes), inside the graph. A collective.
 
@@ -57,11 +69,14 @@ def is_in_memory(wants_horovod=False):
     Args:
       wants_horovod: whether there is something in its call that only Horovod does.
     """
-    if distributed.size() == 1 or _how == "horovod":
-        return False
-    if _how == "shared_memory":
-        return True
     on_one_host = distributed.local_size() == distributed.size()
+    return distributed.size() > 1 and _through_memory(_how, on_one_host, wants_horovod)
+
+
+def _through_memory(how, on_one_host, wants_horovod=False):
+    """-> whether several workers exchange in memory."""
+    if how != "auto":
+        return how == "shared_memory"
     return on_one_host and not wants_horovod and not tf.config.list_physical_devices("GPU")
 
 

@@ -29,12 +29,13 @@ except ImportError as error:
     ) from error
 
 PRECISIONS = ("none", "bfloat16")
+_IDLE_CYCLE_MS = 5
 
 _watchdog = None
 _all_cores = None
 
 
-def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", core_shares=0):
+def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", core_shares=0, steps_exchange=True):
     """Starts Horovod; without `horovodrun` this process is rank 0 of 1.
 
     Args:
@@ -43,6 +44,8 @@ def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", 
       stall_warning: seconds after which a wait is named in the log; 0 for never.
       timeline: file that rank 0 writes Horovod's timeline to, a Chrome trace of each exchange; "" for none.
       core_shares: into how many shares the cores are divided; 0 for as many as the machine has workers.
+      steps_exchange: whether steps wait for what Horovod exchanges. Where they do not, its thread looks for an exchange
+        every 5 ms, where HOROVOD_CYCLE_TIME says nothing else: at its own 1 ms it takes 2% of the core.
     """
     global _watchdog, _all_cores
     if pin_cores:  # Before Horovod starts its threads, so that they stay there too; horovodrun says who is where.
@@ -53,6 +56,8 @@ def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", 
         path = os.path.abspath(timeline)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.environ["HOROVOD_TIMELINE"] = path
+    if not steps_exchange:
+        os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_IDLE_CYCLE_MS))
     hvd.init()
     period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
     _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning)

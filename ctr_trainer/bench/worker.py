@@ -52,8 +52,10 @@ def _measure(worker, model, data, training, embedding, evaluation, metrics, run,
     )
 
     autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
-    distributed.init(run.stall_timeout, run.pin_cores, core_shares=worker.core_shares)
-    dense_exchange.choose(way_of_exchange(training, run))
+    exchange = way_of_exchange(training, run)
+    steps_exchange = embedding.strict_sync or dense_exchange.is_by_horovod(exchange)
+    distributed.init(run.stall_timeout, run.pin_cores, core_shares=worker.core_shares, steps_exchange=steps_exchange)
+    dense_exchange.choose(exchange)
     estimator = make_estimator(model, data, training, embedding, run)
 
     def train_input_fn(position):

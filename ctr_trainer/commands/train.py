@@ -66,13 +66,15 @@ def run(*groups):
         require(data, "eval_data")
     eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(data.eval_data, model, data, training, once=True))
     tuning = autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
+    exchange = way_of_exchange(training, run_flags)
     distributed.init(
         run_flags.stall_timeout,
         run_flags.pin_cores,
         run_flags.stall_warning,
         run_flags.horovod_timeline,
+        steps_exchange=embedding.strict_sync or dense_exchange.is_by_horovod(exchange),
     )
-    dense_exchange.choose(way_of_exchange(training, run_flags))
+    dense_exchange.choose(exchange)
     estimator = make_estimator(model, data, training, embedding, run_flags)
     if eval_spec:
         eval_spec.input_fn()  # Data that cannot be read is found now, not at the first evaluation.
