@@ -27,9 +27,9 @@ LEAVES = ((31, 10, 100), (63, 10, 100), (127, 30, 100), (63, 100, 300), (31, 100
 L2 = (0.0, 1e-6, 1e-5, 1e-4)
 TUNED = {"lr": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "lightgbm": LEAVES, "wide_deep": L2, "deepfm": L2, "dcn_v2": L2}
 SETTINGS = {
-    "movielens-random": {"lr": 1.0, "lightgbm": (127, 30, 100), "deepfm": 1e-4, "dcn_v2": 1e-4},
-    "movielens-time": {"lr": 1.0, "lightgbm": (63, 10, 100), "deepfm": 1e-4, "dcn_v2": 0.0},
-    "adult": {"lr": 3.0, "lightgbm": (31, 100, 300), "deepfm": 1e-6},
+    "movielens-random": {"lr": 1.0, "lightgbm": (127, 30, 100), "wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 1e-4},
+    "movielens-time": {"lr": 1.0, "lightgbm": (63, 10, 100), "wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 0.0},
+    "adult": {"lr": 3.0, "lightgbm": (31, 100, 300), "wide_deep": 1e-4, "deepfm": 1e-6, "dcn_v2": 1e-6},
 }
 
 
