@@ -33,7 +33,7 @@ from accuracy_peers import LIBRARIES
 
 MODELS = ("lr", "wide_deep", "deepfm", "dcn_v2", "din")
 # What is run of them on one data set alone: DIN where there are histories, and nothing else there.
-ONLY = {"movielens-history": ("din",)}
+ONLY = {"movielens-history": ("din",), "movielens-liked": ("din",)}
 PEER_SECONDS = 7200
 
 

@@ -3,7 +3,7 @@
 import statistics
 
 BELOW_PEER, BELOW_TREES, APART = 0.001, 0.005, 0.001
-_HISTORIES = ("history", "din"), ("time", "deepfm")
+_HISTORIES = "movielens-history", "movielens-liked"
 
 
 def summary(lines):
@@ -76,9 +76,10 @@ def _add_trees_target(adult):
 
 
 def _add_histories_target(result):
-    din, deepfm = (result.get(f"movielens-{data}", {}).get(model, {}) for data, model in _HISTORIES)
-    if "auc" in din and "auc" in deepfm:
-        din |= {"peer": deepfm["auc"], "library": "our DeepFM without", "met": din["auc"] > deepfm["auc"]}
+    deepfm = result.get("movielens-time", {}).get("deepfm", {})
+    for din in (result.get(data, {}).get("din", {}) for data in _HISTORIES):
+        if "auc" in din and "auc" in deepfm:
+            din |= {"peer": deepfm["auc"], "library": "our DeepFM without", "met": din["auc"] > deepfm["auc"]}
 
 
 def table(lines):

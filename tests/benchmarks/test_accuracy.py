@@ -111,13 +111,14 @@ def test_workers_are_compared_with_one(accuracy):
         assert "workers_met" not in accuracy.accuracy_report.summary(alone)["movielens-random"]["deepfm"]
 
 
-def test_din_with_histories_has_to_beat_deepfm_without(accuracy):
-    lines = [line("ours", "movielens-time", "deepfm", 1, 0.78), line("ours", "movielens-history", "din", 1, 0.79)]
-    found = accuracy.accuracy_report.summary(lines)["movielens-history"]["din"]
+@pytest.mark.parametrize("data", ["movielens-history", "movielens-liked"])
+def test_din_with_histories_has_to_beat_deepfm_without(accuracy, data):
+    lines = [line("ours", "movielens-time", "deepfm", 1, 0.78), line("ours", data, "din", 1, 0.79)]
+    found = accuracy.accuracy_report.summary(lines)[data]["din"]
     assert found["peer"] == 0.78 and found["met"]
     lines[1]["auc"] = 0.78
-    assert not accuracy.accuracy_report.summary(lines)["movielens-history"]["din"]["met"]
-    assert accuracy.models_of("movielens-history", accuracy.MODELS) == ["din"]
+    assert not accuracy.accuracy_report.summary(lines)[data]["din"]["met"]
+    assert accuracy.models_of(data, accuracy.MODELS) == ["din"]
     assert "din" not in accuracy.models_of("movielens-time", accuracy.MODELS)
 
 
