@@ -32,6 +32,7 @@ SETTINGS = {
         "scikit-learn": {"lr": 1.0},
         "LightGBM": {"lightgbm": (127, 30, 100)},
         "PyTorch": {"wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 1e-4},
+        "FuxiCTR": {"deepfm": 1e-4, "dcn_v2": 1e-4},
     },
     "movielens-time": {
         "scikit-learn": {"lr": 1.0},
