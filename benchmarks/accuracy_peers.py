@@ -38,11 +38,13 @@ SETTINGS = {
         "scikit-learn": {"lr": 1.0},
         "LightGBM": {"lightgbm": (63, 10, 100)},
         "PyTorch": {"wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 0.0},
+        "FuxiCTR": {"deepfm": 1e-4, "dcn_v2": 0.0},
     },
     "adult": {
         "scikit-learn": {"lr": 3.0},
         "LightGBM": {"lightgbm": (31, 100, 300)},
         "PyTorch": {"wide_deep": 1e-4, "deepfm": 1e-6, "dcn_v2": 1e-6},
+        "FuxiCTR": {"deepfm": 1e-5, "dcn_v2": 1e-6},
     },
 }
 
