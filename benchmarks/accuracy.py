@@ -2,10 +2,10 @@
 
 MovieLens (label: rated 4 or better) split at random and by time, and Adult. Each of our models is trained as its
 flagfile in configs/ says, which was chosen by the validation part alone; the epoch too, by both sides. The peers are
-scikit-learn's logistic regression, LightGBM, and PyTorch models in `accuracy_torch.py`. A table shows means and spreads
-(highest minus lowest) over the seeds. Targets: ours at most 0.001 below a peer of the same model, and on Adult one of
-ours at most 0.005 below LightGBM. DIN with histories stands beside our DeepFM without them on the split by time, which
-it has to beat.
+scikit-learn's logistic regression, LightGBM, PyTorch models in `accuracy_torch.py`, and FuxiCTR's; --libraries chooses.
+A table shows means and spreads (highest minus lowest) over the seeds. Targets: ours at most 0.001 below each peer of
+the same model, and on Adult one of ours at most 0.005 below LightGBM. DIN with histories stands beside our DeepFM
+without them on the split by time, which it has to beat.
 
 --workers trains DeepFM on MovieLens's random split by real jobs of 1, 2 and 4 processes at the same total batch, with
 an embedding service and with rows in shared memory; target: within 0.001 of one worker.
@@ -29,11 +29,11 @@ import tempfile
 import accuracy_data
 import accuracy_report
 import accuracy_workers
-from accuracy_peers import NEEDS
+from accuracy_peers import LIBRARIES
 
 MODELS = ("lr", "wide_deep", "deepfm", "dcn_v2", "din")
 # What is run of them on one data set alone: DIN where there are histories, and nothing else there.
-ONLY = {"movielens-history": ("din",)}
+ONLY = {"movielens-history": ("din",), "movielens-liked": ("din",)}
 PEER_SECONDS = 7200
 
 
@@ -46,22 +46,26 @@ def main():
     for side, again in (("ours", flags.again), ("workers", flags.again), ("peer", flags.tune_peers)):
         if again:
             results.forget(side=side)
-    peers = _peers(flags)
+    libraries = _installed(flags)
     for data in flags.data:
         parts = accuracy_data.prepare(data, flags.real_data, flags.work)
         for model in models_of(data, flags.models):
             _run_ours(results, data, parts, model, flags.seeds)
             if flags.workers and (data, model) == accuracy_workers.ON:
                 accuracy_workers.run(results, parts, flags.seeds)
-        for model in models_of(data, peers):
-            _run_peer(results, data, parts, model, flags)
-    selected = [
-        line
-        for line in results.lines
-        if line["data"] in flags.data and line["model"] in (*flags.models, "lightgbm") and line["seed"] in flags.seeds
-    ]
+        for library in libraries:
+            wanted = [model for model in LIBRARIES[library][2] if model in (*flags.models, "lightgbm")]
+            for model in models_of(data, wanted):
+                _run_peer(results, data, parts, library, model, flags)
+    selected = [line for line in results.lines if _is_selected(line, flags)]
     print(accuracy_report.table(selected))
     print(json.dumps(accuracy_report.summary(selected)))
+
+
+def _is_selected(line, flags):
+    models, libraries = (*flags.models, "lightgbm"), (None, *flags.libraries)  # ours have no library
+    chosen = line["data"] in flags.data and line["model"] in models and line["seed"] in flags.seeds
+    return chosen and line.get("library") in libraries
 
 
 def models_of(data, models):
@@ -112,7 +116,8 @@ def _flags():
     parser.add_argument("--peer_python", default=sys.executable, help="the interpreter that has the peers")
     parser.add_argument("--tune_peers", action="store_true", help="choose the peers' settings by validation again")
     parser.add_argument("--workers", action="store_true", help="also jobs of 1, 2 and 4 processes")
-    for name, values in (("data", accuracy_data.DATA), ("models", MODELS), ("seeds", (1, 2, 3))):
+    choices = (("data", accuracy_data.DATA), ("models", MODELS), ("libraries", tuple(LIBRARIES)), ("seeds", (1, 2, 3)))
+    for name, values in choices:
         parser.add_argument(f"--{name}", type=_list_of(values), default=values, help=",".join(map(str, values)))
     flags = parser.parse_args()
     flags.results = flags.results or pathlib.Path(flags.work) / "results.jsonl"
@@ -132,16 +137,15 @@ def _list_of(values):
     return parse
 
 
-def _peers(flags):
-    """-> the models of the selection whose peer --peer_python has; says how to get the others. LightGBM always."""
-    there, wanted = [], [*flags.models, "lightgbm"]
-    for model in (model for model in wanted if model in NEEDS):
-        module, name, packages = NEEDS[model]
+def _installed(flags):
+    """-> those of --libraries that --peer_python has; says how to get the others."""
+    there = []
+    for library in flags.libraries:
+        module, packages, _ = LIBRARIES[library]
         if subprocess.run([flags.peer_python, "-c", f"import sklearn, {module}"], capture_output=True).returncode:
-            install = f"{flags.peer_python} -m pip install {packages}"
-            print(f"{name} is not installed, so {model} has no peer: {install}", file=sys.stderr)
+            _say(f"{library} is not installed and left out: {flags.peer_python} -m pip install {packages}")
         else:
-            there.append(model)
+            there.append(library)
     return there
 
 
@@ -158,20 +162,22 @@ def _run_ours(results, data, parts, model, seeds):
             results.add(**key, experiment=experiment, **line)
 
 
-def _run_peer(results, data, parts, model, flags):
+def _run_peer(results, data, parts, library, model, flags):
     seeds = flags.seeds[:1] if model == "lr" else flags.seeds
-    missing = [seed for seed in seeds if not results.has(side="peer", data=data, model=model, seed=seed)]
+    key = dict(side="peer", data=data, model=model, library=library)
+    missing = [seed for seed in seeds if not results.has(**key, seed=seed)]
     if not missing:
         return
     arrays = pathlib.Path(flags.work) / f"{data}.npz"
     accuracy_data.export_arrays(parts, arrays)
     script = pathlib.Path(__file__).with_name("accuracy_peers.py")
-    command = [flags.peer_python, script, f"--data={data}", f"--arrays={arrays}", f"--model={model}"]
+    command = [flags.peer_python, script, f"--data={data}", f"--arrays={arrays}"]
+    command += [f"--library={library}", f"--model={model}"]
     command += [f"--seeds={','.join(map(str, missing))}", *(["--tune"] if flags.tune_peers else [])]
-    _say(f"{data}: {NEEDS[model][1]}'s {model}, seeds {missing}")
+    _say(f"{data}: {library}'s {model}, seeds {missing}")
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PEER_SECONDS)
     for line in done.stdout.splitlines():
-        results.add(side="peer", data=data, model=model, library=NEEDS[model][1], **json.loads(line))
+        results.add(**key, **json.loads(line))
     if done.returncode:
         sys.exit(f"{' '.join(map(str, command))} ended with {done.returncode}")
 

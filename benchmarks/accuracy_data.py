@@ -15,9 +15,9 @@ from ctr_trainer.features.transforms import dense_transform
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SPECS = ROOT / "configs" / "features"
-DATA = ("movielens-random", "movielens-time", "movielens-history", "adult")
+DATA = ("movielens-random", "movielens-time", "movielens-history", "movielens-liked", "adult")
 _SPLITS = {"movielens-random": "random:0.8,0.1,0.1", "movielens-time": "time:0.8,0.1,0.1:timestamp"}
-_SPLITS["movielens-history"] = _SPLITS["movielens-time"]
+_SPLITS |= dict.fromkeys(("movielens-history", "movielens-liked"), _SPLITS["movielens-time"])
 _NEEDS = {"movielens": ("ratings.dat", "users.dat", "movies.dat"), "adult": ("adult.data", "adult.test")}
 
 
@@ -37,14 +37,16 @@ def default_directory():
 
 def spec_path(data):
     """-> the feature spec's path of a data set of `DATA`."""
-    return SPECS / ("movielens_history.toml" if data == "movielens-history" else f"{data.partition('-')[0]}.toml")
+    own = SPECS / f"{data.replace('-', '_')}.toml"
+    return own if own.is_file() else SPECS / f"{data.partition('-')[0]}.toml"
 
 
 def prepare(data, real_data, work):
     """-> the Parts of a data set of `DATA`, converted below `work` at the first call.
 
-    MovieLens is cut into 80, 10 and 10 percent at random or by time, the latter also with histories; the training file
-    of Adult at random into 90 and 10, and its test file is its own.
+    MovieLens is cut into 80, 10 and 10 percent at random or by time, the latter also with histories of liked movies,
+    and with these and histories of all ratings; the training file of Adult at random into 90 and 10, and its test file
+    is its own.
     """
     source, spec_file = pathlib.Path(real_data) / data.partition("-")[0], spec_path(data)
     missing = [name for name in _NEEDS[source.name] if not (source / name).is_file()]

@@ -3,7 +3,7 @@
 lr        scikit-learn's LogisticRegression (lbfgs) on one-hot columns, a bag's value as 1 / values; C by validation
 lightgbm  native categorical columns, a bag as a column of 0 and 1 for each value, numbers as they are and not in
           buckets; rounds by early stopping on the validation AUC
-deepfm, dcn_v2, wide_deep   `accuracy_torch`
+deepfm, dcn_v2, wide_deep   `accuracy_torch`, and the first two `accuracy_fuxictr`
 
 SETTINGS are those with the best validation AUC of the first seed out of TUNED; --tune tries these anew, and so does a
 model without a setting.
@@ -12,24 +12,40 @@ Needs no package of this project: --peer_python of `accuracy.py` runs it. Determ
 """
 
 import argparse
+import importlib
 import json
 
 import numpy as np
 
-NEEDS = {
-    "lr": ("sklearn", "scikit-learn", "scikit-learn"),
-    "lightgbm": ("lightgbm", "LightGBM", "lightgbm scikit-learn"),
-    "wide_deep": ("torch", "PyTorch", "torch scikit-learn"),
-    "deepfm": ("torch", "PyTorch", "torch scikit-learn"),
-    "dcn_v2": ("torch", "PyTorch", "torch scikit-learn"),
+# By library: the module, what pip installs, and its models.
+LIBRARIES = {
+    "scikit-learn": ("sklearn", "scikit-learn", ("lr",)),
+    "LightGBM": ("lightgbm", "lightgbm scikit-learn", ("lightgbm",)),
+    "PyTorch": ("torch", "torch scikit-learn", ("wide_deep", "deepfm", "dcn_v2")),
+    "FuxiCTR": ("fuxictr.pytorch", "fuxictr torch scikit-learn", ("deepfm", "dcn_v2")),
 }
 LEAVES = ((31, 10, 100), (63, 10, 100), (127, 30, 100), (63, 100, 300), (31, 100, 300))
 L2 = (0.0, 1e-6, 1e-5, 1e-4)
 TUNED = {"lr": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0), "lightgbm": LEAVES, "wide_deep": L2, "deepfm": L2, "dcn_v2": L2}
 SETTINGS = {
-    "movielens-random": {"lr": 1.0, "lightgbm": (127, 30, 100), "deepfm": 1e-4, "dcn_v2": 1e-4},
-    "movielens-time": {"lr": 1.0, "lightgbm": (63, 10, 100), "deepfm": 1e-4, "dcn_v2": 0.0},
-    "adult": {"lr": 3.0, "lightgbm": (31, 100, 300), "deepfm": 1e-6},
+    "movielens-random": {
+        "scikit-learn": {"lr": 1.0},
+        "LightGBM": {"lightgbm": (127, 30, 100)},
+        "PyTorch": {"wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 1e-4},
+        "FuxiCTR": {"deepfm": 1e-4, "dcn_v2": 1e-4},
+    },
+    "movielens-time": {
+        "scikit-learn": {"lr": 1.0},
+        "LightGBM": {"lightgbm": (63, 10, 100)},
+        "PyTorch": {"wide_deep": 1e-4, "deepfm": 1e-4, "dcn_v2": 0.0},
+        "FuxiCTR": {"deepfm": 1e-4, "dcn_v2": 0.0},
+    },
+    "adult": {
+        "scikit-learn": {"lr": 3.0},
+        "LightGBM": {"lightgbm": (31, 100, 300)},
+        "PyTorch": {"wide_deep": 1e-4, "deepfm": 1e-6, "dcn_v2": 1e-6},
+        "FuxiCTR": {"deepfm": 1e-5, "dcn_v2": 1e-6},
+    },
 }
 
 
@@ -37,32 +53,32 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", choices=SETTINGS, required=True)
     parser.add_argument("--arrays", required=True, help="of `accuracy_data.export_arrays`")
-    parser.add_argument("--model", choices=NEEDS, required=True)
+    parser.add_argument("--library", choices=LIBRARIES, required=True)
+    parser.add_argument("--model", choices=TUNED, required=True, help="one of the library's")
     parser.add_argument("--seeds", type=lambda text: [int(part) for part in text.split(",")], default=(1, 2, 3))
     parser.add_argument("--tune", action="store_true", help="choose the setting by the first seed")
     flags = parser.parse_args()
     with np.load(flags.arrays) as archive:
         arrays = dict(archive)
-    settings = [SETTINGS[flags.data][flags.model]] if flags.model in SETTINGS[flags.data] else TUNED[flags.model]
-    if flags.tune:
-        settings = TUNED[flags.model]
+    chosen = SETTINGS[flags.data].get(flags.library, {})
+    settings = [chosen[flags.model]] if flags.model in chosen and not flags.tune else TUNED[flags.model]
     first, *others = flags.seeds[:1] if flags.model == "lr" else flags.seeds
-    tried = [(train(flags.model, arrays, setting, first), setting) for setting in settings]
+    tried = [(train(flags.library, flags.model, arrays, setting, first), setting) for setting in settings]
     found, setting = max(tried, key=lambda each: each[0]["valid"])
     print(json.dumps({"seed": first, "setting": setting, **found}), flush=True)
     for seed in others:
-        print(json.dumps({"seed": seed, "setting": setting, **train(flags.model, arrays, setting, seed)}), flush=True)
+        found = train(flags.library, flags.model, arrays, setting, seed)
+        print(json.dumps({"seed": seed, "setting": setting, **found}), flush=True)
 
 
-def train(model, arrays, setting, seed):
+def train(library, model, arrays, setting, seed):
     """-> dict of `auc` and `logloss` (of the test part) and `valid` (AUC)."""
-    if model == "lr":
+    if library == "scikit-learn":
         return _logistic_regression(arrays, setting)
-    if model == "lightgbm":
+    if library == "LightGBM":
         return _lightgbm(arrays, setting, seed)
-    import accuracy_torch
-
-    return _scores(arrays, *accuracy_torch.train(model, arrays, setting, seed))
+    module = importlib.import_module({"PyTorch": "accuracy_torch", "FuxiCTR": "accuracy_fuxictr"}[library])
+    return _scores(arrays, *module.train(model, arrays, setting, seed))
 
 
 def _logistic_regression(arrays, c):

@@ -3,14 +3,15 @@
 import statistics
 
 BELOW_PEER, BELOW_TREES, APART = 0.001, 0.005, 0.001
-_HISTORIES = ("history", "din"), ("time", "deepfm")
+_HISTORIES = "movielens-history", "movielens-liked"
 
 
 def summary(lines):
     """-> by data and model, what there is of: `auc`, `spread`, `seeds`, `peer`, `peer_spread`, `library`, `met`.
 
-    A spread is of several seeds. `met` says whether ours is within the target. LightGBM has `peer` only, and on Adult
-    our `best` model and whether that is within its target. `workers` is the mean AUC by job and number of workers,
+    A spread is of several seeds. `peer` and `library` are of the first library there is, and `others` has, by library,
+    the same of the rest. `met` says whether ours is within the target. LightGBM has `peer` only, and on Adult our
+    `best` model and whether that is within its target. `workers` is the mean AUC by job and number of workers,
     `workers_met` whether all are within their target of one's.
 
     Args:
@@ -45,20 +46,26 @@ def _jobs(lines):
 
 
 def _entry(sides):
-    entry = {}
-    for side, name, spread in (("ours", "auc", "spread"), ("peer", "peer", "peer_spread")):
-        if side in sides:
-            values = [line["auc"] for line in sides[side]]
-            entry[name] = round(statistics.mean(values), 5)
-            if len(values) > 1:
-                entry[spread] = round(max(values) - min(values), 5)
-    if "peer" in sides:
-        entry["library"] = sides["peer"][0]["library"]
-    if len(sides) == 2:
-        entry["met"] = entry["auc"] >= entry["peer"] - BELOW_PEER
+    entry, libraries = {}, {}
     if "ours" in sides:
-        entry["seeds"] = len(sides["ours"])
+        entry |= _mean(sides["ours"], "auc", "spread") | {"seeds": len(sides["ours"])}
+    for line in sides.get("peer", []):
+        libraries.setdefault(line["library"], []).append(line)
+    peers = {library: _mean(lines, "peer", "peer_spread") for library, lines in libraries.items()}
+    for peer in peers.values() if "ours" in sides else ():
+        peer["met"] = entry["auc"] >= peer["peer"] - BELOW_PEER
+    for number, (library, peer) in enumerate(peers.items()):
+        if number:
+            entry.setdefault("others", {})[library] = peer
+        else:
+            entry |= peer | {"library": library}
     return entry
+
+
+def _mean(lines, name, spread):
+    values = [line["auc"] for line in lines]
+    found = {name: round(statistics.mean(values), 5)}
+    return found | ({spread: round(max(values) - min(values), 5)} if len(values) > 1 else {})
 
 
 def _add_trees_target(adult):
@@ -69,9 +76,10 @@ def _add_trees_target(adult):
 
 
 def _add_histories_target(result):
-    din, deepfm = (result.get(f"movielens-{data}", {}).get(model, {}) for data, model in _HISTORIES)
-    if "auc" in din and "auc" in deepfm:
-        din |= {"peer": deepfm["auc"], "library": "our DeepFM without", "met": din["auc"] > deepfm["auc"]}
+    deepfm = result.get("movielens-time", {}).get("deepfm", {})
+    for din in (result.get(data, {}).get("din", {}) for data in _HISTORIES):
+        if "auc" in din and "auc" in deepfm:
+            din |= {"peer": deepfm["auc"], "library": "our DeepFM without", "met": din["auc"] > deepfm["auc"]}
 
 
 def table(lines):
@@ -79,19 +87,26 @@ def table(lines):
     rows = ["| data | model | ours | spread | peer | its AUC | spread | ours - peer | |", f"|{'---|' * 9}"]
     for data, models in summary(lines).items():
         for model, entry in models.items():
-            auc, peer = entry.get("auc"), entry.get("peer")
+            ours = entry
             if model == "lightgbm" and "best" in entry:
-                model, auc = f"best: {entry['best']}", models[entry["best"]]["auc"]
-            difference = "" if None in (auc, peer) or "met" not in entry else f"{auc - peer:+.4f}"
-            verdict = {True: "met", False: "missed", None: ""}[entry.get("met")]
-            texts = [data, model, _number(auc), _number(entry.get("spread")), entry.get("library", "")]
-            texts += [_number(peer), _number(entry.get("peer_spread")), difference, verdict]
-            rows.append(f"| {' | '.join(texts)} |")
+                model, ours = f"best: {entry['best']}", {"auc": models[entry["best"]]["auc"]}
+            rows.append(_row(data, model, ours, entry))
+            for library, other in entry.get("others", {}).items():
+                rows.append(_row(data, model, ours, other | {"library": library}))
     if jobs := _jobs(lines):
         rows += ["", "| job | workers | test AUC | spread |", "|---|---|---|---|"]
         for (_, _, job, workers), aucs in jobs.items():
             rows.append(f"| {job} | {workers} | {_number(statistics.mean(aucs))} | {_number(max(aucs) - min(aucs))} |")
     return "\n".join(rows)
+
+
+def _row(data, model, ours, peer):
+    auc = ours.get("auc")
+    difference = f"{auc - peer['peer']:+.4f}" if "met" in peer else ""
+    verdict = {True: "met", False: "missed", None: ""}[peer.get("met")]
+    texts = [data, model, _number(auc), _number(ours.get("spread")), peer.get("library", "")]
+    texts += [_number(peer.get("peer")), _number(peer.get("peer_spread")), difference, verdict]
+    return f"| {' | '.join(texts)} |"
 
 
 def _number(value):

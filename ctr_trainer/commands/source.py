@@ -64,10 +64,10 @@ def _look(path, model_dir, feature_spec, data_cache, labels):
         spec = model[0]
     if spec is None:
         return {"converted": path}  # which it is not, and opening it says so
-    spec = spec if labels else spec.without_labels()
     files = path.split(",")
     if not parquet.is_parquet(list_files(files)[0].path):
-        return {"converted": cache.converted(files, "tfrecord", spec, data_cache)}
+        return {"converted": cache.converted(files, "tfrecord", spec, data_cache, labels=labels)}
+    spec = spec if labels else spec.without_labels()
     layout = foreign.scan(files, spec)
     statistics = model[1] if model is not None else foreign.fit_statistics(files, spec)
     return {"spec": spec.to_dict(), "layout": layout, "statistics": statistics}

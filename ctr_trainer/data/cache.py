@@ -11,7 +11,7 @@ from ctr_trainer.data.dataset import FILE
 from ctr_trainer.data.listing import list_files
 
 
-def converted(source, format, spec, directory, progress=True):
+def converted(source, format, spec, directory, progress=True, labels=True):
     """-> the path of the converted source below `directory`; converts it where it is not there yet.
 
     A conversion is found by the spec and by its files' paths, sizes and times of change; one that ended early leaves
@@ -23,10 +23,28 @@ def converted(source, format, spec, directory, progress=True):
       spec: FeatureSpec.
       directory: of the conversions; made if need be.
       progress: show a bar where stderr is a terminal.
+      labels: False where labels and weights are not needed: a conversion with them will do, and a new one has none.
 
     Raises:
       UserError: as `convert`; every row must be usable.
     """
+    there = pathlib.Path(directory) / _name(source, format, spec)
+    if not labels and not (there / FILE).is_file():
+        spec = spec.without_labels()
+        there = pathlib.Path(directory) / _name(source, format, spec)
+    if not (there / FILE).is_file():
+        draft = there.with_name(f"{there.name}.{os.getpid()}.unfinished")
+        try:
+            convert(format, source, draft, spec, progress=progress)
+            if not there.exists():  # another job may have been as quick
+                draft.rename(there)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    return str(there)
+
+
+def _name(source, format, spec):
+    """-> the name of a conversion's directory."""
     stats = [(os.path.abspath(file.path), os.stat(file.path)) for file in list_files(source)]
     identity = [
         format,
@@ -34,14 +52,4 @@ def converted(source, format, spec, directory, progress=True):
         *(() if spec.labelled else ("unlabelled",)),
         [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats],
     ]
-    name = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]
-    path = pathlib.Path(directory) / name
-    if not (path / FILE).is_file():
-        draft = path.with_name(f"{name}.{os.getpid()}.unfinished")
-        try:
-            convert(format, source, draft, spec, progress=progress)
-            if not path.exists():  # another job may have been as quick
-                draft.rename(path)
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
-    return str(path)
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]

@@ -4,7 +4,6 @@ import concurrent.futures
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ctr_trainer.data.columns import ID_PREFIX, LABELS_ARE_NEEDED, TIME, WEIGHT, WEIGHTS_PREFIX, label_columns
 from ctr_trainer.data.encoded import Encoded
@@ -12,7 +11,7 @@ from ctr_trainer.data.labels import encode_label
 from ctr_trainer.data.lists import encode_list
 from ctr_trainer.data.scalars import any_bad, is_text, numbers, one, shown, text, without_nan
 from ctr_trainer.errors import UserError
-from ctr_trainer.features.hashing import keys
+from ctr_trainer.features.hashing import keys_of_columns
 
 __all__ = ["ID_PREFIX", "TIME", "Encoder"]
 
@@ -35,6 +34,8 @@ class Encoder:
 
     def __init__(self, spec, bad_rows, time=None, threads=2):
         self._spec, self._bad_rows, self._time = spec, bad_rows, time
+        single = [f for f in spec.sparse if f.combiner is None and not f.is_bucketised]
+        self._single = [part for i in range(threads) if (part := single[i::threads])]
         self._pool = concurrent.futures.ThreadPoolExecutor(threads)
 
     def close(self):
@@ -76,7 +77,8 @@ class Encoder:
                 expected = f"{encoded.expected}, for {self._what(name)}"
                 value = shown(table[column][int(row)])
                 self._bad_rows.add(chunk.file, chunk.line_of(int(row)), column, value, expected)
-        encoded = pa.table(columns)
+        keys = [self._pool.submit(_keys, columns, features) for features in self._single]
+        encoded = pa.table({**columns, **{name: of for future in keys for name, of in future.result().items()}})
         return encoded if good.all() else encoded.filter(pa.array(good))
 
     def _jobs(self):
@@ -84,8 +86,8 @@ class Encoder:
         spec = self._spec
         jobs = {f.name: (f.column, _number) for f in spec.dense}
         for f in spec.sparse:
-            encode = _number if f.is_bucketised else _single if f.combiner is None else encode_list
-            jobs[f.name] = (f.column, encode if f.is_bucketised else lambda c, f=f, encode=encode: encode(c, f))
+            encode = _number if f.is_bucketised else _single
+            jobs[f.name] = (f.column, (lambda c, f=f: encode_list(c, f)) if f.combiner else encode)
         for name, label in label_columns(spec).items():
             jobs[name] = (label.column, lambda c, label=label: encode_label(c, label, spec.csv.label_suffix))
         if spec.weight:
@@ -110,26 +112,17 @@ def _number(values):
     return Encoded(column, bad, "a finite number")
 
 
-def _single(values, feature):
+def _single(values):
     values = one(values)
     if pa.types.is_nested(values.type):
         raise TypeError("a single-valued feature has one value a row: give it a 'combiner', or another column")
-    values = without_nan(values)
-    hashed = keys(feature.slot, values)
-    if not feature.missing_has_row:
-        hashed = np.where(_missing(values), 0, hashed)
-    return Encoded(pa.array(hashed))
+    return Encoded(without_nan(values))
 
 
-def _missing(values):
-    """-> bool[n]: where a column is null or, as text, empty."""
-    if pa.types.is_dictionary(values.type):
-        by_index = np.append(_missing(values.dictionary), True)
-        return by_index[values.indices.fill_null(len(by_index) - 1).to_numpy(zero_copy_only=False)]
-    missing = values.is_null().to_numpy(zero_copy_only=False)
-    if is_text(values.type):
-        missing = missing | (pc.binary_length(values).fill_null(0).to_numpy(zero_copy_only=False) == 0)
-    return missing
+def _keys(columns, features):
+    """-> by name, the keys of single-valued features' columns."""
+    keys = keys_of_columns([(f.slot, columns[f.name], f.missing_has_row) for f in features])
+    return {f.name: pa.array(of) for f, of in zip(features, keys, strict=True)}
 
 
 def _weight(values):

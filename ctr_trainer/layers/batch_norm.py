@@ -26,14 +26,19 @@ class BatchStatistic:
     momentum: float
 
     def update(self, mean, weight):
-        """-> operation: `variable = momentum * variable + (1 - momentum) * mean`, but for a step without examples.
+        """-> operation that moves the statistic, but for a step without examples.
 
         Args:
           mean: of `value` over the step's batches and workers.
           weight: the examples' weights that it is the mean of.
         """
-        rate = tf.where(weight > 0, 1.0 - self.momentum, 0.0)
-        return self.variable.assign_sub(rate * (self.variable - mean), read_value=False)
+        return moved(self.variable, mean, self.momentum, weight)
+
+
+def moved(variable, value, momentum, weight):
+    """-> operation: `variable = momentum * variable + (1 - momentum) * value` if `weight` > 0, and else nothing."""
+    rate = tf.where(weight > 0, 1.0 - momentum, 0.0)
+    return variable.assign_sub(rate * (variable - value), read_value=False)
 
 
 def keep_statistic(statistic):

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from ctr_trainer.features import example_weights
-from ctr_trainer.layers.batch_norm import keep_statistic
+from ctr_trainer.layers.batch_norm import keep_statistic, moved
 
 tf1 = tf.compat.v1
 
@@ -87,10 +87,9 @@ class DiceStatistic:
         """
         count = mean[-1]
         batch = tf.reshape(tf.math.divide_no_nan(mean[:-1], count), self.moments.shape)
-        rate = tf.where((count > 0) & (weight > 0), 1.0 - self.momentum, 0.0)
+        counted = tf.minimum(count, weight)
         return tf.group(
-            self.moments.assign_sub(rate * (self.moments - batch), read_value=False),
-            self.weight.assign_sub(rate * (self.weight - 1.0), read_value=False),
+            moved(self.moments, batch, self.momentum, counted), moved(self.weight, 1.0, self.momentum, counted)
         )
 
 

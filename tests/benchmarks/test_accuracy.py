@@ -77,6 +77,29 @@ def test_ours_meets_its_target_up_to_a_thousandth_below_the_peer(accuracy):
     assert "| adult | best: deepfm | 0.9210 |  | LightGBM | 0.9270 |  | -0.0060 | missed |" in text
 
 
+def test_each_library_with_a_model_is_a_peer_of_its_own(accuracy):
+    lines = [line("ours", "adult", "deepfm", 1, 0.921)]
+    lines += [line("peer", "adult", "deepfm", 1, 0.922, library="PyTorch")]
+    lines += [line("peer", "adult", "deepfm", seed, auc, library="FuxiCTR") for seed, auc in ((1, 0.923), (2, 0.924))]
+    found = accuracy.accuracy_report.summary(lines)["adult"]["deepfm"]
+    assert found["peer"] == 0.922 and found["library"] == "PyTorch" and found["met"]
+    assert found["others"] == {"FuxiCTR": {"peer": 0.9235, "peer_spread": 0.001, "met": False}}
+    text = accuracy.accuracy_report.table(lines)
+    assert "| adult | deepfm | 0.9210 |  | PyTorch | 0.9220 |  | -0.0010 | met |" in text
+    assert "| adult | deepfm | 0.9210 |  | FuxiCTR | 0.9235 | 0.0010 | -0.0025 | missed |" in text
+
+
+def test_a_library_that_is_chosen_is_run_and_shown_alone(accuracy, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["accuracy.py", "--libraries=FuxiCTR,LightGBM", "--data=adult"])
+    flags = accuracy._flags()
+    peers = [line("peer", "adult", "deepfm", 1, 0.9, library=library) for library in ("PyTorch", "FuxiCTR")]
+    shown = [accuracy._is_selected(each, flags) for each in (*peers, line("ours", "adult", "deepfm", 1, 0.9))]
+    assert shown == [False, True, True]
+    monkeypatch.setattr("sys.argv", ["accuracy.py", "--libraries=Torch"])
+    with pytest.raises(SystemExit):
+        accuracy._flags()
+
+
 def test_workers_are_compared_with_one(accuracy):
     jobs = ((1, "one", 1, 0.812), (2, "one", 1, 0.808), (1, "service", 2, 0.8109), (1, "shared", 4, 0.8085))
     lines = [line("workers", "movielens-random", "deepfm", seed, auc, job=job, workers=n) for seed, job, n, auc in jobs]
@@ -88,13 +111,14 @@ def test_workers_are_compared_with_one(accuracy):
         assert "workers_met" not in accuracy.accuracy_report.summary(alone)["movielens-random"]["deepfm"]
 
 
-def test_din_with_histories_has_to_beat_deepfm_without(accuracy):
-    lines = [line("ours", "movielens-time", "deepfm", 1, 0.78), line("ours", "movielens-history", "din", 1, 0.79)]
-    found = accuracy.accuracy_report.summary(lines)["movielens-history"]["din"]
+@pytest.mark.parametrize("data", ["movielens-history", "movielens-liked"])
+def test_din_with_histories_has_to_beat_deepfm_without(accuracy, data):
+    lines = [line("ours", "movielens-time", "deepfm", 1, 0.78), line("ours", data, "din", 1, 0.79)]
+    found = accuracy.accuracy_report.summary(lines)[data]["din"]
     assert found["peer"] == 0.78 and found["met"]
     lines[1]["auc"] = 0.78
-    assert not accuracy.accuracy_report.summary(lines)["movielens-history"]["din"]["met"]
-    assert accuracy.models_of("movielens-history", accuracy.MODELS) == ["din"]
+    assert not accuracy.accuracy_report.summary(lines)[data]["din"]["met"]
+    assert accuracy.models_of(data, accuracy.MODELS) == ["din"]
     assert "din" not in accuracy.models_of("movielens-time", accuracy.MODELS)
 
 

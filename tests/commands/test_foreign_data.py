@@ -83,7 +83,9 @@ def test_tfrecords_are_converted_on_first_use(directory, tmp_path, capsys):
     written = (cached / "_dataset.json").stat().st_mtime_ns
     assert cli.main(["evaluate", flagfile]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == ROWS
+    assert cli.main(["predict", flagfile, f"--output={tmp_path / 'p.parquet'}"]) == 0  # the labels do no harm
     assert (cached / "_dataset.json").stat().st_mtime_ns == written
+    assert list((tmp_path / "model" / "data_cache").iterdir()) == [cached]
     write(tmp_path / "a.tfrecord", map(row, range(ROWS + 1)))  # other data of the same name
     assert cli.main(["evaluate", flagfile]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == ROWS + 1

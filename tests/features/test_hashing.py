@@ -29,6 +29,31 @@ def test_a_missing_value_hashes_as_the_empty_string():
     assert hashing.keys("a", pa.nulls(2, pa.string())).tolist() == [keys[0]] * 2
 
 
+def test_a_missing_value_has_the_key_0_where_it_is_to_have_none():
+    for values in (pa.array([None, "x", ""]), pa.array([None, "x", ""]).dictionary_encode()):
+        assert hashing.keys("a", values, missing_has_key=False).tolist() == [
+            0,
+            hashing.keys("a", pa.array(["x"]))[0],
+            0,
+        ]
+    nulls = pa.DictionaryArray.from_arrays(pa.array([1, 0, None], pa.int8()), pa.array(["x", None]))
+    assert hashing.keys("a", nulls, missing_has_key=False).tolist() == [0, hashing.keys("a", pa.array(["x"]))[0], 0]
+
+
+def test_several_columns_have_the_keys_of_each():
+    columns = [("a", pa.array(["x", None, "x"]), True), ("b", pa.array([7, 8, None]), False)]
+    found = hashing.keys_of_columns(columns)
+    assert found.tolist() == [hashing.keys(*column).tolist() for column in columns]
+    assert found[1, 2] == 0 and found[0, 1] != 0
+
+
+def test_more_values_than_a_call_takes_have_the_keys_of_each(monkeypatch):
+    values = pa.array([str(number) for number in range(100)])
+    together = hashing.keys_of_columns([("a", values, True), ("b", values, True)])
+    monkeypatch.setattr(hashing.bytes_example.messages, "__defaults__", (64,))  # bytes: 5 to 6 values a call
+    assert hashing.keys_of_columns([("a", values, True), ("b", values, True)]).tolist() == together.tolist()
+
+
 def test_integers_hash_as_their_digits():
     numbers = hashing.keys("a", pa.array([12, -3, None]))
     assert numbers.tolist() == hashing.keys("a", pa.array(["12", "-3", None])).tolist()
