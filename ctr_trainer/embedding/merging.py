@@ -50,21 +50,41 @@ class Shares:
     """What part of its change of a row a worker sends.
 
     Attributes:
-      bounds: float32[2, width], for each float of a row the least and the most.
+      bounds: float32[3, width], for each float of a row: the least and the most of the share that weights and sums
+        have, and whether what slow averages have more than a K-th is added.
     """
 
-    def __init__(self, bounds, workers):
-        self.bounds, self._workers = bounds, workers
+    def __init__(self, bounds, workers, beta):
+        self.bounds, self._workers, self._beta = bounds, workers, beta
 
-    def by_steps(self, window_steps):
-        """-> float32[window_steps + 1], to be kept between `bounds`: by the number of steps of a row.
+    def by_rates(self, rates):
+        """-> float32[U], share(p): what part of its steps of a row one worker with all examples would make of it.
 
         Args:
-          window_steps: how many steps the worker made; 0 of a row, as where only float16 left something, is as 1.
+          rates: float[U], p: of the steps of a worker, the part that stepped the row.
         """
-        met = np.maximum(np.arange(window_steps + 1) - 1.0, 0) / max(window_steps - 1, 1)
-        at_least_one = 1 - (1 - met) ** self._workers
-        return np.divide(at_least_one, self._workers * met, out=np.ones_like(met), where=met > 0).astype(np.float32)
+        at_least_one = 1 - (1 - rates) ** self._workers
+        share = np.divide(at_least_one, self._workers * rates, out=np.ones_like(rates), where=rates > 0)
+        return share.astype(np.float32)
+
+    def of(self, share, steps):
+        """-> float32[2, U]: the share before `bounds`, and what slow averages have more than a K-th.
+
+        Args:
+          share: float32[U], of `by_rates`.
+          steps: int[U], in this window. None of a row, as where only float16 left something, is as one.
+        """
+        more = np.zeros_like(share)
+        if self.bounds[2].any():
+            steps, workers = np.maximum(steps, 1), self._workers
+            # Where the share is 1 / K the fraction is 1.
+            more[:] = ((1 - self._beta ** (share * workers * steps)) / (1 - self._beta**steps) - 1) / workers
+        return np.stack([share, more])
+
+    def by_float(self, shares):
+        """float32[2, U] of `of` -> float32[U, width]"""
+        least, most, counts = self.bounds
+        return np.clip(shares[0][:, None], least, most) + shares[1][:, None] * counts
 
 
 def shares(config, merge, workers):
@@ -77,11 +97,20 @@ def shares(config, merge, workers):
     """
     optimizer = find_optimizer(config.optimizer)
     merge = _of(optimizer, merge)
-    sums = [True] * config.weights + [state.sums for state in optimizer.by_float(config.dims)]
+    states = optimizer.by_float(config.dims)
+    sums = [True] * config.weights + [state.sums for state in states]
+    slow = [""] * config.weights + [state.kept if merge == "adaptive" else "" for state in states]
     least = 1.0 if merge == "sum" else 1 / workers
     most = 1 / workers if merge == "mean" else 1.0
-    bounds = np.array([(least, most) if each else (1 / workers, 1 / workers) for each in sums], np.float32)
-    return None if (bounds == 1).all() else Shares(np.ascontiguousarray(bounds.T), workers)
+    bounds = [
+        (least, most, 0.0) if adds else (1 / workers, 1 / workers, float(bool(kept)))
+        for adds, kept in zip(sums, slow, strict=True)
+    ]
+    bounds = np.array(bounds, np.float32)
+    if (bounds[:, :2] == 1).all():
+        return None
+    (beta,) = {getattr(config.settings, kept) for kept in slow if kept} or {0.0}
+    return Shares(np.ascontiguousarray(bounds.T), workers, beta)
 
 
 def gradient_factor(optimizer, merge, workers, scale):

@@ -22,7 +22,6 @@ _VERSIONS_OUT = types.Array(types.uint32, 1, "C")
 _POSITIONS_OUT = types.Array(types.int64, 1, "C")
 _STATE = types.Array(types.uint8, 1, "C", readonly=True)
 _STEPS_OUT = types.Array(types.uint16, 1, "C")
-_SHARES = types.Array(types.float32, 1, "C", readonly=True)
 _STATE_OUT = types.Array(types.uint8, 1, "C")
 
 
@@ -131,7 +130,7 @@ def take_changes(rows, base, state, slots, deltas):
 
 
 @numba.njit(
-    types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS, _SHARES, ROWS_OUT),
+    types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS, ROWS, ROWS_OUT),
     nogil=True,
     cache=True,
     error_model="numpy",
@@ -140,14 +139,14 @@ def take_shares(rows, base, state, slots, bounds, shares, deltas):
     """As `take_changes`, of deltas[i] = share * (row - base); the rest of the change is gone.
 
     Args:
-      bounds: float32[2, width], the least and the most share of each float.
-      shares: float32[U], what is kept between them.
+      bounds: float32[3, width], shares: float32[2, U], of `merging.Shares`.
     """
     for i in range(slots.size):
-        slot = slots[i]
+        slot, share, more = slots[i], shares[0, i], shares[1, i]
         for d in range(np.uint64(rows.shape[1])):
             before = base[slot, d]
-            delta = min(max(shares[i], bounds[0, d]), bounds[1, d]) * (rows[slot, d] - before)
+            part = min(max(share, bounds[0, d]), bounds[1, d]) + more * bounds[2, d]
+            delta = part * (rows[slot, d] - before)
             deltas[i, d] = delta
             base[slot, d] = before + delta
             rows[slot, d] = before + delta
