@@ -42,7 +42,7 @@ class Meetings:
         self._last_began, self._began = self._began, self._now
 
     def take(self, slots):
-        """-> (p float32[U], steps int64[U] since the last take), of the rows at `slots`; the window's count starts anew.
+        """Ends the window of the rows at `slots`. -> (p float32[U], their steps int64[U] in it)
 
         Training goes on between `begin_window` and `take`: what it steps meanwhile counts.
         """

@@ -38,8 +38,8 @@ class RowGradients:
         g = scale * sum_k weight_k g_k + l2 * share * w;  g *= min(1, clip_norm / |g|)
 
     over the rows w of all keys in the step, each distinct key once. |g| is the norm over all rows of all tables in this
-    worker's step: other workers clip theirs by themselves. `share` is 1, but for a `Cache` that knows how often the row
-    is met: there what `merging` says, so that several workers do not decay a row once each where one would decay it once.
+    worker's step: other workers clip theirs by themselves. `share` is 1, but in a `Cache` that knows how often a row is
+    met, where it is `Cache.shares_met`: K workers that all met it would decay it K times, and one worker does it once.
 
     Args:
       l2: of the loss plus l2 / 2 * sum w^2 over the distinct rows of the step, so that a row decays when it is used.
