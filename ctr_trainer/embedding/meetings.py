@@ -46,13 +46,8 @@ class Meetings:
 
         Training goes on between `begin_window` and `take`: what it steps meanwhile counts.
         """
-        steps = self._steps.array[slots].astype(np.int64)
-        before = self._met.array[slots]
-        met, since = before + steps, np.where(before > 0, self._since.array[slots], self._last_began)
-        total = self._now - since
-        rates = np.divide(met - 1, total - 1, out=np.zeros(len(slots), np.float32), where=total > 1)
-        old = total > _HALVED_STEPS
-        self._steps.array[slots] = 0
-        self._met.array[slots] = np.where(old, met / 2, met)
-        self._since.array[slots] = np.where(old, self._now - total // 2, since)
-        return np.clip(rates, 0, 1), steps
+        rates, steps = np.empty(len(slots), np.float32), np.empty(len(slots), np.int64)
+        arrays = (array.array for array in self.arrays)
+        began = self._last_began
+        version_kernels.take_rates(*arrays, slots, self._now, began, _HALVED_STEPS, rates, steps)
+        return rates, steps

@@ -61,11 +61,10 @@ class Shares:
         """-> float32[U], share(p): what part of its steps of a row one worker with all examples would make of it.
 
         Args:
-          rates: float[U], p: of the steps of a worker, the part that stepped the row.
+          rates: float32[U], p: of the steps of a worker, the part that stepped the row.
         """
         at_least_one = 1 - (1 - rates) ** self._workers
-        share = np.divide(at_least_one, self._workers * rates, out=np.ones_like(rates), where=rates > 0)
-        return share.astype(np.float32)
+        return np.divide(at_least_one, self._workers * rates, out=np.ones_like(rates), where=rates > 0)
 
     def of(self, share, steps):
         """-> float32[2, U]: the share before `bounds`, and what slow averages have more than a K-th.
