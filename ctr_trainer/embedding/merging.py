@@ -7,23 +7,29 @@ stepped it in n_k of its N steps since its last sync, and w' the row after the K
 
     sum         w' = w + sum_k (w_k - w)
     mean        w' = w + 1/K sum_k (w_k - w)
-    adaptive    w' = w + sum_k (1 - (1 - p_k)^K) / (K p_k) (w_k - w),  p_k = (n_k - 1) / (N - 1)
+    adaptive    w' = w + sum_k share(p_k) (w_k - w),  share(p) = (1 - (1 - p)^K) / (K p),  share(0) = 1
                 SGD and momentum: as `mean`
 
 Where each of K workers steps a row with the probability p at a step, they make K p steps of it for the 1 - (1 - p)^K
 that one worker with all their examples would make, since that one steps the row once however many of the K have met it;
 `adaptive` sends of each change that share. So a row that all meet at each step gets their mean (their sum would lead K
-times as far), and one that is rarely met the sum (the mean would leave it a K-th of its steps). p_k is what the other
-N - 1 steps say of a row that was met in one; with N = 1 they say nothing, and it is 0: `adaptive` is `sum` then.
+times as far), and one that is rarely met the sum (the mean would leave it a K-th of its steps). p_k is what worker k's
+steps so far say of the row, see `Meetings`: over one window alone it would be rough where few steps met the row.
 
 The optimizer's state, see `optimizers.State`:
 
     sums       acc of both Adagrads, n of FTRL                        like the weights
-    averages   u of momentum; m, v, c1 and c2 of Adam; q of FTRL      s' = s + 1/K sum_k (s_k - s), always
+    averages   u of momentum; m, v, c1 and c2 of Adam; q of FTRL      s' = s + 1/K sum_k (s_k - s)
+    v and c2 of Adam, if `adaptive`           s' = s + 1/K sum_k (1 - beta2^M_k) / (1 - beta2^n_k) (s_k - s)
 
 Averages do not add up: after n steps s_k - s is about (beta^n - 1) s + (1 - beta^n) g, so K of them would subtract s K
 times. A share of 1/K leaves a weighted mean of the workers' averages, of which c1 and c2 are the weights, whoever has
-taken part; so m / c1 and v / c2 stay unbiased.
+taken part; so m / c1 and v / c2 stay unbiased. But then v would forget a K-th of what one worker's would, and give its
+last few squares too much weight: with M_k = K share(p_k) n_k, the steps that the n_k stand for, it forgets what M_k
+steps forget. m is left at 1/K: each worker goes on with the m of all, which by itself makes momentum last longer.
+
+L2 of looked-up rows (`RowGradients`) is l2 * share(p) * w beside s / K * g_k: K workers that all meet a row would decay
+it K times as much, against its data, as one worker does. Without shares to count for (`sum` of Adagrad) it is l2 * w.
 
 What a worker's gradient g_k, of the mean loss of its own batch, counts for, where `--scale_lr` makes the job s times as
 fast as one worker that has the same batch as all K together (s is 1, sqrt(K) or K):
