@@ -124,14 +124,14 @@ class Cache:
             self._copies.table.apply_gradients(slots, gradients, learning_rate)
             self._copies.mark_stepped(slots)
 
-    def shares_met(self, slots):
-        """-> float32[U], what part of its steps of each row one worker with all examples would make; None if unknown.
+    def l2_shares(self, slots):
+        """-> float32[U], what L2 of the rows counts for, see `merging`; None for all of it.
 
         Args:
           slots: int64[U]; what it says of -1 means nothing.
         """
         with self.lock:
-            return self._copies.shares_met(slots)
+            return self._copies.l2_shares(slots)
 
     def sync(self):
         """`begin_window` and `exchange`, one after the other."""

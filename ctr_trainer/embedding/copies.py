@@ -80,13 +80,13 @@ class Copies:
         """The changes that are taken from here on are those of the window that ends here."""
         self._meetings.begin_window()
 
-    def shares_met(self, slots):
-        """-> float32[U], `Shares.by_rates` as of the last takes, 1 before the first; None without `shares`.
+    def l2_shares(self, slots):
+        """-> float32[U], what L2 of the rows counts for, by the last takes; None without `shares`.
 
         Args:
           slots: int64[U]; what it says of -1 means nothing.
         """
-        return None if self._shares is None else self._shares_met.array[slots]
+        return None if self._shares is None else self._shares.l2_factor * self._shares_met.array[slots]
 
     def take(self, slots, packed):
         """Puts the changes of the rows at `slots` in flight. -> (keys, versions, deltas packed or not)

@@ -28,8 +28,9 @@ taken part; so m / c1 and v / c2 stay unbiased. But then v would forget a K-th o
 last few squares too much weight: with M_k = K share(p_k) n_k, the steps that the n_k stand for, it forgets what M_k
 steps forget. m is left at 1/K: each worker goes on with the m of all, which by itself makes momentum last longer.
 
-L2 of looked-up rows (`RowGradients`) is l2 * share(p) * w beside s / K * g_k: K workers that all meet a row would decay
-it K times as much, against its data, as one worker does. Without shares to count for (`sum` of Adagrad) it is l2 * w.
+L2 of looked-up rows (`RowGradients`) is l2 * share(p) * w beside s / K * g_k, and K l2 share(p) w beside s * g_k: K
+workers that all meet a row would decay it K times as much, against its data, as one worker does. Where no shares are
+counted (`sum` of Adagrad, shared memory) it is l2 * w.
 
 What a worker's gradient g_k, of the mean loss of its own batch, counts for, where `--scale_lr` makes the job s times as
 fast as one worker that has the same batch as all K together (s is 1, sqrt(K) or K):
@@ -58,10 +59,11 @@ class Shares:
     Attributes:
       bounds: float32[3, width], for each float of a row: the least and the most of the share that weights and sums
         have, and whether what slow averages have more than a K-th is added.
+      l2_factor: what the share of a row's L2 is multiplied by: K where gradients count K times as much (`mean`).
     """
 
-    def __init__(self, bounds, workers, beta):
-        self.bounds, self._workers, self._beta = bounds, workers, beta
+    def __init__(self, bounds, workers, beta, l2_factor):
+        self.bounds, self._workers, self._beta, self.l2_factor = bounds, workers, beta, l2_factor
 
     def by_rates(self, rates):
         """-> float32[U], share(p): what part of its steps of a row one worker with all examples would make of it.
@@ -115,7 +117,7 @@ def shares(config, merge, workers):
     if (bounds[:, :2] == 1).all():
         return None
     (beta,) = {getattr(config.settings, kept) for kept in slow if kept} or {0.0}
-    return Shares(np.ascontiguousarray(bounds.T), workers, beta)
+    return Shares(np.ascontiguousarray(bounds.T), workers, beta, workers if merge == "mean" else 1)
 
 
 def gradient_factor(optimizer, merge, workers, scale):

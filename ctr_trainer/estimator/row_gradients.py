@@ -39,7 +39,7 @@ class RowGradients:
 
     over the rows w of all keys in the step, each distinct key once. |g| is the norm over all rows of all tables in this
     worker's step: other workers clip theirs by themselves. `share` is 1, but in a `Cache` that knows how often a row is
-    met, where it is `Cache.shares_met`: K workers that all met it would decay it K times, and one worker does it once.
+    met, where it is `Cache.l2_shares`: K workers that all met it would decay it K times, and one worker does it once.
 
     Args:
       l2: of the loss plus l2 / 2 * sum w^2 over the distinct rows of the step, so that a row decays when it is used.
@@ -82,7 +82,7 @@ class RowGradients:
     def _decayed(self, part):
         """-> the sums with the gradient of the L2 term added."""
         start, decayed, l2 = 0, [], np.float32(self._l2)
-        shares = part.source.shares_met(part.slots) if isinstance(part.source, Cache) else None
+        shares = part.source.l2_shares(part.slots) if isinstance(part.source, Cache) else None
         if shares is not None:
             l2 = l2 * shares[:, None]
         for gradient in part.sums:
