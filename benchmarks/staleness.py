@@ -90,8 +90,7 @@ def _points(make, flags):
             points.append(make(optimizer, 1, 1, "sum", seed, *RATES[optimizer]))
             continue
         for merge, steps in itertools.product(flags.merges, flags.sync_steps):
-            # Where it is another merge: see `merging`.
-            if merge == "adaptive" and (steps == 1 or optimizer == "sgd"):
+            if merge == "adaptive" and optimizer == "sgd":  # Which is `mean`, see `merging`.
                 continue
             points.append(make(optimizer, workers, steps, merge, seed, *RATES[optimizer]))
     return points

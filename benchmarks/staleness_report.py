@@ -80,9 +80,6 @@ def _by_point(results):
     for result in results:
         point = tuple(result[name] for name in ("optimizer", "workers", "sync_steps", "merge"))
         by_point[point][result["seed"]] = result["auc"]
-    for optimizer, workers, n, merge in list(by_point):
-        if n > 1 and merge == "adaptive":  # Which with N = 1 is the sum.
-            by_point[optimizer, workers, 1, merge] = by_point[optimizer, workers, 1, "sum"]
     return by_point
 
 

@@ -76,7 +76,6 @@ class Cache:
         self._sequence = 0
         self._window = 1
         self._pushed = False
-        self._window_steps = 0
         self._copies = Copies(config, shares)
         store.create_table(config)
 
@@ -124,7 +123,15 @@ class Cache:
             self._refuse_between_push_and_refresh("apply_gradients")
             self._copies.table.apply_gradients(slots, gradients, learning_rate)
             self._copies.mark_stepped(slots)
-            self._window_steps += 1
+
+    def l2_shares(self, slots):
+        """-> float32[U], what L2 of the rows counts for, see `merging`; None for all of it.
+
+        Args:
+          slots: int64[U]; what it says of -1 means nothing.
+        """
+        with self.lock:
+            return self._copies.l2_shares(slots)
 
     def sync(self):
         """`begin_window` and `exchange`, one after the other."""
@@ -147,11 +154,10 @@ class Cache:
         with self.push_latency.measure():
             with self.lock:
                 slots = self._copies.stepped()
-                by_steps = self._copies.shares_by_steps(self._window_steps)
-                self._window_steps = 0
+                self._copies.begin_window()
             for first in range(0, len(slots), _REQUEST_ROWS):
                 part = slots[first : first + _REQUEST_ROWS]
-                self._exchange(part, self._packed if packed is None else packed, by_steps)
+                self._exchange(part, self._packed if packed is None else packed)
 
     def flush(self):
         """A sync after which the store has all that this worker changed, to the bit."""
@@ -206,7 +212,7 @@ class Cache:
         with self.lock:
             self._copies.accept(keys, known, newer, rows, window, create)
 
-    def _exchange(self, slots, packed, by_steps):
+    def _exchange(self, slots, packed):
         """One request of a sync."""
         self._sequence += 1
         width = self.config.width
@@ -215,7 +221,7 @@ class Cache:
         blocks = [slice(first, first + _LOCKED_ROWS) for first in range(0, len(slots), _LOCKED_ROWS)]
         for block in blocks:
             with self.lock:
-                keys[block], known[block], deltas[block] = self._copies.take(slots[block], packed, by_steps)
+                keys[block], known[block], deltas[block] = self._copies.take(slots[block], packed)
         newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known)
         self._count(newer, keys.nbytes + known.nbytes + deltas.nbytes)
         rows = _unpacked(newer.rows)

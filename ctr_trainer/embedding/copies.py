@@ -3,6 +3,7 @@
 import numpy as np
 
 from ctr_trainer.embedding import half, row_kernels, version_kernels
+from ctr_trainer.embedding.meetings import Meetings
 from ctr_trainer.embedding.memory import GrowableArray
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.embedding.versions import ABSENT
@@ -36,7 +37,8 @@ class Copies:
         self._state = GrowableArray(np.uint8)
         self._versions = GrowableArray(np.uint32)
         self._stamps = GrowableArray(np.uint32)
-        self._steps = GrowableArray(np.uint16)  # Since the change was taken.
+        self._meetings = Meetings()
+        self._shares_met = GrowableArray(np.float32)  # As of the last take.
 
     def __len__(self):
         return len(self.table)
@@ -63,7 +65,7 @@ class Copies:
         slots = np.require(slots, np.int64, ("C",))
         version_kernels.mark_stepped(self._state.array, slots)
         if self._shares is not None:
-            version_kernels.count_step(self._steps.array, slots)
+            self._meetings.step(slots)
 
     def stepped(self):
         """-> int64[n], the slots of the rows that have a change to send."""
@@ -74,16 +76,23 @@ class Copies:
         slots = np.flatnonzero(self._stamps.array[: len(self)] == window)
         return self.table.keys[slots], self._versions.array[slots]
 
-    def shares_by_steps(self, window_steps):
-        """-> float32, what share of its change goes out by a row's steps since the last sync; None for all of it."""
-        return None if self._shares is None else self._shares.by_steps(window_steps)
+    def begin_window(self):
+        """The changes that are taken from here on are those of the window that ends here."""
+        self._meetings.begin_window()
 
-    def take(self, slots, packed, by_steps=None):
+    def l2_shares(self, slots):
+        """-> float32[U], what L2 of the rows counts for, by the last takes; None without `shares`.
+
+        Args:
+          slots: int64[U]; what it says of -1 means nothing.
+        """
+        return None if self._shares is None else self._shares.l2_factor * self._shares_met.array[slots]
+
+    def take(self, slots, packed):
         """Puts the changes of the rows at `slots` in flight. -> (keys, versions, deltas packed or not)
 
         Args:
           packed: whether as float16.
-          by_steps: of `shares_by_steps`.
 
         What float16 takes from a change stays in the row, so that it goes out with the next; with `shares`, so much of
         it that its share goes out then.
@@ -94,7 +103,7 @@ class Copies:
             row_kernels.difference(rows, base, slots, deltas)
             changes, shares = deltas, 1
             if self._shares is not None:
-                shares = np.clip(self._take_steps(slots, by_steps)[:, None], *self._shares.bounds)
+                shares = self._shares.by_float(self._take_shares(slots))
             deltas = half.pack(changes * shares)
             sent = half.unpack(deltas)
             row_kernels.add(base, slots, sent)
@@ -102,7 +111,7 @@ class Copies:
                 row_kernels.put(rows, slots, base[slots] + (changes - sent / shares))
             self._state.array[slots] = version_kernels.IN_FLIGHT
         elif self._shares is not None:
-            shares = self._take_steps(slots, by_steps)
+            shares = self._take_shares(slots)
             version_kernels.take_shares(rows, base, self._state.array, slots, self._shares.bounds, shares, deltas)
         else:
             version_kernels.take_changes(rows, base, self._state.array, slots, deltas)
@@ -152,18 +161,22 @@ class Copies:
         self.mark_unsent()
         kept = np.flatnonzero(used | (self._state.array[:count] > 0))
         keys, rows = self.table.keys[kept], self.table.take(kept)
-        arrays = (self._base, self._state, self._versions, self._stamps, self._steps)
-        beside = [(array, array.array[kept]) for array in arrays]
+        beside = [(array, array.array[kept]) for array in self._beside()]
         self.table.clear()
         self.table.find_or_insert(keys, rows)
         for array, values in beside:
             array.array[: len(kept)] = values
 
-    def _take_steps(self, slots, by_steps):
-        # Training goes on meanwhile, so that there may be a step more.
-        shares = by_steps[np.minimum(self._steps.array[slots], len(by_steps) - 1)]
-        self._steps.array[slots] = 0
-        return shares
+    def _take_shares(self, slots):
+        """-> as of `Shares.of`; remembers what the rows' steps until now say of them."""
+        rates, steps = self._meetings.take(slots)
+        share = self._shares.by_rates(rates)
+        self._shares_met.array[slots] = share
+        return self._shares.of(share, steps)
+
+    def _beside(self):
+        """-> the arrays with an element a row, but for the table's own."""
+        return self._base, self._state, self._versions, self._stamps, self._shares_met, *self._meetings.arrays
 
     def _arrays(self):
         return self.table.rows, self._base.array, self._state.array, self._versions.array, self._stamps.array
@@ -178,8 +191,8 @@ class Copies:
         if create:
             self.table.find_or_create(absent)
         count = len(self)
-        for array in (self._base, self._state, self._versions, self._stamps, self._steps):
+        for array in self._beside():
             array.reserve(count)
-        self._base.array[first:count] = self.table.rows[first:]
-        for array in (self._state, self._versions, self._stamps, self._steps):
             array.array[first:count] = 0
+        self._base.array[first:count] = self.table.rows[first:]
+        self._shares_met.array[first:count] = 1

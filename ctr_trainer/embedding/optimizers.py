@@ -58,12 +58,15 @@ class State:
       sums: whether it is a sum over all steps, so that workers' changes of it add up; else an average over the last
         steps, so that workers' values of it are averaged.
       accumulates: whether it starts at `initial_accumulator`; else at 0.
+      kept: the field of OptimizerSettings that says what share of it a step keeps, of an average over so many steps
+        that workers' steps of it count one after the other; "" of the others. See `merging`.
     """
 
     name: str
     each_weight: bool = True
     sums: bool = False
     accumulates: bool = False
+    kept: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +130,12 @@ class Optimizer:
                 raise ValueError(f"{field.name} {value} is not for optimizer {name}, which {takes}")
 
 
-_ADAM = (State("m"), State("v"), State("c1", each_weight=False), State("c2", each_weight=False))
+_ADAM = (
+    State("m"),
+    State("v", kept="beta2"),
+    State("c1", each_weight=False),
+    State("c2", each_weight=False, kept="beta2"),
+)
 
 OPTIMIZERS = {
     "sgd": Optimizer(optimizer_kernels.sgd, is_scale_free=False),

@@ -23,8 +23,8 @@ _VERSIONS_OUT = types.Array(types.uint32, 1, "C")
 _POSITIONS_OUT = types.Array(types.int64, 1, "C")
 _STATE = types.Array(types.uint8, 1, "C", readonly=True)
 _STEPS_OUT = types.Array(types.uint16, 1, "C")
-_SHARES = types.Array(types.float32, 1, "C", readonly=True)
 _STATE_OUT = types.Array(types.uint8, 1, "C")
+_FLOATS_OUT = types.Array(types.float32, 1, "C")
 
 
 @numba.njit(types.int64(VERSIONS, SLOTS, VERSIONS, _VERSIONS_OUT, _POSITIONS_OUT), nogil=True, cache=True)
@@ -117,6 +117,45 @@ def count_step(steps, slots):
             steps[slots[i]] = min(steps[slots[i]] + 1, _MOST_STEPS)
 
 
+@numba.njit(
+    types.void(
+        _STEPS_OUT,
+        _FLOATS_OUT,
+        _VERSIONS_OUT,
+        SLOTS,
+        types.int64,
+        types.int64,
+        types.int64,
+        _FLOATS_OUT,
+        _POSITIONS_OUT,
+    ),
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def take_rates(steps, met, since, slots, now, began, most, rates, taken):
+    """Ends the window of the rows at `slots`, as `Meetings` says.
+
+    Args:
+      steps, met, since: by slot; steps of a row in this window, in those before, and when they began.
+      now, began: the worker's steps so far, and when this window began.
+      most: steps after which those so far count half.
+      rates, taken: out: p, and the row's steps in this window.
+    """
+    for i in range(slots.size):
+        slot = slots[i]
+        taken[i] = steps[slot]
+        if met[slot] == np.float32(0):
+            since[slot] = began
+        count, total = met[slot] + np.float32(steps[slot]), now - since[slot]
+        rates[i] = np.float32(0)
+        if total > 1:
+            rates[i] = min(max((count - np.float32(1)) / np.float32(total - 1), np.float32(0)), np.float32(1))
+        if total > most:
+            count, since[slot] = count / np.float32(2), now - total // 2
+        steps[slot], met[slot] = 0, count
+
+
 @numba.njit(types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
 def take_changes(rows, base, state, slots, deltas):
     """deltas[i] = row - base of slots[i], which then is in flight: both become base + deltas[i], as the service's."""
@@ -132,7 +171,7 @@ def take_changes(rows, base, state, slots, deltas):
 
 
 @numba.njit(
-    types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS, _SHARES, ROWS_OUT),
+    types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS, ROWS, ROWS_OUT),
     nogil=True,
     cache=True,
     error_model="numpy",
@@ -141,14 +180,14 @@ def take_shares(rows, base, state, slots, bounds, shares, deltas):
     """As `take_changes`, of deltas[i] = share * (row - base); the rest of the change is gone.
 
     Args:
-      bounds: float32[2, width], the least and the most share of each float.
-      shares: float32[U], what is kept between them.
+      bounds: float32[3, width], shares: float32[2, U], of `merging.Shares`.
     """
     for i in range(slots.size):
-        slot = slots[i]
+        slot, share, more = slots[i], shares[0, i], shares[1, i]
         for d in range(np.uint64(rows.shape[1])):
             before = base[slot, d]
-            delta = min(max(shares[i], bounds[0, d]), bounds[1, d]) * (rows[slot, d] - before)
+            part = min(max(share, bounds[0, d]), bounds[1, d]) + more * bounds[2, d]
+            delta = part * (rows[slot, d] - before)
             deltas[i, d] = delta
             base[slot, d] = before + delta
             rows[slot, d] = before + delta

@@ -6,6 +6,7 @@ import math
 import numpy as np
 
 from ctr_trainer.embedding import row_kernels
+from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.lookup import distinct, positions_of
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.errors import UserError
@@ -34,10 +35,11 @@ class SourceGradients:
 class RowGradients:
     """Sums the gradients g_k of a step's micro-batches k, then regularizes and clips them:
 
-        g = scale * sum_k weight_k g_k + l2 * w;  g *= min(1, clip_norm / |g|)
+        g = scale * sum_k weight_k g_k + l2 * share * w;  g *= min(1, clip_norm / |g|)
 
     over the rows w of all keys in the step, each distinct key once. |g| is the norm over all rows of all tables in this
-    worker's step: other workers clip theirs by themselves.
+    worker's step: other workers clip theirs by themselves. `share` is 1, but in a `Cache` that knows how often a row is
+    met, where it is `Cache.l2_shares`: K workers that all met it would decay it K times, and one worker does it once.
 
     Args:
       l2: of the loss plus l2 / 2 * sum w^2 over the distinct rows of the step, so that a row decays when it is used.
@@ -79,12 +81,15 @@ class RowGradients:
 
     def _decayed(self, part):
         """-> the sums with the gradient of the L2 term added."""
-        start, decayed = 0, []
+        start, decayed, l2 = 0, [], np.float32(self._l2)
+        shares = part.source.l2_shares(part.slots) if isinstance(part.source, Cache) else None
+        if shares is not None:
+            l2 = l2 * shares[:, None]
         for gradient in part.sums:
             weights = np.empty_like(gradient)
             with part.source.lock:
                 row_kernels.take(part.source.rows, part.slots, start, weights)
-            decayed.append(gradient + np.float32(self._l2) * weights)
+            decayed.append(gradient + l2 * weights)
             start += gradient.shape[1]
         return decayed
 

@@ -5,7 +5,7 @@ from ctr_trainer.embedding import merging
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
-from ctr_trainer.embedding.optimizers import OPTIMIZERS
+from ctr_trainer.embedding.optimizers import OPTIMIZERS, OptimizerSettings
 from ctr_trainer.embedding.table import Table
 
 KEY = np.array([1])
@@ -26,7 +26,7 @@ def _row(cache):
 
 
 def _bounds(optimizer, merge, workers):
-    """-> the least and the most share, of each float of a row of two weights."""
+    """-> the least and the most share, and whether it is a slow average, of each float of a row of two weights."""
     found = merging.shares(TableConfig("t", (2,), (0.0,), optimizer), merge, workers)
     return found if found is None else list(zip(*found.bounds.tolist(), strict=True))
 
@@ -34,43 +34,51 @@ def _bounds(optimizer, merge, workers):
 def test_sums_go_with_the_weights_and_averages_are_averaged():
     assert _bounds("adagrad", "sum", 4) is None
     assert _bounds("adam", "mean", 1) is None
-    assert _bounds("adam", "sum", 4) == [(1, 1)] * 2 + [(0.25, 0.25)] * 6
-    assert _bounds("rowwise_adagrad", "mean", 4) == [(0.25, 0.25)] * 3
-    assert _bounds("adam", "adaptive", 4) == [(0.25, 1)] * 2 + [(0.25, 0.25)] * 6
-    assert _bounds("rowwise_adagrad", "adaptive", 4) == [(0.25, 1)] * 3
-    assert _bounds("momentum", "adaptive", 4) == [(0.25, 0.25)] * 4
+    mean, average = (0.25, 0.25, 0), (0.25, 0.25, 1)
+    assert _bounds("adam", "sum", 4) == [(1, 1, 0)] * 2 + [mean] * 6
+    assert _bounds("rowwise_adagrad", "mean", 4) == [mean] * 3
+    # m[2], v[2], c1, c2: v and its weight c2 are the slow ones.
+    assert _bounds("adam", "adaptive", 4) == [(0.25, 1, 0)] * 2 + [mean] * 2 + [average] * 2 + [mean, average]
+    assert _bounds("rowwise_adagrad", "adaptive", 4) == [(0.25, 1, 0)] * 3
+    assert _bounds("momentum", "adaptive", 4) == [mean] * 4
     with pytest.raises(ValueError, match="merge 'max' is not one of sum, mean, adaptive"):
         _bounds("adam", "max", 2)
 
 
 @pytest.mark.parametrize(
-    ("steps", "window", "share"),
-    [
-        (1, 1, 1.0),  # All that is known is that it was met.
-        (1, 21, 1.0),
-        (21, 21, 0.25),
-        (11, 21, (1 - 0.5**4) / (4 * 0.5)),
-        (3, 21, (1 - 0.9**4) / (4 * 0.1)),
-        (0, 21, 1.0),  # Nothing but what float16 took away.
-    ],
+    ("rate", "share"), [(0.0, 1.0), (1.0, 0.25), (0.5, (1 - 0.5**4) / (4 * 0.5)), (0.1, (1 - 0.9**4) / (4 * 0.1))]
 )
-def test_adaptive_sends_as_many_steps_as_one_worker_with_all_examples_would_make(steps, window, share):
+def test_adaptive_sends_as_many_steps_as_one_worker_with_all_examples_would_make(rate, share):
     found = merging.shares(TableConfig("t", (2,), (0.0,), "adagrad"), "adaptive", 4)
-    assert found.by_steps(window)[steps] == pytest.approx(share, rel=1e-6)
+    assert found.by_rates(np.float32([rate])) == pytest.approx(share, rel=1e-6)
+
+
+def test_a_slow_average_forgets_as_much_as_in_the_steps_that_the_shares_stand_for():
+    config = TableConfig("t", (1,), (0.0,), "adam", settings=OptimizerSettings(beta2=0.5))
+    found = merging.shares(config, "adaptive", 4)
+    # 1 step of a rare row: 4 are made, so 1 - 0.5^4 of what it was is gone, of which each worker takes a quarter.
+    # 2 steps of a row that all meet: 2 are made. 2 of one in between: 0.5 * 4 * 2 = 4.
+    shares = found.by_float(found.of(np.float32([1, 0.25, 0.5]), np.array([1, 2, 2])))
+    rare, always, between = (1 - 0.5**4) / 0.5 / 4, 1 / 4, (1 - 0.5**4) / (1 - 0.5**2) / 4
+    assert shares[:, [2, 4]] == pytest.approx(np.repeat([[rare], [always], [between]], 2, 1))  # v and c2
+    assert shares[:, 0] == pytest.approx([1, 0.25, 0.5])
+    assert (shares[:, [1, 3]] == 0.25).all()  # m and c1
 
 
 @pytest.mark.parametrize("compression", ["none", "fp16"])
-def test_adaptive_takes_the_sum_of_rows_met_once_and_the_mean_of_those_met_always(compression):
+def test_adaptive_takes_nearly_the_sum_of_rows_met_rarely_and_the_mean_of_those_met_always(compression):
     config = TableConfig("t", (1,), (0.0,), "ftrl", initial_accumulator=1e12)
     store, (cache, *_) = _workers(config, "adaptive", count=4, compression=compression)
     once, always = np.array([1]), np.array([2])
-    for number in range(1, 4):
+    sent = 0.0
+    for number, rate in enumerate((0, 1 / 15, 2 / 23), start=1):  # One less than met, of one step less.
+        sent += (1 - (1 - rate) ** 4) / (4 * rate) if rate else 1
         for step in range(8):
             keys = np.concatenate([always, once]) if step == 5 else always
             # Of such a sum of squares each step is the gradient.
             cache.apply_gradients(cache.find_or_create(keys), [-np.ones((len(keys), 1), np.float32)], 1e6)
         cache.sync()
-        np.testing.assert_allclose(store.pull("t", np.array([1, 2]))[:, 0], [number, 2 * number], rtol=2e-3)
+        np.testing.assert_allclose(store.pull("t", np.array([1, 2]))[:, 0], [sent, 2 * number], rtol=2e-3)
     np.testing.assert_allclose(cache.rows[cache.find(always)], store.pull("t", always), rtol=2e-3)
 
 
@@ -91,7 +99,7 @@ def test_steps_beside_a_sync_are_counted_for_the_next():
     cache.sync()
     assert _row(cache)[0] == pytest.approx(2.0)
     cache.sync()
-    assert store.pull("t", KEY)[0, 0] == pytest.approx(2.0)
+    assert store.pull("t", KEY)[0, 0] == pytest.approx(1.25)  # It was met in each of 5 steps: a quarter again.
 
 
 def test_the_mean_of_two_workers_moves_is_what_both_have_after_their_syncs():

@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from ctr_trainer.embedding import merging
+from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.row_gradients import RowGradients, SourceGradients
@@ -46,6 +49,22 @@ def test_l2_is_of_each_distinct_row_once():
     gradients.add(_batch(table, [1], [0.0]))
     _step(table, gradients)
     np.testing.assert_allclose(_rows(table, 1, 2), [[0.9, 1.8, 2.7], [4, 5, 6]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("merge", "always", "once"), [("adaptive", 0.25, 1), ("mean", 1, 4)])
+def test_l2_counts_against_a_rows_data_as_with_one_worker_that_has_the_batches_of_all_four(merge, always, once):
+    """Beside a quarter of the gradient of each batch, or with `mean` beside all of it."""
+    config, store = TableConfig("t", (1,), (0.0,), "adagrad", initial_accumulator=1e12), LocalStore()
+    cache = Cache(store, config, "a", shares=merging.shares(config, merge, 4))
+    for keys in ([1, 2], [1], [1]):
+        slots = cache.find_or_create(np.array(keys))
+        cache.apply_gradients(slots, [np.zeros((len(keys), 1), np.float32)], 1.0)
+    store.push("t", np.array([1, 2]), np.float32([[8, 0], [8, 0]]), "another", 1)
+    cache.sync()
+    slots, gradients = cache.find_or_create(np.array([1, 2])), RowGradients(l2=0.5)
+    gradients.add([SourceGradients(cache, np.array([1, 2]), slots, [np.float32([[3], [3]])])])
+    (part,) = gradients.take()
+    assert part.sums[0].tolist() == [[3 + 0.5 * 8 * always], [3 + 0.5 * 8 * once]]
 
 
 def test_clipping_is_by_the_norm_over_all_rows():
