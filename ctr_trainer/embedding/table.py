@@ -181,8 +181,7 @@ class Table:
 
     def remove(self, keys):
         """Removes the rows of int64[U]; unknown keys are skipped. -> how many there were."""
-        keys = _int64(keys)
-        slots = self.find(keys)
+        keys, slots = _int64(keys), self.find(keys)
         slots = slots[slots >= 0]
         if self.changes is not None:
             self.changes.before_removal(self, slots)
@@ -238,6 +237,9 @@ class Table:
         slots, gradients = _int64(slots), [_float32(gradient) for gradient in gradients]
         self.before_change(slots)
         self._optimizer.step_rows(self._rows.array, slots, gradients, learning_rate, self._settings)
+
+    def l2_shares(self, slots):
+        """As `Cache`'s: all of it."""
 
     def clear(self):
         """Forgets every row."""

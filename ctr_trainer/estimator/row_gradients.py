@@ -6,7 +6,6 @@ import math
 import numpy as np
 
 from ctr_trainer.embedding import row_kernels
-from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.lookup import distinct, positions_of
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.errors import UserError
@@ -82,7 +81,7 @@ class RowGradients:
     def _decayed(self, part):
         """-> the sums with the gradient of the L2 term added."""
         start, decayed, l2 = 0, [], np.float32(self._l2)
-        shares = part.source.l2_shares(part.slots) if isinstance(part.source, Cache) else None
+        shares = part.source.l2_shares(part.slots)
         if shares is not None:
             l2 = l2 * shares[:, None]
         for gradient in part.sums:
