@@ -30,34 +30,44 @@ class _PreparedRuns:
 
     def __init__(self, session):
         self._session, self._run = session, session.run
-        self._prepared = {}  # By structure: None after its first run, then a `_Prepared`.
+        self._prepared = {}  # By structure: None after its first run, then how it runs.
 
     def __call__(self, fetches, feed_dict=None, options=None, run_metadata=None):
         feeds = feed_dict or {}
-        key = [*map(id, feeds), len(feeds)]
-        if (options is not None and options.ByteSize()) or not _describe(fetches, key):
-            return self._run(fetches, feed_dict, options, run_metadata)
-        key = tuple(key)
+        key = tuple(_description(fetches, [*map(id, feeds), len(feeds)]))
         if key not in self._prepared:
             self._prepared[key] = None
-            return self._run(fetches, feed_dict, options, run_metadata)
-        if self._prepared[key] is None:
-            self._prepared[key] = _Prepared(self._session, fetches, list(feeds))
-        return self._prepared[key](feeds.values())
+        elif options is None or not options.ByteSize():
+            if self._prepared[key] is None:
+                self._prepared[key] = self._prepare(fetches, list(feeds))
+            if self._prepared[key]:
+                return self._prepared[key](feeds.values())
+        return self._run(fetches, feed_dict, options, run_metadata)
+
+    def _prepare(self, fetches, feeds):
+        """-> _Prepared, or False where that cannot be."""
+        leaves = list(_leaves(fetches))
+        can_be = all(isinstance(leaf, (tf.Tensor, tf.Operation)) for leaf in leaves)
+        can_be = can_be and all(isinstance(feed, tf.Tensor) for feed in feeds)
+        return can_be and _Prepared(self._session, fetches, leaves, feeds)
 
 
 class _Prepared:
-    """One structure of fetches and feeds. It keeps its tensors, so that their ids stay theirs."""
+    """One structure of fetches and feeds. It keeps what is in it, so that ids stay theirs.
 
-    def __init__(self, session, fetches, feeds):
+    Args:
+      session: the session.
+      fetches, leaves: the structure, and the tensors and operations in it.
+      feeds: tensors.
+    """
+
+    def __init__(self, session, fetches, leaves, feeds):
         self._session = session
         self._feeds = [(feed, feed.dtype.as_numpy_dtype, feed.shape) for feed in feeds]
         fed = {id(feed): place for place, feed in enumerate(feeds)}
-        leaves = {}
-        _collect(fetches, leaves)
         options = config_pb2.CallableOptions(feed=[feed.name for feed in feeds])
         places = {}  # In the values of the feeds, then of the fetches, then None.
-        for leaf in leaves.values():
+        for leaf in {id(leaf): leaf for leaf in leaves}.values():
             if isinstance(leaf, tf.Operation):
                 options.target.append(leaf.name)
             elif id(leaf) in fed:
@@ -66,6 +76,7 @@ class _Prepared:
                 places[id(leaf)] = len(feeds) + len(options.fetch)
                 options.fetch.append(leaf.name)
         self._callable = session._make_callable_from_options(options)
+        self._leaves = leaves
         self._build = _builder(fetches, places)
 
     def __call__(self, values):
@@ -79,37 +90,38 @@ class _Prepared:
         return self._build([*fed, *self._session._do_call(self._callable, *fed), None])
 
 
-def _describe(fetches, key):
-    """Appends to `key` what tells these fetches from others. -> whether they can be prepared"""
-    if isinstance(fetches, (tf.Tensor, tf.Operation)):
-        key.append(id(fetches))
-        return True
-    key.append(type(fetches))
-    if type(fetches) is dict:
+def _description(fetches, key):
+    """Appends to `key` what tells these fetches from others. -> key"""
+    kind = type(fetches)
+    if kind is dict:
         key.extend(fetches)
         fetches = fetches.values()
-    elif type(fetches) not in (list, tuple):
-        return False
-    key.append(len(fetches))
-    return all(_describe(part, key) for part in fetches)
+    elif kind is not list and kind is not tuple:
+        key.append(id(fetches))
+        return key
+    key += (kind, len(fetches))
+    for part in fetches:
+        _description(part, key)
+    return key
 
 
-def _collect(fetches, leaves):
-    """Fills dict `leaves` with the tensors and operations by their id."""
-    if isinstance(fetches, (tf.Tensor, tf.Operation)):
-        leaves[id(fetches)] = fetches
-    else:
-        for part in fetches.values() if type(fetches) is dict else fetches:
-            _collect(part, leaves)
+def _leaves(fetches):
+    """Yields what is in the dicts, lists and tuples."""
+    if type(fetches) not in (dict, list, tuple):
+        yield fetches
+        return
+    for part in fetches.values() if type(fetches) is dict else fetches:
+        yield from _leaves(part)
 
 
 def _builder(fetches, places):
     """-> f(values), the structure with values[places[id(tensor)]] for a tensor and values[-1] for an operation."""
-    if isinstance(fetches, (tf.Tensor, tf.Operation)):
-        place = places.get(id(fetches), -1)
-        return lambda values: values[place]
-    if type(fetches) is dict:
+    kind = type(fetches)
+    if kind is dict:
         parts = {name: _builder(part, places) for name, part in fetches.items()}
         return lambda values: {name: part(values) for name, part in parts.items()}
-    parts, kind = [_builder(part, places) for part in fetches], type(fetches)
-    return lambda values: kind(part(values) for part in parts)
+    if kind in (list, tuple):
+        parts = [_builder(part, places) for part in fetches]
+        return lambda values: kind(part(values) for part in parts)
+    place = places.get(id(fetches), -1)
+    return lambda values: values[place]

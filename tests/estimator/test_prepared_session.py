@@ -97,3 +97,17 @@ def test_a_traced_run_leaves_its_trace(graph, monkeypatch):
         metadata = tf1.RunMetadata()
         session.run(total, options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE), run_metadata=metadata)
     assert metadata.step_stats.dev_stats
+
+
+def test_other_fetches_and_feeds_run_as_the_session_takes_them(graph, monkeypatch):
+    sparse = tf1.sparse_placeholder(tf.float32, [3])
+    total = tf1.sparse_reduce_sum(sparse)
+    variable = tf1.get_variable("variable", [], initializer=tf1.ones_initializer())
+    with _session() as session:
+        runs = _own_runs(session, monkeypatch)
+        for number in range(1, 5):
+            fed = tf1.SparseTensorValue([[1]], [float(number)], [3])
+            assert session.run([total], {sparse: fed}) == [number]
+            assert session.run({"by_name": total.name}, {sparse: fed}) == {"by_name": number}
+            assert session.run(variable) == 1
+            assert len(runs) == 3 * number
