@@ -59,6 +59,7 @@ def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
         batch_size=batch_size,
         step_seconds=graph,
         host_seconds=first["step_seconds"] - graph,
+        deviation_seconds=first["step_deviation"],
         update_seconds=seconds.get("push", 0.0),
         crowding=max(slowdown, 1.0),
         sharing=max(shared / (2 * together), 1.0),

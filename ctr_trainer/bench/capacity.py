@@ -12,25 +12,29 @@ M = --dense_sync_steps and D(n) of `Costs.distinct`:
     cores           k = (w a + w x + shards on the machine * s) / C
     exchange        e = 2 (W-1) hop + 2 (W-1)/W bytes / min(link, network of a machine), each M-th step; in the
                         memory of one machine e = meeting + bytes / memory
+    slowest worker  z = f g deviation sqrt(max(w / C, 1) / M) max_of(min(W, H C)), by which the last core is late
     network         n = bytes that a machine's workers, or a shard's machine, send or receive / Gbit/s
 
-    seconds of a step  t = max(max(a, k) + e, s, n, lock),     examples/s = W batch_size / t
+    seconds of a step  t = max(max(a, k) + z + e, s, n, lock),     examples/s = W batch_size / t
 
-f is the crowding at as many busy cores, g what it costs to take turns on a core, where workers are more than cores. The
-exchange adds to the compute, as every worker waits for the last one; syncs run beside the steps. With one worker and
-`auto` rows there is no service, and with `shared` rows none either, but all workers of the table take turns at its
-update (`lock`).
+f is the crowding at as many busy cores, g what it costs to take turns on a core, where workers are more than cores;
+max_of(n) is by how many deviations the largest of n normal values exceeds their mean. The exchange adds to the compute,
+as every worker waits for the last one; syncs run beside the steps. With one worker and `auto` rows there is no service,
+and with `shared` rows none either, but all workers of the table take turns at its update (`lock`).
 
-Caveat: capacities only: nothing waits in a queue, no worker is slower than another, no switch is between the machines.
+Caveat: capacities only: nothing waits in a queue, all workers are alike, no switch is between the machines.
 Near a bottleneck's knee, where two parts are equally busy, the truth is below the prediction. The ring's 2 (W-1) hops
 are Gloo's; NCCL's trees have fewer. Exchanges over machines take the hop of one machine.
 
 Source: the bounds of operational analysis, Denning and Buzen, The operational analysis of queueing network models, ACM
 Computing Surveys 10 (3), 1978; the ring: Patarasu and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 69 (2), 2009;
-D(n): Heaps, Information Retrieval, 1978, section 7.5.
+D(n): Heaps, Information Retrieval, 1978, section 7.5; max_of: Blom, Statistical Estimates and Transformed
+Beta-Variables, 1958.
 """
 
 import dataclasses
+import math
+import statistics
 
 from ctr_trainer.errors import UserError
 
@@ -106,13 +110,15 @@ def predict(costs, setup):
     shard = crowding * rows.shard_seconds(costs, setup) * workers / setup.shards
     exchange = _exchange(costs, setup, local)
     exchange_cpu = exchange["cpu"]
+    slowest = _lateness(costs, setup, local) * crowding * _sharing(costs, local, setup.cores)
     cores = (local * (worker + exchange_cpu) + served_here * shard) / setup.cores
-    waited = exchange["latency"] + exchange["bytes"]
+    waited = slowest + exchange["latency"] + exchange["bytes"]
     network = setup.gbit * _BYTES_PER_GBIT
     remote = setup.rows not in ("auto", "shared") and network
     parts = {
         "worker": worker,
         "cores": cores,
+        "slowest worker": slowest,
         "exchange latency": exchange["latency"],
         "exchange bytes": exchange["bytes"],
         "service": shard,
@@ -190,6 +196,15 @@ def _exchange(costs, setup, local):
         "bytes": 2 * (workers - 1) / workers * sent / link / every,
         "cpu": costs.exchange_seconds / every,
     }
+
+
+def _lateness(costs, setup, local):
+    """-> seconds a step by which the core that ends last is behind the mean, where all workers meet."""
+    ends = min(setup.workers, setup.machines * setup.cores)
+    if ends == 1:
+        return 0.0
+    of_largest = statistics.NormalDist().inv_cdf((ends - 0.375) / (ends + 0.25))
+    return of_largest * costs.deviation_seconds * math.sqrt(max(local / setup.cores, 1) / setup.dense_sync_steps)
 
 
 def _sharing(costs, local, cores):

@@ -15,6 +15,7 @@ class Costs:
       batch_size: examples of a step.
       step_seconds: the dense graph of one step: forward, backward, update.
       host_seconds: the rest of a step of a lone worker: reading, lookup, gathering, the rows' update.
+      deviation_seconds: the standard deviation of a step of a lone worker, wall.
       update_seconds: of `host_seconds`, the rows' update, for which workers that share a table take turns.
       crowding: by how much the same work takes longer on a core while all `cores` are busy; at least 1.
       sharing: by how much the same work takes longer where two workers take turns on a core; at least 1.
@@ -40,6 +41,7 @@ class Costs:
     batch_size: int
     step_seconds: float
     host_seconds: float
+    deviation_seconds: float
     update_seconds: float
     crowding: float
     sharing: float

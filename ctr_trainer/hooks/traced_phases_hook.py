@@ -1,5 +1,6 @@
 """What a training step's time goes to."""
 
+import statistics
 import time
 
 import tensorflow as tf
@@ -60,6 +61,7 @@ class TracedPhasesHook(StepHook):
         self._options = tf1.RunOptions(trace_level=level)
         self._done = self._traced = 0
         self._runs = self._outside = 0.0
+        self._steps = []  # Seconds of each that counts and is not traced.
         self._purposes = {}
         self._from = self._until = {}
 
@@ -86,6 +88,7 @@ class TracedPhasesHook(StepHook):
                 self._add(step_trace.seconds_by_purpose(run_values.run_metadata.step_stats, self._asked))
             else:
                 self._runs += run
+                self._steps.append(now - self._ended)
         super().after_run(run_context, run_values)
         self._ended = time.perf_counter()  # So that what this hook does is in no step.
 
@@ -99,7 +102,8 @@ class TracedPhasesHook(StepHook):
 
     def results(self):
         """-> dict of `steps` that counted, `traced_steps`, `step_seconds` (on average, of one that is not traced),
-        `seconds` (by phase, of such a step) and `accounted` (their share of the step); None of a run too short to tell.
+        `step_deviation` (the standard deviation of these), `seconds` (by phase, of such a step) and `accounted` (their
+        share of the step); None of a run too short to tell.
         """
         steps = self._done - self._every_n_steps
         if not self._traced or steps == self._traced:
@@ -113,6 +117,7 @@ class TracedPhasesHook(StepHook):
             "steps": steps,
             "traced_steps": self._traced,
             "step_seconds": step,
+            "step_deviation": statistics.pstdev(self._steps),
             "seconds": {name: seconds[name] for name in PHASES if name in seconds},
             "accounted": sum(seconds.values()) / step,
         }

@@ -14,6 +14,7 @@ BASE = Costs(
     batch_size=1000,
     step_seconds=0.006,
     host_seconds=0.004,
+    deviation_seconds=0.0,
     update_seconds=0.002,
     crowding=1.0,
     sharing=1.0,
@@ -65,6 +66,20 @@ def test_taking_turns_on_a_core_costs_in_proportion_up_to_two_workers_a_core():
     for workers, factor in ((2, 1.0), (3, 1.1), (4, 1.2), (8, 1.2)):
         found = predict(dataclasses.replace(BASE, sharing=1.2), Setup(workers, cores=2, sync_steps=10**9))
         assert found.step_seconds == pytest.approx(factor * max(workers / 2, 1) * 0.010, rel=1e-3)
+
+
+def test_where_workers_meet_a_step_ends_with_the_slowest():
+    # The larger of two normal values is 0.59 deviations above their mean by Blom's formula, the largest of four 1.05.
+    for setup, lateness in (
+        (Setup(1, cores=4), 0.0),
+        (Setup(2, cores=4, rows="shared"), 0.589),
+        (Setup(4, cores=4, rows="shared"), 1.049),
+        (Setup(4, cores=4, rows="shared", dense_sync_steps=100), 0.1049),
+        (Setup(4, cores=2, rows="shared"), 0.589 * 2**0.5),
+    ):
+        found = predict(dataclasses.replace(BASE, deviation_seconds=0.001), setup)
+        assert found.parts["slowest worker"] == pytest.approx(0.001 * lateness, rel=1e-3)
+        assert found.step_seconds > found.parts["worker"] or lateness == 0
 
 
 def test_an_allreduce_costs_its_hops_and_its_bytes_after_the_compute():

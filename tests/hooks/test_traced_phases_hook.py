@@ -87,6 +87,8 @@ def test_phases_are_those_of_a_step_that_is_not_traced(clock):
     # A sync every second step; the loop's own time belongs to no phase.
     step = RUN + SYNC / 2 + LOGS + LOOP
     assert found["step_seconds"] == pytest.approx(step)
+    # Three of the nine steps without a trace have a sync.
+    assert found["step_deviation"] == pytest.approx(SYNC * (2 / 9) ** 0.5)
     assert found["accounted"] == pytest.approx(1 - LOOP / step)
     seconds = found["seconds"]
     assert seconds["sync"] == pytest.approx(SYNC / 2)
