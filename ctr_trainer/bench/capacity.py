@@ -106,11 +106,12 @@ def predict(costs, setup):
     served_here = setup.shards if rows.served and setup.rows == "auto" else 0
     crowding = _crowding(costs, min(local + served_here, setup.cores), setup.cores)
     worker = costs.step_seconds + costs.host_seconds + rows.worker_seconds(costs, setup)
-    worker *= crowding * _sharing(costs, local, setup.cores)
+    slowdown = crowding * _sharing(costs, local, setup.cores)
+    worker *= slowdown
     shard = crowding * rows.shard_seconds(costs, setup) * workers / setup.shards
     exchange = _exchange(costs, setup, local)
     exchange_cpu = exchange["cpu"]
-    slowest = _lateness(costs, setup, local) * crowding * _sharing(costs, local, setup.cores)
+    slowest = slowdown * _lateness(costs, setup, local)
     cores = (local * (worker + exchange_cpu) + served_here * shard) / setup.cores
     waited = slowest + exchange["latency"] + exchange["bytes"]
     network = setup.gbit * _BYTES_PER_GBIT

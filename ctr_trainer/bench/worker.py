@@ -47,14 +47,15 @@ def _measure(worker, model, data, training, embedding, evaluation, metrics, run,
         make_estimator,
         metrics_config,
         reader,
+        steps_exchange,
         training_reader,
         way_of_exchange,
     )
 
     autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
     exchange = way_of_exchange(training, run)
-    steps_exchange = embedding.strict_sync or dense_exchange.is_by_horovod(exchange)
-    distributed.init(run.stall_timeout, run.pin_cores, core_shares=worker.core_shares, steps_exchange=steps_exchange)
+    waits = steps_exchange(embedding, exchange)
+    distributed.init(run.stall_timeout, run.pin_cores, core_shares=worker.core_shares, steps_exchange=waits)
     dense_exchange.choose(exchange)
     estimator = make_estimator(model, data, training, embedding, run)
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ctr_trainer import distributed
+from ctr_trainer import dense_exchange, distributed
 from ctr_trainer.commands.source import open_source
 from ctr_trainer.data.negative_sampling import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
@@ -124,6 +124,16 @@ def way_of_exchange(training, run):
     if given and training.dense_exchange == "shared_memory":
         raise UserError(f"{', '.join(given)}: of an exchange by Horovod, not of --dense_exchange=shared_memory")
     return "horovod" if given else training.dense_exchange
+
+
+def steps_exchange(embedding, exchange):
+    """-> `steps_exchange` of `distributed.init`: whether steps wait for Horovod.
+
+    Args:
+      embedding: EmbeddingFlags.
+      exchange: of `way_of_exchange`.
+    """
+    return embedding.strict_sync or dense_exchange.is_by_horovod(exchange)
 
 
 def _optimizer_settings(embedding):

@@ -52,6 +52,7 @@ def run(*groups):
         make_estimator,
         make_eval_spec,
         reader,
+        steps_exchange,
         training_reader,
         way_of_exchange,
     )
@@ -72,7 +73,7 @@ def run(*groups):
         run_flags.pin_cores,
         run_flags.stall_warning,
         run_flags.horovod_timeline,
-        steps_exchange=embedding.strict_sync or dense_exchange.is_by_horovod(exchange),
+        steps_exchange=steps_exchange(embedding, exchange),
     )
     dense_exchange.choose(exchange)
     estimator = make_estimator(model, data, training, embedding, run_flags)

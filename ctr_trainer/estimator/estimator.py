@@ -20,10 +20,10 @@ from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
 from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
-from ctr_trainer.estimator.prepared_session import PreparedSessionCreator
 from ctr_trainer.estimator.run_config import RunConfig
 from ctr_trainer.estimator.run_summary import RunSummary
 from ctr_trainer.estimator.saving import Saving
+from ctr_trainer.estimator.session import open_session
 from ctr_trainer.estimator.stalls import observed_phases
 from ctr_trainer.estimator.store import open_store
 from ctr_trainer.estimator.training_hooks import training_hooks
@@ -130,7 +130,10 @@ class Estimator:
                 traced = TracedPhasesHook(self.config.phase_steps, gpu=bool(tf.config.list_physical_devices("GPU")))
                 load = LoadHook(store, self.config.phase_steps)
                 all_hooks = [load, *traced.around(all_hooks)]
-            with _closing([evaluations, *own]), self._session(checkpoint, all_hooks, saver, precision) as session:
+            with (
+                _closing([evaluations, *own]),
+                open_session(checkpoint, all_hooks, self.config.threads, saver, precision) as session,
+            ):
                 if throughput.step != start:
                     raise UserError(
                         f"{checkpoint.path} was restored to step {throughput.step}, not {start}: it is damaged"
@@ -173,7 +176,7 @@ class Estimator:
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (inputs, spec, _):
             evaluation = Evaluation(inputs, spec, metrics)
             own = [*inputs.hooks, *spec.evaluation_hooks, *hooks]
-            with self._session(checkpoint, own) as session:
+            with open_session(checkpoint, own, self.config.threads) as session:
                 while not session.should_stop() and (steps is None or evaluation.steps < steps):
                     evaluation.step(session)
         return {"global_step": checkpoint.step, **evaluation.results()}
@@ -188,7 +191,7 @@ class Estimator:
         checkpoint = checkpoint or self.latest_checkpoint(required=True)
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (inputs, spec, _):
             predictions = spec.predictions if isinstance(spec.predictions, dict) else {"output": spec.predictions}
-            with self._session(checkpoint, [*inputs.hooks, *hooks]) as session:
+            with open_session(checkpoint, [*inputs.hooks, *hooks], self.config.threads) as session:
                 while not session.should_stop():
                     values = session.run(predictions)
                     if inputs.hook:
@@ -278,17 +281,6 @@ class Estimator:
                 f"the embedding service holds rows ({rows}) and {self.model_dir} has no checkpoint, so this would be a "
                 "fresh model on another's rows: restart the service empty, or name the --model_dir that they belong to"
             )
-
-    def _session(self, checkpoint, hooks, saver=None, precision="none"):
-        """-> the session: rank 0 restores the dense variables, then all ranks get its."""
-        restore = checkpoint is not None and distributed.is_chief()
-        creator = PreparedSessionCreator(
-            tf1.train.Scaffold(saver=saver or tf1.train.Saver(max_to_keep=None)),
-            config=distributed.session_config(self.config.threads, precision),
-            # Not by its directory: there TensorFlow keeps the absolute path that it was first written to.
-            checkpoint_filename_with_path=checkpoint.dense_prefix if restore else None,
-        )
-        return tf1.train.MonitoredSession(creator, [distributed.broadcast_hook(), *hooks])
 
 
 @contextlib.contextmanager
