@@ -90,36 +90,14 @@ class Index:
         """int64[U] -> int64[U] slots, a free or a new one for each unknown key, in the order of `keys`."""
         slots = np.empty(len(keys), np.int64)
         if len(self._buckets) > index_kernels.CACHED_BUCKETS:
-            self.add_all(keys, slots)
+            self._add_all(keys, slots)
         # Most often every key is there, and looking alone is faster than looking in order to add.
         elif self._find(keys, slots):
             unknown = np.flatnonzero((slots < 0) & (keys != 0))
             added = np.empty(len(unknown), np.int64)
-            self.add_all(keys[unknown], added)
+            self._add_all(keys[unknown], added)
             slots[unknown] = added
         return slots
-
-    def add_all(self, keys, slots):
-        """`find_or_add` for keys that are mostly new: fills the int64 or int32 array `slots`."""
-        done = 0
-        while True:
-            old, before = int(self._numbers[_OLD]), self._count
-            if old:
-                limit = before + min(_KEYS_A_MOVE, max(old // _MOVED_A_KEY, 1))
-            else:
-                limit = int(self._numbers[_BUCKETS]) * 3 // 4
-            self._keys.reserve(min(limit, before + len(keys) - done))
-            done, free_count, count = index_kernels.find_or_add(
-                *(*self._probed(), self._free.array, self._free_count, before, limit, keys, slots, done)
-            )
-            self._numbers[_FREE_COUNT], self._numbers[_COUNT] = free_count, count
-            if old:
-                at_once = done < len(keys) and count < limit
-                self._move(old if at_once else _MOVED_A_KEY * (count - before))
-            elif done < len(keys):
-                self._grow()
-            if done == len(keys):
-                return
 
     def free_slots(self, count):
         """-> int64[n], the free slots that the next `count` new keys get, as far as there are any."""
@@ -157,6 +135,28 @@ class Index:
     def _find(self, keys, slots):
         """Fills `slots`. -> how many of the keys are unknown."""
         return index_kernels.find(*self._probed(), keys, slots)
+
+    def _add_all(self, keys, slots):
+        """`find_or_add` for keys that are mostly new: fills int64[U] `slots`."""
+        done = 0
+        while True:
+            old, before = int(self._numbers[_OLD]), self._count
+            if old:
+                limit = before + min(_KEYS_A_MOVE, max(old // _MOVED_A_KEY, 1))
+            else:
+                limit = int(self._numbers[_BUCKETS]) * 3 // 4
+            self._keys.reserve(min(limit, before + len(keys) - done))
+            done, free_count, count = index_kernels.find_or_add(
+                *(*self._probed(), self._free.array, self._free_count, before, limit, keys, slots, done)
+            )
+            self._numbers[_FREE_COUNT], self._numbers[_COUNT] = free_count, count
+            if old:
+                at_once = done < len(keys) and count < limit
+                self._move(old if at_once else _MOVED_A_KEY * (count - before))
+            elif done < len(keys):
+                self._grow()
+            if done == len(keys):
+                return
 
     def _grow(self):
         before, active = int(self._numbers[_BUCKETS]), int(self._numbers[_ACTIVE])

@@ -25,7 +25,6 @@ SLOTS = types.Array(types.int64, 1, "C", readonly=True)
 BUCKETS = types.Array(types.uint32, 1, "C", readonly=True)
 BUCKETS_OUT = types.Array(types.uint32, 1, "C")
 KEYS_OUT = types.Array(types.int64, 1, "C")
-_INDEX_OUT = types.Array(types.int32, 1, "C")
 # Keys whose buckets are asked for before the first of them is looked at.
 _BLOCK = 64
 # So many buckets a core's cache holds: nothing to prefetch.
@@ -212,14 +211,7 @@ OLD = (BUCKETS_OUT, SIZE, SIZE)
 _FREE = (KEYS, SIZE, SIZE, SIZE)
 
 
-@numba.njit(
-    [
-        _ADDED(BUCKETS_OUT, *OLD, KEYS_OUT, *_FREE, KEYS, KEYS_OUT, SIZE),
-        _ADDED(BUCKETS_OUT, *OLD, KEYS_OUT, *_FREE, KEYS, _INDEX_OUT, SIZE),
-    ],
-    nogil=True,
-    cache=True,
-)
+@numba.njit(_ADDED(BUCKETS_OUT, *OLD, KEYS_OUT, *_FREE, KEYS, KEYS_OUT, SIZE), nogil=True, cache=True)
 def find_or_add(buckets, old, first, moved, keys, free, free_count, count, limit, wanted, slots, start):
     """Finds wanted[start:], and gives each unknown key a slot: first free[free_count - 1], free[free_count - 2], ...,
     then count, count + 1, ... up to `limit`. The other arguments are those of `find`.

@@ -1,15 +1,12 @@
 """One batch's keys, each distinct one once."""
 
-import threading
-
 import numpy as np
 
 from ctr_trainer.embedding import lookup_kernels, row_kernels
-from ctr_trainer.embedding.index import Index
+from ctr_trainer.embedding.distinct import DistinctKeys
 from ctr_trainer.embedding.pooling import coefficients
 
 _ALIGNMENT = 64
-_scratch = threading.local()
 
 
 class Lookup:
@@ -34,59 +31,63 @@ class Lookup:
             raise ValueError(f"keys of shape {keys.shape}, expected [B, F]")
         self._examples, self._features = keys.shape
         self._columns = self._features + len(bags)
-        index = _empty_index()
-        self._positions = _positions(index, keys.reshape(-1))
+        found = DistinctKeys(keys.size + sum(len(values) for values, *_ in (*bags, *sequences)))
+        self._positions = found.numbers(keys.reshape(-1))
         self._bags, self._sequences = [], []
         for column, (values, splits, combiner, weights) in enumerate(bags, start=self._features):
             splits = self._splits(f"column {column}", values, splits)
-            positions = _positions(index, values)
+            positions = found.numbers(values)
             self._bags.append((positions, splits, coefficients(positions, splits, combiner, weights), column))
         for number, (values, splits, length) in enumerate(sequences):
             splits = self._splits(f"sequence {number}", values, splits)
             if len(values) and (longest := int(np.diff(splits).max())) > length:
                 raise ValueError(f"sequence {number}: a row has {longest} values, above its length of {length}")
-            self._sequences.append((_positions(index, values), splits, length))
-        self.unique = index.keys.copy()
+            self._sequences.append((found.numbers(values), splits, length))
+        self.unique = found.keys
 
-    def take(self, rows, slots, start, dim):
-        """The rows' columns of one segment, the first step to its tensors.
+    def take(self, rows, slots, columns):
+        """The rows' first columns, the first step to all tensors.
 
         Args:
           rows: float32[n, width], a table's.
           slots: int64[U], the slot of each of `unique`; -1 reads zeros.
-          start: the segment's first column in a row.
-          dim: its width.
+          columns: how many.
 
         Returns:
-          float32[U, dim].
+          float32[U, columns].
         """
-        out = np.empty((len(self.unique), dim), np.float32)
-        row_kernels.take(rows, slots, start, out)
+        out = np.empty((len(self.unique), columns), np.float32)
+        row_kernels.take(rows, slots, 0, out)
         return out
 
-    def gather(self, distinct):
-        """What `take` returned -> the embeddings of the single-valued features and the bags.
+    def gather(self, distinct, start, dim):
+        """What `take` returned -> a segment of the single-valued features and the bags.
+
+        Args:
+          distinct: float32[U, columns].
+          start: the segment's first column.
+          dim: its width.
 
         Returns:
           float32[B, F + len(bags), dim], freshly allocated, C-contiguous and 64-byte aligned, so that TensorFlow feeds
           it without a copy. A bag's is the combination of its non-zero keys, zeros for an empty one.
         """
-        out = _aligned_empty(self._examples * self._columns, distinct.shape[1])
+        out = _aligned_empty(self._examples * self._columns, dim)
         if self._features:
-            lookup_kernels.spread(distinct, self._positions, self._features, self._columns, out)
+            lookup_kernels.spread(distinct, start, self._positions, self._features, self._columns, out)
         for positions, splits, shares, column in self._bags:
-            lookup_kernels.pool(distinct, positions, splits, shares, column, self._columns, out)
-        return out.reshape(self._examples, self._columns, distinct.shape[1])
+            lookup_kernels.pool(distinct, start, positions, splits, shares, column, self._columns, out)
+        return out.reshape(self._examples, self._columns, dim)
 
-    def gather_sequence(self, number, distinct):
+    def gather_sequence(self, number, distinct, start, dim):
         """What `take` returned -> float32[B, length, dim] of the sequence of that number, as `gather` allocates it.
 
         The j-th value of a row stands at j, zeros behind the last.
         """
         positions, splits, length = self._sequences[number]
-        out = _aligned_empty(self._examples * length, distinct.shape[1])
-        lookup_kernels.align(distinct, positions, splits, length, out)
-        return out.reshape(self._examples, length, distinct.shape[1])
+        out = _aligned_empty(self._examples * length, dim)
+        lookup_kernels.align(distinct, start, positions, splits, length, out)
+        return out.reshape(self._examples, length, dim)
 
     def sum_gradients(self, dim, gradient=None, sequences=()):
         """-> float32[U, dim]: the gradients of equal keys summed.
@@ -114,37 +115,6 @@ class Lookup:
         if len(splits) != self._examples + 1 or splits[0] != 0 or splits[-1] != len(values):
             raise ValueError(f"{what}: splits do not cut {len(values)} values into {self._examples} bags")
         return np.ascontiguousarray(splits, np.int32)
-
-
-def distinct(parts):
-    """A list of int64 arrays -> int64[U]: the distinct keys of them all in the order of first appearance, without 0."""
-    if len(parts) == 1:
-        return parts[0]
-    index = _empty_index()
-    _positions(index, np.concatenate(parts))
-    return index.keys.copy()
-
-
-def positions_of(unique, keys):
-    """-> int64[n]: for each of `keys` its place in `unique`, distinct keys among which it is."""
-    index = _empty_index()
-    _positions(index, unique)
-    return _positions(index, keys).astype(np.int64)
-
-
-def _empty_index():
-    """This thread's index, emptied: kept between batches, so that it stays in the core's cache."""
-    if not hasattr(_scratch, "index"):
-        _scratch.index = Index()
-    _scratch.index.clear()
-    return _scratch.index
-
-
-def _positions(index, keys):
-    """-> int32[n]: for each key its place among the distinct ones, -1 for the key 0."""
-    positions = np.empty(len(keys), np.int32)
-    index.add_all(np.ascontiguousarray(keys, np.int64), positions)
-    return positions
 
 
 def _flat(gradient, expected):

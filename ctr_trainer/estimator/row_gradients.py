@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from ctr_trainer.embedding import row_kernels
-from ctr_trainer.embedding.lookup import distinct, positions_of
+from ctr_trainer.embedding.distinct import distinct, positions_of
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.errors import UserError
 

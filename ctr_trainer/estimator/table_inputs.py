@@ -60,14 +60,14 @@ class TableInputs:
 
     def gather(self, lookup, rows, slots):
         """-> feed_dict of the tensors, from a table's rows and the slots of the lookup's keys."""
-        feed, start = {}, 0
-        for kind, dim in self._parts():
-            distinct = lookup.take(rows, slots, start, dim)
+        feed, start, parts = {}, 0, self._parts()
+        distinct = lookup.take(rows, slots, sum(dim for _, dim in parts))
+        for kind, dim in parts:
             if kind in self._segments:
-                feed[self._segments[kind]] = lookup.gather(distinct)
+                feed[self._segments[kind]] = lookup.gather(distinct, start, dim)
             if kind == EMBEDDING:
                 for number, tensor in enumerate(self._sequence_tensors()):
-                    feed[tensor] = lookup.gather_sequence(number, distinct)
+                    feed[tensor] = lookup.gather_sequence(number, distinct, start, dim)
             start += dim
         return feed
 

@@ -22,7 +22,7 @@ def fm(embeddings):
     """
     total = tf.reduce_sum(embeddings, 1, keepdims=True)
     square_of_sum = tf.reduce_sum(tf.square(total), 2)
-    sum_of_squares = tf.reduce_sum(tf.square(embeddings), [1, 2])[:, None]
+    sum_of_squares = tf.square(tf.math.reduce_euclidean_norm(embeddings, [1, 2]))[:, None]
 
     def gradient(upstream):
         return (total - embeddings) * upstream[..., None]

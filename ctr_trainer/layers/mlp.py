@@ -27,8 +27,8 @@ def dense(inputs, units, name):
         names = ["kernel"] if len(inputs) == 1 else [f"kernel_{index}" for index in range(len(inputs))]
         kernels = [glorot(kernel, [x.shape[-1], units], width, units) for kernel, x in zip(names, inputs, strict=True)]
         bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
-    first, *others = (tf.matmul(x, kernel) for x, kernel in zip(inputs, kernels, strict=True))
-    return tf.nn.bias_add(sum(others, first), bias)
+    *others, last = (tf.matmul(x, kernel) for x, kernel in zip(inputs, kernels, strict=True))
+    return sum(others, tf.nn.bias_add(last, bias))
 
 
 def mlp(inputs, hidden_units, dropout=0.0, training=False, activation="relu", batch_norm=False, name="mlp"):

@@ -6,26 +6,43 @@ from ctr_trainer.metrics.auc import AUC
 from ctr_trainer.metrics.mean import Mean
 
 
-class ClickMetrics:
-    """AUC, cross entropy, mean prediction and mean label of the examples added, of one label.
+# Batches that are added at once: for each by itself the functions behind it are no longer in the core's cache, and a
+# batch of 1,024 takes 0.1 ms in place of 0.03.
+_BATCHES = 32
 
-    Attributes:
-      parts: the metrics by the name that the log and the summaries use; the state of each adds over workers.
-    """
+
+class ClickMetrics:
+    """AUC, cross entropy, mean prediction and mean label of the examples added, of one label."""
 
     def __init__(self):
-        self.parts = {"auc": AUC(), "xentropy_mean": Mean(), "prob_mean": Mean(), "real_mean": Mean()}
+        self._parts = {"auc": AUC(), "xentropy_mean": Mean(), "prob_mean": Mean(), "real_mean": Mean()}
+        self._waiting = []
+
+    @property
+    def parts(self):
+        """The metrics by the name that the log and the summaries use; the state of each adds over workers."""
+        self._add_waiting()
+        return self._parts
 
     def update(self, logits, labels, weights):
-        """Adds examples: float32[B] each; examples of weight 0 do not count."""
-        self.parts["auc"].update(logits, labels, weights)
-        self.parts["xentropy_mean"].update(np.logaddexp(0.0, logits) - labels * logits, weights)
-        self.parts["prob_mean"].update(sigmoid(logits), weights)
-        self.parts["real_mean"].update(labels, weights)
+        """Adds examples: float32[B] each, not to be written to afterwards; examples of weight 0 do not count."""
+        self._waiting.append((logits, labels, weights))
+        if len(self._waiting) == _BATCHES:
+            self._add_waiting()
 
     def results(self):
         """-> dict of name -> float."""
         return {name: metric.result() for name, metric in self.parts.items()}
+
+    def _add_waiting(self):
+        if not self._waiting:
+            return
+        logits, labels, weights = map(np.concatenate, zip(*self._waiting, strict=True))
+        self._waiting.clear()
+        self._parts["auc"].update(logits, labels, weights)
+        self._parts["xentropy_mean"].update(np.logaddexp(0.0, logits) - labels * logits, weights)
+        self._parts["prob_mean"].update(sigmoid(logits), weights)
+        self._parts["real_mean"].update(labels, weights)
 
 
 def sigmoid(logits):

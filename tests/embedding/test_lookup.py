@@ -1,5 +1,3 @@
-import threading
-
 import numpy as np
 import pytest
 
@@ -13,8 +11,8 @@ def _bag(values, splits, combiner, weights=None):
     return np.array(values, np.int64), np.array(splits, np.int32), combiner, weights
 
 
-def _gather(lookup, *segment):
-    return lookup.gather(lookup.take(*segment))
+def _gather(lookup, rows, slots, start, dim):
+    return lookup.gather(lookup.take(rows, slots, rows.shape[1]), start, dim)
 
 
 def test_each_key_of_the_batch_is_looked_up_once():
@@ -100,11 +98,11 @@ def _sequences(*lists, length):
 def test_a_sequence_keeps_its_order_and_shares_the_batchs_keys():
     lookup = Lookup(np.array([[7], [0], [5]]), [], [_sequences([9, 7, 9], [], [0, 5], length=3)])
     assert lookup.unique.tolist() == [7, 5, 9]
-    distinct = lookup.take(np.float32([[0, 1], [0, 2], [0, 3]]), np.array([0, 1, -1]), 1, 1)
-    np.testing.assert_array_equal(lookup.gather(distinct)[:, 0, 0], [1, 0, 2])
-    np.testing.assert_array_equal(lookup.gather_sequence(0, distinct)[..., 0], [[0, 1, 0], [0, 0, 0], [0, 2, 0]])
-    distinct = lookup.take(np.float32([[1], [2], [3]]), np.array([0, 1, 2]), 0, 1)
-    np.testing.assert_array_equal(lookup.gather_sequence(0, distinct)[..., 0], [[3, 1, 3], [0, 0, 0], [0, 2, 0]])
+    distinct = lookup.take(np.float32([[0, 1], [0, 2], [0, 3]]), np.array([0, 1, -1]), 2)
+    np.testing.assert_array_equal(lookup.gather(distinct, 1, 1)[:, 0, 0], [1, 0, 2])
+    np.testing.assert_array_equal(lookup.gather_sequence(0, distinct, 1, 1)[..., 0], [[0, 1, 0], [0, 0, 0], [0, 2, 0]])
+    distinct = lookup.take(np.float32([[1], [2], [3]]), np.array([0, 1, 2]), 1)
+    np.testing.assert_array_equal(lookup.gather_sequence(0, distinct, 0, 1)[..., 0], [[3, 1, 3], [0, 0, 0], [0, 2, 0]])
 
 
 def test_a_sequences_gradients_go_to_its_keys_beside_those_of_the_other_features():
@@ -122,17 +120,18 @@ def test_a_sequence_longer_than_its_length_is_refused():
         Lookup(np.array([[7]]), [], [_sequences([9, 7, 9], length=2)])
 
 
-def test_gather_and_sum_are_numpys_on_a_random_batch():
+@pytest.mark.parametrize("dim", [8, 1])
+def test_gather_and_sum_are_numpys_on_a_random_batch(dim):
     rng = np.random.default_rng(0)
     keys = rng.integers(0, 50, (64, 5))
     values, splits = rng.integers(0, 50, 300), np.append(0, np.sort(rng.integers(0, 301, 64)))
     splits[-1] = 300
     lookup = Lookup(keys, [(values, splits.astype(np.int32), "mean", None)])
-    rows = rng.standard_normal((len(lookup.unique), 9)).astype(np.float32)
-    row_of = {0: np.zeros(8)} | {key: rows[slot, 1:] for slot, key in enumerate(lookup.unique.tolist())}
-    expected = np.zeros((64, 6, 8))
-    sums = {key: np.zeros(8) for key in row_of}
-    gradient = rng.standard_normal((64, 6, 8)).astype(np.float32)
+    rows = rng.standard_normal((len(lookup.unique), 1 + dim)).astype(np.float32)
+    row_of = {0: np.zeros(dim)} | {key: rows[slot, 1:] for slot, key in enumerate(lookup.unique.tolist())}
+    expected = np.zeros((64, 6, dim))
+    sums = {key: np.zeros(dim) for key in row_of}
+    gradient = rng.standard_normal((64, 6, dim)).astype(np.float32)
     for b in range(64):
         for f in range(5):
             expected[b, f] = row_of[keys[b, f]]
@@ -142,8 +141,8 @@ def test_gather_and_sum_are_numpys_on_a_random_batch():
             expected[b, 5] += row_of[key] / len(bag)
             sums[key] += gradient[b, 5] / len(bag)
     slots = np.arange(len(lookup.unique))
-    np.testing.assert_allclose(_gather(lookup, rows, slots, 1, 8), expected, rtol=1e-5, atol=1e-6)
-    summed = lookup.sum_gradients(8, gradient)
+    np.testing.assert_allclose(_gather(lookup, rows, slots, 1, dim), expected, rtol=1e-5, atol=1e-6)
+    summed = lookup.sum_gradients(dim, gradient)
     np.testing.assert_allclose(summed, [sums[key] for key in lookup.unique.tolist()], rtol=1e-5, atol=1e-5)
 
 
@@ -164,13 +163,3 @@ def test_a_batch_of_no_key_is_zeros():
 def test_splits_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="column 1: splits do not cut 2 values into 1 bags"):
         Lookup(np.array([[5]]), [_bag([7, 8], [0, 1], "sum")])
-
-
-def test_a_lookup_made_in_another_thread_outlives_it():
-    made = []
-    thread = threading.Thread(target=lambda: made.append(Lookup(np.array([[5, 7]]))))
-    thread.start()
-    thread.join(10)
-    Lookup(np.array([[1, 2]]))
-    assert made[0].unique.tolist() == [5, 7]
-    np.testing.assert_array_equal(_gather(made[0], ROWS, np.array([0, 1]), 0, 1), [[[0], [3]]])
