@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ctr_trainer.embedding import optimizer_kernels
+from ctr_trainer.embedding import optimizer_kernels, row_kernels
 
-# Rows whose segments are stepped one after the other, few enough for the core's second-level cache to keep them.
+# Rows that are fetched, and whose segments are then stepped one after the other: few enough for the core's second-level
+# cache to keep them. Adagrad on 8,600 rows of 17 weights, of 195,000: 0.18 ms, and 0.29 without fetching them.
 _STEP_BLOCK = 2048
 
 
@@ -110,6 +111,7 @@ class Optimizer:
         weights = sum(gradient.shape[1] for gradient in gradients)
         for first in range(0, len(slots), _STEP_BLOCK):
             block = slice(first, first + _STEP_BLOCK)
+            row_kernels.fetch(rows, slots[block])
             start, state = 0, weights
             for gradient in gradients:
                 self.step(rows, slots[block], gradient[block], start, state, learning_rate, settings)

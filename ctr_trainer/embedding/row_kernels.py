@@ -75,6 +75,14 @@ def take(rows, slots, start, out):
                 out[i, d] = rows[slot, start + d]
 
 
+@numba.njit(types.void(ROWS, SLOTS), nogil=True, cache=True)
+def fetch(rows, slots):
+    """Asks for the rows at the slots, for loops over them that come next; the slot -1 is skipped."""
+    for i in range(slots.size):
+        if slots[i] >= 0:
+            prefetch_row(rows, slots[i])
+
+
 @numba.njit(types.void(ROWS_OUT, SLOTS, ROWS), nogil=True, cache=True, error_model="numpy")
 def put(rows, slots, values):
     """rows[slots[i]] = values[i]; the slot -1 is skipped."""
