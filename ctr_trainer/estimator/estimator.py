@@ -119,7 +119,7 @@ class Estimator:
             step = OptimizerStep(spec.train_op, step_plan.current())
             save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config, step.settle)
             own = [PhaseHook(phases), throughput, *inputs.hooks]
-            own += training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, step.settle, phases)
+            own += training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, step, phases)
             summary = RunSummary(phases, inputs, self.config, own)
             evaluations = NoEvaluations()
             if evaluation:

@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from ctr_trainer import distributed
 from ctr_trainer.estimator.exchange import average_of_ranks
+from ctr_trainer.estimator.prepared_session import prepare
 
 tf1 = tf.compat.v1
 
@@ -34,6 +35,11 @@ class OptimizerStep:
         # Not after the run, whose hooks may settle.
         self._kept = self._plan.begin is not None
         session.run(self._plan.begin if begins else self._train_op)
+
+    def prepare(self, session):
+        """Has a session prepare what `settle` runs, 30 ms of work that all ranks would otherwise wait for."""
+        if self._average is not None:
+            prepare(session, self._average)
 
     def settle(self, session):
         """Makes the dense variables what all steps so far made of them, equal on all ranks. A collective.

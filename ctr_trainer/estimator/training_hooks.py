@@ -26,7 +26,7 @@ from ctr_trainer.metrics.click_metrics import metric_name
 tf1 = tf.compat.v1
 
 
-def training_hooks(inputs, spec, store, config, model_dir, save, last_step, settle, phases):
+def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step, phases):
     """-> the session hooks of a training run.
 
     The input's own hook has come before these: it trains the rows, then `ParameterSyncHook` hands them on, then
@@ -40,7 +40,7 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, sett
       model_dir: for the summaries.
       save: f(session, step) -> path; a collective.
       last_step: where training stops, or None.
-      settle: f(session) after which the dense variables are what all steps made of them, on all ranks; a collective.
+      step: `OptimizerStep`.
       phases: `Phases` of the training thread.
     """
     every, scalars, hooks = config.log_step_count_steps, {}, []
@@ -59,7 +59,7 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, sett
             hooks.append(EvictionHook(store, config.embedding.sync_steps))
     dense_sync_steps = step_plan.current().dense_sync_steps
     if dense_sync_steps > 1:
-        hooks.append(DenseSyncHook(phases.timed("dense_sync", settle), dense_sync_steps))
+        hooks.append(DenseSyncHook(step.prepare, phases.timed("dense_sync", step.settle), dense_sync_steps))
     hooks.append(CheckpointHook(phases.timed("checkpoint", save), config.save_checkpoints_steps))
     tensors = metric_tensors(inputs, spec)
     if tensors:

@@ -9,15 +9,20 @@ class DenseSyncHook(StepHook):
     Checkpoints average first by themselves, and so does the end of training.
 
     Args:
+      prepare: f(session), called before the first step.
       settle: f(session) that averages; a collective.
       every_n_steps: at least 1.
     """
 
-    def __init__(self, settle, every_n_steps):
+    def __init__(self, prepare, settle, every_n_steps):
         super().__init__()
         if every_n_steps < 1:
             raise ValueError(f"every_n_steps must be at least 1, not {every_n_steps}")
-        self._settle, self._every_n_steps = settle, every_n_steps
+        self._prepare, self._settle, self._every_n_steps = prepare, settle, every_n_steps
+
+    def after_create_session(self, session, coord):
+        super().after_create_session(session, coord)
+        self._prepare(session)
 
     def after_step(self, run_context, run_values):
         if self.step % self._every_n_steps == 0:
