@@ -58,9 +58,7 @@ def positions_of(unique, keys):
     return found.numbers(keys).astype(np.int64)
 
 
-@numba.njit(
-    types.int64(KEYS, _NUMBERS_OUT, types.uint64, _KEYS_OUT, types.int64, _NUMBERS_OUT), nogil=True, cache=True
-)
+@numba.njit(types.int64(KEYS, _NUMBERS_OUT, types.uint64, _KEYS_OUT, types.int64, _NUMBERS_OUT), nogil=True, cache=True)
 def _number(wanted, heads, shift, keys, count, numbers):
     """numbers[i] = the place of wanted[i] among `keys`, whose first `count` are set. -> how many are set then
 

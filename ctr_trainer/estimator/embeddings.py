@@ -8,8 +8,8 @@ from ctr_trainer import distributed
 from ctr_trainer.embedding import merging
 from ctr_trainer.embedding.background import Background
 from ctr_trainer.embedding.cache import Cache
-from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.distinct import distinct
+from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.store_reader import StoreReader
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.row_gradients import RowGradients, SourceGradients

@@ -6,7 +6,6 @@ import logging
 import os
 import time
 
-import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import distributed, negative_share, step_plan
@@ -19,21 +18,15 @@ from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvalua
 from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
 from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
 from ctr_trainer.estimator.model_selection import is_over
+from ctr_trainer.estimator.observation import Observation
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.estimator.run_config import RunConfig
-from ctr_trainer.estimator.run_summary import RunSummary
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.session import open_session
-from ctr_trainer.estimator.stalls import observed_phases
 from ctr_trainer.estimator.store import open_store
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.export.saved_model import export_saved_model
-from ctr_trainer.hooks.load_hook import LoadHook
-from ctr_trainer.hooks.phase_hook import PhaseHook
-from ctr_trainer.hooks.throughput_hook import ThroughputHook
-from ctr_trainer.hooks.traced_phases_hook import TracedPhasesHook
-from ctr_trainer.phases import Phases
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -110,53 +103,32 @@ class Estimator:
             return None
         if distributed.is_chief():
             checkpoints.set_aside(self.model_dir, start)
-        throughput, phases = ThroughputHook(), Phases()
-        observed = observed_phases(phases, self.model_dir)
-        with observed, self._graph(ModeKeys.TRAIN, input_fn, checkpoint, phases) as (inputs, spec, store):
+        seen = Observation(self.config, self.model_dir)
+        phases = seen.phases
+        with seen.by_others(), self._graph(ModeKeys.TRAIN, input_fn, checkpoint, phases) as (inputs, spec, store):
             if inputs.hook and distributed.is_chief():
                 save_features(self.model_dir, inputs.features)
             saver = tf1.train.Saver(max_to_keep=None)
             step = OptimizerStep(spec.train_op, step_plan.current())
             save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config, step.settle)
-            own = [PhaseHook(phases), throughput, *inputs.hooks]
+            own = [*seen.hooks, *inputs.hooks]
             own += training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, step, phases)
-            summary = RunSummary(phases, inputs, self.config, own)
             evaluations = NoEvaluations()
             if evaluation:
                 evaluations = EvaluatedTraining(self, evaluation, inputs, store, save, start, own, step.settle, phases)
-            all_hooks, precision = [*own, *evaluations.hooks, *hooks], self.config.mixed_precision
-            traced, load = None, None
-            if self.config.phase_steps:
-                traced = TracedPhasesHook(self.config.phase_steps, gpu=bool(tf.config.list_physical_devices("GPU")))
-                load = LoadHook(store, self.config.phase_steps)
-                all_hooks = [load, *traced.around(all_hooks)]
+            all_hooks = seen.around(own, [*evaluations.hooks, *hooks], inputs, store)
+            threads, precision = self.config.threads, self.config.mixed_precision
             with (
                 _closing([evaluations, *own]),
-                open_session(checkpoint, all_hooks, self.config.threads, saver, precision) as session,
+                open_session(checkpoint, all_hooks, threads, saver, precision) as session,
             ):
-                if throughput.step != start:
-                    raise UserError(
-                        f"{checkpoint.path} was restored to step {throughput.step}, not {start}: it is damaged"
-                    )
+                if seen.step != start:
+                    raise UserError(f"{checkpoint.path} was restored to step {seen.step}, not {start}: it is damaged")
                 while not session.should_stop():
-                    with distributed.watchdog().waiting(f"step {throughput.step + 1} and its gradient exchange"):
+                    with distributed.watchdog().waiting(f"step {seen.step + 1} and its gradient exchange"):
                         step(session)
-            examples = inputs.hook.examples if inputs.hook else 0
-            waited = inputs.hook.read.total_seconds if inputs.hook else 0.0
-            examples = int(distributed.all_sum(np.int64(examples), "train_examples"))
-            summed_up = summary.results(throughput.steps)
-        return {
-            "workers": distributed.size(),
-            "steps": throughput.steps,
-            "global_step": throughput.step,
-            "examples": examples,
-            "seconds": round(throughput.seconds, 3),
-            "examples_per_sec": round(examples / max(throughput.seconds, 1e-9), 1),
-            "input_wait_seconds": round(waited, 3),
-            **({"phases": traced.results(), "load": load.results()} if traced else {}),
-            **summed_up,
-            **evaluations.results(),
-        }
+            results = seen.results()
+        return {**results, **evaluations.results()}
 
     def evaluate(self, input_fn, steps=None, hooks=(), checkpoint=None, metrics=MetricsConfig()):  # noqa: B008, frozen
         """Computes the metrics of a checkpoint over all ranks' examples.

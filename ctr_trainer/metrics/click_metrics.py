@@ -5,7 +5,6 @@ import numpy as np
 from ctr_trainer.metrics.auc import AUC
 from ctr_trainer.metrics.mean import Mean
 
-
 # Batches that are added at once: for each by itself the functions behind it are no longer in the core's cache, and a
 # batch of 1,024 takes 0.1 ms in place of 0.03.
 _BATCHES = 32

@@ -1,0 +1,73 @@
+"""What is seen of a training: how fast it is, where its time goes, and what it says of that in the end."""
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.estimator.run_summary import RunSummary
+from ctr_trainer.estimator.stalls import observed_phases
+from ctr_trainer.hooks.load_hook import LoadHook
+from ctr_trainer.hooks.phase_hook import PhaseHook
+from ctr_trainer.hooks.throughput_hook import ThroughputHook
+from ctr_trainer.hooks.traced_phases_hook import TracedPhasesHook
+from ctr_trainer.phases import Phases
+
+
+class Observation:
+    """Observes one training, and changes nothing of it.
+
+    Args:
+      config: `RunConfig`.
+      model_dir: of the training.
+
+    Attributes:
+      phases: `Phases` of the training's thread.
+      hooks: those that come before all others.
+    """
+
+    def __init__(self, config, model_dir):
+        self._config, self._model_dir = config, model_dir
+        self.phases, self._throughput = Phases(), ThroughputHook()
+        self.hooks = [PhaseHook(self.phases), self._throughput]
+
+    @property
+    def step(self):
+        """The global step that was done last."""
+        return self._throughput.step
+
+    def by_others(self):
+        """-> context manager within which the other ranks can tell where this one is; see `stalls`."""
+        return observed_phases(self.phases, self._model_dir)
+
+    def around(self, own, others, inputs, store):
+        """-> the hooks of the session.
+
+        Args:
+          own: the training's own hooks, beginning with `hooks`, which the summary asks for their figures.
+          others: more hooks.
+          inputs: of `make_input`.
+          store: of `open_store`.
+        """
+        self._inputs, self._summary = inputs, RunSummary(self.phases, inputs, self._config, own)
+        self._traced, self._load, every = None, None, self._config.phase_steps
+        if not every:
+            return [*own, *others]
+        self._traced = TracedPhasesHook(every, gpu=bool(tf.config.list_physical_devices("GPU")))
+        self._load = LoadHook(store, every)
+        return [self._load, *self._traced.around([*own, *others])]
+
+    def results(self):
+        """-> dict, see `Estimator.train`. A collective."""
+        hook, throughput = self._inputs.hook, self._throughput
+        examples = int(distributed.all_sum(np.int64(hook.examples if hook else 0), "train_examples"))
+        return {
+            "workers": distributed.size(),
+            "steps": throughput.steps,
+            "global_step": throughput.step,
+            "examples": examples,
+            "seconds": round(throughput.seconds, 3),
+            "examples_per_sec": round(examples / max(throughput.seconds, 1e-9), 1),
+            "input_wait_seconds": round(hook.read.total_seconds if hook else 0.0, 3),
+            **({"phases": self._traced.results(), "load": self._load.results()} if self._traced else {}),
+            **self._summary.results(throughput.steps),
+        }
