@@ -11,7 +11,8 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.lookup import Lookup, distinct
+from ctr_trainer.embedding.distinct import distinct
+from ctr_trainer.embedding.lookup import Lookup
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.flags import DataFlags
 

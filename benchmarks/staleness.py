@@ -10,6 +10,7 @@ Example: python benchmarks/staleness.py --data=ml-1m --results=staleness.jsonl -
          python benchmarks/staleness.py --optimizers=adagrad --workers=1,8 --seeds=1 --results=part.jsonl
          python benchmarks/staleness.py --report --results=staleness.jsonl           # the table of what is there
          python benchmarks/staleness.py --check=adagrad:2:30:sum --data=ml-1m        # beside a real job
+         python benchmarks/staleness.py --late=0,10,20 --data=ml-1m                  # one worker, late gradients
 """
 
 import argparse
@@ -52,6 +53,9 @@ def main():
         if flags.tune:
             _tune(staleness_run, data)
             return
+        if flags.late:
+            _late(staleness_run, data, flags)
+            return
         if flags.check:
             _check(staleness_run, data, flags.check, flags.work)
             return
@@ -73,13 +77,20 @@ def _flags():
     parser.add_argument("--report", action="store_true", help="run nothing, only show what there is")
     parser.add_argument("--tune", action="store_true", help="learning rates for one worker, on the validation split")
     parser.add_argument("--check", help="OPTIMIZER:WORKERS:SYNC_STEPS:MERGE, also as a real job under horovodrun")
+    parser.add_argument(
+        "--late", type=_integers, help="steps by which the gradients of one worker's rows come late, in place of a grid"
+    )
     for name, values in (("optimizers", OPTIMIZERS), ("merges", MERGES)):
         parser.add_argument(f"--{name}", type=lambda text: text.split(","), default=values)
     for name, values in (("workers", WORKERS), ("sync_steps", SYNC_STEPS), ("seeds", SEEDS)):
-        parser.add_argument(f"--{name}", type=lambda text: [int(part) for part in text.split(",")], default=values)
+        parser.add_argument(f"--{name}", type=_integers, default=values)
     flags = parser.parse_args()
     flags.results = flags.results or pathlib.Path(flags.work) / "results.jsonl"
     return flags
+
+
+def _integers(text):
+    return [int(part) for part in text.split(",")]
 
 
 def _points(make, flags):
@@ -122,6 +133,15 @@ def _tune(staleness_run, data):
         for setting in [(rate, 1e-6) for rate in TUNED.get(optimizer, ())] or TUNED_ADAGRAD:
             auc = simulation.run(staleness_run.Point(optimizer, 1, 1, "sum", 1, *setting))
             print(json.dumps(dict(optimizer=optimizer, learning_rate=setting[0], accumulator=setting[1], auc=auc)))
+
+
+def _late(staleness_run, data, flags):
+    """Prints what the age of the gradients alone costs, without other workers and merges."""
+    simulation = staleness_run.Simulation(data, BATCH_SIZE, EPOCHS)
+    for optimizer, late in itertools.product(flags.optimizers, flags.late):
+        points = [staleness_run.Point(optimizer, 1, 1, "sum", seed, *RATES[optimizer]) for seed in flags.seeds]
+        aucs = [round(simulation.run(point, late), 4) for point in points]
+        print(json.dumps(dict(optimizer=optimizer, late=late, seeds=flags.seeds, aucs=aucs)), flush=True)
 
 
 def _check(staleness_run, data, text, work):

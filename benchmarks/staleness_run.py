@@ -7,6 +7,7 @@ batches makes. What is not: a sync here is done before the next step, and no loo
 its steps, so its rows are older by up to `--prefetch_batches` and by the steps that a sync takes.
 """
 
+import collections
 import dataclasses
 import pathlib
 
@@ -81,8 +82,13 @@ class Simulation:
         self._test = self._prepared(reader)
         self._graph_of = self._batches_of = (None, None)
 
-    def run(self, point):
-        """-> the AUC of the part."""
+    def run(self, point, late=0):
+        """-> the AUC of the part.
+
+        Args:
+          point: `Point`.
+          late: steps by which the gradients of one worker's rows come late; with several workers 0.
+        """
         store, scales = LocalStore(), (STDDEV * 3**0.5, 0.0)
         config = TableConfig(
             self._table.name, (self._table.dim, 1), scales, point.optimizer, point.accumulator, point.seed
@@ -95,6 +101,7 @@ class Simulation:
             sources = [Cache(store, config, f"rank{rank}", shares=shares) for rank in range(count)]
         factor = merging.gradient_factor(point.optimizer, point.merge, count, scale=1.0)
         graph.reset()
+        waiting = collections.deque()
         for step, batches in enumerate(self._batches(point.seed, count), start=1):
             slots = [source.find_or_create(lookup.unique) for source, (_, lookup) in zip(sources, batches, strict=True)]
             found = list(zip(sources, slots, strict=True))
@@ -109,11 +116,13 @@ class Simulation:
                     lookup.sum_gradients(dim, gradient[part]) * own
                     for dim, gradient in zip(config.dims, gradients, strict=True)
                 ]
-                source.apply_gradients(slots[rank], sums, point.learning_rate)
+                waiting.append((source, slots[rank], sums))
+            _apply(waiting, late, point.learning_rate)
             if count > 1:
                 for rank, cache in enumerate(sources):
                     if (step + rank * point.sync_steps // count) % point.sync_steps == 0:
                         cache.sync()
+        _apply(waiting, 0, point.learning_rate)
         for cache in sources if count > 1 else ():
             cache.flush()
         return self._auc(graph, config, store.tables[config.name])
@@ -189,13 +198,13 @@ class _Graph:
           found: for each of them (source of the rows, slots of the lookup's keys).
         """
         features, start, feed = self._features, 0, {}
+        lookups = [lookup for _, lookup in batches]
+        taken = [
+            lookup.take(source.rows, slots, sum(config.dims))
+            for (source, slots), lookup in zip(found, lookups, strict=True)
+        ]
         for tensor, dim in zip(self._rows, config.dims, strict=True):
-            feed[tensor] = _joined(
-                [
-                    lookup.gather(lookup.take(source.rows, slots, start, dim))
-                    for (source, slots), (_, lookup) in zip(found, batches, strict=True)
-                ]
-            )
+            feed[tensor] = _joined([own.gather(rows, start, dim) for own, rows in zip(lookups, taken, strict=True)])
             start += dim
         feed[features.labels] = _joined([batch.labels for batch, _ in batches])
         feed[features.weights] = _joined([batch.weights for batch, _ in batches])
@@ -209,6 +218,13 @@ class _Graph:
     def logits(self, feed):
         """-> float32[B]"""
         return self._session.run(self._logits, feed)
+
+
+def _apply(waiting, late, learning_rate):
+    """Applies gradients until no more than `late` of them wait."""
+    while len(waiting) > late:
+        source, slots, sums = waiting.popleft()
+        source.apply_gradients(slots, sums, learning_rate)
 
 
 def _joined(parts):
