@@ -29,6 +29,7 @@ class Circumstances:
     Attributes:
       shares: by phase of `phases.PHASES`, its share of the training time, the mean of the ranks.
       exchange: the share of the training time in which nothing but the exchange of dense gradients goes on.
+      syncing: the share of it in which a sync of the rows is under way, beside the steps or not.
       steps: how many were made.
       workers: how many, and `on_one_host`: whether all of them are.
       config: `RunConfig`.
@@ -41,6 +42,7 @@ class Circumstances:
 
     shares: dict
     exchange: float
+    syncing: float
     steps: int
     workers: int
     on_one_host: bool
@@ -61,7 +63,7 @@ def advise(circumstances):
     """
     if circumstances.steps < _FEWEST_STEPS:
         return None
-    findings = [finding for rule in (_read, _rows, _sync, _exchange, _checkpoint) if (finding := rule(circumstances))]
+    findings = [finding for rule in _RULES if (finding := rule(circumstances))]
     return max(findings, key=lambda finding: finding.share) if findings else _tower(circumstances)
 
 
@@ -98,6 +100,16 @@ def _sync(c):
     return Finding(share, f"--sync_steps={2 * embedding.sync_steps}", f"{why}; rows may then be staler")
 
 
+def _service(c):
+    embedding = c.config.embedding
+    if c.syncing <= 0.20 or c.workers == 1 or not c.on_one_host or c.has_free_core or embedding.service != "auto":
+        return None
+    if embedding.service_restarts or embedding.strict_sync or c.has_limits:  # What shared rows do not have.
+        return None
+    why = "the service and its syncs run on the cores of the steps, and workers of one host can share the rows"
+    return Finding(c.syncing, "--embedding_service=shared", why)
+
+
 def _exchange(c):
     if c.exchange <= 0.10 or not c.exchanges_each_step:
         return None
@@ -120,3 +132,6 @@ def _tower(c):
     if share <= 0.50 or not faster:
         return None
     return Finding(share, "--mixed_precision=bfloat16", "the dense tower takes it, and this processor has bfloat16")
+
+
+_RULES = (_read, _rows, _sync, _service, _exchange, _checkpoint)

@@ -13,6 +13,8 @@ from ctr_trainer.phases import PHASES
 
 # Not of training itself.
 _BESIDE = ("start", "evaluation")
+# What goes on within or beside the phases.
+_WITHIN = ("exchange", "syncing")
 
 
 class RunSummary:
@@ -37,7 +39,8 @@ class RunSummary:
 
         `auc` (or `auc/<label>`) is that of the training examples of all ranks, since the start or in the last window.
         `phase_seconds` has by phase the `mean` and the `max` over the ranks; `exchange` is what of `session` only
-        the exchange was at work in, estimated by a few steps. `slowest_phase` is by the mean. `cache_hit_rate` is of
+        the exchange was at work in, estimated by a few steps, and `syncing` how long syncs of the rows were under way,
+        most of it beside the steps. `slowest_phase` is by the mean. `cache_hit_rate` is of
         looked up keys; `bytes_per_sync` what one worker sends and gets from one sync to the next, its misses included;
         both are None where there is no service. `advice` has `flag`, `share` and `why`, or is None.
 
@@ -46,14 +49,16 @@ class RunSummary:
         """
         embeddings = self._inputs.embeddings
         totals = embeddings.totals() if embeddings else dict(hits=0, misses=0, bytes_synced=0)
-        syncs = embeddings.sync_latency.total_count if embeddings else 0
+        syncing = embeddings.sync_latency if embeddings else None
+        syncs = syncing.total_count if syncing else 0
         share = self._exchange[0].share if self._exchange else 0.0
         seconds = [self._phases.seconds[phase] for phase in PHASES]
-        own = np.array([*seconds, share * self._phases.seconds["session"], *totals.values(), syncs], np.float64)
+        seconds += [share * self._phases.seconds["session"], syncing.total_seconds if syncing else 0.0]
+        own = np.array([*seconds, *totals.values(), syncs], np.float64)
         ranks = distributed.all_gather(own, "run_summary").reshape(distributed.size(), len(own))
         auc = {name: value for hook in self._metrics for name, value in hook.auc(distributed.all_sum).items()}
 
-        names = [*PHASES, "exchange"]
+        names = [*PHASES, *_WITHIN]
         mean, most = ranks[:, : len(names)].mean(0), ranks[:, : len(names)].max(0)
         of_phase = {
             name: {"mean": round(a, 3), "max": round(b, 3)} for name, a, b in zip(names, mean, most, strict=True)
@@ -75,8 +80,8 @@ class RunSummary:
 
     def _circumstances(self, shares, steps):
         return Circumstances(
-            {name: share for name, share in shares.items() if name != "exchange"},
-            shares["exchange"],
+            {name: shares[name] for name in PHASES},
+            *(shares[name] for name in _WITHIN),
             steps,
             distributed.size(),
             distributed.local_size() == distributed.size(),

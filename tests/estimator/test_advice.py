@@ -7,10 +7,10 @@ from ctr_trainer.phases import PHASES
 
 
 def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, steps=1000, embedding=None, **more):
-    shares = {**dict.fromkeys(PHASES, 0.0), **shares}
+    shares, syncing = {**dict.fromkeys(PHASES, 0.0), **shares}, more.pop("syncing", 0.0)
     where = {name: more.pop(name) for name in ("exchanges_in_memory", "has_free_core", "has_limits") if name in more}
     config = RunConfig(embedding=EmbeddingConfig(**(embedding or {})), **more)
-    return advise(Circumstances(shares, exchange, steps, workers, on_one_host, config, each_step, **where))
+    return advise(Circumstances(shares, exchange, syncing, steps, workers, on_one_host, config, each_step, **where))
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,7 @@ def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, s
         (dict(shares={"sync": 0.06}), "--embedding_service=shared"),
         (dict(shares={"sync": 0.06}, on_one_host=False), "--service_shards=2"),
         (dict(shares={"sync": 0.06}, embedding={"service": "a:1"}), "--sync_steps=60"),
+        (dict(shares={}, syncing=0.3), "--embedding_service=shared"),
         (dict(shares={"sync": 0.06}, embedding={"strict_sync": True}), "--nostrict_sync"),
         (dict(shares={"session": 0.8}, exchange=0.3), "--overlap_allreduce or --dense_sync_steps=30"),
         (dict(shares={"session": 0.8}, exchange=0.3, exchanges_in_memory=True), "--dense_sync_steps=30"),
@@ -41,6 +42,12 @@ def test_the_flag_for_where_most_of_the_time_goes(monkeypatch, circumstances, fl
         dict(shares={"read": 0.09, "sync": 0.05, "session": 0.8}),
         dict(shares={"session": 0.9}, exchange=0.3, each_step=False),  # it overlaps already, or is rare
         dict(shares={"sync": 0.2}, workers=1),
+        dict(shares={}, syncing=0.3, workers=1),
+        dict(shares={}, syncing=0.3, on_one_host=False),
+        dict(shares={}, syncing=0.3, has_free_core=True),
+        dict(shares={}, syncing=0.3, has_limits=True),
+        dict(shares={}, syncing=0.3, embedding={"service_restarts": 1}),
+        dict(shares={}, syncing=0.3, embedding={"service": "a:1"}),
         dict(shares={"lookup": 0.2}),  # no core is free
         dict(shares={"lookup": 0.2}, has_free_core=True, has_limits=True),
         dict(shares={"lookup": 0.2}, has_free_core=True, embedding={"overlap_lookup": True}),

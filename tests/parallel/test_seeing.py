@@ -45,10 +45,11 @@ def test_two_workers_leave_profiles_of_both_horovods_timeline_and_one_summary(da
     summary = json.loads((model / "train_summary.json").read_text())
     assert (summary["workers"], summary["steps"]) == (2, 120)
     assert 0 < summary["auc"] < 1
-    assert set(summary["phase_seconds"]) == {*PHASES, "exchange"}
+    assert set(summary["phase_seconds"]) == {*PHASES, "exchange", "syncing"}
     times = {phase: figures["mean"] for phase, figures in summary["phase_seconds"].items()}
     assert all(figures["mean"] <= figures["max"] for figures in summary["phase_seconds"].values())
     assert 0 < times["exchange"] < times["session"]
+    assert times["syncing"] > 0
     training = sum(times[phase] for phase in PHASES if phase not in ("start", "evaluation"))
     assert training == pytest.approx(summary["seconds"], rel=0.2)
     assert summary["bytes_per_sync"] > 0
