@@ -1,5 +1,6 @@
 """The simulation of `benchmarks/staleness.py`; the measurement itself is no test."""
 
+import dataclasses
 import pathlib
 
 import pytest
@@ -35,3 +36,11 @@ def test_a_longer_interval_trains_other_rows(simulation, staleness_run):
     """Under `sum` at a rate this high one can tell from the AUC of the training part, which some learn by heart."""
     aucs = {simulation.run(staleness_run.Point("sgd", 2, n, "sum", 1, 5.0, 1e-6)) for n in (1, 2, 3)}
     assert len(aucs) > 1
+
+
+def test_late_gradients_train_other_rows_and_none_is_lost(simulation, staleness_run):
+    point = staleness_run.Point("sgd", 1, 1, "sum", 1, 5.0, 1e-6)
+    in_time, late, last = (simulation.run(point, late) for late in (0, 3, 10**6))
+    untrained = simulation.run(dataclasses.replace(point, learning_rate=0.0))
+    assert in_time not in (late, last)
+    assert last != untrained
