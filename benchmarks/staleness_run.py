@@ -117,12 +117,12 @@ class Simulation:
                     for dim, gradient in zip(config.dims, gradients, strict=True)
                 ]
                 waiting.append((source, slots[rank], sums))
-            _apply(waiting, late, point.learning_rate)
+            apply_late(waiting, late, point.learning_rate)
             if count > 1:
                 for rank, cache in enumerate(sources):
                     if (step + rank * point.sync_steps // count) % point.sync_steps == 0:
                         cache.sync()
-        _apply(waiting, 0, point.learning_rate)
+        apply_late(waiting, 0, point.learning_rate)
         for cache in sources if count > 1 else ():
             cache.flush()
         return self._auc(graph, config, store.tables[config.name])
@@ -220,7 +220,7 @@ class _Graph:
         return self._session.run(self._logits, feed)
 
 
-def _apply(waiting, late, learning_rate):
+def apply_late(waiting, late, learning_rate):
     """Applies gradients until no more than `late` of them wait."""
     while len(waiting) > late:
         source, slots, sums = waiting.popleft()

@@ -1,9 +1,13 @@
 """The simulation of `benchmarks/staleness.py`; the measurement itself is no test."""
 
-import dataclasses
+import collections
 import pathlib
 
+import numpy as np
 import pytest
+
+from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.table import Table
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 
@@ -38,9 +42,12 @@ def test_a_longer_interval_trains_other_rows(simulation, staleness_run):
     assert len(aucs) > 1
 
 
-def test_late_gradients_train_other_rows_and_none_is_lost(simulation, staleness_run):
-    point = staleness_run.Point("sgd", 1, 1, "sum", 1, 5.0, 1e-6)
-    in_time, late, last = (simulation.run(point, late) for late in (0, 3, 10**6))
-    untrained = simulation.run(dataclasses.replace(point, learning_rate=0.0))
-    assert in_time not in (late, last)
-    assert last != untrained
+def test_late_gradients_come_in_their_order_and_none_is_lost(staleness_run):
+    table = Table(TableConfig("t", (1,), (0.0,), "sgd"))
+    slots = table.find_or_create(np.array([5]))
+    waiting = collections.deque((table, slots, [np.float32([[gradient]])]) for gradient in (1, 2, 4))
+    rows = []
+    for late in (3, 2, 2, 0):
+        staleness_run.apply_late(waiting, late, learning_rate=1.0)
+        rows.append(table.rows[slots].item())
+    assert rows == [0, -1, -1, -7]
