@@ -111,7 +111,8 @@ def _service(c):
 
 
 def _exchange(c):
-    if c.exchange <= 0.10 or not c.exchanges_each_step:
+    # Where the service has no core of its own, the wait is for the worker whose core it has.
+    if c.exchange <= 0.10 or not c.exchanges_each_step or _service(c):
         return None
     why = "steps wait for the exchange of dense gradients"
     # Through shared memory it is short, and what is left is the wait for the slowest worker of each step.
