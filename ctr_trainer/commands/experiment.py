@@ -133,7 +133,9 @@ def steps_exchange(embedding, exchange):
       embedding: EmbeddingFlags.
       exchange: of `way_of_exchange`.
     """
-    return embedding.strict_sync or dense_exchange.is_by_horovod(exchange)
+    # With restarts the workers agree at each sync that the service is there.
+    waits = embedding.strict_sync or embedding.service_restarts > 0
+    return waits or dense_exchange.is_by_horovod(exchange)
 
 
 def _optimizer_settings(embedding):

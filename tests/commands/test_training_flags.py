@@ -6,7 +6,7 @@ import re
 import pytest
 
 from ctr_trainer import dense_exchange, distributed, flags
-from ctr_trainer.commands.experiment import make_train_op, way_of_exchange
+from ctr_trainer.commands.experiment import make_train_op, steps_exchange, way_of_exchange
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimize import TrainOp
@@ -16,15 +16,19 @@ from ctr_trainer.estimator.schedules import Schedule
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "training.md"
 
 
-def _train_op(*arguments):
+def _values(*arguments):
     values = flags.define(flags.EXPERIMENT)
     values(["train", *arguments])
+    return values
+
+
+def _train_op(*arguments):
+    values = _values(*arguments)
     return make_train_op(flags.read(flags.TrainingFlags, values), flags.read(flags.EmbeddingFlags, values))
 
 
 def _way_of_exchange(*arguments):
-    values = flags.define(flags.EXPERIMENT)
-    values(["train", *arguments])
+    values = _values(*arguments)
     return way_of_exchange(flags.read(flags.TrainingFlags, values), flags.read(flags.RunFlags, values))
 
 
@@ -36,6 +40,13 @@ def test_what_is_about_horovods_exchange_has_it_through_horovod(flag):
     assert _way_of_exchange(flag) == "horovod"
     with pytest.raises(UserError, match=f"{flag.partition('=')[0]}: of an exchange by Horovod"):
         _way_of_exchange(flag, "--dense_exchange=shared_memory")
+
+
+@pytest.mark.parametrize(("flag", "expected"), [("", False), ("--strict_sync", True), ("--service_restarts=1", True)])
+def test_steps_wait_for_horovod_where_their_rows_do(flag, expected):
+    arguments = [flag] if flag else []
+    embedding = flags.read(flags.EmbeddingFlags, _values(*arguments))
+    assert steps_exchange(embedding, "shared_memory") is expected
 
 
 def test_shared_memory_is_refused_for_workers_on_several_hosts(monkeypatch):
