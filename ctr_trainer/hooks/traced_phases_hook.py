@@ -1,6 +1,6 @@
 """What a training step's time goes to."""
 
-import statistics
+import math
 import time
 
 import tensorflow as tf
@@ -61,7 +61,8 @@ class TracedPhasesHook(StepHook):
         self._options = tf1.RunOptions(trace_level=level)
         self._done = self._traced = 0
         self._runs = self._outside = 0.0
-        self._steps = []  # Seconds of each that counts and is not traced.
+        # The sum of the seconds of the steps that count and have no trace, and that of their squares.
+        self._untraced = self._squares = 0.0
         self._purposes = {}
         self._from = self._until = {}
 
@@ -88,7 +89,8 @@ class TracedPhasesHook(StepHook):
                 self._add(step_trace.seconds_by_purpose(run_values.run_metadata.step_stats, self._asked))
             else:
                 self._runs += run
-                self._steps.append(now - self._ended)
+                self._untraced += now - self._ended
+                self._squares += (now - self._ended) ** 2
         super().after_run(run_context, run_values)
         self._ended = time.perf_counter()  # So that what this hook does is in no step.
 
@@ -108,7 +110,9 @@ class TracedPhasesHook(StepHook):
         steps = self._done - self._every_n_steps
         if not self._traced or steps == self._traced:
             return None
-        run, traced = self._runs / (steps - self._traced), sum(self._purposes.values())
+        untraced = steps - self._traced
+        variance = self._squares / untraced - (self._untraced / untraced) ** 2
+        run, traced = self._runs / untraced, sum(self._purposes.values())
         step = run + self._outside / steps
         seconds = {name: (self._until[name] - self._from[name]) / steps for name in self._until}
         for name, value in self._purposes.items():
@@ -117,7 +121,7 @@ class TracedPhasesHook(StepHook):
             "steps": steps,
             "traced_steps": self._traced,
             "step_seconds": step,
-            "step_deviation": statistics.pstdev(self._steps),
+            "step_deviation": math.sqrt(max(variance, 0.0)),
             "seconds": {name: seconds[name] for name in PHASES if name in seconds},
             "accounted": sum(seconds.values()) / step,
         }
