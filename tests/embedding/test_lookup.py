@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 import pytest
 
@@ -163,3 +165,13 @@ def test_a_batch_of_no_key_is_zeros():
 def test_splits_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="column 1: splits do not cut 2 values into 1 bags"):
         Lookup(np.array([[5]]), [_bag([7, 8], [0, 1], "sum")])
+
+
+def test_a_lookup_made_in_another_thread_outlives_it():
+    made = []
+    thread = threading.Thread(target=lambda: made.append(Lookup(np.array([[5, 7]]))))
+    thread.start()
+    thread.join(10)
+    Lookup(np.array([[1, 2]]))
+    assert made[0].unique.tolist() == [5, 7]
+    np.testing.assert_array_equal(_gather(made[0], ROWS, np.array([0, 1]), 0, 1), [[[0], [3]]])
