@@ -93,7 +93,7 @@ def _sync(c):
     why = "training stands still for syncs of the embedding rows"
     if embedding.strict_sync:
         return Finding(share, "--nostrict_sync", f"{why}, as a strict sync has it")
-    if embedding.service == "auto" and c.on_one_host and not embedding.service_restarts:
+    if _can_share(c):
         return Finding(share, "--embedding_service=shared", f"{why}, and workers of one host can share the rows")
     if embedding.service == "auto":
         return Finding(share, f"--service_shards={2 * embedding.service_shards}", f"{why}: the service is the limit")
@@ -101,13 +101,17 @@ def _sync(c):
 
 
 def _service(c):
-    embedding = c.config.embedding
-    if c.syncing <= 0.20 or c.workers == 1 or not c.on_one_host or c.has_free_core or embedding.service != "auto":
-        return None
-    if embedding.service_restarts or embedding.strict_sync or c.has_limits:  # What shared rows do not have.
+    if c.syncing <= 0.20 or c.workers == 1 or c.has_free_core or not _can_share(c):
         return None
     why = "the service and its syncs run on the cores of the steps, and workers of one host can share the rows"
     return Finding(c.syncing, "--embedding_service=shared", why)
+
+
+def _can_share(c):
+    """-> whether the rows can lie in shared memory, which knows no strict syncs, restarts and [[limits]]."""
+    embedding = c.config.embedding
+    needs_service = embedding.strict_sync or embedding.service_restarts or c.has_limits
+    return embedding.service == "auto" and c.on_one_host and not needs_service
 
 
 def _exchange(c):

@@ -81,7 +81,8 @@ class RunSummary:
     def _circumstances(self, shares, steps):
         return Circumstances(
             {name: shares[name] for name in PHASES},
-            *(shares[name] for name in _WITHIN),
+            shares["exchange"],
+            shares["syncing"],
             steps,
             distributed.size(),
             distributed.local_size() == distributed.size(),

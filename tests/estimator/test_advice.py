@@ -20,6 +20,7 @@ def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, s
         (dict(shares={"read": 0.2}), "--prefetch_batches=8"),
         (dict(shares={"sync": 0.06}), "--embedding_service=shared"),
         (dict(shares={"sync": 0.06}, on_one_host=False), "--service_shards=2"),
+        (dict(shares={"sync": 0.06}, has_limits=True), "--service_shards=2"),
         (dict(shares={"sync": 0.06}, embedding={"service": "a:1"}), "--sync_steps=60"),
         (dict(shares={}, syncing=0.3), "--embedding_service=shared"),
         (dict(shares={"session": 0.8}, exchange=0.4, syncing=0.3), "--embedding_service=shared"),
