@@ -1,11 +1,10 @@
 """Trains a model on converted data, from the newest checkpoint in --model_dir on if there is one."""
 
 import dataclasses
-import json
 import logging
 import os
 
-from ctr_trainer import __version__
+from ctr_trainer import __version__, durable_file
 from ctr_trainer.errors import UserError
 from ctr_trainer.flags import (
     DataFlags,
@@ -83,7 +82,8 @@ def run(*groups):
     def train_input_fn(position):
         batches = training_reader(model, data, training, position)
         if distributed.is_chief():
-            _write(model.model_dir, FLAGS_FILE, _describe(groups, distributed.size()))
+            flags_file = os.path.join(model.model_dir, FLAGS_FILE)
+            durable_file.write_json(flags_file, _describe(groups, distributed.size()))
         return batches
 
     result = estimator.train(train_input_fn, max_steps=training.max_steps or None, evaluation=eval_spec)
@@ -93,7 +93,7 @@ def run(*groups):
     if tuning and distributed.is_chief():
         autotune.report(tuning)
     if result and distributed.is_chief():
-        _write(model.model_dir, SUMMARY_FILE, without_nan(result))
+        durable_file.write_json(os.path.join(model.model_dir, SUMMARY_FILE), without_nan(result))
         for line in run_summary.lines(result):
             _log.info(line)
     if export.export_dir:
@@ -110,11 +110,3 @@ def _describe(groups, workers):
     """-> what `report` compares of two runs."""
     flags = {name: value for group in groups for name, value in dataclasses.asdict(group).items()}
     return {"command": "train", "version": __version__, "workers": workers, "flags": flags}
-
-
-def _write(model_dir, name, values):
-    os.makedirs(model_dir, exist_ok=True)
-    path = os.path.join(model_dir, name)
-    with open(f"{path}.tmp", "w") as file:
-        json.dump(values, file, indent=1)
-    os.replace(f"{path}.tmp", path)

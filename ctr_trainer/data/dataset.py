@@ -1,10 +1,9 @@
 """A converted data set: Parquet files and the `_dataset.json` that says what is in them."""
 
 import dataclasses
-import json
-import os
 import pathlib
 
+from ctr_trainer import durable_file
 from ctr_trainer.errors import UserError
 from ctr_trainer.features.spec import FeatureSpec
 
@@ -46,12 +45,9 @@ class DatasetInfo:
 
     def write(self):
         """Writes the file by rename: a directory that has it is finished."""
-        path = pathlib.Path(self.path)
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("path", "spec")}
         values = {"version": _VERSION, "spec": self.spec.to_dict(), **values}
-        temporary = path / f".{FILE}.tmp"
-        temporary.write_text(json.dumps(values, indent=1) + "\n")
-        os.replace(temporary, path / FILE)
+        durable_file.write_json(pathlib.Path(self.path) / FILE, values)
 
 
 def open_dataset(path):
@@ -67,7 +63,7 @@ def open_dataset(path):
         hint = f"; it has the parts {', '.join(parts)}: name one" if parts else _HINT
         raise UserError(f"data set {path}: {why}{hint}")
     try:
-        values = json.loads(file.read_text())
+        values = durable_file.read_json(file, "convert the data again")
         if values.pop("version") != _VERSION:
             raise UserError(f"{file}: written by another version of ctr_trainer; convert the data again")
         spec = FeatureSpec.from_dict(values.pop("spec"), f"{file}: spec")

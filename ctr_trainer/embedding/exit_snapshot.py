@@ -1,9 +1,9 @@
 """What a service leaves behind when it is told to end, and how another takes it up."""
 
 import json
-import os
 import pathlib
 
+from ctr_trainer import durable_file
 from ctr_trainer.errors import UserError
 
 _MANIFEST = "manifest.json"
@@ -13,14 +13,10 @@ def write(store, data_dir, shard, shards):
     """Writes all rows of a LocalStore below `data_dir`, the manifest last, by rename. -> the directory."""
     path = pathlib.Path(data_dir) / "at-exit" / f"shard-{shard:05d}-of-{shards:05d}"
     path.mkdir(parents=True, exist_ok=True)
-    manifest, draft = path / _MANIFEST, path / f"{_MANIFEST}.tmp"
+    manifest = path / _MANIFEST
     manifest.unlink(missing_ok=True)  # It lists the files that are about to be replaced.
     files = store.save(path, 0, None, shard, shards)
-    with open(draft, "w") as file:
-        json.dump({"shard": shard, "shards": shards, "files": files}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, manifest)
+    durable_file.write_json(manifest, {"shard": shard, "shards": shards, "files": files})
     return path
 
 

@@ -7,6 +7,7 @@ import zlib
 
 import pyarrow as pa
 
+from ctr_trainer.durable_file import fsync_path
 from ctr_trainer.embedding.snapshot import key_array, row_array, schema
 from ctr_trainer.errors import UserError
 
@@ -82,15 +83,6 @@ def _write_file(path, name, of_file, batches):
             "whole), then start the same command again to go on from the last checkpoint"
         ) from None
     return dict(rows=rows, bytes=sink.bytes, crc32=sink.crc32)
-
-
-def fsync_path(path):
-    """Returns when a file, or a directory's list of files, is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class _ChecksumFile:

@@ -1,9 +1,10 @@
 """What the evaluations of a training run found, kept beside its checkpoints."""
 
 import dataclasses
-import json
 import math
 import os
+
+from ctr_trainer import durable_file
 
 FILE = "evaluations.json"
 
@@ -26,20 +27,14 @@ class EvaluationHistory:
         path = os.path.join(model_dir, FILE)
         if not os.path.exists(path):
             return EvaluationHistory()
-        with open(path) as file:
-            values = json.load(file)
+        values = durable_file.read_json(path, "remove it to go on without the evaluations so far")
         evaluations = [{name: math.nan if v is None else v for name, v in e.items()} for e in values["evaluations"]]
         return EvaluationHistory(evaluations, values["best"])
 
     def save(self, model_dir):
         """Replaces the file at once, by rename."""
-        path = os.path.join(model_dir, FILE)
-        os.makedirs(model_dir, exist_ok=True)
-        with open(f"{path}.tmp", "w") as file:
-            json.dump({"best": self.best, "evaluations": [without_nan(each) for each in self.evaluations]}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{path}.tmp", path)
+        values = {"best": self.best, "evaluations": [without_nan(each) for each in self.evaluations]}
+        durable_file.write_json(os.path.join(model_dir, FILE), values, indent=None)
 
     def go_back(self, step):
         """Forgets the evaluations after `step`, from where training goes on; the best checkpoint stays what it is."""

@@ -2,12 +2,11 @@
 
 import dataclasses
 import inspect
-import json
 import os
 
 import tensorflow as tf
 
-from ctr_trainer import step_plan
+from ctr_trainer import durable_file, step_plan
 from ctr_trainer.data.prefetch import Prefetch
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.embeddings import Embeddings
@@ -17,6 +16,7 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.hooks.input_hook import InputHook
 
 _FEATURES_FILE = "features.json"
+_FEATURES_CURE = "put a copy of this file in its place, or train into another --model_dir"
 
 
 def call_input_fn(input_fn, mode, params, config, position=None):
@@ -188,18 +188,21 @@ def make_input(data, model_dir, trained=None):
 
 def save_features(model_dir, features):
     """Keeps the feature spec and the dense statistics beside the model, for evaluation and export."""
-    os.makedirs(model_dir, exist_ok=True)
-    path = os.path.join(model_dir, _FEATURES_FILE)
-    with open(f"{path}.tmp", "w") as file:
-        json.dump({"spec": features.spec.to_dict(), "statistics": features.statistics}, file, indent=1)
-    os.replace(f"{path}.tmp", path)
+    values = {"spec": features.spec.to_dict(), "statistics": features.statistics}
+    durable_file.write_json(os.path.join(model_dir, _FEATURES_FILE), values)
 
 
 def load_features(model_dir):
-    """-> (FeatureSpec, statistics) of the model in `model_dir`, or None."""
+    """-> (FeatureSpec, statistics) of the model in `model_dir`, or None.
+
+    Raises:
+      UserError: the file is empty, was cut off or altered.
+    """
     path = os.path.join(model_dir, _FEATURES_FILE)
     if not os.path.exists(path):
         return None
-    with open(path) as file:
-        saved = json.load(file)
-    return FeatureSpec.from_dict(saved["spec"]), saved["statistics"]
+    saved = durable_file.read_json(path, _FEATURES_CURE)
+    try:
+        return FeatureSpec.from_dict(saved["spec"], f"{path}: spec"), saved["statistics"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: no feature spec and statistics of a model ({error!r}); {_FEATURES_CURE}") from error

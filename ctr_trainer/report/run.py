@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 
+from ctr_trainer import durable_file
 from ctr_trainer.errors import UserError
 
 # As the hooks and commands name them; they are not imported, so that a report needs no TensorFlow.
@@ -107,12 +108,8 @@ def _lines(path):
 
 
 def _json(path):
-    if not path.exists():
-        return {}
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise UserError(f"{path}: is not JSON ({error})") from error
+    cure = "`train` writes it anew; remove it to compare without it"
+    return durable_file.read_json(path, cure) if path.exists() else {}
 
 
 def last(curve):
