@@ -1,6 +1,7 @@
 """Source files to a data set: Parquet of keys, numbers and labels."""
 
 import contextlib
+import logging
 import pathlib
 import shutil
 import sys
@@ -30,6 +31,7 @@ SOURCES = {
 TYPED = ("parquet", "tfrecord")  # their columns have types, and their rows no lines
 FORMATS = (*SOURCES, "synthetic")
 _UNSPLIT = ".unsplit"
+_log = logging.getLogger(__name__)
 
 
 def convert(
@@ -65,7 +67,8 @@ def convert(
       rows, seed: `synthetic` only: training rows (a tenth as many test rows come on top) and the generator's seed.
 
     Returns:
-      dict of `output`, `seconds`, `bad_rows` and `parts`: DatasetInfo by part, `all` where there is no split.
+      dict of `output`, `seconds`, `bad_rows`, `parts`: DatasetInfo by part, `all` where there is no split; and `lists`:
+      by bag and sequence, the figures of `Lengths`.
 
     Raises:
       UserError: input, spec and format do not fit, too many bad rows, or `output` holds a data set already. What was
@@ -76,7 +79,7 @@ def convert(
     if rows_per_group < 1 or rows_per_file < 1:
         raise UserError(f"rows per group ({rows_per_group}) and rows per file ({rows_per_file}) must be at least 1")
     split = Split.parse(split) if split else None
-    output, start = pathlib.Path(output), time.perf_counter()
+    output, start, lengths = pathlib.Path(output), time.perf_counter(), {}
     bad_rows = BadRows(max_bad_rows, unit="row" if format in TYPED else "line")
     _refuse_to_overwrite(output)
 
@@ -96,6 +99,8 @@ def convert(
             encoder = Encoder(spec, bad_rows, time_column)
             tables = _encoded(SOURCES[format](input, spec, bad_rows, time_column), encoder)
             writers, extra = _write(tables, split, split_seed, make_writer, bar), {}
+            lengths = encoder.lengths
+            _warn_of_single(lengths, spec)
     shutil.rmtree(output / _UNSPLIT, ignore_errors=True)
     for writer in writers.values():
         writer.close()
@@ -103,7 +108,25 @@ def convert(
         raise UserError(f"input {input}: it has no rows")
     train = next(iter(writers.values())).statistics.to_dict()["fitted"]
     parts = {part: writer.finish(bad_rows.count, train, extra) for part, writer in writers.items()}
-    return dict(output=str(output), seconds=time.perf_counter() - start, bad_rows=bad_rows.count, parts=parts)
+    return dict(
+        output=str(output),
+        seconds=time.perf_counter() - start,
+        bad_rows=bad_rows.count,
+        parts=parts,
+        lists={name: each.to_dict() for name, each in lengths.items()},
+    )
+
+
+def _warn_of_single(lengths, spec):
+    for feature in (f for f in spec.sparse if f.combiner and lengths[f.name].all_single):
+        _log.warning(
+            "list feature %r, column %r: each of its %d lists has one value, so %r may not be what separates values: "
+            "check the feature's 'separator', and brackets = true for '[1, 2]'",
+            feature.name,
+            feature.column,
+            lengths[feature.name].single,
+            feature.separator,
+        )
 
 
 def _refuse_to_overwrite(output):

@@ -1,6 +1,7 @@
 """Source columns to a data set's columns: keys, numbers and labels, with bad rows found and named."""
 
 import concurrent.futures
+import logging
 
 import numpy as np
 import pyarrow as pa
@@ -8,12 +9,16 @@ import pyarrow as pa
 from ctr_trainer.data.columns import ID_PREFIX, LABELS_ARE_NEEDED, TIME, WEIGHT, WEIGHTS_PREFIX, label_columns
 from ctr_trainer.data.encoded import Encoded
 from ctr_trainer.data.labels import encode_label
+from ctr_trainer.data.lengths import Lengths
 from ctr_trainer.data.lists import encode_list
 from ctr_trainer.data.scalars import any_bad, is_text, numbers, one, shown, text, without_nan
 from ctr_trainer.errors import UserError
+from ctr_trainer.features import times
 from ctr_trainer.features.hashing import keys_of_columns
 
 __all__ = ["ID_PREFIX", "TIME", "Encoder"]
+
+_log = logging.getLogger(__name__)
 
 
 class Encoder:
@@ -30,12 +35,17 @@ class Encoder:
       bad_rows: BadRows, told of each row that is left out.
       time: source column that a split goes by, kept as float64 in the column `TIME`; None for none.
       threads: how many columns are encoded at a time.
+
+    Attributes:
+      lengths: by bag and sequence, the Lengths of the good rows' lists.
     """
 
     def __init__(self, spec, bad_rows, time=None, threads=2):
         self._spec, self._bad_rows, self._time = spec, bad_rows, time
         single = [f for f in spec.sparse if f.combiner is None and not f.is_bucketised]
         self._single = [part for i in range(threads) if (part := single[i::threads])]
+        self.lengths = {f.name: Lengths(f.max_length) for f in spec.sparse if f.combiner}
+        self._odd = set()  # features that were warned of
         self._pool = concurrent.futures.ThreadPoolExecutor(threads)
 
     def close(self):
@@ -59,7 +69,7 @@ class Encoder:
         """
         table, jobs = chunk.table, self._jobs()
         futures = {name: self._pool.submit(encode, table[column]) for name, (column, encode) in jobs.items()}
-        columns, good = {}, np.ones(len(table), bool)
+        columns, lengths, good = {}, {}, np.ones(len(table), bool)
         for name, future in futures.items():
             column = jobs[name][0]
             try:
@@ -70,6 +80,9 @@ class Encoder:
                     f"the type {table[column].type}, and {error}"
                 ) from error
             columns[name] = encoded.column
+            if encoded.lengths is not None:
+                lengths[name] = encoded.lengths
+                self._warn_of_odd(name, column, encoded.odd)
             if encoded.weights is not None:
                 columns[WEIGHTS_PREFIX + name] = encoded.weights
             for row in np.flatnonzero(encoded.bad & good) if encoded.bad is not None else ():
@@ -77,6 +90,8 @@ class Encoder:
                 expected = f"{encoded.expected}, for {self._what(name)}"
                 value = shown(table[column][int(row)])
                 self._bad_rows.add(chunk.file, chunk.line_of(int(row)), column, value, expected)
+        for name, each in lengths.items():
+            self.lengths[name].add(each[good])
         keys = [self._pool.submit(_keys, columns, features) for features in self._single]
         encoded = pa.table({**columns, **{name: of for future in keys for name, of in future.result().items()}})
         return encoded if good.all() else encoded.filter(pa.array(good))
@@ -86,7 +101,7 @@ class Encoder:
         spec = self._spec
         jobs = {f.name: (f.column, _number) for f in spec.dense}
         for f in spec.sparse:
-            encode = _number if f.is_bucketised else _single
+            encode = _number if f.is_bucketised else (lambda c, f=f: _derived(c, f)) if f.derive else _single
             jobs[f.name] = (f.column, (lambda c, f=f: encode_list(c, f)) if f.combiner else encode)
         for name, label in label_columns(spec).items():
             jobs[name] = (label.column, lambda c, label=label: encode_label(c, label, spec.csv.label_suffix))
@@ -96,6 +111,18 @@ class Encoder:
         if self._time:
             jobs[TIME] = (self._time, _time)
         return jobs
+
+    def _warn_of_odd(self, name, column, odd):
+        if odd is not None and name not in self._odd:
+            self._odd.add(name)
+            _log.warning(
+                "list feature %r, column %r: the value %r becomes one key, brackets and blanks included. If it is "
+                "several values, or one in brackets, give the feature brackets = true, and as separator what stands "
+                'between the values (separator = " " for blanks)',
+                name,
+                column,
+                odd[:200],
+            )
 
     def _what(self, name):
         """-> what an encoded column is, for messages."""
@@ -119,6 +146,14 @@ def _single(values):
     return Encoded(without_nan(values))
 
 
+def _derived(values, feature):
+    values = one(values)
+    if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
+        raise TypeError("one time a row is wanted, as text or number")
+    column, bad = times.derived(values, feature.derive)
+    return Encoded(column, bad, times.EXPECTED)
+
+
 def _keys(columns, features):
     """-> by name, the keys of single-valued features' columns."""
     keys = keys_of_columns([(f.slot, columns[f.name], f.missing_has_row) for f in features])
@@ -135,8 +170,13 @@ def _time(values):
     values = one(values)
     if pa.types.is_temporal(values.type):
         values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
-    column, bad = numbers(values, pa.float64())
-    return Encoded(column, any_bad(bad, np.isnan(column.to_numpy(zero_copy_only=False))), "a number, to split by")
+    if is_text(values.type) and times.is_date(values.drop_null().slice(0, 1)).any():
+        found, bad, expected = times.seconds(values), None, "a date as the others, 2024-01-31 08:30:00, to split by"
+        column = pa.array(np.where(times.is_date(values), found, np.nan))
+    else:
+        column, bad = numbers(values, pa.float64())
+        expected = "a number or a date, as 2024-01-31 08:30:00, to split by"
+    return Encoded(column, any_bad(bad, np.isnan(column.to_numpy(zero_copy_only=False))), expected)
 
 
 def _id(values):

@@ -15,9 +15,13 @@ class Encoded:
       bad: bool[n], the rows that cannot be used; None for none.
       expected: what those should have been, as `a finite number`.
       weights: list<float32>, the weights of a bag's values; None where it has none.
+      lengths: int[n], how many values each row of a list has, before a cut; None of what is no list.
+      odd: a value that looks as if it were several, as `[1, 2]`; None where none was seen.
     """
 
     column: pa.Array
     bad: np.ndarray | None = None
     expected: str = ""
     weights: pa.Array | None = None
+    lengths: np.ndarray | None = None
+    odd: str | None = None

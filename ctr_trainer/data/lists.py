@@ -5,8 +5,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.encoded import Encoded
-from ctr_trainer.data.scalars import is_text, numbers, one, without_nan
+from ctr_trainer.data.scalars import is_text, numbers, one, shown, without_nan
 from ctr_trainer.features.hashing import keys
+
+_OPENING, _CLOSING = r"^\s*[\[({]", r"[\])}]\s*$"
+_AROUND = r"^[\s'\"]+|[\s'\"]+$"
+# A value that begins with a bracket, ends with one that it did not open, or has blanks at an end or between numbers.
+_ODD = rf"{_OPENING}|^[^\[({{]*{_CLOSING}|^\s|\s$|^\S*\d(\s+\S*\d)+$"
+_LOOKED_AT = 10_000  # values of a chunk
 
 
 def encode_list(values, feature):
@@ -28,7 +34,7 @@ def encode_list(values, feature):
     values = without_nan(values)
     # Equal texts are split once; one more, empty, stands for the missing ones.
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    lists = pc.split_pattern(_bytes(values.dictionary), feature.separator)
+    lists = split(_bytes(values.dictionary), feature)
     flat, owner = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
     encoded = _encode(flat, owner, len(lists) + 1, feature)
     where = values.indices.fill_null(len(lists))
@@ -37,7 +43,19 @@ def encode_list(values, feature):
         None if encoded.bad is None else encoded.bad[where.to_numpy()],
         encoded.expected,
         None if encoded.weights is None else encoded.weights.take(where),
+        encoded.lengths[where.to_numpy()],
+        encoded.odd,
     )
+
+
+def split(texts, feature):
+    """-> the lists that texts, an Array of bytes, hold by the feature's `separator` and `brackets`."""
+    if not feature.brackets:
+        return pc.split_pattern(texts, feature.separator)
+    bare = pc.replace_substring_regex(pc.replace_substring_regex(texts, _OPENING, ""), _CLOSING, "")
+    lists = pc.split_pattern(bare, feature.separator)
+    values = pc.replace_substring_regex(lists.flatten(), _AROUND, "")
+    return pa.ListArray.from_arrays(lists.offsets, values)
 
 
 def _encode(flat, owner, count, feature):
@@ -48,7 +66,9 @@ def _encode(flat, owner, count, feature):
         if wrong is not None:
             bad = np.bincount(owner[wrong], minlength=count) > 0
     kept = pc.binary_length(flat).fill_null(0).to_numpy(zero_copy_only=False) > 0
-    kept = _within_length(np.flatnonzero(kept), owner, feature)
+    kept = np.flatnonzero(kept)
+    lengths, odd = np.bincount(owner[kept], minlength=count), _odd(flat)
+    kept = _within_length(kept, owner, feature)
     owner, hashed = owner[kept], keys(feature.slot, flat.take(pa.array(kept)))
     weights = None if weights is None else weights[kept]
     splits = np.searchsorted(owner, np.arange(count + 1))
@@ -63,7 +83,15 @@ def _encode(flat, owner, count, feature):
         bad,
         f"values with finite weights, as 'a{feature.weight_separator}0.5'",
         None if weights is None else pa.ListArray.from_arrays(splits, pa.array(weights)),
+        lengths,
+        odd,
     )
+
+
+def _odd(flat):
+    looked_at = flat.slice(0, _LOOKED_AT)
+    first = pc.index(pc.match_substring_regex(looked_at, _ODD), True).as_py()
+    return None if first < 0 else shown(looked_at[first])
 
 
 def _within_length(kept, owner, feature):

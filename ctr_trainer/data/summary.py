@@ -22,6 +22,12 @@ def format_summary(summary):
         lines.append(f"{'feature':<{width}}{'distinct keys (' + part + ')':>24}")
         lines += [f"{name:<{width}}{count:>24,}" for name, count in info.distinct.items()]
         lines.append(f"{'total':<{width}}{sum(info.distinct.values()):>24,}")
+    if summary["lists"]:
+        width = max(width, 2 + max(map(len, summary["lists"])))
+        heads = ("mean length", "largest", "empty", "cut")
+        lines.append(f"{'list':<{width}}" + "".join(f"{head:>14}" for head in heads))
+        for name, s in summary["lists"].items():
+            lines.append(f"{name:<{width}}{s['mean']:>14.2f}{s['largest']:>14,}{s['empty']:>14.1%}{s['cut']:>14.1%}")
     moments = {name: fitted for name, fitted in info.statistics.items() if BOUNDARIES not in fitted}
     if moments:
         lines.append(f"{'feature':<{width}}" + "".join(f"{h:>14}" for h in ("present", "mean", "std", "min", "max")))

@@ -58,7 +58,9 @@ def uses(spec, time=None):
     why.pop(None, None)
     others = set(why)
     why |= {f.column: f"feature {f.name!r}" for f in (*spec.dense, *spec.sparse)}
-    numbers = {f.column for f in (*spec.dense, *spec.bucketised)} | {spec.weight, time}
+    # A split reads dates too, of which a feature that is derived from the time wants the text.
+    derived = {f.column for f in spec.sparse if f.derive}
+    numbers = {f.column for f in (*spec.dense, *spec.bucketised)} | {spec.weight} | {time} - derived
     numbers |= {label.column for label in labels if label.positive is None}
     several = {f.column for f in (*spec.bags, *spec.sequences)}
     return {

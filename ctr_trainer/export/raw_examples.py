@@ -10,6 +10,7 @@ from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.columns import ID_PREFIX, WEIGHT, label_columns
 from ctr_trainer.data.convert import SOURCES
 from ctr_trainer.data.encode import Encoder
+from ctr_trainer.data.lists import split
 from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
 
@@ -70,7 +71,7 @@ def _examples(spec, raw, encoded, group_by):
         if feature.is_bucketised:
             continue
         values = raw[feature.column].to_pylist()
-        inputs[feature.name] = _texts(values) if feature.combiner is None else _lists(values, feature.separator)
+        inputs[feature.name] = _texts(values) if feature.combiner is None else _lists(values, feature)
     labels = {name: encoded[name].to_numpy() for name in label_columns(spec)}
     labels = {"" if len(labels) == 1 else name.partition(":")[2]: values for name, values in labels.items()}
     weights = encoded[WEIGHT].to_numpy() if spec.weight else np.ones(len(encoded), np.float32)
@@ -87,9 +88,11 @@ def _texts(values):
     return np.array([_bytes(value) for value in values], object)
 
 
-def _lists(values, separator):
+def _lists(values, feature):
     """-> string[B, N], each row's values, then "" up to the longest."""
-    rows = [value if isinstance(value, list) else _bytes(value).split(separator.encode()) for value in values]
+    if not any(isinstance(value, list) for value in values):
+        values = split(pa.array([_bytes(value) for value in values], pa.binary()), feature).to_pylist()
+    rows = [value or [] for value in values]
     rows = [[_bytes(value) for value in row] for row in rows]
     longest = max(map(len, rows), default=0)
     return np.array([row + [b""] * (longest - len(row)) for row in rows], object).reshape(len(rows), longest)

@@ -7,6 +7,7 @@ from ctr_trainer.features import buckets
 from ctr_trainer.features.fed import operation_name
 from ctr_trainer.features.hashing import graph_keys
 from ctr_trainer.features.tensors import EMBEDDING, Features
+from ctr_trainer.features.times import graph_derived
 
 tf1 = tf.compat.v1
 
@@ -19,7 +20,7 @@ class ExportedFeatures(Features):
     | feature | tensor |
     |---|---|
     | dense, bucketised | float32[B], NaN for a missing value |
-    | single-valued | string[B], "" for a missing value |
+    | single-valued | string[B], "" for a missing value; the time of one that `derive` makes, as its text |
     | bag | string[B, N], padded with "" at the end; with weights as the data have them, "news:0.5" |
     | sequence | string[B, N], oldest first, padded with "" at the end; the newest `max_length` count |
 
@@ -87,5 +88,7 @@ class ExportedFeatures(Features):
 def _keys_of_texts(feature, values, null_values):
     for null in filter(None, null_values):
         values = tf.where(tf.equal(values, null), tf.fill(tf.shape(values), ""), values)
+    if feature.derive:
+        values = graph_derived(values, feature.derive)
     keys = graph_keys(feature.slot, values)
     return keys if feature.missing_has_row else tf.where(tf.equal(values, ""), tf.zeros_like(keys), keys)

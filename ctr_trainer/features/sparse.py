@@ -6,6 +6,7 @@ import math
 import numpy as np
 
 from ctr_trainer.errors import UserError
+from ctr_trainer.features.times import DERIVED
 
 COMBINERS = ("sum", "mean", "sqrtn")
 SEQUENCE = "none"  # the combiner of a feature whose values are not combined
@@ -20,6 +21,7 @@ class SparseFeature:
     | kind | given by | a row has |
     |---|---|---|
     | single | nothing else | one value |
+    | single | `derive` = hour or weekday | one time, taken as its hour or weekday |
     | bucketised | `buckets` or `quantiles` | one number, taken as the number of its bucket |
     | bag | `combiner` = sum, mean or sqrtn | any number of values, pooled to one vector |
     | sequence | `combiner` = none | up to `max_length` values, in order |
@@ -36,7 +38,9 @@ class SparseFeature:
       dim: width of its embedding.
       slot: what is hashed along with a value; features of one slot share their rows, and so have one dim.
       combiner: see above; None for a single value.
-      separator: between the values of a bag or sequence in one source field.
+      separator: between the values of a bag or sequence in one source field; None for "|", or "," with `brackets`.
+      brackets: whether a field's values stand in brackets, as `[1, 2]` or `['a', 'b']`: they, and the blanks and quotes
+        around each value, are taken off.
       max_length: how many values of a bag or sequence are kept at most; 0 for all of a bag's.
       keep: which: `first` or `last`; None for the first of a bag and the last, the newest, of a sequence.
       weight_separator: between a bag's value and its weight in `news:0.5`, the last one counts; None: no weights.
@@ -44,6 +48,8 @@ class SparseFeature:
       quantiles: into how many equally full buckets the training data are cut, whose boundaries conversion fits.
       missing: `zero`: an absent value reads zeros and learns nothing; `own`: it has a learned row of its own, that of
         the value "". None for `own` where the feature is single and `zero` for the other kinds.
+      derive: what the value is of a time in the column, `hour` (0 to 23) or `weekday` (0, Monday, to 6), of UTC; see
+        `times`. None for the column's own value.
 
     Raises:
       UserError: a value that is out of range, or two that exclude each other.
@@ -54,13 +60,15 @@ class SparseFeature:
     dim: int
     slot: str
     combiner: str | None = None
-    separator: str = "|"
+    separator: str | None = None
+    brackets: bool = False
     max_length: int = 0
     keep: str | None = None
     weight_separator: str | None = None
     buckets: tuple[float, ...] | None = None
     quantiles: int = 0
     missing: str | None = None
+    derive: str | None = None
 
     def __post_init__(self):
         if self.dim < 1:
@@ -72,13 +80,19 @@ class SparseFeature:
             raise UserError(f"max_length {self.max_length} is negative; 0 keeps all values")
         if self.is_sequence and not self.max_length:
             raise UserError("a sequence (combiner 'none') needs a 'max_length' of at least 1, the length of its tensor")
+        if self.separator is None:
+            object.__setattr__(self, "separator", "," if self.brackets else "|")
         if not self.separator:
             raise UserError("'separator' is empty")
-        for key, accepted in (("keep", (FIRST, LAST)), ("missing", (ZERO, OWN))):
+        if self.brackets and self.combiner is None:
+            raise UserError(f"'brackets' are a list's; give a combiner: {', '.join((*COMBINERS, SEQUENCE))}")
+        for key, accepted in (("keep", (FIRST, LAST)), ("missing", (ZERO, OWN)), ("derive", DERIVED)):
             if getattr(self, key) not in (None, *accepted):
                 raise UserError(f"{key} {getattr(self, key)!r} is not one of {', '.join(accepted)}")
         self._check_weights()
         self._check_buckets()
+        if self.derive and (self.combiner is not None or self.is_bucketised):
+            raise UserError("'derive' excludes 'combiner', 'buckets' and 'quantiles'")
 
     @property
     def is_sequence(self):

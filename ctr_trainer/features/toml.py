@@ -49,12 +49,14 @@ _SPARSE = {
     "slot": str,
     "combiner": str,
     "separator": str,
+    "brackets": bool,
     "max_length": int,
     "keep": str,
     "weight_separator": str,
     "buckets": list,
     "quantiles": int,
     "missing": str,
+    "derive": str,
 }
 _NAMES = {"name": str, "column": str, "columns": list}
 _LABEL = {"column": str, "positive": str, "threshold": float, "name": str, "weight": float}

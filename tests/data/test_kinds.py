@@ -157,7 +157,7 @@ def test_several_labels_are_columns_of_a_matrix(tmp_path):
     assert labels.shape == (40, 2) and batches[-1].labels.shape == (16, 2)
     assert (labels[:, 1] <= labels[:, 0]).all() and 0 < labels[:, 1].sum() < labels[:, 0].sum()
     assert info.label_means == pytest.approx({"clicked": labels[:, 0].mean(), "bought": labels[:, 1].mean()})
-    text = format_summary({"output": "out", "seconds": 1, "bad_rows": 0, "parts": {"all": info}})
+    text = format_summary({"output": "out", "seconds": 1, "bad_rows": 0, "parts": {"all": info}, "lists": {}})
     assert "clicked mean" in text and "bought mean" in text
 
 

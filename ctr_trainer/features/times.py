@@ -1,0 +1,150 @@
+"""Times as hours and weekdays: a function of the value's text, the same at conversion, in training and in an export.
+
+| text | read as |
+|---|---|
+| `2024-01-31`, `2024-01-31 08:30`, `2024-01-31T08:30:15.25Z`, `... 08:30:15+02:00` | a date; UTC, or the offset given |
+| a number below 10^8 | `YYMMDDHH`, as `14102108` of Avazu's data: 2014-10-21, 8 o'clock |
+| a number below 10^11 | seconds since 1970 in UTC, from March 1973 on |
+| any greater number | milliseconds since 1970 in UTC |
+
+    hour = floor(seconds / 3600) mod 24      weekday = (floor(seconds / 86400) + 3) mod 7, Monday is 0
+
+Both are those of UTC. A text of none of these forms, or a date that no calendar has, is no time.
+"""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+HOUR, WEEKDAY = "hour", "weekday"
+DERIVED = (HOUR, WEEKDAY)
+EXPECTED = "a time, as 2024-01-31 08:30:00, seconds or milliseconds since 1970, or YYMMDDHH"
+
+_NUMBER = r"^[0-9]{1,15}(?:\.[0-9]*)?$"
+_DATE = (
+    r"^(?P<year>[0-9]{4})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})"
+    r"(?:[ T](?P<hour>[0-9]{2}):(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}(?:\.[0-9]+)?))?)?"
+    r"(?:Z|(?P<sign>[+-])(?P<ahead>[0-9]{2}):?(?P<and>[0-9]{2}))?$"
+)
+_PARTS = ("year", "month", "day", "hour", "minute", "second", "sign", "ahead", "and")  # in the order of their groups
+_SHORT, _SECONDS = 1e8, 1e11  # where YYMMDDHH ends, and where seconds do
+_HOUR, _DAY = 3600.0, 86400.0
+
+
+def derived(values, what):
+    """-> (int64 array, null where missing or bad; bool[n] of what is no time, or None).
+
+    Args:
+      values: pyarrow Array of texts or numbers; numbers count as their digits.
+      what: HOUR or WEEKDAY.
+    """
+    values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+    found = _derived(seconds(values.dictionary), what)
+    none = np.isnan(found)
+    found = pa.array(np.where(none, 0, found).astype(np.int64), mask=none).take(values.indices)
+    missing = values.is_null().to_numpy(zero_copy_only=False) | _empty(values)
+    bad = found.is_null().to_numpy(zero_copy_only=False) & ~missing
+    return found, bad if bad.any() else None
+
+
+def seconds(values):
+    """-> float64[n], seconds since 1970 in UTC; NaN where missing or no time.
+
+    Args:
+      values: pyarrow Array of texts or numbers.
+    """
+    if pa.types.is_floating(values.type) or pa.types.is_integer(values.type):
+        return _of_numbers(values.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False))
+    found = np.full(len(values), np.nan)
+    number = _matches(values, _NUMBER)
+    texts = values.filter(pa.array(number)).cast(pa.string())
+    found[number] = _of_numbers(texts.cast(pa.float64()).to_numpy(zero_copy_only=False))
+    date = is_date(values)
+    found[date] = _of_dates(values.filter(pa.array(date)))
+    return found
+
+
+def is_date(values):
+    """-> bool[n], which of a pyarrow Array's texts have the form of a date."""
+    return _matches(values, _DATE)
+
+
+def _matches(values, pattern):
+    return pc.match_substring_regex(values, pattern).fill_null(False).to_numpy(zero_copy_only=False)
+
+
+def _empty(values):
+    kind = values.dictionary.type
+    if pa.types.is_floating(kind) or pa.types.is_integer(kind):
+        return np.zeros(len(values), bool)
+    empty = pc.equal(pc.binary_length(values.dictionary), 0)
+    return empty.take(values.indices).fill_null(False).to_numpy(zero_copy_only=False)
+
+
+def _of_numbers(x):
+    """float64[n], NaN where missing -> seconds, NaN where it is no time."""
+    whole = np.floor(np.nan_to_num(x))
+    short, good = _short(np.where((whole >= 0) & (whole < _SHORT), whole, 0.0))
+    found = np.where(whole < _SHORT, short, np.where(whole < _SECONDS, x, x / 1000))
+    return np.where((x >= 0) & np.isfinite(x) & (good | (whole >= _SHORT)), found, np.nan)
+
+
+def _of_dates(texts):
+    """pyarrow Array of texts that match `_DATE` -> seconds, NaN of a date that no calendar has."""
+    groups = pc.extract_regex(texts, _DATE)
+    parts = [pc.struct_field(groups, name).cast(pa.string()) for name in _PARTS]
+    back = pc.equal(parts.pop(_PARTS.index("sign")), "-").to_numpy(zero_copy_only=False)
+    numbers = [pc.if_else(pc.equal(p, ""), "0", p).cast(pa.float64()).to_numpy(zero_copy_only=False) for p in parts]
+    found, good = _instant(*numbers, 1.0 - 2.0 * back)
+    return np.where(good, found, np.nan)
+
+
+def _derived(seconds, what):
+    """Of NumPy arrays and of TensorFlow's tensors alike."""
+    return seconds // _HOUR % 24 if what == HOUR else (seconds // _DAY + 3) % 7
+
+
+def _short(x):
+    """YYMMDDHH -> (seconds, whether it is one), of NumPy arrays and of TensorFlow's tensors alike."""
+    year, month, day, hour = 2000 + x // 10**6, x // 10**4 % 100, x // 100 % 100, x % 100
+    return _instant(year, month, day, hour, 0 * x, 0 * x, 0 * x, 0 * x, 1.0)
+
+
+def _instant(year, month, day, hour, minute, second, ahead, and_minutes, sign):
+    """-> (seconds since 1970, whether there is such a time), of NumPy arrays and of TensorFlow's tensors alike."""
+    start = _days(year, month, day)
+    good = (month >= 1) & (month <= 12) & (day >= 1) & (start < _days(year + month // 12, month % 12 + 1, 0 * day + 1))
+    good = good & (hour < 24) & (minute < 60) & (second < 61)
+    return start * _DAY + (hour - sign * ahead) * _HOUR + (minute - sign * and_minutes) * 60 + second, good
+
+
+def _days(year, month, day):
+    """-> days since 1970 of a day of the Gregorian calendar.
+
+    Source: Richards, in Explanatory Supplement to the Astronomical Almanac, 3rd edition, section 15.11.3.
+    """
+    early = (14 - month) // 12
+    year, month = year + 4800 - early, month + 12 * early - 3
+    return day + (153 * month + 2) // 5 + 365 * year + year // 4 - year // 100 + year // 400 - 32045 - 2440588
+
+
+def graph_derived(texts, what):
+    """The same as TensorFlow operations: string[B] -> string[B], the digits; "" where missing or no time."""
+    import tensorflow as tf
+
+    number, date = tf.strings.regex_full_match(texts, _NUMBER), tf.strings.regex_full_match(texts, _DATE)
+    x = tf.strings.to_number(tf.where(number, texts, tf.fill(tf.shape(texts), "0")), tf.float64)
+    whole = tf.floor(x)
+    short, good = _short(tf.where(whole < _SHORT, whole, tf.zeros_like(whole)))
+    of_number = tf.where(whole < _SHORT, short, tf.where(whole < _SECONDS, x, x / 1000))
+    number &= good | (whole >= _SHORT)
+    dates = tf.where(date, texts, tf.fill(tf.shape(texts), "1970-01-01"))
+    parts = [tf.strings.regex_replace(dates, _DATE, rf"\{group}") for group in range(1, len(_PARTS) + 1)]
+    sign = 1 - 2 * tf.cast(tf.equal(parts.pop(_PARTS.index("sign")), "-"), tf.float64)
+    zero = tf.fill(tf.shape(texts), "0")
+    of_date, good = _instant(
+        *(tf.strings.to_number(tf.where(tf.equal(p, ""), zero, p), tf.float64) for p in parts), sign
+    )
+    date &= good
+    found = tf.cast(_derived(tf.where(date, of_date, of_number), what), tf.int64)
+    return tf.where(number | date, tf.strings.as_string(found), tf.fill(tf.shape(texts), ""))

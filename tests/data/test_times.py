@@ -1,0 +1,94 @@
+"""Times of a source: what a split goes by, and features that are derived from them."""
+
+import datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ctr_trainer.data.convert import convert
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.errors import UserError
+from ctr_trainer.features.hashing import keys
+from ctr_trainer.features.spec import FeatureSpec
+
+START = datetime.datetime(2024, 2, 27, 22, tzinfo=datetime.timezone.utc)
+TIMES = [START + datetime.timedelta(hours=7 * i) for i in range(10)]
+FORMS = {
+    "date": lambda t: t.strftime("%Y-%m-%d"),
+    "text": lambda t: t.strftime("%Y-%m-%d %H:%M:%S"),
+    "zone": lambda t: (t + datetime.timedelta(hours=2)).strftime("%Y-%m-%dT%H:%M:%S+02:00"),
+    "seconds": lambda t: str(int(t.timestamp())),
+    "milliseconds": lambda t: str(int(t.timestamp() * 1000)),
+    "yymmddhh": lambda t: t.strftime("%y%m%d%H"),
+}
+SPEC = FeatureSpec.from_dict(
+    {
+        "name": "times",
+        "label": {"column": "y"},
+        "ids": ["row"],
+        "sparse": [
+            {"name": "hour", "column": "at", "dim": 2, "derive": "hour"},
+            {"name": "weekday", "column": "at", "dim": 2, "derive": "weekday"},
+        ],
+    }
+)
+
+
+def _read(path):
+    """-> (rows, keys of hour and weekday) of a data set, in its order."""
+    (batch,) = BatchReader(path, 5, shuffle=False, epochs=1)
+    return batch.ids["row"].tolist(), batch.keys["dim2"].tolist()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_split_by_time_takes_each_form_and_hour_and_weekday_are_features(tmp_path, form):
+    order = np.random.default_rng(0).permutation(10)
+    lines = "".join(f"{i},{i % 2},{FORMS[form](TIMES[i])}\n" for i in order)
+    (tmp_path / "a.csv").write_text("row,y,at\n" + lines)
+    convert("csv", tmp_path / "a.csv", tmp_path / "out", SPEC, split="time:0.5,0.5:at", progress=False)
+    for part, expected in (("train", range(5)), ("test", range(5, 10))):
+        rows, found = _read(tmp_path / "out" / part)
+        assert sorted(map(int, rows)) == list(expected)
+        times = [TIMES[int(row)] for row in rows]
+        hours = [0 if form == "date" else t.hour for t in times]
+        weekdays = [t.weekday() for t in times]
+        expected = [keys("hour", pa.array(hours)), keys("weekday", pa.array(weekdays))]
+        assert found == np.transpose(expected).tolist()
+
+
+def test_timestamps_of_parquet_are_split_by_and_derived_from(tmp_path):
+    table = pa.table(
+        {
+            "row": list(range(10)),
+            "y": [i % 2 for i in range(10)],
+            "at": pa.array([t.replace(tzinfo=None) for t in TIMES], pa.timestamp("us")),
+        }
+    )
+    pq.write_table(table.take(list(range(9, -1, -1))), tmp_path / "a.parquet")
+    convert("parquet", tmp_path / "a.parquet", tmp_path / "out", SPEC, split="time:0.5,0.5:at", progress=False)
+    rows, found = _read(tmp_path / "out" / "train")
+    assert rows == [4, 3, 2, 1, 0]
+    assert [key for key, _ in found] == keys("hour", pa.array([TIMES[row].hour for row in rows])).tolist()
+
+
+@pytest.mark.parametrize(
+    ("split", "expected"),
+    [
+        (None, "line 3, column 'at': 'noon' is not a time, as 2024-01-31 08:30:00"),
+        ("time:0.5,0.5:at", "line 3, column 'at': 'noon' is not a"),
+    ],
+)
+def test_what_is_no_time_is_a_bad_row_that_is_named(tmp_path, split, expected):
+    (tmp_path / "a.csv").write_text("row,y,at\n1,0,2024-01-31\n2,1,noon\n3,1,\n")
+    with pytest.raises(UserError) as error:
+        convert("csv", tmp_path / "a.csv", tmp_path / "out", SPEC, split=split, progress=False)
+    assert expected in str(error.value)
+
+
+def test_a_missing_time_has_the_key_of_the_missing(tmp_path):
+    (tmp_path / "a.csv").write_text("row,y,at\n1,0,\n")
+    convert("csv", tmp_path / "a.csv", tmp_path / "out", SPEC, progress=False)
+    batch = next(iter(BatchReader(tmp_path / "out", 1, epochs=1)))
+    assert batch.keys["dim2"].tolist() == [[keys(name, pa.array([""]))[0] for name in ("hour", "weekday")]]
