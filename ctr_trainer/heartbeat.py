@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import mmap
 import os
 import socket
 import struct
@@ -13,6 +12,7 @@ DIRECTORY = ".ranks"
 # int64 step, float64 since when, 16 bytes phase | float64 last sign of life | 64 bytes host.
 _STATE, _BEAT, _HOST = struct.Struct("<qd16s"), struct.Struct("<d"), struct.Struct("<64s")
 _SIZE = _STATE.size + _BEAT.size + _HOST.size
+_CLOSE_SECONDS = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,36 +37,35 @@ class Beat:
 
 
 class Heartbeat:
-    """Says what this rank does in `MODEL_DIR/.ranks/RANK`, a file in memory that other processes see at once.
+    """Says what this rank does in `MODEL_DIR/.ranks/RANK`, which the other ranks read while they wait.
 
-    A phase costs a copy of 32 bytes and no system call. Ranks on other hosts read the file where the model directory is
-    on a file system that they share, `period` seconds later at most; a thread sees to that, and by it to the sign of
-    life that a stopped process does not give.
+    A phase costs a copy of 32 bytes within the process. A thread writes them to the file every `period` seconds, and
+    with them the sign of life that a stopped process does not give. So a file system that hangs holds up that thread
+    only, and what a process that was stopped or killed has said last is up to `period` seconds old.
 
     Args:
       model_dir: see above.
       rank: of this process.
       phases: `Phases` to follow.
-      shared: whether ranks on other hosts are to see it.
+      shared: whether ranks on other hosts are to see it: then it is written through to the file system's server.
       period: seconds.
 
     Raises:
       OSError: the file cannot be made.
     """
 
-    def __init__(self, model_dir, rank, phases, shared=False, period=1.0):
+    def __init__(self, model_dir, rank, phases, shared=False, period=0.5):
         os.makedirs(os.path.join(model_dir, DIRECTORY), exist_ok=True)
         self._path = os.path.join(model_dir, DIRECTORY, str(rank))
-        # A new file, so that what an earlier run left is not read for this one's, not even through an old mapping.
+        # A new file, so that what an earlier run left is not read for this one's.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
-        with open(self._path, "w+b") as file:
-            file.truncate(_SIZE)
-            self._memory = mmap.mmap(file.fileno(), _SIZE)
-        _HOST.pack_into(self._memory, _STATE.size + _BEAT.size, socket.gethostname().encode()[:64])
+        self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115, it is written to until `close`
+        self._said = bytearray(_SIZE)
+        _HOST.pack_into(self._said, _STATE.size + _BEAT.size, socket.gethostname().encode()[:64])
         self._phases, self._shared, self._period = phases, shared, period
         self._say(phases.phase, phases.step)
-        self._beat()
+        self._write()
         phases.follow = self._say
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._live, name="heartbeat", daemon=True)
@@ -76,24 +75,27 @@ class Heartbeat:
         """Removes the file: the rank has left the job in order."""
         self._phases.follow = None
         self._closed.set()
-        self._thread.join()
-        self._memory.close()
+        self._thread.join(_CLOSE_SECONDS)
+
+    def _say(self, phase, step):
+        _STATE.pack_into(self._said, 0, step, time.time(), phase.encode())
+
+    def _write(self):
+        _BEAT.pack_into(self._said, _STATE.size, time.time())
+        os.pwrite(self._file.fileno(), bytes(self._said), 0)
+        if self._shared:
+            os.fsync(self._file.fileno())
+
+    def _live(self):
+        while not self._closed.wait(self._period):
+            with contextlib.suppress(OSError):  # A full disk, for one: the others then see no sign of life.
+                self._write()
+        with contextlib.suppress(OSError):
+            self._file.close()
         with contextlib.suppress(OSError):
             os.unlink(self._path)
         with contextlib.suppress(OSError):
             os.rmdir(os.path.dirname(self._path))  # By the last rank.
-
-    def _say(self, phase, step):
-        _STATE.pack_into(self._memory, 0, step, time.time(), phase.encode())
-
-    def _beat(self):
-        _BEAT.pack_into(self._memory, _STATE.size, time.time())
-        if self._shared:
-            self._memory.flush()
-
-    def _live(self):
-        while not self._closed.wait(self._period):
-            self._beat()
 
 
 def read(model_dir, rank):

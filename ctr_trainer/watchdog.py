@@ -8,6 +8,7 @@ import time
 
 _log = logging.getLogger(__name__)
 _EXIT_STATUS = 75
+_EXPLAIN_SECONDS, _SPEAK_SECONDS = 3.0, 5.0
 
 
 class Watchdog:
@@ -15,6 +16,9 @@ class Watchdog:
 
     A collective that another rank does not reach cannot be interrupted from Python, so the process ends at once and
     cleans nothing up; `horovodrun` then ends the other ranks, and the next start resumes from the last checkpoint.
+
+    The thread that watches asks for nothing that may hang: explanations read files, and messages go to pipes, so both
+    are left to helper threads, which it waits for a few seconds only.
 
     Args:
       who: who waits, for the message: `rank 0`.
@@ -61,6 +65,20 @@ class Watchdog:
         # A wait within another one says more, the one around it has taken longer.
         seconds, what = time.monotonic() - waits[0][0], " > ".join(what for _, what in waits)
         if seconds > self._timeout:
+            self._end(seconds, what)
+        if seconds < self._warning:
+            self._next_warning = self._warning
+        elif self._warning and seconds >= self._next_warning:
+            self._next_warning = 2 * seconds
+            # A warning that cannot be given must not end the watch.
+            with contextlib.suppress(Exception):
+                _within(_SPEAK_SECONDS, lambda: self._warn(seconds, what))
+
+    def _warn(self, seconds, what):
+        _log.warning("%s has waited %.0f s for %s%s", self._who, seconds, what, self._explanation())
+
+    def _end(self, seconds, what):
+        def speak():
             _log.error(
                 "%s has waited %.0f s for %s, longer than --stall_timeout=%g: another rank hangs or is too slow%s; "
                 "ending the job, which resumes from its last checkpoint when it is started again",
@@ -71,18 +89,41 @@ class Watchdog:
                 self._explanation(),
             )
             logging.shutdown()
+
+        try:
+            _within(_SPEAK_SECONDS, speak)
+        finally:
             os._exit(_EXIT_STATUS)
-        if seconds < self._warning:
-            self._next_warning = self._warning
-        elif self._warning and seconds >= self._next_warning:
-            self._next_warning = 2 * seconds
-            _log.warning("%s has waited %.0f s for %s%s", self._who, seconds, what, self._explanation())
 
     def _explanation(self):
         if self.explain is None:
             return ""
         try:
-            text = self.explain()
+            text = _within(_EXPLAIN_SECONDS, self.explain)
         except Exception as error:  # A process that is to end must not live on for a message.
             text = f"who is missing cannot be said: {error}"
         return f" ({text})" if text else ""
+
+
+def _within(seconds, function):
+    """-> what the function returns, or it raises; after so many seconds its thread is left behind.
+
+    Raises:
+      TimeoutError: it takes longer.
+    """
+    results, errors = [], []
+
+    def call():
+        try:
+            results.append(function())
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"no answer within {seconds:g} s, as of a file system that hangs")
+    return results[0]

@@ -1,5 +1,8 @@
 import logging
 import os
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -19,8 +22,7 @@ def clock(monkeypatch):
 @pytest.fixture
 def dog(monkeypatch):
     """One that looks only when it is told to."""
-    monkeypatch.setattr(watchdogs.threading.Thread, "start", lambda thread: None)
-    return Watchdog("rank 0", timeout=100.0, warning=10.0)
+    return Watchdog("rank 0", timeout=100.0, warning=10.0, period=86400.0)
 
 
 def _lines(caplog):
@@ -68,3 +70,53 @@ def test_the_end_is_named_too_and_an_explanation_that_fails_does_not_stop_it(dog
     assert ended == [75]
     assert "rank 0 has waited 101 s for step 8, longer than --stall_timeout=100" in _lines(caplog)[0]
     assert "who is missing cannot be said: no such directory" in _lines(caplog)[0]
+
+
+_WAITING = """
+import os, sys, time
+from ctr_trainer import missing_ranks
+from ctr_trainer.watchdog import Watchdog
+
+model_dir, full_pipe = sys.argv[1], len(sys.argv) > 2
+dog = Watchdog("rank 0", timeout=0.5, period=0.1, warning=0.2)
+dog.explain = lambda: missing_ranks.describe(model_dir, 2)
+if full_pipe:
+    os.set_blocking(2, False)
+    try:
+        while True:
+            os.write(2, b"x" * 65536)
+    except BlockingIOError:
+        os.set_blocking(2, True)
+with dog.waiting("step 8"):
+    time.sleep(600)
+"""
+
+
+def _wait_for_rank_1(*arguments):
+    """-> (exit status, stderr) of a process that waits for a rank and is ended by its watchdog."""
+    command = [sys.executable, "-c", _WAITING, *map(str, arguments)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        status = process.wait(60)  # Nobody reads its stderr meanwhile.
+        return status, process.stderr.read()
+    finally:
+        process.kill()
+        process.stderr.close()
+
+
+def test_a_file_system_that_hangs_does_not_hold_up_the_end(tmp_path):
+    (tmp_path / ".ranks").mkdir()
+    os.mkfifo(tmp_path / ".ranks" / "1")  # To open it waits for a writer, for ever.
+    status, said = _wait_for_rank_1(tmp_path)
+    assert status == 75
+    warning, end = said.splitlines()
+    assert "rank 0 has waited 0 s for step 8 (who is missing cannot be said: no answer within 3 s" in warning
+    assert "longer than --stall_timeout=0.5" in end
+    assert "who is missing cannot be said: no answer within 3 s, as of a file system that hangs" in end
+
+
+def test_a_log_that_nobody_reads_does_not_hold_up_the_end(tmp_path):
+    began = time.monotonic()
+    status, _ = _wait_for_rank_1(tmp_path, "full pipe")
+    assert status == 75
+    assert time.monotonic() - began < 45

@@ -25,7 +25,8 @@ def observed_phases(phases, model_dir):
     watchdog, size = distributed.watchdog(), distributed.size()
     heart = None
     try:
-        heart = Heartbeat(model_dir, distributed.rank(), phases, shared=distributed.local_size() != size)
+        with watchdog.waiting(f"the file system of {model_dir}"):
+            heart = Heartbeat(model_dir, distributed.rank(), phases, shared=distributed.local_size() != size)
     except OSError as error:
         _log.warning("rank %d cannot say what it is doing: %s", distributed.rank(), error)
     # From here on no rank reads what an earlier run has left.
