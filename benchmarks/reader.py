@@ -41,23 +41,26 @@ def spec(bags):
 def write(directory, rows, bags):
     """Writes a converted data set of Zipf(1.2) values and standard normal numbers."""
     from ctr_trainer.data.writer import DatasetWriter
+    from ctr_trainer.unfinished import Unfinished
 
     rng = np.random.default_rng(0)
     keys = rng.integers(1, 2**63, (FIELDS, VALUES))
     bench_spec = spec(bags)
-    writer = DatasetWriter(directory, bench_spec, rows, 50_000)
-    for _ in range(0, rows, 50_000):
-        columns = {f.name: rng.standard_normal(50_000, np.float32) for f in bench_spec.dense}
-        for field, feature in enumerate(bench_spec.sparse):
-            lengths = np.ones(50_000, np.int64)
-            if feature.combiner:
-                lengths = rng.integers(0, 2 * BAG_LENGTH + 1, 50_000)
-            values = pa.array(keys[field][np.minimum(rng.zipf(1.2, lengths.sum()), VALUES) - 1])
-            splits = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-            columns[feature.name] = pa.ListArray.from_arrays(splits, values) if feature.combiner else values
-        columns["label"] = (rng.random(50_000) < 0.25).astype(np.float32)
-        writer.write(pa.table(columns))
-    writer.finish(0)
+    with Unfinished(directory, "data set") as unfinished:
+        writer = DatasetWriter(unfinished, "", bench_spec, rows, 50_000)
+        for _ in range(0, rows, 50_000):
+            columns = {f.name: rng.standard_normal(50_000, np.float32) for f in bench_spec.dense}
+            for field, feature in enumerate(bench_spec.sparse):
+                lengths = np.ones(50_000, np.int64)
+                if feature.combiner:
+                    lengths = rng.integers(0, 2 * BAG_LENGTH + 1, 50_000)
+                values = pa.array(keys[field][np.minimum(rng.zipf(1.2, lengths.sum()), VALUES) - 1])
+                splits = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+                columns[feature.name] = pa.ListArray.from_arrays(splits, values) if feature.combiner else values
+            columns["label"] = (rng.random(50_000) < 0.25).astype(np.float32)
+            writer.write(pa.table(columns))
+        writer.finish(0)
+        unfinished.finish()
 
 
 def write_strings(path, rows):

@@ -3,9 +3,12 @@
 import contextlib
 import json
 import os
+import re
 import secrets
 
 from ctr_trainer.errors import UserError
+
+_DRAFT = re.compile(r"(.+)\.[0-9a-f]{8}\.tmp")
 
 
 @contextlib.contextmanager
@@ -20,7 +23,7 @@ def replacing(path):
     Args:
       path: of a file; its directory exists.
     """
-    draft = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"
+    draft = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"  # as `of_draft` knows them
     try:
         yield draft
         fsync_path(draft)
@@ -30,6 +33,12 @@ def replacing(path):
             os.unlink(draft)
         raise
     fsync_path(os.path.dirname(os.path.abspath(path)))
+
+
+def of_draft(name):
+    """-> the name of the file that a draft of `replacing` is for; None of another name."""
+    found = _DRAFT.fullmatch(name)
+    return found and found[1]
 
 
 def write_text(path, text):

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import pathlib
-import shutil
 import sys
 import time
 
@@ -13,11 +12,14 @@ import tqdm
 from ctr_trainer.data import criteo, dataset, delimited, movielens, parquet, synthetic, tfrecord
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.encode import TIME, Encoder
+from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.prefetch import Prefetch
 from ctr_trainer.data.split import Split
 from ctr_trainer.data.summary import format_summary
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.errors import UserError
+from ctr_trainer.outputs import refuse_overlap
+from ctr_trainer.unfinished import MARKER, Unfinished
 
 __all__ = ["FORMATS", "SOURCES", "convert", "format_summary"]
 
@@ -57,7 +59,7 @@ def convert(
       format: one of `FORMATS`.
       input: for `movielens` its directory, for `synthetic` None, else a path or glob, or a list of them; a directory
         too for `parquet` and `tfrecord`.
-      output: a directory that holds no data set yet.
+      output: a directory that is not there, is empty, or holds an unfinished conversion, whose files are removed.
       spec: FeatureSpec; its `without_labels()` for data to predict on.
       split: as `random:0.8,0.1,0.1` (of the rows, by `split_seed`) or `time:0.8,0.1,0.1:timestamp` (by a column); makes
         output/train, output/valid, output/test, or with two fractions train and test. None: `output` is the data set.
@@ -71,8 +73,8 @@ def convert(
       by bag and sequence, the figures of `Lengths`.
 
     Raises:
-      UserError: input, spec and format do not fit, too many bad rows, or `output` holds a data set already. What was
-        written until then lacks its `_dataset.json` and no reader takes it for a data set.
+      UserError: input, spec and format do not fit, too many bad rows, or `output` holds anything else, an input, or
+        lies in an input. What was written until then lacks its `_dataset.json` and no reader takes it for a data set.
     """
     if format not in FORMATS:
         raise UserError(f"format {format!r} is not one of {', '.join(FORMATS)}")
@@ -81,33 +83,38 @@ def convert(
     split = Split.parse(split) if split else None
     output, start, lengths = pathlib.Path(output), time.perf_counter(), {}
     bad_rows = BadRows(max_bad_rows, unit="row" if format in TYPED else "line")
-    _refuse_to_overwrite(output)
+    if format == "synthetic" and (split or input or not spec.labelled):
+        raise UserError(
+            "format synthetic makes its own data, in parts train and test, with labels: no input, no split, "
+            "and nothing unlabelled"
+        )
+    if format != "synthetic":
+        _refuse_inputs(output, format, input)
+    _refuse_data_set(output)
+    with Unfinished(output, "conversion") as directory:
+        directory.clear()
 
-    def make_writer(part):
-        return DatasetWriter(output / part, spec, rows_per_file, rows_per_group)
+        def make_writer(part):
+            return DatasetWriter(directory, part, spec, rows_per_file, rows_per_group)
 
-    with tqdm.tqdm(unit=" rows", unit_scale=True, disable=not (progress and sys.stderr.isatty())) as bar:
-        if format == "synthetic":
-            if split or input or not spec.labelled:
-                raise UserError(
-                    "format synthetic makes its own data, in parts train and test, with labels: no input, no split, "
-                    "and nothing unlabelled"
-                )
-            writers, extra = synthetic.write(make_writer, spec, rows, seed, bar)
-        else:
-            time_column = split.column if split else None
-            encoder = Encoder(spec, bad_rows, time_column)
-            tables = _encoded(SOURCES[format](input, spec, bad_rows, time_column), encoder)
-            writers, extra = _write(tables, split, split_seed, make_writer, bar), {}
-            lengths = encoder.lengths
-            _warn_of_single(lengths, spec)
-    shutil.rmtree(output / _UNSPLIT, ignore_errors=True)
-    for writer in writers.values():
-        writer.close()
-    if not sum(w.statistics.rows for w in writers.values()):
-        raise UserError(f"input {input}: it has no rows")
-    train = next(iter(writers.values())).statistics.to_dict()["fitted"]
-    parts = {part: writer.finish(bad_rows.count, train, extra) for part, writer in writers.items()}
+        with tqdm.tqdm(unit=" rows", unit_scale=True, disable=not (progress and sys.stderr.isatty())) as bar:
+            if format == "synthetic":
+                writers, extra = synthetic.write(make_writer, directory.add(synthetic.SAMPLE), spec, rows, seed, bar)
+            else:
+                time_column = split.column if split else None
+                encoder = Encoder(spec, bad_rows, time_column)
+                tables = _encoded(SOURCES[format](input, spec, bad_rows, time_column), encoder)
+                writers, extra = _write(tables, split, split_seed, make_writer, bar), {}
+                lengths = encoder.lengths
+                _warn_of_single(lengths, spec)
+        directory.clear(f"{_UNSPLIT}/")
+        for writer in writers.values():
+            writer.close()
+        if not sum(w.statistics.rows for w in writers.values()):
+            raise UserError(f"input {input}: it has no rows")
+        train = next(iter(writers.values())).statistics.to_dict()["fitted"]
+        parts = {part: writer.finish(bad_rows.count, train, extra) for part, writer in writers.items()}
+        directory.finish()
     return dict(
         output=str(output),
         seconds=time.perf_counter() - start,
@@ -129,17 +136,27 @@ def _warn_of_single(lengths, spec):
         )
 
 
-def _refuse_to_overwrite(output):
+def _refuse_inputs(output, format, input):
+    """Raises UserError where the output holds an input or lies in one."""
+    sources = [input] if isinstance(input, (str, pathlib.Path)) else input or []
+    if format == "movielens":
+        sources = [pathlib.Path(source) / name for source in sources for name in movielens.FILES]
+        sources = [source for source in sources if source.exists()]
+    refuse_overlap(output, sources, [file.path for file in list_files(sources)] if sources else [])
+
+
+def _refuse_data_set(output):
+    """Raises UserError where the output is a finished data set, or a file."""
     if output.exists() and not output.is_dir():
         raise UserError(f"output {output}: is a file; give a directory")
     for file in (output / dataset.FILE, *output.glob(f"*/{dataset.FILE}")):
-        if file.exists():
+        if file.exists() and not (output / MARKER).exists():
             raise UserError(f"output {output}: holds a data set already ({file}); remove it or give another directory")
 
 
 def _write(tables, split, split_seed, make_writer, bar):
     """Writes encoded tables; -> writers by part, the first one the training part's."""
-    unsplit, times = make_writer(_UNSPLIT if split else "."), []
+    unsplit, times = make_writer(_UNSPLIT if split else ""), []
     for table in tables:
         if TIME in table.column_names:
             times.append(table[TIME].to_numpy())

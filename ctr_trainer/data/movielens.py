@@ -13,6 +13,7 @@ from ctr_trainer.errors import UserError
 COLUMNS = (
     "user_id", "movie_id", "rating", "timestamp", "gender", "age", "occupation", "zip3", "year", "genres",
 )  # fmt: skip
+FILES = ("ratings.dat", "movies.dat", "users.dat")  # the last one is of MovieLens-1M
 _ROWS = 100_000
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 

@@ -16,11 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_trainer import durable_file
 from ctr_trainer.data.criteo import COLUMNS, DENSE, SPARSE
 from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
 
 CTR = 0.25
+SAMPLE = "sample.tsv"  # beside the parts
 SAMPLE_ROWS = 1000
 _ROWS = 2_000_000  # what the vocabularies below are made for; they shrink with fewer rows
 _CHUNK = 200_000
@@ -53,19 +55,19 @@ FIELDS = (
 _MISSING_DENSE = (0.45, 0.0, 0.21, 0.22, 0.03, 0.22, 0.04, 0.0, 0.04, 0.45, 0.04, 0.76, 0.22)
 
 
-def write(make_writer, spec, rows, seed, bar):
+def write(make_writer, sample_file, spec, rows, seed, bar):
     """Generates the data.
 
     Args:
       make_writer: called with `train` and `test`, -> DatasetWriter.
+      sample_file: path that the first test rows are written to, in Criteo's raw format.
       spec: FeatureSpec whose features are among I1..I13 (dense) and C1..C26 (sparse, single-valued).
       rows: training rows; rows // 10 test rows come on top.
       seed: the data is a pure function of (rows, seed).
       bar: progress bar; rows written are added to it.
 
     Returns:
-      (writers by part, extra: `oracle_auc` and `seed`). The first test rows stand in `sample.tsv` beside the parts, in
-      Criteo's raw format.
+      (writers by part, extra: `oracle_auc` and `seed`).
 
     Raises:
       UserError: the spec wants another column, or `rows` is below 1000.
@@ -92,7 +94,7 @@ def write(make_writer, spec, rows, seed, bar):
             columns |= {name: values[chunk] for name, values in key_columns.items()}
             writers[part].write(pa.table(columns | {"label": labels[chunk]}))
             bar.update(chunk.stop - chunk.start)
-    _write_sample(writers["test"].path.parent / "sample.tsv", labels[sample], [n[sample] for n in numbers], text)
+    _write_sample(sample_file, labels[sample], [n[sample] for n in numbers], text)
     return writers, extra
 
 
@@ -235,4 +237,4 @@ def _write_sample(path, labels, numbers, text):
     columns += [["" if np.isnan(v) else f"{int(v)}" for v in n] for n in numbers]
     columns += [["" if v is None else v for v in text[c]] for c in SPARSE]
     assert len(columns) == len(COLUMNS)
-    path.write_text("".join("\t".join(row) + "\n" for row in zip(*columns, strict=True)))
+    durable_file.write_text(path, "".join("\t".join(row) + "\n" for row in zip(*columns, strict=True)))

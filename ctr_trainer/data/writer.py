@@ -1,13 +1,16 @@
 """Writes encoded tables as a data set's Parquet files."""
 
-import pathlib
+import contextlib
+import posixpath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ctr_trainer.data.columns import ID_PREFIX
-from ctr_trainer.data.dataset import DatasetInfo
+from ctr_trainer.data.dataset import FILE, DatasetInfo
 from ctr_trainer.data.statistics import Statistics
+from ctr_trainer.durable_file import replacing
+from ctr_trainer.errors import UserError
 
 
 class DatasetWriter:
@@ -16,20 +19,19 @@ class DatasetWriter:
     The data set exists once `finish` is called; before, the directory has files but no `_dataset.json`.
 
     Args:
-      path: the directory; made if need be, left-over part files of an unfinished conversion are removed.
+      directory: `Unfinished`, which lists the files before they are made.
+      part: the data set's directory in it; "" for itself.
       spec: FeatureSpec.
       rows_per_file, rows_per_group: the last file and each file's last group may have fewer.
     """
 
-    def __init__(self, path, spec, rows_per_file, rows_per_group):
-        self.path, self._spec = pathlib.Path(path), spec
+    def __init__(self, directory, part, spec, rows_per_file, rows_per_group):
+        self._directory, self._part, self._spec = directory, part, spec
+        self.path = directory.path / part
         self._rows_per_file, self._rows_per_group = max(rows_per_file, rows_per_group), rows_per_group
         self._pending, self._pending_rows = [], 0
-        self._files, self._writer = [], None
+        self._files, self._writer, self._open = [], None, contextlib.ExitStack()
         self.statistics = Statistics(spec)
-        self.path.mkdir(parents=True, exist_ok=True)
-        for left_over in self.path.glob("part-*.parquet"):
-            left_over.unlink()
 
     def write(self, table):
         """Adds an encoded table (see `encode.Encoder`)."""
@@ -48,7 +50,7 @@ class DatasetWriter:
     def row_groups(self):
         """Yields the row groups written, as tables in order; only after `close`."""
         for file in self._files:
-            with pq.ParquetFile(self.path / file["name"]) as parquet:
+            with pq.ParquetFile(self.path / file["name"], page_checksum_verification=True) as parquet:
                 for number in range(len(file["row_groups"])):
                     yield parquet.read_row_group(number)
 
@@ -73,6 +75,7 @@ class DatasetWriter:
             files=tuple(self._files),
             extra=extra or {},
         )
+        self._directory.add(posixpath.join(self._part, FILE))
         info.write()
         return info
 
@@ -95,18 +98,29 @@ class DatasetWriter:
             name = f"part-{len(self._files):05d}.parquet"
             # Keys are hashes, which no codec makes smaller; their repetition is the dictionary's to use.
             schema = _without_nulls(group.schema)
-            self._writer = pq.ParquetWriter(self.path / name, schema, compression="lz4", write_statistics=False)
+            draft = self._open.enter_context(replacing(self._directory.add(posixpath.join(self._part, name))))
+            self._writer = self._open.enter_context(
+                pq.ParquetWriter(draft, schema, compression="lz4", write_statistics=False, write_page_checksum=True)
+            )
             self._files.append(dict(name=name, rows=0, row_groups=[]))
-        self._writer.write_table(group.cast(self._writer.schema), row_group_size=len(group))
+        try:
+            self._writer.write_table(group.cast(self._writer.schema), row_group_size=len(group))
+        except OSError as error:
+            raise self._unwritable(error) from error
         self._files[-1]["rows"] += len(group)
         self._files[-1]["row_groups"].append(len(group))
         if self._rows_in_file() >= self._rows_per_file:
             self._close_file()
 
     def _close_file(self):
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        self._writer = None
+        try:
+            self._open.close()
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error):
+        return UserError(f"{self.path / self._files[-1]['name']}: cannot be written: {error}")
 
 
 def _without_nulls(schema):

@@ -174,12 +174,6 @@ def test_rows_longer_than_one_block_of_text_are_all_converted(tmp_path, monkeypa
     assert read(tmp_path / "out")["I1"].to_pylist() == list(range(100))
 
 
-def test_an_existing_data_set_is_not_overwritten(tmp_path):
-    output = make_rows(tmp_path, 5)
-    with pytest.raises(UserError, match="holds a data set already"):
-        run("csv", tmp_path / "rows.csv", output, SPEC)
-
-
 def test_a_split_by_time_sorts_and_cuts(tmp_path):
     times = [5, 1, 4, 1, 3, 9, 2, 8, 7, 6]
     source = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + "".join(f"{i},1,{t},1,a,\n" for i, t in enumerate(times)))
