@@ -86,7 +86,12 @@ def run(*groups):
             durable_file.write_json(flags_file, _describe(groups, distributed.size()))
         return batches
 
-    result = estimator.train(train_input_fn, max_steps=training.max_steps or None, evaluation=eval_spec)
+    result = estimator.train(
+        train_input_fn,
+        max_steps=training.max_steps or None,
+        evaluation=eval_spec,
+        resume_from=run_flags.resume_from or None,
+    )
     if result and "phases" in result and distributed.is_chief():
         for line in format_phases(result["phases"]):
             _log.info("%s", line)

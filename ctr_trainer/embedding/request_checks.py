@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ctr_trainer.divergence import diverged
 from ctr_trainer.embedding import row_kernels
 from ctr_trainer.errors import UserError
 
@@ -23,7 +24,4 @@ def check_deltas(table, keys, deltas):
         raise UserError(f"table {name}: the key 0 stands for no value and has no row to push to")
     bad = row_kernels.first_not_finite(deltas)
     if bad >= 0:
-        raise UserError(
-            f"table {name}: the change of key {keys[bad]} is not finite: the training diverged; "
-            "lower the learning rate and start again from the last checkpoint"
-        )
+        raise diverged(f"table {name}: the change of key {keys[bad]} is not finite")

@@ -5,9 +5,12 @@ import os
 import pathlib
 import zlib
 
+import numpy as np
 import pyarrow as pa
 
+from ctr_trainer.divergence import diverged
 from ctr_trainer.durable_file import fsync_path
+from ctr_trainer.embedding.row_kernels import first_not_finite
 from ctr_trainer.embedding.snapshot import key_array, row_array, schema
 from ctr_trainer.errors import UserError
 
@@ -29,23 +32,24 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
       `crc32`.
 
     Raises:
-      UserError: a file cannot be written; names it.
+      UserError: a file cannot be written, or a row is not finite; names the file, or the table and a key.
     """
 
     def blocks():
-        while True:
+        with lock as table:
+            block = capture.read(table)
+        while block is not None:
+            yield block
             with lock as table:
                 block = capture.read(table)
-            if block is None:
-                return
-            yield [key_array(block[0]), row_array(block[1])]
 
     def schema_of(kind):
         return schema(capture.config, kind, capture.counts[1] if kind == "counts" else None)
 
     name, of_step = f"{capture.config.name}-{shard:05d}-of-{shards:05d}", "" if since is None else f".{step:010d}"
     delta = "" if since is None else f"{of_step}.delta"
-    parts = [("full" if since is None else "delta", f"{name}{delta}.arrow", blocks())]
+    rows = ([key_array(keys), row_array(rows)] for keys, rows in _finite(blocks(), capture.config.name, step))
+    parts = [("full" if since is None else "delta", f"{name}{delta}.arrow", rows)]
     if len(capture.removed):
         parts.append(("removed", f"{name}{of_step}.removed.arrow", [[key_array(capture.removed)]]))
     if capture.use is not None:
@@ -57,6 +61,25 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
         dict(file=file, kind=kind, **common, **_write_file(path, file, schema_of(kind), batches))
         for kind, file, batches in parts
     ]
+
+
+def _finite(blocks, table, step):
+    """Yields the (keys, rows) blocks of a snapshot until a row is not finite; then counts those rows to the end.
+
+    Raises:
+      UserError: there are such rows; after the last block.
+    """
+    count, key = 0, None
+    for keys, rows in blocks:
+        first = first_not_finite(rows)
+        if first >= 0:
+            key = keys[first] if not count else key
+            count += np.count_nonzero(~np.isfinite(rows).all(axis=1))
+        elif not count:
+            yield keys, rows
+    if count:
+        rows = "row is" if count == 1 else "rows are"
+        raise diverged(f"table {table}, step {step}: {count} {rows} not finite, as that of key {key}")
 
 
 def _write_file(path, name, of_file, batches):
@@ -76,12 +99,13 @@ def _write_file(path, name, of_file, batches):
         os.replace(partial, target)
         fsync_path(path)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            partial.unlink()  # It would take the room that the next attempt needs.
         raise UserError(
             f"{target}: cannot be written: {error.strerror or error}; make room there (the snapshots before it are "
             "whole), then start the same command again to go on from the last checkpoint"
         ) from None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()  # Of a file that was not finished. It would take the room that the next attempt needs.
     return dict(rows=rows, bytes=sink.bytes, crc32=sink.crc32)
 
 

@@ -1,8 +1,6 @@
 """Checkpoints: dense variables and embedding rows of one step, under one manifest that is written last.
 
-The rows are a chain: a full snapshot and the deltas after it, of which all but the last delta were written for earlier
-checkpoints. Each checkpoint's directory holds all of its chain, the older files as hard links, so that removing one
-checkpoint never takes a file from another.
+The rows are a chain: a full snapshot and the deltas after it. `retention` says which checkpoints share files of theirs.
 """
 
 import dataclasses
@@ -17,10 +15,10 @@ from ctr_trainer.embedding import snapshot, snapshot_writer
 from ctr_trainer.errors import UserError
 
 _log = logging.getLogger(__name__)
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
 _DIRECTORY = re.compile(r"step-(\d{10})")
 DENSE = "dense"
-BEST = "best"
+RECENT, BEST = "checkpoints", "best"  # Below the model directory: those kept by age, and the best one.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,6 +52,11 @@ class Checkpoint:
     def snapshot(self):
         """What `Store.save` calls the state of the rows, to write only what changes from here on; None without rows."""
         return self.tables[-1].get("snapshot") if self.tables else None
+
+    @property
+    def base(self):
+        """The full snapshot that its rows begin with; of a checkpoint without rows, itself."""
+        return self.tables[0].get("snapshot") if self.tables else self.path
 
     @property
     def chain_length(self):
@@ -95,15 +98,20 @@ def describe_file(directory, name):
 
 def checkpoint_path(model_dir, step):
     """-> the directory of the checkpoint of `step`."""
-    return os.path.join(model_dir, "checkpoints", f"step-{step:010d}")
+    return os.path.join(model_dir, RECENT, f"step-{step:010d}")
+
+
+def step_of(path):
+    """-> the step of a checkpoint's directory."""
+    return int(_DIRECTORY.fullmatch(os.path.basename(path)).group(1))
 
 
 def list_checkpoints(model_dir):
     """-> the finished checkpoints of a model directory, oldest first; one without a sound manifest does not exist."""
     found = []
-    for path in _directories(model_dir):
+    for path in directories(model_dir):
         try:
-            found.append(_load(path))
+            found.append(load(path))
         except UserError as error:
             _log.error("%s", error)
     return found
@@ -124,9 +132,9 @@ def newest_whole(model_dir):
       UserError: there are checkpoints, and none is whole.
     """
     refused = []
-    for path in reversed(_directories(model_dir)):
+    for path in reversed(directories(model_dir)):
         try:
-            checkpoint = _load(path)
+            checkpoint = load(path)
             checkpoint.verify()
         except UserError as error:
             _log.error("REFUSED the checkpoint %s: %s", path, error)
@@ -143,51 +151,44 @@ def newest_whole(model_dir):
     return None
 
 
-def whole(model_dir, step):
-    """-> the `Checkpoint` of a step, of those kept by age or as the best.
+def whole(model_dir, step, places=(RECENT, BEST)):
+    """-> the `Checkpoint` of a step, from the first of the places in which it is whole.
 
     Raises:
-      UserError: there is none, or it is damaged.
+      UserError: there is none, or each is damaged.
     """
-    name = os.path.basename(checkpoint_path(model_dir, step))
-    paths = [path for path in [*_directories(model_dir), *_directories(model_dir, BEST)] if path.endswith(name)]
-    if not paths:
-        there = ", ".join(str(c.step) for c in list_checkpoints(model_dir)) or "none"
-        raise UserError(f"there is no checkpoint of step {step} in {model_dir}; there are: {there}")
-    checkpoint = _load(paths[0])
-    checkpoint.verify()
-    return checkpoint
+    refused = []
+    for place in places:
+        path = os.path.join(model_dir, place, os.path.basename(checkpoint_path(model_dir, step)))
+        if os.path.exists(os.path.join(path, MANIFEST)):
+            try:
+                checkpoint = load(path)
+                checkpoint.verify()
+                return checkpoint
+            except UserError as error:
+                _log.error("REFUSED the checkpoint %s: %s", path, error)
+                refused.append(error)
+    if refused:
+        raise refused[0]
+    there = ", ".join(str(c.step) for c in list_checkpoints(model_dir)) or "none"
+    raise UserError(f"there is no checkpoint of step {step} in {model_dir}; there are: {there}")
 
 
-def set_aside(model_dir, after):
-    """Renames the checkpoints of steps greater than `after` to `refused-...`, so that they count no more.
-
-    Training goes on from the step `after`, since they were refused: were they still to count, `remove_old` would
-    keep them in place of whole ones.
-    """
-    for path in _directories(model_dir):
-        if int(_DIRECTORY.fullmatch(os.path.basename(path)).group(1)) > after:
-            aside = os.path.join(os.path.dirname(path), f"refused-{os.path.basename(path)}")
-            shutil.rmtree(aside, ignore_errors=True)
-            os.rename(path, aside)
-            _log.error("the refused checkpoint %s is now %s; remove it when you have looked at it", path, aside)
-
-
-def _directories(model_dir, below="checkpoints"):
-    """-> the directories that have a manifest, oldest first."""
-    root = os.path.join(model_dir, below)
+def directories(model_dir, place=RECENT):
+    """-> the checkpoints' directories that have a manifest, oldest first."""
+    root = os.path.join(model_dir, place)
     names = sorted(os.listdir(root)) if os.path.isdir(root) else []
     paths = [os.path.join(root, name) for name in names if _DIRECTORY.fullmatch(name)]
-    return [path for path in paths if os.path.exists(os.path.join(path, _MANIFEST))]
+    return [path for path in paths if os.path.exists(os.path.join(path, MANIFEST))]
 
 
-def _load(path):
+def load(path):
     """-> the Checkpoint in a directory.
 
     Raises:
       UserError: its manifest is truncated or altered.
     """
-    manifest = os.path.join(path, _MANIFEST)
+    manifest = os.path.join(path, MANIFEST)
     try:
         with open(manifest) as file:
             values = json.load(file)
@@ -201,36 +202,6 @@ def _load(path):
 
 def _crc32(manifest):
     return zlib.crc32(json.dumps(manifest, sort_keys=True).encode())
-
-
-def extend(path, files, before):
-    """Makes the files of a snapshot just written to `path` a whole chain there. -> all files, for `commit`.
-
-    Args:
-      files: what `Store.save` returned.
-      before: the `Checkpoint` whose rows it was to add to, or None.
-
-    Raises:
-      UserError: a file of the chain before is gone; names it.
-    """
-    if not files or files[0].get("since") is None:
-        return files
-    for entry in before.tables:
-        _link(before.path, path, entry["file"])
-    return before.tables + files
-
-
-def _link(source, target, name):
-    """Gives a file of the directory `source` to `target` as well."""
-    source, target = (os.path.join(directory, name) for directory in (source, target))
-    try:
-        try:
-            os.link(source, target)
-        except OSError:
-            shutil.copyfile(source, target)  # A file system without hard links.
-            snapshot_writer.fsync_path(target)
-    except OSError as error:
-        raise UserError(f"{target}: cannot be made from {source}: {error.strerror}") from None
 
 
 def begin(path):
@@ -254,46 +225,12 @@ def commit(path, step, tables, position, examples, negative_sampling=None):
     }
     # As it is read back: JSON has no tuples, and only strings for keys.
     manifest = json.loads(json.dumps(manifest))
-    draft = os.path.join(path, f"{_MANIFEST}.tmp")
+    draft = os.path.join(path, f"{MANIFEST}.tmp")
     with open(draft, "w") as file:
         json.dump({**manifest, "crc32": _crc32(manifest)}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(draft, os.path.join(path, _MANIFEST))
+    os.replace(draft, os.path.join(path, MANIFEST))
     snapshot_writer.fsync_path(path)
     snapshot_writer.fsync_path(os.path.dirname(path))
     return Checkpoint(path=path, **manifest)
-
-
-def remove_old(model_dir, keep):
-    """Removes all but the newest `keep` checkpoints; 0 keeps all."""
-    for checkpoint in list_checkpoints(model_dir)[:-keep] if keep else []:
-        _remove(checkpoint.path)
-
-
-def _remove(path):
-    os.remove(os.path.join(path, _MANIFEST))  # first, so that a half-removed one does not count
-    shutil.rmtree(path)
-
-
-def keep_best(model_dir, path):
-    """Keeps the checkpoint in `path` whatever becomes of the others: in `MODEL_DIR/best`, as hard links.
-
-    It is the best one once `EvaluationHistory.best` names its step; the one before may go then (`remove_other_bests`).
-    """
-    kept = os.path.join(model_dir, BEST, os.path.basename(path))
-    begin(kept)
-    checkpoint = _load(path)
-    for entry in (*checkpoint.tables, *checkpoint.dense):
-        _link(path, kept, entry["file"])
-    snapshot_writer.fsync_path(kept)
-    _link(path, kept, _MANIFEST)
-    snapshot_writer.fsync_path(kept)
-    snapshot_writer.fsync_path(os.path.dirname(kept))
-
-
-def remove_other_bests(model_dir, step):
-    """Removes what `keep_best` kept but for the checkpoint of `step`."""
-    for path in _directories(model_dir, BEST):
-        if path != os.path.join(model_dir, BEST, os.path.basename(checkpoint_path(model_dir, step))):
-            _remove(path)

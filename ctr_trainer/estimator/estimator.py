@@ -13,7 +13,7 @@ from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import ServiceLost, UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator import finding
+from ctr_trainer.estimator import finding, retention
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
 from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
 from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
@@ -52,7 +52,7 @@ class Estimator:
         self.params = params
         self.config = config or RunConfig()
 
-    def train(self, input_fn, hooks=(), steps=None, max_steps=None, evaluation=None):
+    def train(self, input_fn, hooks=(), steps=None, max_steps=None, evaluation=None, resume_from=None):
         """Trains until the input ends or a step is reached, from the newest checkpoint on if there is one.
 
         Args:
@@ -62,6 +62,7 @@ class Estimator:
           steps: how many more steps; exclusive with `max_steps`.
           max_steps: the global step to stop at; a checkpoint that is already there ends the call on all ranks.
           evaluation: an `EvalSpec` to evaluate by on the way; see `train_and_evaluate`.
+          resume_from: the step of the checkpoint to go on from; later ones are set aside. None for the newest.
 
         Returns:
           dict of `workers`, `steps` (done now), `global_step`, `examples` (of all workers, now), `seconds`,
@@ -74,16 +75,19 @@ class Estimator:
         Raises:
           ServiceLost: the embedding service is gone, and was not to be started again, or not so often; names the last
             checkpoint.
+          UserError: there is no checkpoint of the step `resume_from`; or the training diverged, or cannot go on
+            otherwise: then it names the last checkpoint.
         """
         if steps is not None and max_steps is not None:
             raise ValueError("give steps or max_steps, not both")
-        checkpoint = self.latest_checkpoint()
+        checkpoint = self.latest_checkpoint() if resume_from is None else self.find_checkpoint(str(resume_from))
         start = checkpoint.step if checkpoint else 0
         last = start + steps if steps is not None else max_steps
+        later = "refused" if resume_from is None else "set-aside"
         restarts = self.config.embedding.service_restarts
         while True:
             try:
-                return self._train(input_fn, hooks, checkpoint, last, evaluation)
+                return self._train(input_fn, hooks, checkpoint, last, evaluation, later)
             except ServiceLost as error:
                 going_on = finding.where_it_goes_on(self.model_dir)
                 if not restarts:
@@ -93,7 +97,7 @@ class Estimator:
                 _log.error("%s. Starting it again, %d restarts left. %s", error, restarts, going_on)
                 checkpoint = self.latest_checkpoint()
 
-    def _train(self, input_fn, hooks, checkpoint, last, evaluation):
+    def _train(self, input_fn, hooks, checkpoint, last, evaluation, later):
         start = checkpoint.step if checkpoint else 0
         if last is not None and start >= last:
             _log.info("nothing to train: the checkpoint in %s is at step %d of %d", self.model_dir, start, last)
@@ -102,7 +106,7 @@ class Estimator:
             _log.info("nothing to train: training was stopped early, at step %d", start)
             return None
         if distributed.is_chief():
-            checkpoints.set_aside(self.model_dir, start)
+            retention.set_aside(self.model_dir, start, later)
         seen = Observation(self.config, self.model_dir)
         phases = seen.phases
         with seen.by_others(), self._graph(ModeKeys.TRAIN, input_fn, checkpoint, phases) as (inputs, spec, store):
@@ -119,6 +123,7 @@ class Estimator:
             all_hooks = seen.around(own, [*evaluations.hooks, *hooks], inputs, store)
             threads, precision = self.config.threads, self.config.mixed_precision
             with (
+                _naming_the_last_checkpoint(save, lambda: seen.step > start),
                 _closing([evaluations, *own]),
                 open_session(checkpoint, all_hooks, threads, saver, precision) as session,
             ):
@@ -253,6 +258,19 @@ class Estimator:
                 f"the embedding service holds rows ({rows}) and {self.model_dir} has no checkpoint, so this would be a "
                 "fresh model on another's rows: restart the service empty, or name the --model_dir that they belong to"
             )
+
+
+@contextlib.contextmanager
+def _naming_the_last_checkpoint(save, has_trained):
+    """Has what ends a training within the block say where the training goes on, once a step was done."""
+    try:
+        yield
+    except ServiceLost:
+        raise  # `train` says so, or goes on.
+    except UserError as error:
+        if not has_trained():
+            raise
+        raise UserError(f"{str(error).rstrip('.')}. {save.where_it_goes_on()}") from None
 
 
 @contextlib.contextmanager

@@ -49,7 +49,7 @@ def _best(model_dir):
     best = EvaluationHistory.load(model_dir).best
     if best is None:
         raise UserError(f"no best checkpoint was kept in {model_dir}: train with --eval_steps and --best_metric")
-    return checkpoints.whole(model_dir, best["step"])
+    return checkpoints.whole(model_dir, best["step"], (checkpoints.BEST, checkpoints.RECENT))
 
 
 def _on_every_rank(look):

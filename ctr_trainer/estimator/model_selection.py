@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from ctr_trainer import distributed
 from ctr_trainer.errors import UserError
-from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator import retention
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
 
 tf1 = tf.compat.v1
@@ -82,12 +82,12 @@ class ModelSelection:
         return self._history.improves(name, direction, metrics[name]), stop
 
     def _keep(self, path, step, value):
-        checkpoints.keep_best(self._model_dir, path)
+        retention.keep_best(self._model_dir, path)
         name, direction = self._spec.best_metric, self._spec.direction
         self._history.best = {"metric": name, "direction": direction, "step": step, "value": value}
         # From here on the new one is the best; until here it was the one before.
         self._history.save(self._model_dir)
-        checkpoints.remove_other_bests(self._model_dir, step)
+        retention.remove_other_bests(self._model_dir, step)
         _log.info("the best model so far: step %d, %s = %.6g, in %s", step, name, value, self._model_dir + "/best")
 
     def _summarise(self, step, metrics):

@@ -92,9 +92,10 @@ class RunConfig:
     Attributes:
       tf_random_seed: of the dense variables and of new embedding rows.
       save_checkpoints_steps: steps between checkpoints; 0 saves at the end only.
-      keep_checkpoint_max: how many checkpoints stay; 0 keeps all.
-      full_checkpoint_every: every so many checkpoints all rows are written, otherwise those that changed since the
-        checkpoint before; 1 always writes all. A damaged file costs all checkpoints up to the next full one.
+      keep_checkpoint_max: how many of the newest checkpoints stay; 0 keeps all. One of the chain before theirs stays as
+        well, see `retention`.
+      full_checkpoint_every: at least every so many checkpoints all rows are written, otherwise those that changed since
+        the checkpoint before; 1 always writes all. A damaged file costs all checkpoints up to the next full one.
       log_step_count_steps: steps between the log's lines.
       log_secs: seconds between the `[RunStatus]` lines.
       auc_window_steps: 0 logs the AUC since the start, n over the last n steps (rounded to log lines).

@@ -7,11 +7,14 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import distributed, negative_share
+from ctr_trainer.divergence import diverged
 from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator import retention
 from ctr_trainer.hooks.service_loss_hook import raise_together
 
+tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 
@@ -33,7 +36,9 @@ class Saving:
         self._saver, self._inputs, self._store = saver, inputs, store
         self._model_dir, self._config = model_dir, config
         self._start, self._examples_before = (restored.step, restored.examples) if restored else (0, 0)
-        self._last = restored  # The checkpoint that the rows of the next one add to.
+        self._last = restored  # The checkpoint that the rows of the next one add to; rank 0's from the first save on.
+        self._last_path = restored.path if restored else None
+        self._finite = _finite_variables()
         self._negative_sampling = negative_share.current()
         if restored and distributed.is_chief():
             _log_change(restored, self._negative_sampling)
@@ -45,7 +50,7 @@ class Saving:
         A step that was saved already is not saved again.
 
         Raises:
-          UserError: it cannot be written; the checkpoints before it are whole.
+          UserError: it cannot be written, or a variable or a row is not finite; the checkpoints before it are whole.
           ServiceLost: the embedding service is gone, and all ranks have agreed on it.
         """
         path = checkpoints.checkpoint_path(self._model_dir, step)
@@ -64,17 +69,24 @@ class Saving:
         distributed.barrier("checkpoint_written")
         if isinstance(self._store, Guard):
             raise_together(self._store)
-        self._saved_step = step
+        self._saved_step, self._last_path = step, path
         return path
+
+    def where_it_goes_on(self):
+        """-> a sentence that names the last checkpoint, for who starts the same command again. Not a collective."""
+        if self._last_path is None:
+            return f"There is no checkpoint in {self._model_dir} yet: the same command starts from the beginning"
+        return f"The last checkpoint is {self._last_path}: the same command goes on from it"
 
     def _write(self, session, path, step, examples):
         """-> the `Checkpoint`; None if the service was lost meanwhile."""
+        self._refuse_not_finite(session, step)
         checkpoints.begin(path)
-        adds = self._last is not None and self._last.chain_length < self._config.full_checkpoint_every
-        files = self._store.save(path, step, self._last.snapshot if adds else None)
+        base = retention.base_of_next(self._model_dir, self._last, self._config.full_checkpoint_every)
+        files = self._store.save(path, step, base.snapshot if base else None)
         if isinstance(self._store, Guard) and self._store.lost:
             return None
-        tables = checkpoints.extend(path, files, self._last)
+        tables = retention.extend(path, files, base)
         try:
             self._saver.save(session, os.path.join(path, checkpoints.DENSE), write_meta_graph=False)
             position = self._inputs.position_after(step - self._start)
@@ -84,8 +96,22 @@ class Saving:
                 f"the checkpoint {path} cannot be written: {error}; make room there (the checkpoints before it are "
                 "whole), then start the same command again to go on from the last one"
             ) from None
-        checkpoints.remove_old(self._model_dir, self._config.keep_checkpoint_max)
+        retention.remove_old(self._model_dir, self._config.keep_checkpoint_max)
         return written
+
+    def _refuse_not_finite(self, session, step):
+        finite = session.run(self._finite) if self._finite else {}
+        bad = [name for name in finite if not finite[name]]
+        if bad:
+            more = f" and {len(bad) - 1} more variables are" if len(bad) > 1 else " is"
+            raise diverged(f"{bad[0]}{more} not finite at step {step}")
+
+
+def _finite_variables():
+    """-> by name of each variable of floats, the boolean tensor of whether all of it is finite."""
+    return {
+        v.op.name: tf.reduce_all(tf.math.is_finite(v)) for v in tf1.global_variables() if v.dtype.base_dtype.is_floating
+    }
 
 
 def _log_change(restored, share):

@@ -10,6 +10,7 @@ from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
 from ctr_trainer.hooks.eviction_hook import EvictionHook
 from ctr_trainer.hooks.exchange_hook import ExchangeHook
+from ctr_trainer.hooks.finite_loss_hook import FiniteLossHook
 from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
 from ctr_trainer.hooks.metrics_file_hook import MetricsFileHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
@@ -29,8 +30,8 @@ tf1 = tf.compat.v1
 def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step, phases):
     """-> the session hooks of a training run.
 
-    The input's own hook has come before these: it trains the rows, then `ParameterSyncHook` hands them on, then
-    `CheckpointHook` saves what all workers have handed on.
+    The input's own hook has come before these: it trains the rows. Then `FiniteLossHook` ends a training that diverged,
+    `ParameterSyncHook` hands the rows on, and `CheckpointHook` saves what all workers have handed on.
 
     Args:
       inputs: `DatasetInput` or `BatchInput`, connected.
@@ -43,7 +44,7 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
       step: `OptimizerStep`.
       phases: `Phases` of the training thread.
     """
-    every, scalars, hooks = config.log_step_count_steps, {}, []
+    every, scalars, hooks = config.log_step_count_steps, {}, [FiniteLossHook(spec.loss)]
     latencies = list(inputs.hook.latencies) if inputs.hook else []
     if inputs.embeddings:
         wait = Latency("OpsSyncWait")
@@ -84,7 +85,7 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
         hooks.append(TrainingProgressHook(scalars, _examples_of_a_step(inputs), last_step, inputs.steps))
     if last_step is not None:
         hooks.append(tf1.train.StopAtStepHook(last_step=last_step))
-    return [*hooks, tf1.train.NanTensorHook(spec.loss), *spec.training_hooks]
+    return [*hooks, *spec.training_hooks]
 
 
 def metric_tensors(inputs, spec):

@@ -27,9 +27,17 @@ class RunFlags:
         60.0, "name a wait that is longer, and the rank and the phase that it is for; 0 never", "seconds", minimum=0.0
     )
     save_checkpoints_steps: int = flag(1000, "between checkpoints; 0 saves at the end only", "steps", minimum=0)
-    keep_checkpoint_max: int = flag(5, "checkpoints that stay; 0 keeps all", "checkpoints", minimum=0)
+    keep_checkpoint_max: int = flag(
+        5, "newest checkpoints that stay, besides one of the chain before theirs; 0 keeps all", "checkpoints", minimum=0
+    )
     full_checkpoint_every: int = flag(
         10, "so many checkpoints a full one; those between hold what changed", "checkpoints", minimum=1
+    )
+    resume_from: int = flag(
+        0,
+        "step of the checkpoint that `train` goes on from; later ones are renamed to set-aside-...; 0 for the newest",
+        "step",
+        minimum=0,
     )
     log_steps: int = flag(100, "between the log's lines", "steps", minimum=1)
     log_secs: float = flag(30.0, "between the log's [RunStatus] lines", "seconds", minimum=0.1)

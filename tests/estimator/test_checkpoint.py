@@ -5,6 +5,7 @@ import pytest
 
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator import retention
 
 
 def _save(model_dir, step, content=b"weights"):
@@ -40,9 +41,9 @@ def test_beginning_again_removes_what_an_unfinished_one_left(tmp_path):
 def test_the_last_k_stay(tmp_path):
     for step in (1, 2, 3, 4):
         _save(tmp_path, step)
-    checkpoints.remove_old(tmp_path, keep=0)
+    retention.remove_old(tmp_path, keep=0)
     assert len(checkpoints.list_checkpoints(tmp_path)) == 4
-    checkpoints.remove_old(tmp_path, keep=2)
+    retention.remove_old(tmp_path, keep=2)
     assert [checkpoint.step for checkpoint in checkpoints.list_checkpoints(tmp_path)] == [3, 4]
     assert sorted(os.listdir(tmp_path / "checkpoints")) == ["step-0000000003", "step-0000000004"]
 

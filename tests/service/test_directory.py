@@ -70,3 +70,13 @@ def test_a_damaged_snapshot_at_exit_is_refused_by_name(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
     assert done.returncode == 1
     assert "t-00000-of-00001.arrow: 0 bytes" in done.stderr
+
+
+def test_a_row_that_is_not_finite_is_not_saved_by_a_shard_either(start, connect, data_dir):
+    client = connect([service.address for service in start(2)])
+    client.create_table(CONFIG)
+    for sequence in (1, 2):  # Each change is finite, their sum is not.
+        client.push("t", np.arange(1, 9), np.full((8, 3), [0, 3e38, 0], np.float32), "w", sequence)
+    with pytest.raises(UserError, match=r"table t, step 7: \d rows? (is|are) not finite, as that of key \d"):
+        client.save(data_dir / "not_finite", 7)
+    assert list((data_dir / "not_finite").iterdir()) == []

@@ -1,0 +1,35 @@
+"""Ends a training whose loss is not finite."""
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.divergence import diverged
+from ctr_trainer.hooks.step_hook import StepHook
+
+
+class FiniteLossHook(StepHook):
+    """Raises UserError after a step whose loss is infinite or NaN on this worker.
+
+    It must come before the hooks that sync and save, so that nothing of such a step is handed on.
+
+    Args:
+      loss: float tensor.
+    """
+
+    def __init__(self, loss):
+        super().__init__()
+        self._loss = loss
+
+    def before_run(self, run_context):
+        return tf.compat.v1.train.SessionRunArgs(self._loss)
+
+    def after_micro_batch(self, run_context, run_values):
+        self._check(run_values.results, self.step + 1)
+
+    def after_step(self, run_context, run_values):
+        self._check(run_values.results, self.step)
+
+    def _check(self, loss, step):
+        if not np.isfinite(loss).all():
+            raise diverged(f"the loss of step {step} is {loss} on rank {distributed.rank()}")
