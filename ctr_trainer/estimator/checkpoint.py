@@ -11,7 +11,8 @@ import re
 import shutil
 import zlib
 
-from ctr_trainer.embedding import snapshot, snapshot_writer
+from ctr_trainer import durable_file
+from ctr_trainer.embedding import snapshot
 from ctr_trainer.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -214,7 +215,7 @@ def commit(path, step, tables, position, examples, negative_sampling=None):
     """Makes the files under `path` a checkpoint: fsync, then the manifest by rename. -> `Checkpoint`."""
     names = sorted(name for name in os.listdir(path) if name.startswith(f"{DENSE}."))
     for name in names:
-        snapshot_writer.fsync_path(os.path.join(path, name))
+        durable_file.fsync_path(os.path.join(path, name))
     manifest = {
         "step": step,
         "tables": tables,
@@ -225,12 +226,6 @@ def commit(path, step, tables, position, examples, negative_sampling=None):
     }
     # As it is read back: JSON has no tuples, and only strings for keys.
     manifest = json.loads(json.dumps(manifest))
-    draft = os.path.join(path, f"{MANIFEST}.tmp")
-    with open(draft, "w") as file:
-        json.dump({**manifest, "crc32": _crc32(manifest)}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, os.path.join(path, MANIFEST))
-    snapshot_writer.fsync_path(path)
-    snapshot_writer.fsync_path(os.path.dirname(path))
+    durable_file.write_json(os.path.join(path, MANIFEST), {**manifest, "crc32": _crc32(manifest)})
+    durable_file.fsync_path(os.path.dirname(path))
     return Checkpoint(path=path, **manifest)
