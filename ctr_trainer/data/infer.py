@@ -1,45 +1,35 @@
 """A first feature spec from the data: which column is what, and why."""
 
-import dataclasses
-import json
 import os
 import pathlib
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data import parquet
+from ctr_trainer.data import naming, ordering, parquet, several
+from ctr_trainer.data.draft import Draft
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.profile import LIST, NUMBER, OTHER, TEXT, TIME, sample_csv, sample_parquet
 from ctr_trainer.errors import UserError
+from ctr_trainer.features import times
 from ctr_trainer.features.csv_format import CsvFormat
-from ctr_trainer.features.spec import RESERVED_PREFIXES, FeatureSpec
+from ctr_trainer.features.spec import FeatureSpec
 
 LABEL_NAMES = (
     "label", "click", "clicked", "clicks", "is_click", "is_clicked", "target", "y",
     "converted", "conversion", "purchase",
 )  # fmt: skip
 _ROWS = 200_000
-_DIM = 16
-_FEW = 50  # different numbers that are more likely names than amounts
+_FEW = 50  # different numbers that are names unless they look like counts
 _ID_SHARE = 0.95  # of the rows with a value of their own
 _MIN_ROWS = 20  # below, that all differ says nothing
 _SKEW = 1.0
-_SEPARATORS = "|;,^"
-_BAG_SHARE = 0.2  # of the values that hold the separator
 _EPOCHS = ((1e9, 3e9), (1e12, 3e12))  # seconds and milliseconds since 1970, from 2001 on
-_TAKEN = ("label", "weight")
-_ID_ENDINGS = ("id", "_no", "_code", "code", "zip", "category", "type")
-
-
-@dataclasses.dataclass
-class _Draft:
-    """The parts of the spec: its TOML lines by section."""
-
-    ids: list = dataclasses.field(default_factory=list)
-    dense: list = dataclasses.field(default_factory=list)
-    sparse: list = dataclasses.field(default_factory=list)
-    left_out: list = dataclasses.field(default_factory=list)
+_HOURS = (1e6, 1e8)  # YYMMDDHH
+_INDEX_NAMES = ("Unnamed: ", "__index_level_")  # what pandas calls its row numbers
+_LEVEL_ROWS, _LEVELS, _FEWEST_LEVELS, _MOST_LEVELS = 200, 50, 5, 1000
+_MOST_LENGTH = 50
 
 
 def infer(input, output, format=None, label=None, max_bad_rows=0, progress=True):
@@ -66,13 +56,12 @@ def infer(input, output, format=None, label=None, max_bad_rows=0, progress=True)
     else:
         (profiles, rows), form = sample_parquet(input, _ROWS, progress), CsvFormat()
     target = _label_column(profiles, label)
-    draft = _Draft()
-    for profile in profiles:
-        if profile is not target:
-            _place(profile, draft)
-    if not draft.dense and not draft.sparse:
+    draft = Draft(tuple(p.name for p in profiles))
+    _set_label(target, draft)
+    _place_all([p for p in profiles if p is not target], draft)
+    if not draft.has_features:
         raise UserError(f"input {input}: beside the label {target.name!r} it has no column to make a feature of")
-    text = _toml(output.stem, target, draft, form, rows)
+    text = draft.toml(output.stem, form, rows)
     output.parent.mkdir(parents=True, exist_ok=True)
     written = output.with_name(f".{output.name}.tmp")
     try:
@@ -97,54 +86,115 @@ def _label_column(profiles, name):
     if named or len(binary) == 1:
         return (named or binary)[0]
     which = f"the columns of 0 and 1 are {', '.join(p.name for p in binary)}" if binary else "none has 0 and 1 only"
-    raise UserError(f"which column is the label? Name it with --label: {which}; all are {_names(profiles)}")
+    every = ", ".join(p.name for p in profiles)
+    raise UserError(f"which column is the label? Name it with --label: {which}; all are {every}")
 
 
-def _names(profiles):
-    return ", ".join(p.name for p in profiles)
+def _set_label(p, draft):
+    values = p.values
+    if p.kind == NUMBER and set(np.unique(values)) <= {0, 1}:
+        draft.set_label(p.name, f"0 and 1; {values.mean():.2%} are 1")
+    elif p.kind == NUMBER:
+        why = f"numbers from {values.min():g} to {values.max():g}: check from which on one is positive"
+        draft.set_label(p.name, why, threshold=float(np.median(values)))
+    elif p.kind == TEXT and p.distinct == 2:
+        counts = sorted(pc.value_counts(values).to_pylist(), key=lambda count: count["counts"])
+        both = ", ".join(repr(count["values"]) for count in counts)
+        why = f"the rarer of {both}: check that it is the positive one"
+        draft.set_label(p.name, why, positive=counts[0]["values"])
+    else:
+        raise UserError(f"--label={p.name}: has {p.distinct} different values; a label has two, or is a number")
+
+
+def _place_all(profiles, draft):
+    """Decides what each column is; lists come last, as they may be of another column's values."""
+    singles, listed = [], []
+    for p in profiles:
+        if p.kind in (TEXT, LIST) and p.present and (form := several.form_of(p)) is not None:
+            listed.append((p, form))
+        elif _place(p, draft):
+            singles.append(p)
+    for p, form in listed:
+        _place_list(p, form, singles, draft)
 
 
 def _place(p, draft):
-    """Decides what a column is, and adds it to the draft."""
+    """Adds a column to the draft; -> whether it became a single-valued sparse feature of its own values."""
     share = p.distinct / max(p.present, 1)
     own = p.present >= _MIN_ROWS and share >= _ID_SHARE
     if p.kind == OTHER or not p.present or (p.distinct == 1 and p.present == p.rows):
         why = "of a type that no feature is made of" if p.kind == OTHER else "one value" if p.present else "no value"
-        draft.left_out.append(f"{p.name}: {why}")
-    elif p.kind == TIME or (p.kind == NUMBER and p.whole and _is_epoch(p)):
-        draft.ids.append((p.name, "a time: for --split=time, or make hour and weekday of it"))
-    elif p.kind == LIST:
-        draft.sparse.append(_feature(p.name, "lists", combiner="mean"))
+        draft.leave_out(p.name, why)
+    elif _is_index(p, own):
+        draft.leave_out(p.name, "the numbers of the rows, which pandas writes (to_csv(index=False) does not)")
+    elif p.kind == TIME or _is_time(p):
+        _place_time(p, draft)
     elif p.kind == NUMBER:
-        _place_number(p, draft, own)
-    elif separator := _separator(p):
-        why = f"values that {separator!r} separates"
-        draft.sparse.append(_feature(p.name, why, combiner="mean", separator=separator))
+        return _place_number(p, draft, own)
     elif own:
-        draft.ids.append((p.name, f"{share:.0%} of the values are there once only, so nothing is learned of one"))
+        draft.keep(p.name, f"{share:.0%} of the values are there once only, so nothing is learned of one")
     else:
-        draft.sparse.append(_feature(p.name, f"text, {p.distinct:,} different values"))
+        draft.add_sparse(p.name, f"text, {p.distinct:,} different values")
+        return True
+    return False
+
+
+def _is_index(p, own):
+    named = not p.name or p.name.startswith(_INDEX_NAMES)
+    return named and p.whole and (own or p.distinct == p.present)
+
+
+def _is_time(p):
+    if not p.whole or naming.is_number(p.name):
+        return False
+    low, high = p.values.min(), p.values.max()
+    if p.distinct > _FEW and not naming.is_id(p.name) and any(a <= low and high < b for a, b in _EPOCHS):
+        return True
+    may_be = p.distinct > 1 and _HOURS[0] <= low and high < _HOURS[1]
+    return bool(may_be and not np.isnan(times.seconds(pa.array(np.unique(p.values)))).any())
+
+
+def _place_time(p, draft):
+    draft.keep(p.name, f"a time: for --split=time:...:{p.name}")
+    values = pa.array(p.values) if p.kind == NUMBER else p.values
+    seconds = times.seconds(values if p.kind == NUMBER else values.cast(pa.string()))
+    for what in times.DERIVED if not np.isnan(seconds).any() else ():
+        found = len(np.unique(times.of_seconds(seconds, what)))
+        if found > 1:
+            draft.add_sparse(p.name, f"the {what} of each time, {found} different ones", suffix=what, derive=what)
 
 
 def _place_number(p, draft, own):
-    named = p.name.lower().endswith(_ID_ENDINGS)
-    if p.whole and own and (named or len(p.values) == p.rows):
-        draft.ids.append((p.name, "a whole number of nearly each row's own, so nothing is learned of one"))
-    elif p.whole and (named or p.distinct <= _FEW):
-        why = f"whole numbers, {p.distinct:,} different ones" + (", and the name of an id" if named else "")
-        draft.sparse.append(_feature(p.name, why))
-    else:
-        low, high, skew = p.values.min(), p.values.max(), _skewness(p.values)
-        transform, shape = ("log1p", "skewed") if abs(skew) > _SKEW else ("standardize", "not skewed")
-        why = f"numbers from {low:g} to {high:g}, {shape} (skewness {skew:.1f})"
-        default = float(np.median(p.values))
-        options = dict(default=default) if p.present < p.rows and default else {}
-        why += f", missing in {1 - p.present / p.rows:.1%}: the median stands for them" if options else ""
-        draft.dense.append(_feature(p.name, why, transform=transform, **options))
+    ordered = p.whole and not naming.is_id(p.name) and (naming.is_number(p.name) or ordering.is_ordered(p.values))
+    if p.whole and not ordered:
+        if own and (naming.is_id(p.name) or len(p.values) == p.rows):
+            draft.keep(p.name, "a whole number of nearly each row's own, so nothing is learned of one")
+            return False
+        because = "the name of an id" if naming.is_id(p.name) else "in no order that amounts have"
+        draft.add_sparse(p.name, f"whole numbers, {p.distinct:,} different ones, {because}")
+        return True
+    low, high, skew = p.values.min(), p.values.max(), _skewness(p.values)
+    transform, shape = ("log1p", "skewed") if abs(skew) > _SKEW else ("standardize", "not skewed")
+    why = f"numbers from {low:g} to {high:g}, {shape} (skewness {skew:.1f})"
+    default = float(np.median(p.values))
+    options = dict(default=default) if p.present < p.rows and default else {}
+    why += f", missing in {1 - p.present / p.rows:.1%}: the median stands for them" if options else ""
+    draft.add_dense(p.name, why, transform=transform, **options)
+    levels = _levels(p)
+    if levels:
+        why = "the same numbers as categories, for steps that no straight line has"
+        draft.add_sparse(p.name, why, suffix="level", quantiles=levels)
+    return False
 
 
-def _is_epoch(p):
-    return p.distinct > _FEW and any(low <= p.values.min() and p.values.max() < high for low, high in _EPOCHS)
+def _levels(p):
+    """-> into how many quantiles to cut a column, so many that what is not its most frequent value has about 50."""
+    _, counts = np.unique(p.values, return_counts=True)
+    rest = p.present - int(counts.max())
+    levels = min(_LEVELS, rest // _LEVEL_ROWS)
+    if levels < _FEWEST_LEVELS or p.distinct < _FEWEST_LEVELS:
+        return 0
+    return min(round(levels * p.present / rest), _MOST_LEVELS)
 
 
 def _skewness(values):
@@ -152,70 +202,23 @@ def _skewness(values):
     return float(np.mean(((values - values.mean()) / deviation) ** 3)) if deviation else 0.0
 
 
-def _separator(p):
-    """-> what separates the values of a text column, if many have it and their parts come again."""
-    for separator in _SEPARATORS:
-        if pc.mean(pc.match_substring(p.values, separator)).as_py() < _BAG_SHARE:
-            continue
-        parts = pc.split_pattern(p.values, separator).flatten()
-        if len(parts.unique()) < 0.5 * len(parts):
-            return separator
-    return None
-
-
-def _feature(column, why, **options):
-    taken = column in _TAKEN or column.startswith(RESERVED_PREFIXES)
-    names = dict(name=f"feature_{column}", column=column) if taken else dict(name=column)
-    return [f"# {_plain(why)}", *(f"{key} = {_value(value)}" for key, value in {**names, **options}.items())]
-
-
-def _label_lines(p):
-    values = p.values
-    if p.kind == NUMBER and set(np.unique(values)) <= {0, 1}:
-        return ["# 0 and 1; " + f"{values.mean():.2%} are 1", f"column = {_value(p.name)}"]
-    if p.kind == NUMBER:
-        middle = float(np.median(values))
-        why = f"# numbers from {values.min():g} to {values.max():g}: check from which on one is positive"
-        return [why, f"column = {_value(p.name)}", f"threshold = {_value(middle)}"]
-    if p.kind != TEXT or p.distinct != 2:
-        raise UserError(f"--label={p.name}: has {p.distinct} different values; a label has two, or is a number")
-    counts = sorted(pc.value_counts(values).to_pylist(), key=lambda count: count["counts"])
-    why = f"# the rarer of {', '.join(repr(count['values']) for count in counts)}: check that it is the positive one"
-    return [_plain(why), f"column = {_value(p.name)}", f"positive = {_value(counts[0]['values'])}"]
-
-
-def _toml(name, target, draft, form, rows):
-    lines = [f"# Inferred from the first {rows:,} rows: a start to be looked through.", f"name = {_value(name)}"]
-    if draft.ids:
-        lines += ["# kept beside the predictions, not trained on"]
-        lines += ["ids = [", *(f"    {_value(column)},  # {_plain(why)}" for column, why in draft.ids), "]"]
-    lines += [f"# left out: {_plain(what)}" for what in draft.left_out]
-    lines += ["", "[label]", *_label_lines(target), "", "[defaults]", f"dim = {_DIM}"]
-    lines += _csv_lines(form)
-    for section, features in (("dense", draft.dense), ("sparse", draft.sparse)):
-        for feature in features:
-            lines += ["", f"[[{section}]]", *feature]
-    return "\n".join(lines) + "\n"
-
-
-def _csv_lines(form):
-    default = CsvFormat()
-    changed = {
-        f.name: getattr(form, f.name)
-        for f in dataclasses.fields(form)
-        if getattr(form, f.name) != getattr(default, f.name)
-    }
-    return ["", "[csv]", *(f"{key} = {_value(value)}" for key, value in changed.items())] if changed else []
-
-
-def _plain(text):
-    """Text fit for a comment."""
-    return "".join(c if c.isprintable() else "?" for c in text)
-
-
-def _value(value):
-    """-> as TOML."""
-    if isinstance(value, tuple):
-        return f"[{', '.join(map(_value, value))}]"
-    # A JSON string is a TOML one, but that TOML wants the delete character escaped.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+def _place_list(p, form, singles, draft):
+    separator = form.get("separator", ",")
+    if p.kind == LIST:
+        why = "lists"
+    elif form.get("brackets"):
+        why = f"lists in brackets, of values that {separator!r} separates"
+    else:
+        why = f"values that {separator!r} separates"
+    values, largest = several.values_of(p, form)
+    if found := several.column_of(values, p.name, singles):
+        single, share = found
+        length = min(largest, _MOST_LENGTH)
+        of = f"{why}, {share:.0%} of which {single.name!r} has too, so they share its rows"
+        why = f"{of}: in order, the oldest first, for models of histories (din, dien, bst)"
+        form = {"slot": draft.slot_of(single.name), **form}
+        draft.add_sparse(p.name, why, combiner="none", max_length=length, **form)
+        why = "the same as a bag, for models that read no histories"
+        draft.add_sparse(p.name, why, suffix="bag", combiner="mean", max_length=length, keep="last", **form)
+    else:
+        draft.add_sparse(p.name, why, combiner="mean", **form)

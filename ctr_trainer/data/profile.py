@@ -1,6 +1,5 @@
 """What the first rows of a CSV or Parquet file show of its columns."""
 
-import csv
 import dataclasses
 import sys
 
@@ -12,13 +11,13 @@ import tqdm
 from ctr_trainer.data import delimited, parquet, typed
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.listing import list_files
+from ctr_trainer.data.sniff import see_form
 from ctr_trainer.errors import UserError
-from ctr_trainer.features.csv_format import CsvFormat
+from ctr_trainer.features import times
 
 NUMBER, TEXT, LIST, TIME, OTHER = "number", "text", "list", "time", "other"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _CODE = r"^[+-]?0\d"  # 007 is a name, not a number
-_DATE = r"^\d{4}-\d{2}-\d{2}([ T]\d{2}:\d{2}(:\d{2}(\.\d+)?)?)?(Z|[+-]\d{2}:?\d{2})?$"
 _NULLS = ("NA", "N/A", "NaN", "nan", "NULL", "null", "None", "\\N", "?", "-")
 
 
@@ -49,8 +48,8 @@ class Profile:
 def sample_csv(source, rows, bad_rows, progress=True):
     """-> (Profiles, CsvFormat, rows read) of the first rows of delimited files.
 
-    The delimiter is the one of `, tab ; |` that the first line has most of. The first line is a header unless one of
-    its fields is a number or empty. A word such as NA is a missing value where all else in its column is a number.
+    The form is what `sniff.see_form` sees in the first file. A word such as NA is a missing value where all else in its
+    column is a number.
 
     Args:
       source: as `delimited.stream` takes it.
@@ -58,15 +57,10 @@ def sample_csv(source, rows, bad_rows, progress=True):
       bad_rows: how many rows that cannot be read may be left out.
       progress: show a bar where stderr is a terminal.
     """
-    line = delimited.first_line(delimited.files(source)[0])
-    delimiter = max(",\t;|", key=line.count)
-    names = [field.strip() for field in next(csv.reader([line], delimiter=delimiter), [])]
-    header = bool(names) and not any(not n or pc.match_substring_regex(n, _NUMBER).as_py() for n in names)
-    columns = () if header else tuple(f"c{number}" for number in range(1, len(names) + 1))
-    form = CsvFormat(delimiter=delimiter, header=header, columns=columns)
+    form, names = see_form(delimited.files(source)[0])
     chunks = delimited.stream(source, form, BadRows(bad_rows), quote='"')
     table = _first((chunk.table for chunk in chunks), rows, progress)
-    if header and len(set(names)) < len(names):
+    if len(set(names)) < len(names):
         raise UserError(f"{source}: two columns have one name; the header is {', '.join(names)}")
     texts = [_utf8(column) for column in table.columns]
     if any(pc.sum(pc.starts_with(t, " ")).as_py() or 0 for t in texts):
@@ -145,7 +139,7 @@ def _of_text(name, text, nulls):
     kind, values = TEXT, present
     if len(distinct) and _all(distinct, _NUMBER) and not pc.any(pc.match_substring_regex(distinct, _CODE)).as_py():
         kind, values = NUMBER, present.cast(pa.float64()).to_numpy(zero_copy_only=False)
-    elif len(distinct) and _all(distinct, _DATE):
+    elif len(distinct) and times.is_date(distinct).all():
         kind = TIME
     return Profile(name, kind, len(text), len(present), len(distinct), values)
 

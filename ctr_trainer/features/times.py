@@ -39,7 +39,7 @@ def derived(values, what):
       what: HOUR or WEEKDAY.
     """
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    found = _derived(seconds(values.dictionary), what)
+    found = of_seconds(seconds(values.dictionary), what)
     none = np.isnan(found)
     found = pa.array(np.where(none, 0, found).astype(np.int64), mask=none).take(values.indices)
     missing = values.is_null().to_numpy(zero_copy_only=False) | _empty(values)
@@ -99,8 +99,8 @@ def _of_dates(texts):
     return np.where(good, found, np.nan)
 
 
-def _derived(seconds, what):
-    """Of NumPy arrays and of TensorFlow's tensors alike."""
+def of_seconds(seconds, what):
+    """-> the hour or weekday of seconds since 1970; of NumPy arrays and of TensorFlow's tensors alike."""
     return seconds // _HOUR % 24 if what == HOUR else (seconds // _DAY + 3) % 7
 
 
@@ -146,5 +146,5 @@ def graph_derived(texts, what):
         *(tf.strings.to_number(tf.where(tf.equal(p, ""), zero, p), tf.float64) for p in parts), sign
     )
     date &= good
-    found = tf.cast(_derived(tf.where(date, of_date, of_number), what), tf.int64)
+    found = tf.cast(of_seconds(tf.where(date, of_date, of_number), what), tf.int64)
     return tf.where(number | date, tf.strings.as_string(found), tf.fill(tf.shape(texts), ""))

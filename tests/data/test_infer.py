@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer import cli
+from ctr_trainer.data import naming
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.infer import infer
 from ctr_trainer.errors import UserError
@@ -67,7 +68,7 @@ def test_each_column_becomes_what_it_looks_like_and_a_comment_says_why(tmp_path)
         "price": "skewed",
         "age": "missing in 10.0%: the median stands for them",
         "weight": "not skewed",
-        "user_id": "97 different ones, and the name of an id",
+        "user_id": "97 different ones, the name of an id",
         "hour": "24 different ones",
         "city": "text, 2 different values",
         "tags": "'|' separates",
@@ -120,7 +121,12 @@ def test_parquet_types_decide(tmp_path):
     spec = infer(tmp_path / "data" / "day=mo", tmp_path / "s.toml", progress=False)
     assert spec.label.column == "target" and spec.ids == ("at",)
     assert [f.name for f in spec.dense] == ["amount"]
-    assert {f.name: f.combiner for f in spec.sparse} == {"item": None, "history": "mean"}
+    assert {f.name: f.combiner for f in spec.sparse} == {
+        "item": None,
+        "at_hour": None,
+        "at_weekday": None,
+        "history": "mean",
+    }
     text = (tmp_path / "s.toml").read_text()
     for what in ("vector: of a type", "info: of a type", "empty: no value"):
         assert f"# left out: {what}" in text
@@ -167,3 +173,120 @@ def test_an_existing_spec_is_not_overwritten(tmp_path):
     (tmp_path / "s.toml").write_text("mine")
     with pytest.raises(UserError, match="is there already"):
         infer(write_csv(tmp_path / "a.csv"), tmp_path / "s.toml", progress=False)
+
+
+def _logs(rows=4000):
+    """Whole numbers of all sorts, as columns of numbers."""
+    rng = np.random.default_rng(1)
+    popularity = 1 / np.arange(1, 301) ** 1.05
+    return {
+        "click": rng.integers(0, 2, rows),
+        "user": rng.integers(0, 900, rows),
+        "item": rng.permutation(300)[rng.choice(300, rows, p=popularity / popularity.sum())],
+        "country": rng.permutation(60)[rng.choice(60, rows, p=popularity[:60] / popularity[:60].sum())],
+        "ip": rng.integers(0, 2**32, 700)[rng.integers(0, 700, rows)],
+        "age": np.clip(rng.normal(40, 13, rows), 16, 90).round().astype(int),
+        "views": rng.geometric(0.1, rows) - 1,
+        "cents": np.round(rng.lognormal(7, 1, rows)).astype(int),
+        "few": rng.choice(5, rows, p=[0.5, 0.3, 0.12, 0.06, 0.02]),
+    }
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_whole_numbers_that_come_back_are_ids_and_amounts_are_numbers(tmp_path, named):
+    columns = _logs()
+    names = list(columns) if named else [f"c{number}" for number in range(1, len(columns) + 1)]
+    source = write_csv(tmp_path / "a.csv", dict(zip(names, columns.values(), strict=True)), header=named)
+    spec = infer(source, tmp_path / "s.toml", label=names[0], progress=False)
+    single = [f.column for f in spec.sparse if not f.is_bucketised]
+    assert single == names[1:5]
+    assert [f.column for f in spec.dense] == names[5:]
+    assert [(f.name, f.column) for f in spec.bucketised] == [(f"{name}_level", name) for name in names[5:]]
+
+
+def test_the_numbers_of_criteo_and_adult_stay_numbers(tmp_path, real_data):
+    criteo = infer(real_data / "criteo" / "train_head.tsv", tmp_path / "c.toml", label="c1", progress=False)
+    assert [f.name for f in criteo.dense] == [f"c{number}" for number in range(2, 15)]
+    adult = infer(real_data / "adult" / "adult.data", tmp_path / "a.toml", label="c15", progress=False)
+    assert [f.name for f in adult.dense] == ["c1", "c3", "c11", "c12", "c13"]
+    assert {f.column for f in adult.bucketised} == {f.name for f in adult.dense}
+    (education,) = (f for f in adult.sparse if f.name == "c5")  # 16 levels, a category each
+    assert not education.is_bucketised
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0"])
+def test_pandas_row_numbers_are_left_out(tmp_path, name):
+    columns = {name: range(ROWS), "clicked": COLUMNS["clicked"], "hour": COLUMNS["hour"]}
+    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", progress=False)
+    assert spec.csv.header and spec.ids == () and [f.name for f in spec.sparse] == ["hour"]
+    assert (
+        f"# left out: {name or 'the first column, without a name'}: the numbers of the rows"
+        in (tmp_path / "s.toml").read_text()
+    )
+    assert convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)["parts"]["all"].rows == ROWS
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_columns_that_blanks_separate_are_seen(tmp_path, header):
+    columns = {"clicked": COLUMNS["clicked"], "user_id": COLUMNS["user_id"], "price": COLUMNS["price"]}
+    columns["history"] = [f"i{i % 5},i{i % 7}" for i in range(ROWS)]
+    spec = infer(write_csv(tmp_path / "a.csv", columns, " ", header), tmp_path / "s.toml", progress=False)
+    assert (spec.csv.delimiter, spec.csv.header) == (" ", header)
+    (history,) = (f for f in spec.sparse if f.combiner)
+    assert history.separator == ","
+    assert convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)["parts"]["all"].rows == ROWS
+
+
+@pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%y%m%d%H"])
+def test_a_time_is_kept_to_split_by_and_gives_hour_and_weekday(tmp_path, form):
+    start = datetime.datetime(2014, 10, 21)
+    times = [(start + datetime.timedelta(hours=i)).strftime(form) for i in range(ROWS)]
+    columns = {"clicked": COLUMNS["clicked"], "hour": times, "user": COLUMNS["user_id"]}
+    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", progress=False)
+    assert spec.ids == ("hour",)
+    assert {f.name: f.derive for f in spec.sparse} == {"hour_hour": "hour", "hour_weekday": "weekday", "user": None}
+    split = re.search(r"--split=time:...:(\w+)", (tmp_path / "s.toml").read_text()).group(1)
+    parts = convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, split=f"time:0.8,0.2:{split}", progress=False)
+    assert parts["parts"]["train"].distinct["hour_hour"] == 24
+
+
+@pytest.mark.parametrize(
+    ("write", "form"),
+    [
+        (lambda items: str(items), {"brackets": True, "separator": ","}),
+        (lambda items: str([f"i{item}" for item in items]), {"brackets": True, "separator": ","}),
+        (lambda items: str(np.array(items)), {"brackets": True, "separator": " "}),
+        (lambda items: " ".join(map(str, items)), {"brackets": False, "separator": " "}),
+        (lambda items: "|".join(map(str, items)), {"brackets": False, "separator": "|"}),
+    ],
+)
+def test_a_list_of_another_columns_values_is_proposed_as_its_history(tmp_path, write, form):
+    rng = np.random.default_rng(0)
+    histories = [write(rng.integers(100, 160, rng.integers(0, 9)).tolist()) for _ in range(ROWS)]
+    prefix = "i" if "'" in histories[0] + histories[1] + histories[2] else ""
+    columns = {
+        "clicked": COLUMNS["clicked"],
+        "watched": [f'"{history}"' for history in histories],
+        "item": [f"{prefix}{item}" for item in rng.integers(100, 170, ROWS)],
+        "hour": COLUMNS["hour"],
+    }
+    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", progress=False)
+    sequence, bag = spec.sequences + spec.bags
+    assert (sequence.name, sequence.slot, sequence.max_length) == ("watched", "item", 8)
+    assert (bag.name, bag.column, bag.slot, bag.combiner) == ("watched_bag", "watched", "item", "mean")
+    assert {key: getattr(sequence, key) for key in form} == form
+    assert "models of histories" in comment_of((tmp_path / "s.toml").read_text(), "watched")
+    lists = convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)["lists"]
+    assert lists["watched"] == pytest.approx({"mean": 4, "largest": 8, "empty": 1 / 9, "cut": 0}, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        *((name, "id") for name in ("user", "userId", "movieid", "item_id2", "device_type", "age_group", "C_country")),
+        *((name, "number") for name in ("age", "hours-per-week", "education_num", "n_users", "item_price", "userAge")),
+        *((name, None) for name in ("c1", "I7", "x", "fnlwgt", "")),
+    ],
+)
+def test_a_name_says_id_or_number_or_nothing(name, what):
+    assert (naming.is_id(name), naming.is_number(name)) == (what == "id", what == "number")

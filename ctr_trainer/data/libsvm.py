@@ -1,0 +1,152 @@
+"""The `libsvm` and `libffm` formats: a line an example, a label and then weighted indices, separated by blanks.
+
+libsvm, libfm, liblinear, SVMlight:  label [qid:number] index:value index:value ... [# comment]
+libffm:                              label field:index:value field:index:value ...
+"""
+
+import re
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_trainer.data import delimited, typed
+from ctr_trainer.errors import UserError
+
+LABEL, FEATURES, QUERY, FIELD = "label", "features", "qid", "field"
+_BLOCK = 8 << 20  # bytes of text in memory at a time
+_NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
+_INDEX = r"[!-\"$-9;-~]+"  # what is printed, but for # and :
+_WEIGHTED = rf"{_INDEX}:{_NUMBER}"
+_OF_FIELD = rf"\d+:{_WEIGHTED}"
+_QUERY = rf"qid:{_INDEX}"
+
+
+def read(source, spec, bad_rows, time=None):
+    """Yields Chunks of `label`, `features` (list of `index:value`) and `qid`.
+
+    Args:
+      source: as `delimited.files` takes it; files may be compressed (.gz, .bz2, .zst).
+      spec: FeatureSpec; an unlabelled one's lines may lack the label.
+      bad_rows: BadRows, told of each line of another form.
+      time: the column of a split by time.
+
+    Raises:
+      UserError: no such file, one that cannot be read, or too many bad rows.
+    """
+    yield from _read(source, spec, bad_rows, time, _WEIGHTED, _columns)
+
+
+def read_fields(source, spec, bad_rows, time=None):
+    """Yields Chunks of `label`, and of each field that the spec wants its column, `field3`; see `read`.
+
+    A row's values of a field are a list of `index:value`, or for a feature without weights of `index`.
+    """
+    weighted = {f.column for f in spec.sparse if f.weight_separator is not None}
+
+    def columns(tokens, owner, rows, wanted):
+        return _field_columns(tokens, owner, rows, [name for name in wanted if name.startswith(FIELD)], weighted)
+
+    yield from _read(source, spec, bad_rows, time, _OF_FIELD, columns)
+
+
+def tokens_of(lines):
+    """-> (tokens of all lines, string; int[n] which line each is of) of good lines, an Array of bytes."""
+    texts = pc.replace_substring_regex(lines, r"#.*$", "").cast(pa.string())
+    lists = pc.ascii_split_whitespace(pc.ascii_trim_whitespace(texts))
+    return lists.flatten(), pc.list_parent_indices(lists).to_numpy()
+
+
+def good_lines(file, pattern, bad_rows, labelled=True):
+    """Yields (lines as an Array of bytes, int64[n] of their numbers from 1) of a file, blocks of those that are good.
+
+    Args:
+      file: its path.
+      pattern: of a token behind the label.
+      bad_rows: BadRows, told of the others; empty lines are passed over.
+      labelled: whether a line must have a label.
+    """
+    label = rf"(?:{_NUMBER}(?:\s|$))" + ("" if labelled else "?")
+    whole = rf"^\s*{label}\s*(?:{_QUERY}(?:\s+|$))?(?:{pattern}(?:\s+|$))*(?:#.*)?$"
+    first = 1
+    for block in _blocks(file):
+        lines, numbers = pa.array(block, pa.binary()), np.arange(first, first + len(block))
+        first += len(block)
+        filled = ~pc.match_substring_regex(lines, r"^\s*(?:#.*)?$").to_numpy(zero_copy_only=False)
+        good = pc.match_substring_regex(lines, whole).to_numpy(zero_copy_only=False)
+        for at in np.flatnonzero(filled & ~good):
+            bad_rows.add(file, int(numbers[at]), *_fault(block[at], pattern))
+        kept = filled & good
+        if kept.any():
+            yield lines.filter(pa.array(kept)), numbers[kept]
+
+
+def _read(source, spec, bad_rows, time, pattern, columns):
+    wanted = typed.uses(spec, time)
+    for file in delimited.files(source):
+        for lines, numbers in good_lines(file, pattern, bad_rows, spec.labelled):
+            tokens, owner = tokens_of(lines)
+            is_query = pc.starts_with(tokens, "qid:").to_numpy(zero_copy_only=False)
+            is_label = ~is_query & ~pc.match_substring(tokens, ":").to_numpy(zero_copy_only=False)
+            rest = ~is_query & ~is_label
+            labels, queries = tokens.filter(pa.array(is_label)), tokens.filter(pa.array(is_query))
+            found = {
+                LABEL: _scattered(labels, owner[is_label], len(lines)),
+                QUERY: _scattered(pc.replace_substring(queries, "qid:", ""), owner[is_query], len(lines)),
+                **columns(tokens.filter(pa.array(rest)), owner[rest], len(lines), wanted),
+            }
+            typed.check(wanted, list(found), file, spec)
+            table = pa.table({name: found[name] for name in wanted})
+            yield typed.as_chunk(table, wanted, file, numbers, bad_rows)
+
+
+def _columns(tokens, owner, rows, wanted):
+    return {FEATURES: _lists(tokens, owner, rows)}
+
+
+def _field_columns(tokens, owner, rows, names, weighted):
+    parts = pc.split_pattern(tokens, ":", max_splits=1)
+    fields, values = pc.list_element(parts, 0), pc.list_element(parts, 1)
+    columns = {}
+    for name in names:
+        of = pc.equal(fields, name.removeprefix(FIELD))
+        held = values.filter(of)
+        if name not in weighted:
+            held = pc.replace_substring_regex(held, ":[^:]*$", "")
+        columns[name] = _lists(held, owner[of.to_numpy(zero_copy_only=False)], rows)
+    return columns
+
+
+def _lists(values, owner, rows):
+    return pa.ListArray.from_arrays(pa.array(np.searchsorted(owner, np.arange(rows + 1)).astype(np.int32)), values)
+
+
+def _scattered(values, owner, rows):
+    """-> string[rows], null where a row has none."""
+    place = np.full(rows, -1)
+    place[owner] = np.arange(len(owner))
+    return values.take(pa.array(place, mask=place < 0))
+
+
+def _blocks(file):
+    """Yields the lines of a file, a block's at a time."""
+    rest = b""
+    try:
+        with pa.input_stream(file) as stream:
+            while text := stream.read(_BLOCK):
+                *lines, rest = (rest + text).split(b"\n")
+                yield lines
+    except (OSError, pa.ArrowInvalid) as error:
+        raise UserError(f"{file}: cannot be read: {error}") from error
+    if rest:
+        yield [rest]
+
+
+def _fault(line, pattern):
+    """-> (column, value, what was expected) of a line that is not good."""
+    label, *tokens = line.split(b"#")[0].decode("ascii", "backslashreplace").split() or [""]
+    if not re.fullmatch(_NUMBER, label):
+        return LABEL, label, "a number: a line begins with its label"
+    form = "field:index:value, as 3:17:0.5" if pattern == _OF_FIELD else "index:value, as 17:0.5"
+    wrong = [t for n, t in enumerate(tokens) if not re.fullmatch(pattern if n else f"{pattern}|{_QUERY}", t)]
+    return FEATURES, wrong[0] if wrong else line[:200].decode("ascii", "backslashreplace"), form

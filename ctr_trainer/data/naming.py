@@ -1,0 +1,56 @@
+"""What a column's name says of its whole numbers."""
+
+import re
+
+_ID = frozenset(
+    """
+    id ids uid iid user usr member customer client visitor account item product sku goods article movie film song
+    track video book shop store seller vendor merchant publisher advertiser brand company campaign creative ad
+    adgroup banner channel source site domain page url query keyword app device os browser model carrier network isp
+    ip zip postcode postal code country city region state province county district area location place lang language
+    locale currency category cat cate categ subcategory genre type kind class segment cluster group bucket level tag
+    label slot position gender sex occupation job profession education status hour weekday dow day week month
+    quarter no key hash session cookie
+    """.split()
+)
+_NUMBER = frozenset(
+    """
+    age price cost amount amt revenue sales spend budget bid fee tax salary income wage balance gain loss profit
+    margin discount paid num number count cnt counts freq frequency total sum avg mean median min max std var qty
+    quantity size length len width height depth weight area volume duration seconds minutes hours days weeks months
+    years elapsed dwell distance score rate ratio ctr cvr pct percent percentage prob probability rating stars votes
+    reviews views clicks impressions visits likes shares orders purchases points speed temperature latitude
+    longitude lat lon lng
+    """.split()
+)
+_COUNTED = {"n", "nb", "num", "number", "count", "cnt", "total", "sum", "avg", "mean", "max", "min", "per", "since"}
+_ID_ENDINGS = ("id", "code", "zip")  # of names in one word, as userid
+
+
+def words(name):
+    """-> the words of a name in lower case: `user_id`, `userId` and `user.id2` are user and id."""
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", name)
+    return [word.lower() for word in re.findall(r"[^\W\d_]+", spaced)]
+
+
+def is_number(name):
+    """-> whether a name is that of a number, as `age`, `hours_per_week` and `user_count`."""
+    return _says(name) == "number"
+
+
+def is_id(name):
+    """-> whether a name is that of an id, as `user`, `device_type` and `movieid`."""
+    return _says(name) == "id"
+
+
+def _says(name):
+    """The last word that says something decides, `price` of `item_price`; one of `_COUNTED` does wherever it stands."""
+    found = words(name)
+    if len(found) > 1 and _COUNTED.intersection(found):
+        return "number"
+    for word in reversed(found):
+        if word in _NUMBER:
+            return "number"
+        if word in _ID:
+            return "id"
+    return "id" if found and found[-1].endswith(_ID_ENDINGS) else None

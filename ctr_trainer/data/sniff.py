@@ -1,0 +1,53 @@
+"""How a delimited file is written, seen from its first lines."""
+
+import csv
+import re
+
+import pyarrow as pa
+
+from ctr_trainer.features.csv_format import CsvFormat
+
+_DELIMITERS = ",\t;| "
+_LINES, _BYTES = 50, 1 << 16
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+
+def see_form(file):
+    """-> (CsvFormat, names) of a file: delimiter, header and columns; the header's fields, or c1, c2 ... without one.
+
+    The delimiter is the one of `, tab ; |` and blank by which all of the first lines have equally many fields, at least
+    two; of several, the one that gives most; of none, the one that the first line has most of. The first line is a
+    header unless one of its fields is a number or empty; but the first field may be empty over a whole number, as
+    pandas writes the column of its row numbers.
+    """
+    lines = _first_lines(file)
+    delimiter = max(_DELIMITERS, key=lambda d: _fields(lines, d))
+    if not _fields(lines, delimiter):
+        delimiter = max(_DELIMITERS, key=(lines or [""])[0].count)
+    rows = list(csv.reader(lines[:2], delimiter=delimiter, skipinitialspace=True))
+    names = [name.strip() for name in rows[0]] if rows else []
+    header = bool(names) and all(name and not _NUMBER.fullmatch(name) for name in names[1:])
+    if header and not names[0]:
+        header = len(names) > 1 and len(rows) > 1 and rows[1][0].strip().isdigit()
+    elif header:
+        header = not _NUMBER.fullmatch(names[0])
+    names = names if header else [f"c{number}" for number in range(1, len(names) + 1)]
+    return CsvFormat(delimiter=delimiter, header=header, columns=() if header else tuple(names)), names
+
+
+def _first_lines(file):
+    """-> the first whole lines that are not empty."""
+    text = b""
+    with pa.input_stream(file) as stream:
+        while text.count(b"\n") < _LINES and (more := stream.read(_BYTES)):
+            text += more
+        whole = not stream.read(1)
+    lines = text.decode("utf-8-sig", "replace").split("\n")
+    lines = [line.rstrip("\r") for line in (lines if whole else lines[:-1]) if line.strip()]
+    return lines[:_LINES]
+
+
+def _fields(lines, delimiter):
+    """-> how many fields each line has, if it is the same number of at least two, else 0."""
+    counts = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
+    return counts.pop() if len(counts) == 1 and min(counts) > 1 else 0
