@@ -1,8 +1,6 @@
 """The embedding lookup service: tables that the workers of a job share, served over Arrow Flight."""
 
 import dataclasses
-import fcntl
-import os
 import pathlib
 import threading
 import time
@@ -16,6 +14,7 @@ from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.metrics import ServiceMetrics
 from ctr_trainer.embedding.security import Gate, ServerSecurity
 from ctr_trainer.errors import UserError
+from ctr_trainer.held_directory import hold
 
 
 class Service(flight.FlightServerBase):
@@ -161,21 +160,13 @@ class Service(flight.FlightServerBase):
     def _lock_directory(self):
         """Makes this the one service of its place that saves below the data_dir. -> the locked file."""
         path = self._data_dir / ".shard-{:05d}-of-{:05d}.lock".format(*self._place)
-        file = open(path, "a+")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip()
-            file.close()
-            raise UserError(
-                f"another service (process {holder}) saves in {self._data_dir} as shard {self._place[0]} of "
-                f"{self._place[1]}: is another job training this model? End it, or use another directory"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        return file
+        return hold(
+            path,
+            lambda holder: (
+                f"another service ({holder}) saves in {self._data_dir} as shard {self._place[0]} of {self._place[1]}: "
+                "is another job training this model? End it, or use another directory"
+            ),
+        )
 
     def _stats(self):
         return {

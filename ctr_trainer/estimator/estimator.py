@@ -19,6 +19,7 @@ from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
 from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.observation import Observation
+from ctr_trainer.estimator.one_job import one_job
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.estimator.run_config import RunConfig
 from ctr_trainer.estimator.saving import Saving
@@ -80,6 +81,11 @@ class Estimator:
         """
         if steps is not None and max_steps is not None:
             raise ValueError("give steps or max_steps, not both")
+        with one_job(self.model_dir):
+            return self._train_or_go_back(input_fn, hooks, steps, max_steps, evaluation, resume_from)
+
+    def _train_or_go_back(self, input_fn, hooks, steps, max_steps, evaluation, resume_from):
+        """As `train`, in a directory that is held."""
         checkpoint = self.latest_checkpoint() if resume_from is None else self.find_checkpoint(str(resume_from))
         start = checkpoint.step if checkpoint else 0
         last = start + steps if steps is not None else max_steps

@@ -42,7 +42,7 @@ def _damage(path, name, how):
     if how == "missing":
         file.unlink()
     elif how == "truncated":
-        os.truncate(file, len(data) - 1)
+        os.truncate(file, len(data) - 2)  # A manifest ends with a line break, which may go.
     else:
         with open(file, "r+b") as stream:
             stream.seek(len(data) // 2)
