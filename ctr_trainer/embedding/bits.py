@@ -41,13 +41,6 @@ class Bits:
         found[inside] = self._bits.array[own >> 3] >> (own & 7) & 1
         return found
 
-    def fill(self, keys):
-        """Makes it the slots whose key is not 0, for int64[n] in slot order."""
-        self.reserve(len(keys))
-        self._bits.array[: _bytes(self._size)] = 0
-        packed = np.packbits(keys != 0, bitorder="little")
-        self._bits.array[: len(packed)] = packed
-
     def clear(self):
         """Takes every slot out."""
         self._bits.array[: _bytes(self._size)] = 0
@@ -91,14 +84,16 @@ def _set(bits, slots, size, value):
 
 @numba.njit(types.UniTuple(types.int64, 2)(_BITS, types.int64, types.int64, _SLOTS_OUT), nogil=True, cache=True)
 def _next(bits, start, size, out):
+    words = bits[: bits.size // 8 * 8].view(np.uint64)
     count, slot = 0, start
     while slot < size and count < out.size:
-        byte = bits[slot >> 3]
-        if byte == 0:
+        if slot & 63 == 0 and slot >> 6 < words.size and words[slot >> 6] == 0:
+            slot += 64
+        elif bits[slot >> 3] == 0:
             slot = (slot >> 3 << 3) + 8
-            continue
-        if byte >> (slot & 7) & 1:
-            out[count] = slot
-            count += 1
-        slot += 1
+        else:
+            if bits[slot >> 3] >> (slot & 7) & 1:
+                out[count] = slot
+                count += 1
+            slot += 1
     return count, min(slot, size)

@@ -4,11 +4,11 @@ import numpy as np
 
 from ctr_trainer.embedding.bits import Bits
 
-_BLOCK_BYTES = 16 << 20
+_BLOCK_BYTES, _BLOCK_ROWS = 4 << 20, 1 << 16
 
 
 class Changes:
-    """Keeps, in a quarter of a byte a row, which rows a snapshot has to hold, and which keys it has to take out.
+    """Keeps, in three eighths of a byte a row, which rows a snapshot has to hold, and which keys it has to take out.
 
     A key that came and went between two snapshots is in neither, so at most as many removals are kept as the last
     snapshot has rows. The table tells of each change before it makes it: a snapshot that is under way first keeps the
@@ -18,7 +18,8 @@ class Changes:
     """
 
     def __init__(self, memory):
-        """`memory`: see `Table`; which rows changed lies there, the rest is of who takes the snapshots."""
+        """`memory`: see `Table`. Which rows there are and which changed lies there; the rest is of who saves."""
+        self._present = Bits(memory.array("present", np.uint8))
         self._changed = Bits(memory.array("changed", np.uint8))
         self._saved = Bits()
         self._removed = []
@@ -33,8 +34,9 @@ class Changes:
 
     def created(self, slots, size):
         """These slots, int64[U], got a row; the table has `size` slots now."""
-        self._changed.reserve(size)
-        self._saved.reserve(size)
+        for each in (self._present, self._changed, self._saved):
+            each.reserve(size)
+        self._present.add(slots)
         self._changed.add(slots)
 
     def before_removal(self, table, slots):
@@ -42,39 +44,38 @@ class Changes:
         if self._capture is not None:
             self._capture.keep(table, slots)
         self._removed.append(table.keys[slots[self._saved.among(slots)]])
-        self._changed.remove(slots)
-        self._saved.remove(slots)
+        for each in (self._present, self._changed, self._saved):
+            each.remove(slots)
 
     def clear(self):
         """The table is empty, and no snapshot of it is left to add to."""
-        self._changed.clear()
-        self._saved.clear()
+        for each in (self._present, self._changed, self._saved):
+            each.clear()
         self._removed.clear()
         self._capture = None
 
     def restored(self, table):
         """The table is as its last snapshot has it."""
-        self.clear()
-        self._saved.fill(table.keys)
-        self._changed.reserve(len(table.keys))
+        self._removed.clear()
+        self._changed.clear()
+        self._reserve(table)
+        self._saved = self._present.copy()
 
     def begin(self, table, full):
         """Begins a snapshot of the table as it is now. -> Capture"""
-        keys = table.keys
-        self._changed.reserve(len(keys))
-        removed = np.unique(np.concatenate(self._removed)) if self._removed and not full else np.empty(0, np.int64)
-        if full:
-            pending = Bits()
-            pending.fill(keys)
-        else:
-            pending = self._changed.copy()
-            removed = removed[table.find(removed) < 0]
-        self._removed.clear()
+        self._reserve(table)
+        pending = self._present.copy() if full else self._changed.copy()
+        self._saved = self._present.copy()
+        removed, self._removed = [] if full else self._removed, []
         self._changed.clear()
-        self._changed.reserve(len(keys))
-        self._saved.fill(keys)
+        self._reserve(table)
         self._capture = Capture(table, pending, removed)
         return self._capture
+
+    def _reserve(self, table):
+        """Makes room for all slots: another process may have made some of them."""
+        for each in (self._present, self._changed):
+            each.reserve(len(table.keys))
 
     def end(self):
         """Ends the snapshot that is under way."""
@@ -86,31 +87,49 @@ class Capture:
 
     Attributes:
       config: the TableConfig.
-      removed: int64[n], the keys that the snapshot before has and the table has no more.
       counts: what the table's counting filter has counted, or None; see `Admission.counts`.
-      use: (keys int64[n], last_used uint32[n], frequency uint32[n]) of the rows, or None of a table that evicts none.
     """
 
     def __init__(self, table, pending, removed):
+        """
+        Args:
+          table: the table.
+          pending: `Bits` of the slots to read.
+          removed: list of int64[n], the keys that were removed since the snapshot before.
+        """
         self.config = table.config
-        self.removed = removed
         self.counts = table.admission.counts() if table.admission else None
-        self.use = table.use_of(pending.slots()) if table.config.evicts else None
         self._pending = pending
+        self._removed = removed
         self._kept = []
         self._cursor = 0
+
+    def removed(self):
+        """-> int64[n], ascending: the keys that were removed since the snapshot before, also those that came back.
+
+        Caveat: takes time in proportion to their number, so call it without the table's lock.
+        """
+        return np.unique(np.concatenate(self._removed)) if self._removed else np.empty(0, np.int64)
 
     def keep(self, table, slots):
         """Copies those of these rows that are still to be read. Under the table's lock."""
         slots = slots[self._pending.among(slots)]
         if len(slots):
-            self._kept.append((table.keys[slots], table.take(slots)))
+            self._kept.append(_copy(table, slots))
             self._pending.remove(slots)
 
     def read(self, table):
-        """-> the next (keys int64[n], rows float32[n, width]), copies; None at the end. Under the table's lock."""
+        """-> the next block, copies; None at the end. Under the table's lock.
+
+        A block is (keys int64[n], rows float32[n, width], use), where use is (last_used uint32[n], frequency
+        uint32[n]), or None for a table that evicts no rows.
+        """
         if self._kept:
             return self._kept.pop()
-        most = max(_BLOCK_BYTES // (self.config.width * 4 + 8), 1)
+        most = max(min(_BLOCK_BYTES // (self.config.width * 4 + 8), _BLOCK_ROWS), 1)
         slots, self._cursor = self._pending.pop(self._cursor, most, remove=True)
-        return (table.keys[slots], table.take(slots)) if len(slots) else None
+        return _copy(table, slots) if len(slots) else None
+
+
+def _copy(table, slots):
+    return table.keys[slots], table.take(slots), table.use_of(slots)

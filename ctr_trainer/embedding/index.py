@@ -8,9 +8,9 @@ from ctr_trainer.embedding.memory import PrivateMemory
 _FIRST_BUCKETS = 1024
 _MOST_BUCKETS = 1 << 32
 _HASHES = 1 << 32  # of which a part is sampled: high halves
-# Old buckets whose entries move for each key that comes, so all have before a 48th more keys are there; and for how
+# Old buckets whose entries move for each key that comes, so all have before a 24th more keys are there; and for how
 # many keys they do at a time.
-_MOVED_A_KEY = 48
+_MOVED_A_KEY = 24
 _KEYS_A_MOVE = 1024
 _COUNT, _FREE_COUNT, _BUCKETS, _ACTIVE, _OLD, _FIRST, _MOVED = range(7)
 
@@ -162,7 +162,7 @@ class Index:
         before, active = int(self._numbers[_BUCKETS]), int(self._numbers[_ACTIVE])
         if before == _MOST_BUCKETS:
             raise OverflowError(f"an index holds at most {_MOST_BUCKETS * 3 // 4} keys")
-        first, buckets = index_growth.first_empty(self._buckets), min(before * 3 // 2, _MOST_BUCKETS)
+        first, buckets = index_growth.end_of_gap(self._buckets), min(before * 3 // 2, _MOST_BUCKETS)
         self._regions[1 - active].reserve(buckets)
         self._numbers[_BUCKETS:] = buckets, 1 - active, before, first, 0
 

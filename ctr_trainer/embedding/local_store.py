@@ -5,6 +5,7 @@ import dataclasses
 import pathlib
 import re
 import threading
+import time
 import uuid
 
 import numpy as np
@@ -19,6 +20,8 @@ from ctr_trainer.errors import UserError
 
 # A save of the same store that is under way ends in this time, or its disk hangs.
 _SNAPSHOT_SECONDS = 3600
+# For requests that wait for a table's lock: who releases it and asks for it again at once would go before them.
+_BETWEEN_SECONDS = 1e-4
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -108,6 +111,11 @@ class LocalStore:
         for name in list(self.tables):
             with self._locked(name) as table:
                 table.advance(step)
+                stop = table.expire()
+            while stop is not None:
+                time.sleep(_BETWEEN_SECONDS)
+                with self._locked(name) as table:
+                    stop = table.expire(stop)
 
     def save(self, path, step, since=None, shard=0, shards=1, identity=None):
         """As Store; `shard` of `shards` names the files, `identity` this snapshot."""

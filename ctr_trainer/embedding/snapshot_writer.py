@@ -35,74 +35,124 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
       UserError: a file cannot be written, or a row is not finite; names the file, or the table and a key.
     """
 
-    def blocks():
+    config = capture.config
+    common = dict(table=config.name, snapshot=identity, since=since)
+    name, of_step = f"{config.name}-{shard:05d}-of-{shards:05d}", "" if since is None else f".{step:010d}"
+    delta = "" if since is None else f"{of_step}.delta"
+    kind = "full" if since is None else "delta"
+    with contextlib.ExitStack() as stack:
+
+        def begin(kind, file, counted=None):
+            files.append(stack.enter_context(_File(path, file, schema(config, kind, counted))))
+            entries.append(dict(file=file, kind=kind, **common))
+            return files[-1]
+
+        files, entries = [], []
+        rows_file = begin(kind, f"{name}{delta}.arrow")
+        use_file = begin("use", f"{name}{of_step}.use.arrow") if config.evicts else None
+        removed = capture.removed()
+        gone = np.ones(len(removed), np.bool_)
+        for keys, rows, use in _finite(_blocks(capture, lock), config.name, step):
+            rows_file.write([key_array(keys), row_array(rows)])
+            if use_file:
+                use_file.write([key_array(keys), *map(pa.array, use)])
+            if len(removed):
+                gone &= ~np.isin(removed, keys)
+        if gone.any():
+            begin("removed", f"{name}{of_step}.removed.arrow").write([key_array(removed[gone])])
+        if capture.counts is not None:
+            counters, counted = capture.counts
+            begin("counts", f"{name}{of_step}.counts.arrow", counted).write([pa.array(line) for line in counters])
+        return [{**entry, **file.finish()} for entry, file in zip(entries, files, strict=True)]
+
+
+def _blocks(capture, lock):
+    while True:
         with lock as table:
             block = capture.read(table)
-        while block is not None:
-            yield block
-            with lock as table:
-                block = capture.read(table)
-
-    def schema_of(kind):
-        return schema(capture.config, kind, capture.counts[1] if kind == "counts" else None)
-
-    name, of_step = f"{capture.config.name}-{shard:05d}-of-{shards:05d}", "" if since is None else f".{step:010d}"
-    delta = "" if since is None else f"{of_step}.delta"
-    rows = ([key_array(keys), row_array(rows)] for keys, rows in _finite(blocks(), capture.config.name, step))
-    parts = [("full" if since is None else "delta", f"{name}{delta}.arrow", rows)]
-    if len(capture.removed):
-        parts.append(("removed", f"{name}{of_step}.removed.arrow", [[key_array(capture.removed)]]))
-    if capture.use is not None:
-        parts.append(("use", f"{name}{of_step}.use.arrow", [[pa.array(column) for column in capture.use]]))
-    if capture.counts is not None:
-        parts.append(("counts", f"{name}{of_step}.counts.arrow", [[pa.array(line) for line in capture.counts[0]]]))
-    common = dict(table=capture.config.name, snapshot=identity, since=since)
-    return [
-        dict(file=file, kind=kind, **common, **_write_file(path, file, schema_of(kind), batches))
-        for kind, file, batches in parts
-    ]
+        if block is None:
+            return
+        yield block
 
 
 def _finite(blocks, table, step):
-    """Yields the (keys, rows) blocks of a snapshot until a row is not finite; then counts those rows to the end.
+    """Yields the (keys, rows, use) blocks of a snapshot until a row is not finite; then counts those rows to the end.
 
     Raises:
       UserError: there are such rows; after the last block.
     """
     count, key = 0, None
-    for keys, rows in blocks:
+    for keys, rows, use in blocks:
         first = first_not_finite(rows)
         if first >= 0:
             key = keys[first] if not count else key
             count += np.count_nonzero(~np.isfinite(rows).all(axis=1))
         elif not count:
-            yield keys, rows
+            yield keys, rows, use
     if count:
         rows = "row is" if count == 1 else "rows are"
         raise diverged(f"table {table}, step {step}: {count} {rows} not finite, as that of key {key}")
 
 
-def _write_file(path, name, of_file, batches):
-    """-> dict of `rows`, `bytes` and `crc32`."""
-    target = pathlib.Path(path) / name
-    partial = target.with_name(f".{name}.partial")
-    rows = 0
+class _File:
+    """An Arrow file that gets its name once it is whole and on the disk; if it is not finished, nothing is left of it.
+
+    Raises:
+      UserError: it cannot be written; names it.
+    """
+
+    def __init__(self, path, name, of_schema):
+        self._target = pathlib.Path(path) / name
+        self._partial = self._target.with_name(f".{name}.partial")
+        self._schema = of_schema
+        self._rows = 0
+
+    def __enter__(self):
+        with self._told():
+            self._file = open(self._partial, "wb")
+            self._sink = _ChecksumFile(self._file)
+            self._arrow_file = pa.PythonFile(self._sink, mode="w")
+            self._writer = pa.ipc.new_file(self._arrow_file, self._schema)
+        return self
+
+    def write(self, columns):
+        """Writes a batch."""
+        self._rows += len(columns[0])
+        with self._told():
+            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def finish(self):
+        """-> dict of `rows`, `bytes` and `crc32`, once the file is on the disk under its name."""
+        with self._told():
+            self._writer.close()
+            self._arrow_file.close()
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            os.replace(self._partial, self._target)
+            fsync_path(self._target.parent)
+        return dict(rows=self._rows, bytes=self._sink.bytes, crc32=self._sink.crc32)
+
+    def __exit__(self, *_):
+        self._file.close()
+        with contextlib.suppress(OSError):
+            self._partial.unlink()  # It would take the room that the next attempt needs.
+
+    @contextlib.contextmanager
+    def _told(self):
+        try:
+            yield
+        except OSError as error:
+            raise UserError(
+                f"{self._target}: cannot be written: {error.strerror or error}; make room there (the snapshots before "
+                "it are whole), then start the same command again to go on from the last checkpoint"
+            ) from None
+
+
+def fsync_path(path):
+    """Returns when a file, or a directory's list of files, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        with open(partial, "wb") as file:
-            sink = _ChecksumFile(file)
-            with pa.PythonFile(sink, mode="w") as arrow_file, pa.ipc.new_file(arrow_file, of_file) as writer:
-                for columns_of_batch in batches:
-                    rows += len(columns_of_batch[0])
-                    writer.write_batch(pa.RecordBatch.from_arrays(columns_of_batch, schema=of_file))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, target)
-        fsync_path(path)
-    except OSError as error:
-        raise UserError(
-            f"{target}: cannot be written: {error.strerror or error}; make room there (the snapshots before it are "
-            "whole), then start the same command again to go on from the last checkpoint"
-        ) from None
+        os.fsync(handle)
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()  # Of a file that was not finished. It would take the room that the next attempt needs.

@@ -189,11 +189,21 @@ class Table:
         return len(slots)
 
     def advance(self, step):
-        """Sets the clock that `lru` and `ttl_steps` go by to a global step, and evicts the rows that have expired."""
+        """Sets the clock that `lru` and `ttl_steps` go by to a global step. `expire` evicts what has expired by it."""
         if self._use is not None:
             self._use.step = step
-            if self.config.ttl_steps:
-                self._evict(self._use.expired(self.keys, self.config.ttl_steps))
+
+    def expire(self, start=0):
+        """Evicts rows that were last trained more than `ttl_steps` ago, of a bounded number of slots from `start` on.
+
+        Returns:
+          the slot to go on from at the next call; None at the end.
+        """
+        if not self.config.ttl_steps:
+            return None
+        slots, stop = self._use.expired(self.keys, start, self.config.ttl_steps)
+        self._evict(slots)
+        return stop if stop < self._index.slots else None
 
     def trim(self):
         """Evicts rows until there are no more than `max_rows`."""
@@ -213,11 +223,11 @@ class Table:
         return dict(rows=len(self), bytes=self.nbytes, **counters)
 
     def use_of(self, slots):
-        """-> (keys int64[U], last_used uint32[U], frequency uint32[U]) of a table that evicts."""
-        return (self.keys[slots], *self._use.get(slots))
+        """-> (last_used uint32[U], frequency uint32[U]) of int64[U] slots; None for a table that evicts no rows."""
+        return self._use.get(slots) if self._use is not None else None
 
     def set_use(self, keys, last_used, frequency):
-        """Sets what `use_of` gives; unknown keys are skipped."""
+        """Sets what `use_of` gives for the slots of `keys`; unknown keys are skipped."""
         if self._use is not None:
             self._use.set(self.find(keys), last_used, frequency)
 

@@ -15,7 +15,8 @@ _SCORES = types.Array(types.uint64, 1, "C")
 _SLOTS_OUT = types.Array(types.int64, 1, "C")
 # So many times as many rows as are to go are looked at, and at least so many: a small table's all.
 _SAMPLED, _LEAST_SAMPLE = 8, 1 << 13
-_BLOCK = 1 << 20
+# Slots that are looked at for expired rows at a time, and how many expired ones are found at a time.
+_SCANNED, _EXPIRED = 1 << 22, 1 << 15
 
 
 class Use:
@@ -56,14 +57,23 @@ class Use:
         self._last.array[slots[own]] = last_used[own]
         self._frequency.array[slots[own]] = frequency[own]
 
-    def expired(self, keys, ttl_steps):
-        """int64[n] keys in slot order, 0 for a free slot -> int64[E], the slots last used more than `ttl_steps` ago."""
-        before, parts = self.step - ttl_steps, []
-        for first in range(0, len(keys) if before > 0 else 0, _BLOCK):
-            part, last = keys[first : first + _BLOCK], self._last.array[first : first + _BLOCK]
-            slots = np.empty(len(part), np.int64)
-            parts.append(slots[: _expired(part, last, before, slots)] + first)
-        return np.concatenate([np.empty(0, np.int64), *parts])
+    def expired(self, keys, start, ttl_steps):
+        """Finds slots that were last used more than `ttl_steps` ago, in a few milliseconds.
+
+        Args:
+          keys: int64[n] in slot order, 0 for a free slot.
+          start: the slot to begin at. At most `_SCANNED` slots are looked at, and at most `_EXPIRED` found.
+          ttl_steps: int.
+
+        Returns:
+          (int64[E] slots, the slot to begin at next)
+        """
+        before = self.step - ttl_steps
+        if before <= 0:
+            return np.empty(0, np.int64), len(keys)
+        slots = np.empty(_EXPIRED, np.int64)
+        count, stop = _expired(keys, self._last.array, before, start, min(start + _SCANNED, len(keys)), slots)
+        return slots[:count], stop
 
     def lowest(self, index, count, eviction, protected, origin):
         """The rows to go first among a random sample of `_SAMPLED` times as many.
@@ -110,11 +120,17 @@ def _score(keys, use, slots, scores):
         scores[i] = (np.uint64(use[slots[i]]) << np.uint64(32)) | tie
 
 
-@numba.njit(types.int64(KEYS, _UINT32, types.int64, _SLOTS_OUT), nogil=True, cache=True)
-def _expired(keys, last, before, slots):
+_INT = types.int64
+
+
+@numba.njit(types.UniTuple(_INT, 2)(KEYS, _UINT32, _INT, _INT, _INT, _SLOTS_OUT), nogil=True, cache=True)
+def _expired(keys, last, before, start, stop, slots):
+    """Fills `slots` with those of [start, stop) last used before `before`. -> (how many, the slot to go on from)"""
     count = 0
-    for slot in range(keys.size):
+    for slot in range(start, stop):
         if last[slot] < before and keys[slot] != 0:
+            if count == slots.size:
+                return count, slot
             slots[count] = slot
             count += 1
-    return count
+    return count, stop

@@ -49,8 +49,22 @@ def test_each_key_that_comes_moves_a_few_entries_so_no_call_waits_for_all():
     index, keys = _index_that_grows()
     before = index._moved
     index.find_or_add(np.array([17], np.int64))
-    assert 48 <= index._moved - before < 148  # 48 and the rest of the last one's cluster
+    assert 24 <= index._moved - before < 124  # 24 and the rest of the last one's cluster
     np.testing.assert_array_equal(index.find(keys), np.arange(len(keys)))
+
+
+def test_no_call_moves_all_entries_whatever_the_keys():
+    moved_at_once = []
+    for seed in range(40):
+        rng, index = np.random.default_rng(seed), Index()
+        while len(index) < 200_000:
+            keys, before = rng.integers(1, 2**62, 500), index._moved
+            growing = len(index._old)
+            index.find_or_add(keys)
+            after = index._moved if len(index._old) == growing else growing
+            if growing > 100_000 and after - before > 100 * len(keys):
+                moved_at_once.append((seed, growing, after - before))
+    assert moved_at_once == []
 
 
 def test_keys_of_the_last_bucket_run_over_into_the_first_ones_while_the_index_grows():

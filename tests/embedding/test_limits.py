@@ -19,9 +19,17 @@ def _table(**limits):
     return Table(TableConfig("t", (2,), (0.5,), "sgd", seed=3, **limits))
 
 
+def _advance(table, step):
+    """As a store does it."""
+    table.advance(step)
+    stop = table.expire()
+    while stop is not None:
+        stop = table.expire(stop)
+
+
 def _train(table, keys, step=None):
     if step is not None:
-        table.advance(step)
+        _advance(table, step)
     slots = table.find_or_create(np.array(keys))
     table.apply_gradients(slots, [np.ones((len(keys), 2), np.float32)], 1.0)
     return slots
@@ -210,17 +218,20 @@ def test_rows_of_the_batch_at_hand_are_not_evicted_and_what_does_not_fit_is_lent
     np.testing.assert_array_equal(table.take(slots)[2:], table.initial_rows(np.array([3, 4, 5])) - 1)
 
 
-@pytest.mark.parametrize("block", [1, 1 << 20])
-def test_ttl_evicts_rows_not_trained_for_longer(block, monkeypatch):
-    monkeypatch.setattr(use, "_BLOCK", block)
+@pytest.mark.parametrize("scanned, found", [(1, 1), (2, 1 << 16), (1 << 22, 1)])
+def test_ttl_evicts_rows_not_trained_for_longer(scanned, found, monkeypatch):
+    monkeypatch.setattr(use, "_SCANNED", scanned)
+    monkeypatch.setattr(use, "_EXPIRED", found)
     table = _table(ttl_steps=10)
     _train(table, [1, 2], 5)
     _train(table, [2], 12)
-    table.advance(15)
+    _advance(table, 15)
     assert _keys(table) == [1, 2]
-    table.advance(16)
+    _advance(table, 16)
     assert _keys(table) == [2]
     assert table.evicted == 1
+    _advance(table, 100)
+    assert _keys(table) == []
 
 
 @pytest.mark.parametrize("count", [700, 200_000, 260_000])  # Within one region of buckets, and while they grow.
