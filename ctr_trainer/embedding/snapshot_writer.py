@@ -34,7 +34,6 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
     Raises:
       UserError: a file cannot be written, or a row is not finite; names the file, or the table and a key.
     """
-
     config = capture.config
     common = dict(table=config.name, snapshot=identity, since=since)
     name, of_step = f"{config.name}-{shard:05d}-of-{shards:05d}", "" if since is None else f".{step:010d}"
@@ -146,17 +145,6 @@ class _File:
                 f"{self._target}: cannot be written: {error.strerror or error}; make room there (the snapshots before "
                 "it are whole), then start the same command again to go on from the last checkpoint"
             ) from None
-
-
-def fsync_path(path):
-    """Returns when a file, or a directory's list of files, is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()  # Of a file that was not finished. It would take the room that the next attempt needs.
-    return dict(rows=rows, bytes=sink.bytes, crc32=sink.crc32)
 
 
 class _ChecksumFile:
