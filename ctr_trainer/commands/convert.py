@@ -12,11 +12,17 @@ EXAMPLES = (
     "python -m ctr_trainer convert --format=criteo --input=train.txt --output=data/criteo --split=random:0.9,0.1",
     "python -m ctr_trainer convert --format=movielens --input=ml-1m --output=data/ml --split=random:0.8,0.1,0.1",
     "python -m ctr_trainer convert --format=csv --input='logs/*.csv' --feature_spec=my.toml --output=data/my",
+    "python -m ctr_trainer convert --format=libsvm --input=a9a.txt --output=data/a9a --split=random:0.9,0.1",
     "python -m ctr_trainer convert --format=criteo --input=test.txt --output=data/criteo_test --unlabelled",
     "python -m ctr_trainer convert --format=parquet --input=spark/clicks --feature_spec=my.toml --output=data/my",
 )
 _SPECS = pathlib.Path(__file__).parents[2] / "configs" / "features"
-_SPEC_OF_FORMAT = {"criteo": "criteo.toml", "movielens": "movielens.toml", "synthetic": "demo.toml"}
+_SPEC_OF_FORMAT = {
+    "criteo": "criteo.toml",
+    "libsvm": "libsvm.toml",
+    "movielens": "movielens.toml",
+    "synthetic": "demo.toml",
+}
 
 
 def run(flags):
@@ -53,8 +59,10 @@ def _infer(flags):
     from ctr_trainer.data.infer import infer
 
     require(flags, "input", "output")
-    if flags.format not in (None, "csv", "parquet"):
-        raise UserError(f"--infer looks at csv and parquet, not at format {flags.format}")
+    if flags.format not in (None, "csv", "parquet", "libsvm", "libffm"):
+        raise UserError(f"--infer looks at csv, parquet, libsvm and libffm, not at format {flags.format}")
+    if flags.label and flags.format in ("libsvm", "libffm"):
+        raise UserError(f"--label={flags.label}: the label of format {flags.format} is the first number of each line")
     for name in ("feature_spec", "split", "unlabelled"):
         if getattr(flags, name):
             raise UserError(f"--infer writes a feature spec and converts nothing, so --{name} does not go with it")

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import tqdm
 
-from ctr_trainer.data import criteo, dataset, delimited, movielens, parquet, synthetic, tfrecord
+from ctr_trainer.data import criteo, dataset, delimited, libsvm, movielens, parquet, synthetic, tfrecord
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.encode import TIME, Encoder
 from ctr_trainer.data.listing import list_files
@@ -26,6 +26,8 @@ __all__ = ["FORMATS", "SOURCES", "convert", "format_summary"]
 SOURCES = {
     "criteo": criteo.read,
     "csv": delimited.read,
+    "libffm": libsvm.read_fields,
+    "libsvm": libsvm.read,
     "movielens": movielens.read,
     "parquet": parquet.read,
     "tfrecord": tfrecord.read,

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data import naming, ordering, parquet, several
+from ctr_trainer.data import naming, ordering, parquet, profile_fields, several
 from ctr_trainer.data.draft import Draft
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.profile import LIST, NUMBER, OTHER, TEXT, TIME, sample_csv, sample_parquet
@@ -38,7 +38,7 @@ def infer(input, output, format=None, label=None, max_bad_rows=0, progress=True)
     Args:
       input: a path or pattern, or a list of them; of Parquet also a directory.
       output: the TOML file to write; must not be there yet.
-      format: `csv` or `parquet`; None to see.
+      format: `csv`, `parquet`, `libsvm` or `libffm`; None to see which of the first two.
       label: its column; None to guess: a 0/1 column of a usual name, else the only 0/1 column.
       max_bad_rows: of a CSV file.
       progress: show a bar where stderr is a terminal.
@@ -51,16 +51,10 @@ def infer(input, output, format=None, label=None, max_bad_rows=0, progress=True)
         raise UserError(f"output {output}: is there already; remove it or name another file")
     if format is None:
         format = "parquet" if parquet.is_parquet(list_files(input)[0].path) else "csv"
-    if format == "csv":
-        profiles, form, rows = sample_csv(input, _ROWS, max_bad_rows, progress)
+    if format in ("libsvm", "libffm"):
+        draft, form, rows = _of_lines(input, format, max_bad_rows)
     else:
-        (profiles, rows), form = sample_parquet(input, _ROWS, progress), CsvFormat()
-    target = _label_column(profiles, label)
-    draft = Draft(tuple(p.name for p in profiles))
-    _set_label(target, draft)
-    _place_all([p for p in profiles if p is not target], draft)
-    if not draft.has_features:
-        raise UserError(f"input {input}: beside the label {target.name!r} it has no column to make a feature of")
+        draft, form, rows = _of_columns(input, format, label, max_bad_rows, progress)
     text = draft.toml(output.stem, form, rows)
     output.parent.mkdir(parents=True, exist_ok=True)
     written = output.with_name(f".{output.name}.tmp")
@@ -71,6 +65,37 @@ def infer(input, output, format=None, label=None, max_bad_rows=0, progress=True)
     finally:
         written.unlink(missing_ok=True)
     return spec
+
+
+def _of_columns(input, format, label, max_bad_rows, progress):
+    """-> (Draft, CsvFormat, rows) of files of columns."""
+    if format == "csv":
+        profiles, form, rows = sample_csv(input, _ROWS, max_bad_rows, progress)
+    else:
+        (profiles, rows), form = sample_parquet(input, _ROWS, progress), CsvFormat()
+    target = _label_column(profiles, label)
+    draft = Draft(tuple(p.name for p in profiles))
+    _set_label(target, draft)
+    _place_all([p for p in profiles if p is not target], draft)
+    if not draft.has_features:
+        raise UserError(f"input {input}: beside the label {target.name!r} it has no column to make a feature of")
+    return draft, form, rows
+
+
+def _of_lines(input, format, max_bad_rows):
+    """-> (Draft, CsvFormat, rows) of files whose lines are a label and weighted indices."""
+    label, fields, rows = profile_fields.sample(input, format, _ROWS, max_bad_rows)
+    draft = Draft((label.name, *(field.column for field in fields)))
+    _set_label(label, draft)
+    for field in fields:
+        if field.most == 1 and field.ones and format == "libffm":
+            draft.add_sparse(field.column, "one index a line, its value 1")
+        else:
+            why = f"up to {field.most:,} indices a line, each with its value as the weight"
+            draft.add_sparse(field.column, why, combiner="sum", weight_separator=":")
+    if not draft.has_features:
+        raise UserError(f"input {input}: its lines have labels and nothing else")
+    return draft, CsvFormat(), rows
 
 
 def _label_column(profiles, name):
@@ -92,7 +117,9 @@ def _label_column(profiles, name):
 
 def _set_label(p, draft):
     values = p.values
-    if p.kind == NUMBER and set(np.unique(values)) <= {0, 1}:
+    if p.kind == NUMBER and set(np.unique(values)) == {-1, 1}:
+        draft.set_label(p.name, f"-1 and 1; {(values == 1).mean():.2%} are 1", threshold=0.0)
+    elif p.kind == NUMBER and set(np.unique(values)) <= {0, 1}:
         draft.set_label(p.name, f"0 and 1; {values.mean():.2%} are 1")
     elif p.kind == NUMBER:
         why = f"numbers from {values.min():g} to {values.max():g}: check from which on one is positive"

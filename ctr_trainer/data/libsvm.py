@@ -17,8 +17,8 @@ LABEL, FEATURES, QUERY, FIELD = "label", "features", "qid", "field"
 _BLOCK = 8 << 20  # bytes of text in memory at a time
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _INDEX = r"[!-\"$-9;-~]+"  # what is printed, but for # and :
-_WEIGHTED = rf"{_INDEX}:{_NUMBER}"
-_OF_FIELD = rf"\d+:{_WEIGHTED}"
+WEIGHTED = rf"{_INDEX}:{_NUMBER}"
+OF_FIELD = rf"\d+:{WEIGHTED}"
 _QUERY = rf"qid:{_INDEX}"
 
 
@@ -34,7 +34,7 @@ def read(source, spec, bad_rows, time=None):
     Raises:
       UserError: no such file, one that cannot be read, or too many bad rows.
     """
-    yield from _read(source, spec, bad_rows, time, _WEIGHTED, _columns)
+    yield from _read(source, spec, bad_rows, time, WEIGHTED, _columns)
 
 
 def read_fields(source, spec, bad_rows, time=None):
@@ -47,7 +47,7 @@ def read_fields(source, spec, bad_rows, time=None):
     def columns(tokens, owner, rows, wanted):
         return _field_columns(tokens, owner, rows, [name for name in wanted if name.startswith(FIELD)], weighted)
 
-    yield from _read(source, spec, bad_rows, time, _OF_FIELD, columns)
+    yield from _read(source, spec, bad_rows, time, OF_FIELD, columns)
 
 
 def tokens_of(lines):
@@ -147,6 +147,6 @@ def _fault(line, pattern):
     label, *tokens = line.split(b"#")[0].decode("ascii", "backslashreplace").split() or [""]
     if not re.fullmatch(_NUMBER, label):
         return LABEL, label, "a number: a line begins with its label"
-    form = "field:index:value, as 3:17:0.5" if pattern == _OF_FIELD else "index:value, as 17:0.5"
+    form = "field:index:value, as 3:17:0.5" if pattern == OF_FIELD else "index:value, as 17:0.5"
     wrong = [t for n, t in enumerate(tokens) if not re.fullmatch(pattern if n else f"{pattern}|{_QUERY}", t)]
     return FEATURES, wrong[0] if wrong else line[:200].decode("ascii", "backslashreplace"), form

@@ -5,6 +5,8 @@ import dataclasses
 import tensorflow as tf
 
 from ctr_trainer.errors import UserError
+from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.hooks.implied_label_hook import ImpliedLabelHook
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.models.head import multi_head
@@ -32,7 +34,7 @@ def model_fn(features, labels, mode, params):
         loss = weight_click * cross entropy(click, pCTR) + weight_conversion * cross entropy(conversion, pCTCVR)
 
     `probabilities/<conversion>` is pCTCVR, the probability that an impression leads to a click and a conversion; the
-    prediction `cvr` is pCVR, that a click leads to a conversion.
+    prediction `cvr` is pCVR, that a click leads to a conversion. A batch with a conversion and no click ends the run.
 
     Source: Ma et al., Entire Space Multi-Task Model, SIGIR 2018, section 2.2.
     """
@@ -41,7 +43,11 @@ def model_fn(features, labels, mode, params):
     ctr = dense(tower(x, mode, params, name="ctr"), 1, "ctr_logits")
     cvr = dense(tower(x, mode, params, name="cvr"), 1, "cvr_logits")
     logits = {click: ctr, conversion: logit_of_product(ctr, cvr)}
-    return multi_head(features, labels, mode, params, logits, predictions={"cvr": tf.sigmoid(tf.squeeze(cvr, 1))})
+    spec = multi_head(features, labels, mode, params, logits, predictions={"cvr": tf.sigmoid(tf.squeeze(cvr, 1))})
+    if mode == ModeKeys.PREDICT:
+        return spec
+    hooks = [ImpliedLabelHook("esmm", click, conversion, labels)]
+    return dataclasses.replace(spec, training_hooks=hooks, evaluation_hooks=hooks)
 
 
 def logit_of_product(a, b):

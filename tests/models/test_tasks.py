@@ -1,5 +1,7 @@
 """What is particular to models of several labels; what all models have in common is in test_models.py."""
 
+import dataclasses
+
 import pytest
 
 from ctr_trainer import distributed
@@ -52,3 +54,12 @@ def test_esmms_labels_must_be_two_of_the_specs(data, tmp_path, settings, message
     model = Estimator(found.model_fn, tmp_path / "model", found.params_class(TrainOp(), **settings))
     with pytest.raises(UserError, match=message):
         model.train(lambda: every.once("", data[2]))
+
+
+def test_esmm_ends_at_a_conversion_without_a_click_and_counts_them(data, tmp_path):
+    model = every.estimator("esmm", tmp_path / "model")
+    params = dataclasses.replace(model.params, click="bought", conversion="clicked")
+    turned = Estimator(find_model("esmm").model_fn, tmp_path / "model", params, model.config)
+    message = r"--model=esmm: \d+ of \d+ examples with clicked = 1 have bought = 0, in a batch of"
+    with pytest.raises(UserError, match=message):
+        turned.train(lambda: every.reader("esmm", data[2]), max_steps=5)
