@@ -14,8 +14,9 @@ _NAMED = 3
 class FileList:
     """The names of the files in a directory that may be replaced or removed, in a file of that directory.
 
-    It has a JSON line for each entry: the file's name relative to the directory, or an object with a note. A line that
-    a kill has cut off counts for nothing: a name is on the disk before its file is made.
+    It has a JSON line for each entry: the file's name relative to the directory, a directory's name with `/` at its end
+    for all below it, or an object with a note. A line that a kill has cut off counts for nothing: a name is on the disk
+    before its file is made.
 
     Args:
       directory: of the files; made when the first entry is.
@@ -56,8 +57,12 @@ class FileList:
 
     def present(self):
         """-> names of the files that are there and on the list, and of their drafts; none behind a link."""
-        found = _files_below(self.directory)
-        return [name for name in found if name in self.names or durable_file.of_draft(name) in self.names]
+        whole = tuple(name for name in self.names if name.endswith("/"))
+        return [
+            name
+            for name in _files_below(self.directory)
+            if name in self.names or durable_file.of_draft(name) in self.names or name.startswith(whole)
+        ]
 
     def remove(self, below=""):
         """Removes the files on the list, and the directories that are empty then.
@@ -72,6 +77,14 @@ class FileList:
                     if parent == self.directory or os.listdir(parent):
                         break
                     parent.rmdir()
+
+    def discard(self):
+        """Removes the files on the list, the list, and the directories that are empty then."""
+        self.remove()
+        self.marker.unlink(missing_ok=True)
+        for directory in (self.marker.parent, self.directory):
+            with contextlib.suppress(OSError):  # It holds something else, or is gone already.
+                directory.rmdir()
 
     def _append(self, entries):
         self.marker.parent.mkdir(parents=True, exist_ok=True)

@@ -4,12 +4,12 @@ With --saved_model=DIR those of an export, as it would be served; since it takes
 converted data do not have, --eval_data then names raw files as `convert --input` does.
 
 --output=FILE.json writes them with the reliability table: by decile of the predictions, what was predicted and what
-happened.
+happened. Scores of single examples, each with its label, are what `predict` writes.
 """
 
 import json
-import os
 
+from ctr_trainer import durable_file, outputs
 from ctr_trainer.errors import UserError
 from ctr_trainer.flags import (
     CheckpointFlags,
@@ -42,6 +42,8 @@ EXAMPLES = (
     "python -m ctr_trainer evaluate --saved_model=serving/ctr/1 --eval_data='logs/day_7.csv'",
 )
 
+_MARK = {"ctr_trainer": "evaluation"}
+
 
 def run(model, data, training, embedding, metrics, checkpoint, export, run_flags, output):
     """Evaluates; rank 0 prints."""
@@ -51,12 +53,24 @@ def run(model, data, training, embedding, metrics, checkpoint, export, run_flags
     if output.output and not output.output.endswith(".json"):
         raise UserError(f"--output={output.output}: evaluate writes JSON; name a FILE.json, or leave it out: --output=")
     distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
+    if output.output and distributed.is_chief():
+        sources = data.eval_data.split(",")
+        outputs.refuse_overlap(output.output, sources, sources)
+        outputs.refuse_foreign_file(output.output, _is_ours, "evaluate")
     if export.saved_model:
         results = _of_export(data, metrics, export, run_flags)
     else:
         results = _of_checkpoint(model, data, training, embedding, metrics, checkpoint, run_flags)
     if distributed.is_chief():
         _show(results, output.output)
+
+
+def _is_ours(path):
+    """-> whether a file is what this command wrote."""
+    try:
+        return durable_file.read_json(path, "").items() >= _MARK.items()
+    except UserError:
+        return False
 
 
 def _of_checkpoint(model, data, training, embedding, metrics, checkpoint, run_flags):
@@ -91,9 +105,6 @@ def _show(results, output):
 
     results = without_nan(results)
     if output:
-        os.makedirs(os.path.dirname(os.path.abspath(output)), exist_ok=True)
-        with open(f"{output}.tmp", "w") as file:
-            json.dump(results, file, indent=1)
-        os.replace(f"{output}.tmp", output)
+        durable_file.write_json(output, _MARK | results)
     print(format_metrics(results))
     print(json.dumps({k: v for k, v in results.items() if not k.startswith("reliability")}), flush=True)

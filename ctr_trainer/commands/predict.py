@@ -1,12 +1,13 @@
-"""Writes a checkpoint's predictions for --eval_data as Parquet, with the id columns that the data kept.
+"""Writes a checkpoint's predictions for --eval_data as Parquet, with the data's id columns and, if it has any, labels.
 
-The data needs no labels and no weights: they are not looked at.
+The data needs no labels and no weights.
 """
 
 import contextlib
 import json
 import os
 
+from ctr_trainer import outputs
 from ctr_trainer.flags import (
     CheckpointFlags,
     DataFlags,
@@ -25,6 +26,8 @@ EXAMPLES = (
     "python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet --checkpoint=best",
 )
 
+_MARK = {b"ctr_trainer": b"predictions"}
+
 
 def run(model, data, training, embedding, checkpoint, run_flags, predict):
     """Predicts; each rank writes its share, rank 0 prints how many there are in all."""
@@ -32,33 +35,45 @@ def run(model, data, training, embedding, checkpoint, run_flags, predict):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from ctr_trainer import distributed
+    from ctr_trainer import distributed, durable_file
     from ctr_trainer.commands.experiment import make_estimator, progress, reader
 
     require(data, "eval_data")
     require(predict, "output")
     distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
+    path = _part(predict.output, distributed.rank(), distributed.size())
+    sources = data.eval_data.split(",")
+    outputs.refuse_overlap(path, sources, sources)
+    outputs.refuse_foreign_file(path, _is_ours, "predict")
     estimator = make_estimator(model, data, training, embedding, run_flags)
     found = estimator.find_checkpoint(checkpoint.checkpoint)
-    path = _part(predict.output, distributed.rank(), distributed.size())
     batches = reader(data.eval_data, model, data, training, once=True, labels=False)
     predictions = estimator.predict(
         lambda: batches, progress("predicting", batches), checkpoint=found, yield_single_examples=False
     )
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    rows, draft = 0, f"{path}.tmp"
-    with contextlib.ExitStack() as stack:
+    rows = 0
+    with durable_file.replacing(path) as draft, contextlib.ExitStack() as stack:
         writer = None
         for values in predictions:
-            table = pa.table({name: pa.array(value) for name, value in values.items()})
-            writer = writer or stack.enter_context(pq.ParquetWriter(draft, table.schema))
+            table = pa.table({name: pa.array(value) for name, value in values.items()}, metadata=_MARK)
+            writer = writer or stack.enter_context(pq.ParquetWriter(draft, table.schema, write_page_checksum=True))
             writer.write_table(table)
             rows += len(table)
-    if os.path.exists(draft):
-        os.replace(draft, path)
     rows = int(distributed.all_sum(np.int64(rows), "predicted_rows"))
     if distributed.is_chief():
         print(json.dumps({"output": predict.output, "examples": rows, "parts": distributed.size()}), flush=True)
+
+
+def _is_ours(path):
+    """-> whether a file is predictions."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return (pq.read_schema(path).metadata or {}).items() >= _MARK.items()
+    except (OSError, pa.ArrowInvalid):
+        return False
 
 
 def _part(output, rank, size):

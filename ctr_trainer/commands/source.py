@@ -1,5 +1,6 @@
 """What --train_data and --eval_data name: converted data, or Parquet or TFRecords made elsewhere."""
 
+import dataclasses
 import os
 
 from ctr_trainer import distributed
@@ -26,7 +27,8 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True):
       model_dir: of the model that is trained, evaluated or asked.
       feature_spec: a TOML file, or "".
       data_cache: where TFRecords are converted to, or "" for MODEL_DIR/data_cache.
-      labels: whether they are needed; False to predict: then foreign data's labels and weights are not looked at.
+      labels: whether they are needed; False to predict: then weights are not looked at, and a label that is missing or
+        none is NaN.
 
     Raises:
       UserError: nothing is there, or it does not fit the spec.
@@ -40,8 +42,9 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True):
     if "converted" in found:
         return ConvertedData(found["converted"])
     spec = FeatureSpec.from_dict(found["spec"])
-    spec = spec if labels else spec.without_labels()
-    return foreign.ForeignParquet(found["layout"], spec, found["statistics"])
+    if not labels:
+        spec = dataclasses.replace(spec.without_labels(), labelled=found["layout"]["labelled"])
+    return foreign.ForeignParquet(found["layout"], spec, found["statistics"], labels_needed=labels)
 
 
 def _look(path, model_dir, feature_spec, data_cache, labels):

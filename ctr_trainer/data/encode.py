@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from ctr_trainer.data.columns import ID_PREFIX, LABELS_ARE_NEEDED, TIME, WEIGHT, WEIGHTS_PREFIX, label_columns
 from ctr_trainer.data.encoded import Encoded
-from ctr_trainer.data.labels import encode_label
+from ctr_trainer.data.labels import encode_label, encode_label_or_nan
 from ctr_trainer.data.lengths import Lengths
 from ctr_trainer.data.lists import encode_list
 from ctr_trainer.data.scalars import any_bad, is_text, numbers, one, shown, text, without_nan
@@ -35,13 +35,15 @@ class Encoder:
       bad_rows: BadRows, told of each row that is left out.
       time: source column that a split goes by, kept as float64 in the column `TIME`; None for none.
       threads: how many columns are encoded at a time.
+      labels_needed: whether a row without a label is bad; else its label is NaN.
 
     Attributes:
       lengths: by bag and sequence, the Lengths of the good rows' lists.
     """
 
-    def __init__(self, spec, bad_rows, time=None, threads=2):
+    def __init__(self, spec, bad_rows, time=None, threads=2, labels_needed=True):
         self._spec, self._bad_rows, self._time = spec, bad_rows, time
+        self._encode_label = encode_label if labels_needed else encode_label_or_nan
         single = [f for f in spec.sparse if f.combiner is None and not f.is_bucketised]
         self._single = [part for i in range(threads) if (part := single[i::threads])]
         self.lengths = {f.name: Lengths(f.max_length) for f in spec.sparse if f.combiner}
@@ -104,7 +106,7 @@ class Encoder:
             encode = _number if f.is_bucketised else (lambda c, f=f: _derived(c, f)) if f.derive else _single
             jobs[f.name] = (f.column, (lambda c, f=f: encode_list(c, f)) if f.combiner else encode)
         for name, label in label_columns(spec).items():
-            jobs[name] = (label.column, lambda c, label=label: encode_label(c, label, spec.csv.label_suffix))
+            jobs[name] = (label.column, lambda c, label=label: self._encode_label(c, label, spec.csv.label_suffix))
         if spec.weight:
             jobs[WEIGHT] = (spec.weight, _weight)
         jobs |= {ID_PREFIX + c: (c, _id) for c in spec.ids}

@@ -27,11 +27,12 @@ class ForeignParquet(Source):
       layout: what `scan` gave; the same on every worker.
       spec: FeatureSpec.
       statistics: of the training data, by dense feature.
+      labels_needed: whether a row whose label is missing or none ends the reading; else its label is NaN.
     """
 
-    def __init__(self, layout, spec, statistics):
+    def __init__(self, layout, spec, statistics, labels_needed=True):
         self.name, self.spec, self.statistics = layout["name"], spec, statistics
-        self._wanted = typed.uses(spec)
+        self._wanted, self._labels_needed = typed.uses(spec), labels_needed
         self._files = {path: SourceFile(path, partitions) for path, partitions, _ in layout["files"]}
         files = [(path, rows) for path, _, rows in layout["files"]]
         self._groups = ParquetGroups(files, "the files must stay as they are while a run reads them")
@@ -51,7 +52,7 @@ class ForeignParquet(Source):
         table = file.complete(table, self._wanted)
         typed.check(self._wanted, table.column_names, file.path, self.spec)
         if self._encoder is None:
-            self._encoder = Encoder(self.spec, self._bad_rows, threads=1)
+            self._encoder = Encoder(self.spec, self._bad_rows, threads=1, labels_needed=self._labels_needed)
         numbers = self._first[group] + 1 + np.arange(len(table))
         chunk = typed.as_chunk(table, self._wanted, file.path, numbers, self._bad_rows)
         return self._encoder.encode(chunk)
@@ -66,6 +67,8 @@ class ForeignParquet(Source):
 def scan(source, spec, progress=True):
     """Reads the footers of Parquet files; -> their layout, JSON-able: files, row groups and their rows.
 
+    `labelled` says whether all files have the columns of the labels, which those of an unlabelled spec may lack.
+
     Args:
       source: as `list_files` takes it.
       spec: FeatureSpec, of which every file must have the columns.
@@ -74,13 +77,15 @@ def scan(source, spec, progress=True):
     Raises:
       UserError: no such file, one that is not Parquet, or one that lacks a column.
     """
-    wanted, layout = typed.uses(spec), []
+    wanted, layout, labelled = typed.uses(spec), [], True
     for file in _bar(list_files(source), f"scanning {source}", " files", progress):
         with parquet.open_file(file.path) as opened:
             parquet.own_columns(file, opened, wanted, spec)
+            names = {*opened.schema_arrow.names, *file.partitions}
+            labelled = labelled and names.issuperset(label.column for label in spec.labels)
             rows = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
         layout.append((file.path, file.partitions, rows))
-    return {"name": str(source), "files": layout}
+    return {"name": str(source), "files": layout, "labelled": labelled}
 
 
 def fit_statistics(source, spec, progress=True):

@@ -32,3 +32,10 @@ def encode_label(values, label, suffix):
         labels, wrong = column == 1, ~np.isin(column, (0, 1))
         expected = "a label of 0 or 1"
     return Encoded(pa.array(labels.astype(np.float32)), any_bad(bad, wrong), expected)
+
+
+def encode_label_or_nan(values, label, suffix):
+    """As `encode_label`, but the label of a row without one is NaN, and no row is bad."""
+    encoded = encode_label(values, label, suffix)
+    labels = encoded.column.to_numpy(zero_copy_only=False)
+    return Encoded(pa.array(labels if encoded.bad is None else np.where(encoded.bad, np.float32("nan"), labels)))

@@ -169,7 +169,7 @@ class Estimator:
 
         Args:
           yield_single_examples: True yields a dict an example, False a dict of arrays a batch. The kept id columns of
-            the data stand beside the predictions.
+            the data stand beside the predictions, and its labels if it has any: see `BatchInput.beside`.
         """
         checkpoint = checkpoint or self.latest_checkpoint(required=True)
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (inputs, spec, _):
@@ -178,8 +178,7 @@ class Estimator:
                 while not session.should_stop():
                     values = session.run(predictions)
                     if inputs.hook:
-                        batch = inputs.hook.batch
-                        values = {name: value[: batch.size] for name, value in {**batch.ids, **values}.items()}
+                        values = inputs.beside(inputs.hook.batch, values)
                     if not yield_single_examples:
                         yield values
                         continue
@@ -200,11 +199,13 @@ class Estimator:
         Returns:
           the path written.
         """
-        path = os.path.join(export_dir_base, str(int(time.time())))
-        return self.export_to(path, serving_input_receiver_fn, checkpoint)
+        version = int(time.time())
+        while os.path.exists(os.path.join(export_dir_base, str(version))):  # of an export in the same second
+            version += 1
+        return self.export_to(os.path.join(export_dir_base, str(version)), serving_input_receiver_fn, checkpoint)
 
     def export_to(self, path, serving_input_receiver_fn=None, checkpoint=None):
-        """As `export_saved_model`, to `path` itself; an earlier export there is replaced."""
+        """As `export_saved_model`, to `path` itself; an earlier export there is replaced, and nothing else ever is."""
         checkpoint = checkpoint or checkpoints.newest_whole(self.model_dir)
         if checkpoint is None:
             raise finding.no_checkpoint(self.model_dir)

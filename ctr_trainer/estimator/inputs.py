@@ -93,6 +93,21 @@ class BatchInput:
             return None
         return self._reader.position_after(self._batches.taken_by(steps))
 
+    def beside(self, batch, predictions):
+        """-> by column, the values of a batch's examples: its id columns, its labels if the data has any, predictions.
+
+        The label is named `label`, float32, NaN for an example that has none; of several, `label/NAME`. A `_` is added
+        to a name that an id column or a prediction has.
+        """
+        columns, spec = {**batch.ids}, self._reader.spec
+        if spec.labelled:
+            several = [f"label/{label.name}" for label in spec.labels] if spec.other_labels else ["label"]
+            for name, labels in zip(several, batch.labels.reshape(len(batch.labels), -1).T, strict=True):
+                while name in columns or name in predictions:
+                    name += "_"
+                columns[name] = labels
+        return {name: value[: batch.size] for name, value in {**columns, **predictions}.items()}
+
     def connect(self, store, config, spec=None, trained=None, within_training=False, phases=None):
         """Ties the embedding inputs that the model asked for to the store, and feeds each step from here on.
 

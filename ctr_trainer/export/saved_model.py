@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import sys
 
 import tensorflow as tf
@@ -12,6 +11,7 @@ from ctr_trainer import negative_share
 from ctr_trainer.embedding import snapshot
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.export import directory
 from ctr_trainer.export.exported_table import ExportedTable
 from ctr_trainer.export.receiver import ExportedFeatures
 from ctr_trainer.features.spec import FeatureSpec
@@ -38,15 +38,12 @@ def export_saved_model(path, model_fn, params, checkpoint, trained_features, ser
       `path`.
 
     Raises:
-      UserError: `path` holds something else than an export, or `params` have another setting than it was trained with.
+      UserError: `path` holds something else than an earlier export, or `params` have another setting than it was
+        trained with.
     """
     params = negative_share.as_trained(params, checkpoint)
     path = os.path.abspath(path)
-    if os.path.isdir(path) and os.listdir(path) and not os.path.exists(os.path.join(path, "saved_model.pb")):
-        raise UserError(f"{path} is not empty and is no earlier export; name another --export_dir")
-    draft = f"{path}.tmp"
-    shutil.rmtree(draft, ignore_errors=True)
-    with tf.Graph().as_default():
+    with directory.replacing(path) as draft, tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
         features, receivers, tables = _receive(checkpoint, trained_features, serving_input_receiver_fn)
         predictions = model_fn(features, None, ModeKeys.PREDICT, params).predictions
@@ -66,10 +63,8 @@ def export_saved_model(path, model_fn, params, checkpoint, trained_features, ser
                 strip_default_attrs=True,
             )
             builder.save()
-    if trained_features is not None:
-        _write_spec(draft, trained_features[0])
-    shutil.rmtree(path, ignore_errors=True)
-    os.replace(draft, path)
+        if trained_features is not None:
+            _write_spec(draft, trained_features[0])
     return path
 
 

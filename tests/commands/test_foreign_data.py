@@ -117,16 +117,21 @@ def test_predictions_need_no_labels_and_evaluations_do(directory, tmp_path, caps
         assert cli.main(["predict", flagfile, f"--eval_data={data}", f"--output={tmp_path / 'p.parquet'}"]) == 0
         table = pq.read_table(tmp_path / "p.parquet").sort_by("row")
         assert table["row"].to_pylist() == list(range(ROWS))
+        labels.append(table["label"].to_numpy() if "label" in table.column_names else None)
         return table["logits"].to_numpy()
 
+    labels, clicked = [], [float(i % 3 == 0) for i in range(ROWS)]
     expected = predicted(directory / "clicks")
+    np.testing.assert_array_equal(labels.pop(), clicked)
     unlabelled, records = tmp_path / "unlabelled.parquet", tmp_path / "unlabelled.tfrecord"
     clicks = foreign.table(0, ROWS).append_column("day", _days())
     pq.write_table(clicks.drop_columns(["clicked"]), unlabelled, row_group_size=50)
     np.testing.assert_allclose(predicted(unlabelled), expected, rtol=1e-5)
+    assert labels.pop() is None
     nonsense = clicks.set_column(1, "clicked", pa.nulls(ROWS))
     pq.write_table(nonsense, tmp_path / "nulls.parquet")
     np.testing.assert_allclose(predicted(tmp_path / "nulls.parquet"), expected, rtol=1e-5)
+    assert np.isnan(labels.pop()).all()
     write(records, (_without_label(row(i)) for i in range(ROWS)))
     assert len(predicted(records)) == ROWS
     for data, error in ((unlabelled, "wanted for the label"), (tmp_path / "nulls.parquet", "is not a label of 0 or 1")):

@@ -105,7 +105,7 @@ def test_replaces_an_earlier_export_and_refuses_another_directory(trained, tmp_p
     assert (tmp_path / "export" / "saved_model.pb").exists()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("...")
-    with pytest.raises(UserError, match="is not empty and is no earlier export"):
+    with pytest.raises(UserError, match="`export` did not write .thesis.txt."):
         estimator.export_to(tmp_path / "mine")
 
 

@@ -1,0 +1,59 @@
+"""What `predict` and `evaluate` write, and what they never replace."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ctr_trainer import cli
+from tests import small
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Holds `data`, of two labels, a `model` of it and a flagfile."""
+    directory = tmp_path_factory.mktemp("outputs")
+    data = small.make(directory, rows=100, labels=2)
+    lines = [f"--{name}_data={data}" for name in ("train", "eval")]
+    lines += [f"--model_dir={directory / 'model'}", "--model=shared_bottom"]
+    (directory / "flags").write_text("\n".join([*lines, "--hidden_units=4", "--batch_size=32", "--threads=1"]))
+    assert cli.main(["train", f"--flagfile={directory / 'flags'}"]) == 0
+    return directory
+
+
+def run(command, directory, *more):
+    return cli.main([command, f"--flagfile={directory / 'flags'}", *more])
+
+
+def test_labels_stand_beside_the_predictions_and_only_ours_are_replaced(directory, tmp_path, capsys):
+    output = tmp_path / "p.parquet"
+    pq.write_table(pa.table({"mine": [1]}), output)
+    assert run("predict", directory, f"--output={output}") == 1
+    assert "p.parquet: is there already and was not written by `predict`" in capsys.readouterr().err
+    assert pq.read_table(output).column_names == ["mine"]
+    output.unlink()
+    for _ in range(2):
+        assert run("predict", directory, f"--output={output}") == 0
+    table = pq.read_table(output)
+    expected = pq.read_table(directory / "data")
+    for name in ("clicked", "bought"):
+        assert table[f"label/{name}"].to_pylist() == expected[f"label:{name}"].to_pylist()
+        assert f"probabilities/{name}" in table.column_names
+    assert list(tmp_path.iterdir()) == [output]
+    for bad, why in ((directory / "data" / "p.parquet", "is inside the input"), (tmp_path, "is a directory")):
+        assert run("predict", directory, f"--output={bad}") == 1
+        assert why in capsys.readouterr().err
+
+
+def test_evaluate_replaces_only_what_it_wrote(directory, tmp_path, capsys):
+    output = tmp_path / "metrics.json"
+    for text in ('{"mine": 1}', "[]", "text"):
+        output.write_text(text)
+        assert run("evaluate", directory, f"--output={output}") == 1
+        assert "metrics.json: is there already and was not written by `evaluate`" in capsys.readouterr().err
+        assert output.read_text() == text
+    output.unlink()
+    for _ in range(2):
+        assert run("evaluate", directory, f"--output={output}") == 0
+    assert json.loads(output.read_text())["examples"] == 100 and list(tmp_path.iterdir()) == [output]
