@@ -27,7 +27,8 @@ _MIN_ROWS = 20  # below, that all differ says nothing
 _SKEW = 1.0
 _EPOCHS = ((1e9, 3e9), (1e12, 3e12))  # seconds and milliseconds since 1970, from 2001 on
 _HOURS = (1e6, 1e8)  # YYMMDDHH
-_INDEX_NAMES = ("Unnamed: ", "__index_level_")  # what pandas calls its row numbers
+_INDEX_NAMES = ("Unnamed: 0", "__index_level_")  # what pandas calls its row numbers
+_ENOUGH_ROWS = 20_000  # for levels beside a number: on 10,000 rows of Criteo they cost 0.008 of DeepFM's AUC
 _LEVEL_ROWS, _LEVELS, _FEWEST_LEVELS, _MOST_LEVELS = 200, 50, 5, 1000
 _MOST_LENGTH = 50
 
@@ -152,7 +153,7 @@ def _place(p, draft):
     if p.kind == OTHER or not p.present or (p.distinct == 1 and p.present == p.rows):
         why = "of a type that no feature is made of" if p.kind == OTHER else "one value" if p.present else "no value"
         draft.leave_out(p.name, why)
-    elif _is_index(p, own):
+    elif _is_index(p):
         draft.leave_out(p.name, "the numbers of the rows, which pandas writes (to_csv(index=False) does not)")
     elif p.kind == TIME or _is_time(p):
         _place_time(p, draft)
@@ -166,9 +167,8 @@ def _place(p, draft):
     return False
 
 
-def _is_index(p, own):
-    named = not p.name or p.name.startswith(_INDEX_NAMES)
-    return named and p.whole and (own or p.distinct == p.present)
+def _is_index(p):
+    return (not p.name or p.name.startswith(_INDEX_NAMES)) and p.whole
 
 
 def _is_time(p):
@@ -219,7 +219,7 @@ def _levels(p):
     _, counts = np.unique(p.values, return_counts=True)
     rest = p.present - int(counts.max())
     levels = min(_LEVELS, rest // _LEVEL_ROWS)
-    if levels < _FEWEST_LEVELS or p.distinct < _FEWEST_LEVELS:
+    if p.rows < _ENOUGH_ROWS or min(levels, p.distinct) < _FEWEST_LEVELS:
         return 0
     return min(round(levels * p.present / rest), _MOST_LEVELS)
 

@@ -10,6 +10,7 @@ from ctr_trainer import cli
 from ctr_trainer.data import naming
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.infer import infer
+from ctr_trainer.data.sniff import see_form
 from ctr_trainer.errors import UserError
 from ctr_trainer.features.spec import FeatureSpec
 
@@ -175,7 +176,7 @@ def test_an_existing_spec_is_not_overwritten(tmp_path):
         infer(write_csv(tmp_path / "a.csv"), tmp_path / "s.toml", progress=False)
 
 
-def _logs(rows=4000):
+def _logs(rows):
     """Whole numbers of all sorts, as columns of numbers."""
     rng = np.random.default_rng(1)
     popularity = 1 / np.arange(1, 301) ** 1.05
@@ -192,16 +193,17 @@ def _logs(rows=4000):
     }
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_whole_numbers_that_come_back_are_ids_and_amounts_are_numbers(tmp_path, named):
-    columns = _logs()
+@pytest.mark.parametrize(("named", "rows"), [(True, 20_000), (False, 20_000), (False, 4000)])
+def test_whole_numbers_that_come_back_are_ids_and_amounts_are_numbers(tmp_path, named, rows):
+    columns = _logs(rows)
     names = list(columns) if named else [f"c{number}" for number in range(1, len(columns) + 1)]
     source = write_csv(tmp_path / "a.csv", dict(zip(names, columns.values(), strict=True)), header=named)
     spec = infer(source, tmp_path / "s.toml", label=names[0], progress=False)
     single = [f.column for f in spec.sparse if not f.is_bucketised]
     assert single == names[1:5]
     assert [f.column for f in spec.dense] == names[5:]
-    assert [(f.name, f.column) for f in spec.bucketised] == [(f"{name}_level", name) for name in names[5:]]
+    levels = [(f"{name}_level", name) for name in names[5:]] if rows == 20_000 else []  # fewer rows are too few
+    assert [(f.name, f.column) for f in spec.bucketised] == levels
 
 
 def test_the_numbers_of_criteo_and_adult_stay_numbers(tmp_path, real_data):
@@ -216,7 +218,7 @@ def test_the_numbers_of_criteo_and_adult_stay_numbers(tmp_path, real_data):
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0"])
 def test_pandas_row_numbers_are_left_out(tmp_path, name):
-    columns = {name: range(ROWS), "clicked": COLUMNS["clicked"], "hour": COLUMNS["hour"]}
+    columns = {name: [i % 300 for i in range(ROWS)], "clicked": COLUMNS["clicked"], "hour": COLUMNS["hour"]}
     spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", progress=False)
     assert spec.csv.header and spec.ids == () and [f.name for f in spec.sparse] == ["hour"]
     assert (
@@ -235,6 +237,23 @@ def test_columns_that_blanks_separate_are_seen(tmp_path, header):
     (history,) = (f for f in spec.sparse if f.combiner)
     assert history.separator == ","
     assert convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)["parts"]["all"].rows == ROWS
+
+
+@pytest.mark.parametrize(
+    ("lines", "delimiter"),
+    [
+        (["first name,home town,click", "A B,C D,1", "E F,G H,0"], ","),  # 3 fields by commas, 5 by blanks
+        (["User ID,Item ID,Click time", "1,2,3", "1,2"], ","),
+        (["a b c", "1 2 3", "1 2"], " "),
+        (["1 2 3 a,b", "4 5 6 c,d"], " "),
+        (["a;b,c", "1,5;2,5"], ";"),
+        (["a|b,c|d", "1|2,3|4"], "|"),
+        (["a", "1"], ","),
+    ],
+)
+def test_the_delimiter_is_the_one_that_fits_all_lines(tmp_path, lines, delimiter):
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    assert see_form(tmp_path / "a.csv")[0].delimiter == delimiter
 
 
 @pytest.mark.parametrize("form", ["%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%y%m%d%H"])
