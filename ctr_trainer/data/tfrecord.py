@@ -1,6 +1,8 @@
 """The `tfrecord` format: TFRecord files of `tf.train.Example`, plain or compressed by gzip."""
 
 import contextlib
+import gzip
+import os
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,10 @@ from ctr_trainer.errors import UserError
 tf1 = tf.compat.v1
 _RECORDS = 4096  # parsed at a time, and looked into for what features a file has
 _GZIP = b"\x1f\x8b"
+_GZIP_SIZE = 4  # bytes at the end that say how long the text was, modulo 2^32
+_AROUND = 16  # bytes of a record beside its own: a length and two checksums
+_PIECE = 1 << 20
+_CUT = "; the file was cut or damaged: make it again"
 _KINDS = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}
 
 
@@ -50,19 +56,19 @@ def read(source, spec, bad_rows, time=None):
 
 def _records(path):
     """Yields the records of a file, object arrays of bytes."""
-    with open(path, "rb") as file:
-        compression = "GZIP" if file.read(len(_GZIP)) == _GZIP else ""
+    compressed = _is_gzip(path)
     options = tf.data.Options()
     options.threading.private_threadpool_size = 1
     with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
-        data = tf.data.TFRecordDataset(path, compression).batch(_RECORDS).with_options(options)
+        data = tf.data.TFRecordDataset(path, "GZIP" if compressed else "").batch(_RECORDS).with_options(options)
         following = tf1.data.make_one_shot_iterator(data).get_next()
-    read = 0
+    read = size = 0
     with contextlib.closing(_session(graph)) as session:
         while True:
             try:
                 records = session.run(following)
             except tf.errors.OutOfRangeError:
+                _check_whole(path, compressed, size, read)
                 return
             except (tf.errors.DataLossError, tf.errors.OpError) as error:
                 raise UserError(
@@ -70,6 +76,44 @@ def _records(path):
                 ) from error
             yield records
             read += len(records)
+            size += sum(map(len, records)) + _AROUND * len(records)
+
+
+def _is_gzip(path):
+    with open(path, "rb") as file:
+        return file.read(len(_GZIP)) == _GZIP
+
+
+def _check_whole(path, compressed, size, read):
+    """Raises UserError where a file has more than the records that TensorFlow, which takes a cut for an end, found.
+
+    Args:
+      size: bytes of the records that were read, with what is around them.
+      read: how many they are.
+    """
+    found = _gzip_size(path, size, read) if compressed else os.path.getsize(path)
+    if found != size:
+        raise UserError(f"{path}: {read} records are whole, and the {found - size} bytes behind them are not one{_CUT}")
+
+
+def _gzip_size(path, size, read):
+    """-> the bytes of a file compressed by gzip; decompresses it only where its end does not say that they are `size`.
+
+    Raises:
+      UserError: it ends too early, or goes on with something else.
+    """
+    with open(path, "rb") as file:
+        file.seek(-_GZIP_SIZE, os.SEEK_END)
+        if int.from_bytes(file.read(), "little") == size % 2 ** (8 * _GZIP_SIZE):
+            return size
+    found = 0
+    try:
+        with gzip.open(path) as file:
+            while piece := file.read(_PIECE):
+                found += len(piece)
+    except (EOFError, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: {read} records are whole, and then: {error}{_CUT}") from error
+    return found
 
 
 def _kinds(records, wanted):

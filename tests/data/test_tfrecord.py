@@ -3,6 +3,7 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
+from ctr_trainer.data import cache
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.errors import UserError
@@ -101,6 +102,24 @@ def test_a_damaged_file_and_another_kind_of_file_are_named(tmp_path):
     for path in (damaged, tmp_path / "text"):
         with pytest.raises(UserError, match=f"{path.name}: not a TFRecord file, or a damaged one, after record"):
             run(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("compression", ["", "GZIP"])
+def test_a_file_that_was_cut_or_goes_on_with_something_else_is_no_whole_one(tmp_path, compression):
+    whole = write(tmp_path / "a.tfrecord", map(row, range(100)), compression).read_bytes()
+    cut = {
+        "": [whole[:-1], whole + b"\0" * 5, whole + whole[:11]],  # of a header there are 12 bytes
+        "GZIP": [whole[:-1], whole[:-8], whole[: len(whole) // 2], whole + whole[:15], whole + b"and more"],
+    }
+    for number, damaged in enumerate(cut[compression]):
+        path = tmp_path / f"{number}.tfrecord"
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match=rf"{number}.tfrecord: .*(\d+ records are whole|after record \d+)"):
+            cache.converted(path, "tfrecord", foreign.SPEC, tmp_path / "cache", progress=False)
+        assert not list((tmp_path / "cache").iterdir())
+    twice = tmp_path / "twice"
+    twice.write_bytes(whole + whole)
+    assert len(run(twice, tmp_path / "out")) == 200
 
 
 def test_a_feature_that_no_record_has_is_named(tmp_path):
