@@ -184,9 +184,5 @@ def _write(tables, split, split_seed, make_writer, bar):
 def _encoded(chunks, encoder):
     """Yields encoded tables; the source is read in a thread of its own."""
     with contextlib.closing(encoder), Prefetch(chunks, 2, name="reading the input") as chunks:
-        file = None
         for chunk in chunks:
-            if chunk.file != file:
-                file = chunk.file
-                encoder.check_columns(chunk.table.column_names, file)
             yield encoder.encode(chunk)

@@ -7,7 +7,7 @@ DENSE = tuple(f"I{i}" for i in range(1, 14))
 SPARSE = tuple(f"C{i}" for i in range(1, 27))
 COLUMNS = ("label", *DENSE, *SPARSE)
 
-_FORM = CsvFormat(delimiter="\t", header=False, columns=COLUMNS)
+_FORM = CsvFormat(delimiter="\t", header=False, columns=COLUMNS, quote="")
 
 
 def read(source, spec, bad_rows, time=None):
@@ -15,4 +15,5 @@ def read(source, spec, bad_rows, time=None):
 
     Of an unlabelled spec the files may be those of the challenge's test set, which have no label.
     """
-    return delimited.stream(source, delimited.form_of(source, _FORM, spec, quote=False), bad_rows, quote=False)
+    form = delimited.form_of(source, _FORM, spec)
+    return delimited.stream(source, form, bad_rows, spec, time)

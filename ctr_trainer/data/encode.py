@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.data.columns import ID_PREFIX, LABELS_ARE_NEEDED, TIME, WEIGHT, WEIGHTS_PREFIX, label_columns
+from ctr_trainer.data.columns import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, label_columns
 from ctr_trainer.data.encoded import Encoded
 from ctr_trainer.data.labels import encode_label, encode_label_or_nan
 from ctr_trainer.data.lengths import Lengths
@@ -53,16 +53,6 @@ class Encoder:
     def close(self):
         self._pool.shutdown()
 
-    def check_columns(self, names, file):
-        """Raises UserError where the spec wants a column that the source does not have."""
-        for name, (column, _) in self._jobs().items():
-            if column not in names:
-                hint = LABELS_ARE_NEEDED if name in label_columns(self._spec) else ""
-                raise UserError(
-                    f"{file}: no column {column!r}, which is wanted for {self._what(name)} (feature spec "
-                    f"{self._spec.name!r}); the columns are {', '.join(names)}{hint}"
-                )
-
     def encode(self, chunk):
         """-> the encoded table of a Chunk's good rows.
 
@@ -89,9 +79,9 @@ class Encoder:
                 columns[WEIGHTS_PREFIX + name] = encoded.weights
             for row in np.flatnonzero(encoded.bad & good) if encoded.bad is not None else ():
                 good[row] = False
-                expected = f"{encoded.expected}, for {self._what(name)}"
-                value = shown(table[column][int(row)])
-                self._bad_rows.add(chunk.file, chunk.line_of(int(row)), column, value, expected)
+                line, value = chunk.line_of(int(row)), shown(table[column][int(row)])
+                expected = f"{encoded.expected}, for {self._what(name)}{chunk.first_line_hint if line == 1 else ''}"
+                self._bad_rows.add(chunk.file, line, column, value, expected)
         for name, each in lengths.items():
             self.lengths[name].add(each[good])
         keys = [self._pool.submit(_keys, columns, features) for features in self._single]

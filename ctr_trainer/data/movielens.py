@@ -6,7 +6,7 @@ import re
 
 import pyarrow as pa
 
-from ctr_trainer.data import movielens_history
+from ctr_trainer.data import movielens_history, typed
 from ctr_trainer.data.chunk import Chunk
 from ctr_trainer.errors import UserError
 
@@ -32,12 +32,14 @@ def read(source, spec, bad_rows, time=None):
       source: the directory of ratings.dat, movies.dat and, for MovieLens-1M, users.dat; latin-1.
       spec: of which the features of columns `liked` and `stars` are read; the files have one form.
       bad_rows: BadRows.
-      time: not used: all columns are read.
+      time: the column of a split by time.
     """
     directory = pathlib.Path(source[0] if isinstance(source, (list, tuple)) and len(source) == 1 else source)
     for name in ("ratings.dat", "movies.dat"):
         if not (directory / name).is_file():
             raise UserError(f"{directory}: has no {name}; the input of format movielens is MovieLens's directory")
+    wanted = typed.uses(spec, time)
+    typed.check(wanted, (*COLUMNS, *movielens_history.COLUMNS), directory / "ratings.dat", spec)
     users, movies = {}, {}
     if (directory / "users.dat").is_file():
         for _, (user, gender, age, occupation, zip_code) in _rows(directory / "users.dat", 5, bad_rows):

@@ -58,7 +58,7 @@ def sample_csv(source, rows, bad_rows, progress=True):
       progress: show a bar where stderr is a terminal.
     """
     form, names = see_form(delimited.files(source)[0])
-    chunks = delimited.stream(source, form, BadRows(bad_rows), quote='"')
+    chunks = delimited.stream(source, form, BadRows(bad_rows))
     table = _first((chunk.table for chunk in chunks), rows, progress)
     if len(set(names)) < len(names):
         raise UserError(f"{source}: two columns have one name; the header is {', '.join(names)}")

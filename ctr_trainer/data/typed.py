@@ -69,14 +69,19 @@ def uses(spec, time=None):
     }
 
 
-def check(wanted, names, file, spec):
-    """Raises UserError where a source lacks a column of `uses`."""
+def check(wanted, names, file, spec, cure=""):
+    """Raises UserError where a source lacks a column of `uses`, or has two of its name; `cure` may mend the former."""
     for column, use in wanted.items():
+        if list(names).count(column) > 1:
+            raise UserError(
+                f"{file}: {list(names).count(column)} columns are named {column!r}, which is wanted for {use.why}; "
+                "rename one"
+            )
         if column not in names:
             hint = LABELS_ARE_NEEDED if column in {label.column for label in label_columns(spec).values()} else ""
             raise UserError(
                 f"{file}: no column {column!r}, which is wanted for {use.why} (feature spec {spec.name!r}); the "
-                f"columns are {', '.join(names)}{hint}"
+                f"columns are {', '.join(names)}{cure or hint}"
             )
 
 

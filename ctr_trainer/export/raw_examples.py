@@ -58,7 +58,6 @@ def read_raw(format, files, spec, batch_size, group_by="", max_bad_rows=0):
     with contextlib.closing(Encoder(numbered, bad_rows)) as encoder:
         for chunk in SOURCES[format](files, spec, bad_rows):
             chunk.table = chunk.table.append_column(_ROW, pa.array(np.arange(len(chunk.table))))
-            encoder.check_columns(chunk.table.column_names, chunk.file)
             encoded = encoder.encode(chunk)
             raw = chunk.table.take(encoded[ID_PREFIX + _ROW])
             for first in range(0, len(raw), batch_size):

@@ -60,7 +60,16 @@ _SPARSE = {
 }
 _NAMES = {"name": str, "column": str, "columns": list}
 _LABEL = {"column": str, "positive": str, "threshold": float, "name": str, "weight": float}
-_CSV = {"delimiter": str, "header": bool, "columns": list, "null_values": list, "strip": bool, "label_suffix": str}
+_CSV = {
+    "delimiter": str,
+    "header": bool,
+    "columns": list,
+    "null_values": list,
+    "strip": bool,
+    "label_suffix": str,
+    "quote": str,
+    "lines_per_row": int,
+}
 _LIMITS = {"table": str, "min_frequency": int, "max_rows": int, "eviction": str, "ttl_steps": int}
 _TOP = {
     "name": str,

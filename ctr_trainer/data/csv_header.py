@@ -1,0 +1,114 @@
+"""The first line of delimited text: a header or a row."""
+
+import csv
+
+import pyarrow as pa
+
+from ctr_trainer.data.scalars import numbers
+from ctr_trainer.data.text_blocks import first_line
+from ctr_trainer.errors import UserError
+
+_DELIMITERS = ",\t;|\x01"
+_SAY_HEADER = "`header = true` in [csv] of a spec for --format=csv says so"
+
+
+class FirstLine:
+    """What a file's first line says of its columns.
+
+    Args:
+      file: for messages.
+      text: the line, bytes.
+      form: CsvFormat.
+      wanted: by column, `typed.Use`: where numbers are wanted tells a row from a header.
+
+    Attributes:
+      names: of the columns.
+      hint: what mends the form if the first row is bad, for its message.
+
+    Raises:
+      UserError: the header cannot be read, or the form takes a header for a row or a row for a header.
+    """
+
+    def __init__(self, file, text, form, wanted):
+        where = f"{file}, line 1"
+        fields = fields_of(text.decode("utf-8-sig", "replace"), form, where)
+        self.names = tuple(form.columns) or _header(fields, form, where)
+        self.hint = _delimiter_hint(text.decode(errors="replace"), form, fields, self.names)
+        if not form.header:
+            if [field.strip() for field in fields] == list(self.names):
+                raise UserError(f"{where}: names the columns, so it is a header: {_SAY_HEADER}")
+            self.hint += f"; if line 1 is a header, {_SAY_HEADER}"
+        elif form.columns and _is_row(fields, form, wanted):
+            raise UserError(
+                f"{where}: is a row, and `header = true` in [csv] takes it for a header: {','.join(fields)[:200]}. "
+                "Set `header = false`"
+            )
+
+
+def fields_of(line, form, where):
+    """-> the fields of a line of text.
+
+    Raises:
+      UserError: a quote in it is not closed.
+    """
+    quoting = dict(quotechar=form.quote) if form.quote else dict(quoting=csv.QUOTE_NONE)
+    try:
+        return next(csv.reader([line], delimiter=form.delimiter, strict=True, **quoting), [])
+    except csv.Error as error:
+        raise UserError(
+            f'{where}: cannot be taken apart: {error}; in [csv], `quote = ""` takes quotes as text: {line[:200]!r}'
+        ) from error
+
+
+def first_fields(file, form):
+    """-> the fields of a file's first line."""
+    return fields_of(first_line(file), form, f"{file}, line 1")
+
+
+def missing_hint(names, form, wanted):
+    """-> what may mend the form of a file whose columns lack one that is wanted; "" for nothing.
+
+    Args:
+      names: of the file's columns.
+      form: CsvFormat.
+      wanted: how many columns are.
+    """
+    if len(names) == 1 and wanted > 1:
+        return _delimiter_hint(names[0], form, names, range(wanted))
+    if form.header and not form.columns and any(_is_number(name) or not name for name in names):
+        return "; if its first line is a row, set `header = false` and `columns` in [csv]"
+    return ""
+
+
+def _header(fields, form, where):
+    names = tuple(name.strip() if form.strip else name for name in fields)
+    if not any(names):
+        raise UserError(f"{where}: expected a header that names the columns, and the line is empty")
+    return names
+
+
+def _is_row(fields, form, wanted):
+    """-> whether each number that is wanted of a line is one, and at least one is."""
+    if len(fields) != len(form.columns) or [f.strip() for f in fields] in _numbered(len(fields)):
+        return False
+    numbered = [name for name, use in wanted.items() if use.number]
+    values = [field.strip() for field, name in zip(fields, form.columns, strict=True) if name in numbered]
+    present = [value for value in values if value not in form.null_values]
+    return bool(present) and all(map(_is_number, present))
+
+
+def _numbered(count):
+    """-> the headers of columns without names, as pandas writes them."""
+    return [[str(number) for number in range(first, first + count)] for first in (0, 1)]
+
+
+def _is_number(text):
+    return numbers(pa.array([text.strip()]), pa.float64())[1] is None
+
+
+def _delimiter_hint(line, form, fields, names):
+    if len(fields) > 1 or len(names) < 2:
+        return ""
+    other = max(_DELIMITERS, key=line.count)
+    would = f"; {other!r} would make {line.count(other) + 1} of it" if line.count(other) else ""
+    return f"; all of it is one column, as `delimiter` in [csv] is {form.delimiter!r}{would}"

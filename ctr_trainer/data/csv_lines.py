@@ -1,0 +1,175 @@
+"""Which lines of delimited text are rows."""
+
+import dataclasses
+
+import numba
+import numpy as np
+
+ROW, BLANK, MISFIT, UNCLOSED, RETURN, NUL = range(6)
+_LF, _CR = ord("\n"), ord("\r")
+
+
+@dataclasses.dataclass(frozen=True)
+class Counts:
+    r"""What a block of lines holds.
+
+    Attributes:
+      lines: in all.
+      blank: of them, those with nothing in them but their end.
+      quotes: quote characters.
+      returns: `\r` that no `\n` follows.
+      nuls: zero bytes.
+    """
+
+    lines: int
+    blank: int
+    quotes: int
+    returns: int
+    nuls: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """The lines of a block, taken apart: arrays of one value per row, blank line or bad line, in their order.
+
+    Attributes:
+      kinds: int8, ROW, BLANK, or what is wrong: MISFIT (another number of fields), UNCLOSED (a quote), RETURN (a `\\r`
+        outside of quotes and not at the end), NUL (a zero byte).
+      starts: int64, the place in the block of its first byte.
+      first_lines: int64, its line, from 0 at the block's start.
+      spans: int64, how many lines it has.
+      fields: int64, of a MISFIT how many fields it has; of other bad ones which field, from 0, is wrong.
+      end: the place behind the last of them; what follows needs more lines to be told.
+    """
+
+    kinds: np.ndarray
+    starts: np.ndarray
+    first_lines: np.ndarray
+    spans: np.ndarray
+    fields: np.ndarray
+    end: int
+
+
+def count(block, form):
+    """-> Counts of a block of whole lines.
+
+    Args:
+      block: bytes that end in a line's end.
+      form: CsvFormat.
+    """
+    text = np.frombuffer(block, np.uint8)
+    lines, blank, quotes, returns, nuls = _count(text, np.uint8(ord(form.quote or "\0")))
+    if returns:
+        ends, more_blank = _count_ends(text)
+        returns, blank = returns - ends, blank + more_blank
+    return Counts(lines, blank, quotes if form.quote else 0, returns, nuls)
+
+
+def scan(block, form, fields, final):
+    """-> Lines of a block of whole lines.
+
+    A quoted field with line breaks ends where its quote closes, if the row then has at most `form.lines_per_row` lines
+    and as many fields as it should; else its first line alone is bad.
+
+    Args:
+      block: bytes that end in a line's end.
+      form: CsvFormat.
+      fields: how many a row has.
+      final: whether no line follows; else rows that may go on behind the block are left to the next one.
+    """
+    text = np.frombuffer(block, np.uint8)
+    found = np.empty((5, block.count(b"\n")), np.int64)
+    rows, end = _scan(text, _code(form.delimiter), _code(form.quote), fields, form.lines_per_row, final, found)
+    kinds, starts, first_lines, spans, places = found[:, :rows]
+    return Lines(kinds.astype(np.int8), starts, first_lines, spans, places, end)
+
+
+def first_end(block):
+    """-> the place behind the first line of a block."""
+    return _first_end(np.frombuffer(block, np.uint8))
+
+
+def _code(character):
+    return ord(character) if character else -1
+
+
+@numba.njit(nogil=True, cache=True)
+def _first_end(text):
+    at = 0
+    while text[at] != _LF:
+        at += 1
+    return at + 1
+
+
+@numba.njit(nogil=True, cache=True)
+def _count(text, quote):
+    """-> how many line ends, of them empty lines, quotes, carriage returns and zero bytes; without a branch."""
+    lf, cr, nul = np.uint8(_LF), np.uint8(_CR), np.uint8(0)
+    lines = quotes = returns = nuls = 0
+    for character in text:
+        lines += character == lf
+        quotes += character == quote
+        returns += character == cr
+        nuls += character == nul
+    blank = int(text[0] == lf)
+    for i in range(1, len(text)):
+        blank += (text[i] == lf) & (text[i - 1] == lf)
+    return lines, blank, quotes, returns, nuls
+
+
+@numba.njit(nogil=True, cache=True)
+def _count_ends(text):
+    """-> how many carriage returns are of a line end, and how many of those ends are all of their line."""
+    ends = blank = 0
+    for i in range(1, len(text)):
+        if text[i] == _LF and text[i - 1] == _CR:
+            ends += 1
+            blank += i == 1 or text[i - 2] == _LF
+    return ends, blank
+
+
+@numba.njit(nogil=True, cache=True)
+def _scan(text, delimiter, quote, fields, most_lines, final, found):
+    at = line = rows = 0
+    while at < len(text):
+        i, column, lines, second, open_column, wrong_column = at, 0, 0, 0, 0, 0
+        kind, quoted, begins, closed = ROW, False, True, False
+        while i < len(text) and lines < most_lines and not closed:
+            character = text[i]
+            if character == 0 and kind != NUL:
+                kind, wrong_column = NUL, column
+            if character == _LF:
+                lines += 1
+                if lines == 1:
+                    second, open_column = i + 1, column
+                closed = not quoted
+            elif quoted:
+                if character == quote:
+                    if text[i + 1] == quote:
+                        i += 1
+                    else:
+                        quoted = False
+            elif character == delimiter:
+                column += 1
+            elif character == quote and begins:
+                quoted = True
+            elif character == _CR and text[i + 1] != _LF and kind == ROW:
+                kind, wrong_column = RETURN, column
+            begins = character == delimiter and not quoted
+            i += 1
+        if not closed and lines < most_lines and not final:
+            break
+        whole = closed and (lines == 1 or (kind == ROW and column + 1 == fields))
+        if not whole:
+            kind, lines, i, wrong_column = UNCLOSED, 1, second, open_column
+        elif kind == ROW and (i - at == 1 or (i - at == 2 and text[at] == _CR)):
+            kind = BLANK
+        elif kind == ROW and column + 1 != fields:
+            kind, wrong_column = MISFIT, column + 1
+        found[0, rows], found[1, rows], found[2, rows], found[3, rows], found[4, rows] = (
+            kind, at, line, lines, wrong_column,
+        )  # fmt: skip
+        rows += 1
+        at = i
+        line += lines
+    return rows, at

@@ -1,0 +1,140 @@
+"""A text file as blocks of whole lines."""
+
+import re
+
+import pyarrow as pa
+
+from ctr_trainer.errors import UserError
+
+_MARK = b"\xef\xbb\xbf"  # of UTF-8
+_BREAK = re.compile(rb"\r\n|\r|\n")
+_LF = ord("\n")
+_FIRST = 1 << 16  # bytes that are read for the first line
+_NOT_TEXT = {
+    b"\x1f\x8b": "compressed by gzip: name it with the ending .gz",
+    b"BZh": "compressed by bzip2: name it with the ending .bz2",
+    b"\x28\xb5\x2f\xfd": "compressed by Zstandard: name it with the ending .zst",
+    b"\xff\xfe": "UTF-16: convert it, as `iconv -f UTF-16 -t UTF-8` does",
+    b"\xfe\xff": "UTF-16: convert it, as `iconv -f UTF-16 -t UTF-8` does",
+    b"PAR1": "Parquet: read it as format parquet",
+}
+
+
+class TextBlocks:
+    r"""Reads a file, which may be compressed (.gz, .bz2, .zst); each block ends where a line does.
+
+    Lines end in `\n`, whatever stands before it. Where the file's first line ends in a `\r` alone, each `\r` ends a
+    line. A last line without an end has one added. A byte order mark of UTF-8 is left out.
+
+    Args:
+      file: its path.
+      size: bytes of a block, about; also the longest line.
+
+    Raises:
+      UserError: the file cannot be read, is empty, or is no text.
+    """
+
+    def __init__(self, file, size):
+        self._file, self._size = file, size
+        self._held, self._ended = b"", False
+        self._space = bytearray()  # that all blocks are read into: fresh memory would cost more than the reading
+        self._stream = self._checked(pa.input_stream, file)
+        start = self._checked(self._stream.read, min(_FIRST, size))
+        while len(start) < size and not _BREAK.search(start[:-1]):
+            more = self._checked(self._stream.read, len(start))
+            if not more:
+                break
+            start += more
+        if not start:
+            raise UserError(f"{file}: it is empty; expected text")
+        for magic, what in _NOT_TEXT.items():
+            if start.startswith(magic):
+                raise UserError(f"{file}: it is no text, but {what}")
+        end = _BREAK.search(start)
+        self._returns = end is not None and end[0] == b"\r"
+        self._rest = self._with_line_ends(start.removeprefix(_MARK))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._stream.close()
+
+    @property
+    def ended(self):
+        """Whether the block that `read` gave last is the file's last one."""
+        return self._ended
+
+    def read(self, before):
+        """-> the next lines, a memoryview that holds until the next call; an empty one behind the last line.
+
+        Args:
+          before: lines that came before, for messages.
+
+        Raises:
+          UserError: the file cannot be read on, as one that was cut while it was compressed, or a line is too long.
+        """
+        filled = 0
+        read = len(self._rest)
+        while True:
+            if len(self._space) < filled + read + self._size + 1:
+                self._space = bytearray(self._space[:filled]) + bytes(read + self._size + 1)
+            if self._rest:
+                self._space[:read], self._rest = self._rest, b""
+            filled += read
+            read = self._fill(filled, before)
+            if not read:
+                self._ended = True
+                if filled and self._space[filled - 1] != _LF:
+                    self._space[filled] = _LF
+                    filled += 1
+                return memoryview(self._space)[:filled]
+            end = self._space.rfind(b"\n", 0, filled + read) + 1
+            if end:
+                self._rest = bytes(self._space[end : filled + read])
+                return memoryview(self._space)[:end]
+            if filled + read > self._size:
+                raise UserError(
+                    f"{self._file}, line {before + 1}: it is longer than {self._size:,} bytes; expected text, in lines"
+                )
+
+    def put_back(self, lines):
+        """Gives lines back, the last ones of what `read` gave; its next block begins with them."""
+        self._rest = bytes(lines) + self._rest
+
+    def _fill(self, at, before):
+        """Reads into the space from `at` on; -> how many bytes."""
+        read = self._checked(self._stream.readinto, memoryview(self._space)[at : at + self._size], before=before)
+        if not self._returns:
+            return read
+        text = self._with_line_ends(bytes(self._space[at : at + read]))
+        self._space[at : at + len(text)] = text
+        return len(text)
+
+    def _with_line_ends(self, text):
+        """-> the text with the line ends that are wanted; one that may go on with a \n is held back."""
+        if not self._returns:
+            return text
+        last = not text
+        text, self._held = self._held + text, b""
+        if text.endswith(b"\r") and not last:
+            text, self._held = text[:-1], b"\r"
+        return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+    def _checked(self, read, *arguments, before=0):
+        try:
+            return read(*arguments)
+        except (OSError, pa.ArrowInvalid) as error:
+            after = f" after line {before}" if before else ""
+            raise UserError(
+                f"{self._file}: cannot be read{after}: {error}; a file that was cut or damaged must be made again"
+            ) from error
+
+
+def first_line(file):
+    """-> the first line of a text file, without its end; "" of an empty file."""
+    text = b""
+    with pa.input_stream(file) as stream:
+        while not _BREAK.search(text) and (more := stream.read(_FIRST)):
+            text += more
+    return _BREAK.split(text, maxsplit=1)[0].decode("utf-8-sig", "replace")

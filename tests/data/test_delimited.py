@@ -1,0 +1,178 @@
+"""Delimited text as it comes: quotes, line breaks, encodings, damage. Each line is a row, or is accounted for."""
+
+import bz2
+import csv
+import gzip
+import logging
+import random
+import re
+
+import pyarrow as pa
+import pytest
+
+from ctr_trainer.data import delimited
+from ctr_trainer.data.badrows import BadRows
+from ctr_trainer.data.convert import convert
+from ctr_trainer.errors import UserError
+from ctr_trainer.features.spec import CsvFormat, FeatureSpec
+
+FORM = CsvFormat(header=False, columns=("a", "b"))
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": lambda b: pa.compress(b, "zstd", asbytes=True)}
+
+
+def read(tmp_path, text, form=FORM, budget=0, name="a.csv"):
+    """-> ([(line, fields)], BadRows) of a file of these bytes."""
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    bad_rows, found = BadRows(budget), []
+    for chunk in delimited.stream(path, form, bad_rows):
+        rows = zip(*(column.to_pylist() for column in chunk.table.columns), strict=True)
+        found += [(chunk.line_of(row), fields) for row, fields in enumerate(rows)]
+    return found, bad_rows
+
+
+def fields(found):
+    return [values for _, values in found]
+
+
+def spec(**csv_form):
+    values = {"name": "s", "label": {"column": "y"}, "dense": [{"name": "x"}], "sparse": [{"name": "c", "dim": 2}]}
+    return FeatureSpec.from_dict(values | {"csv": csv_form})
+
+
+def run(tmp_path, text, spec, **options):
+    (tmp_path / "a.csv").write_text(text)
+    return convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False, **options)["parts"]["all"]
+
+
+@pytest.mark.parametrize("closing", [True, False])
+def test_a_stray_quote_costs_its_own_row_and_no_other(tmp_path, closing):
+    rows = [f"{i},x{i}" for i in range(30_000)]
+    rows[10] = '10,"x10'
+    if closing:
+        rows[29_000] = '29000,"x29000'
+    text = "\n".join(rows) + "\n"
+    with pytest.raises(UserError, match=r"a.csv, line 11, column 'b': '10,\"x10' is not .*quote = \"\".*lines_per_row"):
+        read(tmp_path, text)
+    found, bad_rows = read(tmp_path, text, budget=2)
+    assert (len(found), bad_rows.count) == (30_000 - 1 - closing, 1 + closing)
+    assert found[10] == (12, (b"11", b"x11"))
+    found, bad_rows = read(tmp_path, text, CsvFormat(header=False, columns=("a", "b"), quote=""))
+    assert (len(found), found[10]) == (30_000, (11, (b"10", b'"x10')))
+
+
+@pytest.mark.parametrize("block", [1, 2, 5, 11, 10_000])
+def test_what_is_a_row_does_not_depend_on_where_blocks_end(tmp_path, monkeypatch, block):
+    text = 'a,b\n1,"x\ny"\n\n2,"z\n\n""q"\n"3\n4,"w\r\nv"\n6,7\n"8\n9,\n10,11\n12,"13'
+    monkeypatch.setattr("ctr_trainer.data.delimited._BLOCK", max(block, 8))
+    found, bad_rows = read(tmp_path, text, CsvFormat(lines_per_row=3), budget=20)
+    lines = {2: (b"1", b"x\ny"), 5: (b"2", b'z\n\n"q'), 9: (b"4", b"w\r\nv"), 11: (b"6", b"7")}
+    assert dict(found) == lines | {13: (b"9", None), 14: (b"10", b"11")}
+    assert bad_rows.count == 3  # lines 8, 12 and 15: their quotes are not closed, or in rows of other lengths
+
+
+def test_all_lines_are_counted(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        read(tmp_path, 'a,b\n1,"x\ny"\n\n2\n3,4\n', CsvFormat(lines_per_row=2), budget=1)
+    assert "6 lines: 2 rows, 1 bad rows, 1 empty lines, 1 lines that go on" in caplog.text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_text_is_taken_apart_as_the_csv_module_does_it(tmp_path, monkeypatch, seed):
+    chance = random.Random(seed)
+    for _ in range(40):
+        text = "".join(chance.choices('ab,"\n\r\0', [4, 4, 6, 3, 6, chance.random(), chance.random() / 4], k=120))
+        text = "1,2\n" + text
+        monkeypatch.setattr("ctr_trainer.data.delimited._BLOCK", chance.choice([150, 1000]))
+        found, bad_rows = read(tmp_path, text, budget=1000)
+        lines = [line.removesuffix("\r") for line in re.sub(r"\n$", "", text).split("\n")]
+        assert len(found) + bad_rows.count + sum(not line for line in lines) == len(lines), text
+        for line, values in found:
+            (expected,) = csv.reader([lines[line - 1]])
+            assert [(value or b"").decode() for value in values] == expected, text
+
+
+def test_a_row_that_is_ragged_and_not_utf8_is_one_bad_row(tmp_path):
+    found, bad_rows = read(tmp_path, b"1,2\n3,\xff,4\n5,\xff\n", budget=1)
+    assert fields(found) == [(b"1", b"2"), (b"5", b"\xff")] and bad_rows.count == 1
+    with pytest.raises(UserError, match=r"line 2: '3,\\\\xff,4' is not a row of 2 fields \(it has 3\)"):
+        read(tmp_path, b"1,2\n3,\xff,4\n5,\xff\n")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("header", [True, False])
+def test_any_line_end_and_none_at_the_end_will_do(tmp_path, monkeypatch, end, last, mark, header):
+    monkeypatch.setattr("ctr_trainer.data.delimited._BLOCK", 9)
+    text = mark + end.join(["a,b", "1,2", "", "3,4"]).encode() + end.encode() * last
+    form = CsvFormat(header=header, columns=() if header else ("c", "d"))
+    found, _ = read(tmp_path, text, form)
+    assert found == [(1, (b"a", b"b"))] * (not header) + [(2, (b"1", b"2")), (4, (b"3", b"4"))]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"1,2\n3,\x004\n", "line 2, column 'b': .* is not text: it has a zero byte"),
+        (b"1,2\n3,4\r5\n", "line 2, column 'b': .* is not a row without a carriage return in it"),
+        (b"1,2\n" + b"x" * 100, "line 2: it is longer than 50 bytes"),
+        (b"", "it is empty"),
+        ("1,2\n".encode("utf-16"), "UTF-16: convert it"),
+        (gzip.compress(b"1,2\n"), "compressed by gzip: name it with the ending .gz"),
+        (b"PAR1abc", "it is no text, but Parquet"),
+    ],
+)
+def test_what_is_no_text_of_rows_is_named(tmp_path, monkeypatch, text, message):
+    monkeypatch.setattr("ctr_trainer.data.delimited._BLOCK", 50)
+    with pytest.raises(UserError, match=f"a.csv.*{message}"):
+        read(tmp_path, text)
+
+
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_a_compressed_file_that_was_cut_or_goes_on_with_something_else_is_no_whole_one(tmp_path, ending):
+    whole = COMPRESS[ending]("".join(f"{i},{i * i}\n" for i in range(20_000)).encode())
+    assert len(read(tmp_path, whole + whole, name=f"a.csv{ending}")[0]) == 40_000
+    for damaged in (whole[: len(whole) // 2], whole[:-1], whole + whole[:5], whole + b"and more"):
+        with pytest.raises(UserError, match=f"a.csv{ending}: cannot be read.*must be made again"):
+            read(tmp_path, damaged, name=f"a.csv{ending}")
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "message"),
+    [
+        ("y,x,c\n1,2,a\n", dict(header=False, columns=["y", "x", "c"]), "line 1: names the columns.*`header = true`"),
+        ("Y,X,C\n1,2,a\n", dict(header=False, columns=["y", "x", "c"]), "line 1, .*if line 1 is a header, `header ="),
+        ("1,2,a\n0,3,b\n", dict(columns=["y", "x", "c"]), "line 1: is a row.*Set `header = false`"),
+        ("1,2,a\n0,3,b\n", {}, "no column 'y'.*if its first line is a row, set `header = false` and `columns`"),
+        ("y\tx\tc\n1\t2\ta\n", {}, r"no column 'y'.*`delimiter` in \[csv\] is ','; '\\t' would make 3 of it"),
+        ("1;2;a\n", dict(header=False, columns=["y", "x", "c"]), r"a row of 3 fields \(it has 1\).*';' would make 3"),
+        ("y,x,c,x\n1,2,a,3\n", {}, "2 columns are named 'x', which is wanted for feature 'x'; rename one"),
+        ('y,x,"c\n1,2,a\n', {}, 'line 1: cannot be taken apart.*`quote = ""`'),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_named_where_it_is_the_cure(tmp_path, text, form, message):
+    with pytest.raises(UserError, match=message):
+        run(tmp_path, text, spec(**form))
+
+
+def test_columns_without_names_and_unwanted_double_ones_are_no_rows(tmp_path):
+    assert run(tmp_path, "0,1,2\n1,2,a\n", spec(columns=["y", "x", "c"])).rows == 1
+    (tmp_path / "out" / "_dataset.json").unlink()
+    assert run(tmp_path, "y,x,c,d,d,,\n1,2,a,3,4,,\n", spec()).rows == 1
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        (dict(delimiter="ü"), "delimiter 'ü' is not one character of ASCII"),
+        (dict(quote="''"), "quote \"''\" is not one character"),
+        (dict(quote=","), "delimiter and quote are both ','"),
+        (dict(lines_per_row=0), "lines_per_row 0: it is at least 1"),
+        (dict(quote="", lines_per_row=2), "lines_per_row 2: .*only with a quote character"),
+        (dict(columns=["a", "a"]), "'columns' has 'a' 2 times"),
+    ],
+)
+def test_a_form_that_makes_no_sense_is_refused(form, message):
+    with pytest.raises(UserError, match=message):
+        spec(**form)
