@@ -40,9 +40,9 @@ def spec(**csv_form):
     return FeatureSpec.from_dict(values | {"csv": csv_form})
 
 
-def run(tmp_path, text, spec, **options):
+def run(tmp_path, text, spec, output="out", **options):
     (tmp_path / "a.csv").write_text(text)
-    return convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False, **options)["parts"]["all"]
+    return convert("csv", tmp_path / "a.csv", tmp_path / output, spec, progress=False, **options)["parts"]["all"]
 
 
 @pytest.mark.parametrize("closing", [True, False])
@@ -158,8 +158,7 @@ def test_a_setting_that_does_not_fit_is_named_where_it_is_the_cure(tmp_path, tex
 
 def test_columns_without_names_and_unwanted_double_ones_are_no_rows(tmp_path):
     assert run(tmp_path, "0,1,2\n1,2,a\n", spec(columns=["y", "x", "c"])).rows == 1
-    (tmp_path / "out" / "_dataset.json").unlink()
-    assert run(tmp_path, "y,x,c,d,d,,\n1,2,a,3,4,,\n", spec()).rows == 1
+    assert run(tmp_path, "y,x,c,d,d,,\n1,2,a,3,4,,\n", spec(), output="other").rows == 1
 
 
 @pytest.mark.parametrize(
