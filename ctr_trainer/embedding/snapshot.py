@@ -155,8 +155,12 @@ def _open(path, entry):
 
 def _batches(path, entry):
     with _open(path, entry) as (_, reader):
-        for i in range(reader.num_record_batches):
-            yield reader.get_batch(i)
+        count = reader.num_record_batches
+    for i in range(count):
+        with _open(path, entry) as (_, reader):  # Anew: what was read would stay in memory as long as the file is open.
+            batch = reader.get_batch(i)
+        yield batch
+        del batch
 
 
 def read_counts(path, entry):

@@ -7,47 +7,61 @@ tf1 = tf.compat.v1
 
 
 class ExportedTable:
-    """Sorted keys and their rows as two variables, found by binary search: no custom operation, no hash table to fill.
+    """The rows of a table and a `KeyIndex` of them as variables, which a request reads by gathers alone.
+
+    No custom operation, no hash table to fill, and no operation whose output grows with the table. Nothing reads a
+    variable as a whole: TensorFlow copies a variable that gathers read, at each other reading of it.
 
     Args:
       config: the table's `TableConfig`.
-      blocks: iterable of (keys int64[n], rows float32[n, width]); the optimizer's state is left behind.
+      index: the `KeyIndex` of its rows.
 
     Attributes:
+      variables: by name, those of the graph: `rows` float32[1 + n, weights], the first row of which is 0, and `starts`,
+        `keys` and `places` of the index. Empty until the first `look_up`: a table that no model reads is not exported.
       linear_start: the column at which a row's linear weight stands.
     """
 
-    def __init__(self, config, blocks):
-        keys, rows = [np.zeros(1, np.int64)], [np.zeros((1, config.weights), np.float32)]  # key 0: no value, zeros
-        for block_keys, block_rows in blocks:
-            keys.append(block_keys)
-            rows.append(np.array(block_rows[:, : config.weights]))
-        keys = np.concatenate(keys)
-        order = np.argsort(keys, kind="stable")
+    def __init__(self, config, index):
+        self._config = config
+        self._index = index
         self.linear_start = config.weights - 1
-        self._values = {"keys": keys[order], "rows": np.concatenate(rows)[order]}
-        self._fed, self._variables = {}, {}
-        with tf1.variable_scope(f"export_{config.name}"):
-            for name, value in self._values.items():
-                # Initialised from a fed placeholder: as a constant it would count against the graph's limit of 2 GB.
-                self._fed[name] = tf1.placeholder(value.dtype, value.shape)
-                self._variables[name] = tf1.get_variable(name, initializer=self._fed[name], trainable=False)
+        self.variables = {}
 
     @property
-    def variables(self):
-        return list(self._variables.values())
+    def count(self):
+        """The number of keys."""
+        return self._index.count
 
-    def initialize(self, session):
-        """Gives the variables their values."""
-        feed = {self._fed[name]: value for name, value in self._values.items()}
-        session.run([variable.initializer for variable in self.variables], feed)
+    @property
+    def no_row(self):
+        """float32[1, weights], the first row."""
+        return np.zeros((1, self._config.weights), np.float32)
 
-    def look_up(self, keys, start, dim):
-        """int64[B, F] -> float32[B, F, dim]: columns `start` to `start + dim` of the keys' rows, zeros if unknown."""
+    @property
+    def index_values(self):
+        """-> dict of the index's variables' names -> arrays."""
+        return {"starts": self._index.starts, "keys": self._index.keys, "places": self._index.places}
+
+    def look_up(self, keys):
+        """int64[...] -> float32[..., weights], the keys' rows; zeros for a key without a row, as 0."""
+        if not self.variables:
+            self._make_variables()
         flat = tf.reshape(keys, [-1])
-        sorted_keys = self._variables["keys"]
-        at = tf.minimum(tf.searchsorted(sorted_keys, flat), len(self._values["keys"]) - 1)
-        found = tf.equal(tf.gather(sorted_keys, at), flat)
-        rows = tf.gather(self._variables["rows"], at)[:, start : start + dim]
-        rows = tf.where(found[:, None], rows, tf.zeros_like(rows))
-        return tf.reshape(rows, tf.concat([tf.shape(keys), [dim]], 0))
+        start = tf.gather(self.variables["starts"], tf.bitwise.bitwise_and(flat, np.int64(self._index.mask)))
+        at = start[:, None] + tf.range(self._index.window, dtype=start.dtype)
+        # 0, the place of no key, where the key is none of its bucket's: a bucket has each key once.
+        found = tf.equal(tf.gather(self.variables["keys"], at), flat[:, None])
+        at = tf.reduce_max(tf.where(found, at, tf.zeros_like(at)), 1)
+        rows = tf.gather(self.variables["rows"], tf.gather(self.variables["places"], at))
+        return tf.reshape(rows, tf.concat([tf.shape(keys), [self._config.weights]], 0))
+
+    def _make_variables(self):
+        shapes = {name: (value.shape, value.dtype) for name, value in self.index_values.items()}
+        rows = [1 + self.count, self._config.weights]
+        with tf1.variable_scope(f"export_{self._config.name}"):
+            for name, (shape, dtype) in {**shapes, "rows": (rows, tf.float32)}.items():
+                # Its initializer never runs: the values come from the checkpoint that `TableSaver` writes.
+                self.variables[name] = tf1.get_variable(
+                    name, shape, dtype, tf1.zeros_initializer(), trainable=False, use_resource=True
+                )

@@ -15,7 +15,8 @@ tf1 = tf.compat.v1
 class ExportedFeatures(Features):
     """Features made from raw values inside the graph.
 
-    Inputs (`receivers`), by the spec's feature names; B is any batch size, N any number of values:
+    Inputs (`receivers`), by the spec's feature names, of the features that the model reads: a model that reads no
+    history asks for none. B is any batch size, N any number of values:
 
     | feature | tensor |
     |---|---|
@@ -35,60 +36,80 @@ class ExportedFeatures(Features):
         super().__init__(spec, statistics)
         self._tables = tables
         self._buckets = buckets.of_spec(spec, statistics)
-        self.receivers = {f.name: tf1.placeholder(tf.float32, [None], operation_name(f.name)) for f in spec.dense}
-        for feature in spec.sparse:
-            shape = [None] if feature.combiner is None else [None, None]
-            kind = tf.float32 if feature.is_bucketised else tf.string
+        self.receivers = {}
+        self._rows, self._lists = {}, {}
+
+    def _receiver(self, feature, kind, shape):
+        """-> the placeholder of a feature, made when it is first read."""
+        if feature.name not in self.receivers:
             self.receivers[feature.name] = tf1.placeholder(kind, shape, operation_name(feature.name))
-        self._keys, self._lists = {}, {}
+        return self.receivers[feature.name]
 
     def _raw_dense(self):
-        return tf.stack([self.receivers[feature.name] for feature in self.spec.dense], 1)
+        return tf.stack([self._receiver(feature, tf.float32, [None]) for feature in self.spec.dense], 1)
 
     def _weight(self):
         raise KeyError("an exported graph predicts: examples have no weight there")
 
     def _segment(self, table, kind, dim):
-        exported = self._tables[table.name]
-        start = 0 if kind == EMBEDDING else exported.linear_start
-        parts = []
-        if table.single:
-            keys = tf.stack([self._single(feature) for feature in table.single], 1)
-            parts.append(exported.look_up(keys, start, dim))
-        for feature in table.bags:
-            values = self._list(feature)
-            rows = exported.look_up(values.keys, start, dim)
-            parts.append(tf.reduce_sum(rows * values.coefficients()[..., None], 1, keepdims=True))
-        return tf.concat(parts, 1) if len(parts) > 1 else parts[0]
+        start = 0 if kind == EMBEDDING else self._tables[table.name].linear_start
+        return self._pooled(table)[..., start : start + dim]
+
+    def _pooled(self, table):
+        """-> float32[B, F, weights], the rows of the single-valued features and the bags, looked up once."""
+        if table.name not in self._rows:
+            exported = self._tables[table.name]
+            parts = [exported.look_up(self._singles(table.single))] if table.single else []
+            for feature in table.bags:
+                values = self._list(feature)
+                rows = exported.look_up(values.keys)
+                parts.append(tf.reduce_sum(rows * values.coefficients()[..., None], 1, keepdims=True))
+            self._rows[table.name] = tf.concat(parts, 1) if len(parts) > 1 else parts[0]
+        return self._rows[table.name]
 
     def _sequence(self, table, feature):
-        return self._tables[table.name].look_up(self._list(feature).aligned(), 0, table.dim)
+        return self._tables[table.name].look_up(self._list(feature).aligned())[..., : table.dim]
 
     def _mask(self, feature):
         return tf.cast(tf.not_equal(self._list(feature).aligned(), 0), tf.float32)
 
-    def _single(self, feature):
-        """-> int64[B]; a value that the source format writes for a missing one counts as missing."""
-        if feature.name not in self._keys:
-            values = self.receivers[feature.name]
-            self._keys[feature.name] = (
-                self._buckets[feature.name].graph_keys(values)
-                if feature.is_bucketised
-                else _keys_of_texts(feature, values, self.spec.csv.null_values)
-            )
-        return self._keys[feature.name]
+    def _singles(self, features):
+        """-> int64[B, F], the keys of single-valued features."""
+        texts = [feature for feature in features if not feature.is_bucketised]
+        parts = []
+        if texts:
+            values = [self._receiver(feature, tf.string, [None]) for feature in texts]
+            parts.append(_keys_of_texts(texts, values, self.spec.csv.null_values))
+        for feature in features:
+            if feature.is_bucketised:
+                values = self._receiver(feature, tf.float32, [None])
+                parts.append(self._buckets[feature.name].graph_keys(values)[:, None])
+        if len(parts) == 1:
+            return parts[0]
+        places = {feature.name: place for place, feature in enumerate(sorted(features, key=lambda f: f.is_bucketised))}
+        return tf.gather(tf.concat(parts, 1), [places[feature.name] for feature in features], axis=1)
 
     def _list(self, feature):
         if feature.name not in self._lists:
-            raw = self.receivers[feature.name]
+            raw = self._receiver(feature, tf.string, [None, None])
             self._lists[feature.name] = RawLists(feature, raw, self.spec.csv.null_values)
         return self._lists[feature.name]
 
 
-def _keys_of_texts(feature, values, null_values):
+def _keys_of_texts(features, values, null_values):
+    """A string[B] of each feature -> int64[B, F]; a value that the source has for a missing one counts as missing."""
+    values = _without(null_values, tf.stack(values, 1))
+    if any(feature.derive for feature in features):
+        columns = zip(features, tf.unstack(values, axis=1), strict=True)
+        values = tf.stack([graph_derived(c, f.derive) if f.derive else c for f, c in columns], 1)
+    keys = graph_keys([feature.slot for feature in features], values)
+    if all(feature.missing_has_row for feature in features):
+        return keys
+    has_row = tf.constant([feature.missing_has_row for feature in features])
+    return tf.where(tf.equal(values, "") & ~has_row, tf.zeros_like(keys), keys)
+
+
+def _without(null_values, values):
     for null in filter(None, null_values):
-        values = tf.where(tf.equal(values, null), tf.fill(tf.shape(values), ""), values)
-    if feature.derive:
-        values = graph_derived(values, feature.derive)
-    keys = graph_keys(feature.slot, values)
-    return keys if feature.missing_has_row else tf.where(tf.equal(values, ""), tf.zeros_like(keys), keys)
+        values = tf.where(tf.equal(values, null), "", values)
+    return values

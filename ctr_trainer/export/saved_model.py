@@ -1,9 +1,12 @@
 """Writes a trained model as a SavedModel that any TensorFlow Serving loads."""
 
+import collections
+import dataclasses
 import json
 import os
 import sys
 
+import numpy as np
 import tensorflow as tf
 import tqdm
 
@@ -13,7 +16,9 @@ from ctr_trainer.errors import UserError
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.export import directory
 from ctr_trainer.export.exported_table import ExportedTable
+from ctr_trainer.export.key_index import KeyIndex
 from ctr_trainer.export.receiver import ExportedFeatures
+from ctr_trainer.export.table_saver import TableSaver
 from ctr_trainer.features.spec import FeatureSpec
 
 tf1 = tf.compat.v1
@@ -24,8 +29,10 @@ _SPEC = ("assets.extra", "feature_spec.json")
 def export_saved_model(path, model_fn, params, checkpoint, trained_features, serving_input_receiver_fn=None):
     """Writes the SavedModel; an earlier export at `path` is replaced once the new one is complete.
 
-    The signature `serving_default` takes the raw values of the feature spec (see `receiver.ExportedFeatures`) and
-    returns the model's predictions.
+    The signature `serving_default` takes the raw values of the features that the model reads (see
+    `receiver.ExportedFeatures`) and returns the model's predictions.
+
+    Memory: the keys of all tables and what finds them, about 20 bytes a row; the rows are read and written by pieces.
 
     Args:
       path: the SavedModel's directory.
@@ -48,23 +55,21 @@ def export_saved_model(path, model_fn, params, checkpoint, trained_features, ser
         features, receivers, tables = _receive(checkpoint, trained_features, serving_input_receiver_fn)
         predictions = model_fn(features, None, ModeKeys.PREDICT, params).predictions
         predictions = predictions if isinstance(predictions, dict) else {"output": predictions}
-        exported = {variable.name for table in tables for variable in table.variables}
-        saver = tf1.train.Saver([v for v in tf1.global_variables() if v.name not in exported])
+        saver = TableSaver(checkpoint, tables)
         signature = tf1.saved_model.predict_signature_def(receivers, predictions)
         with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
-            saver.restore(session, checkpoint.dense_prefix)
-            for table in tables:
-                table.initialize(session)
+            saver.dense.restore(session, checkpoint.dense_prefix)
             builder = tf1.saved_model.Builder(draft)
             builder.add_meta_graph_and_variables(
                 session,
                 [tf1.saved_model.tag_constants.SERVING],
                 {tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signature},
                 strip_default_attrs=True,
+                saver=saver,
             )
             builder.save()
         if trained_features is not None:
-            _write_spec(draft, trained_features[0])
+            _write_spec(draft, _of_features(trained_features[0], receivers))
     return path
 
 
@@ -82,6 +87,12 @@ def load_spec(path):
         return FeatureSpec.from_dict(json.load(stream), file)
 
 
+def _of_features(spec, names):
+    """-> the spec of the features of these names alone, as an evaluation of the export reads them."""
+    dense, sparse = ([f for f in features if f.name in names] for features in (spec.dense, spec.sparse))
+    return dataclasses.replace(spec, dense=tuple(dense), sparse=tuple(sparse), limits=())
+
+
 def _write_spec(path, spec):
     file = os.path.join(path, *_SPEC)
     os.makedirs(os.path.dirname(file), exist_ok=True)
@@ -90,11 +101,11 @@ def _write_spec(path, spec):
 
 
 def _receive(checkpoint, trained_features, serving_input_receiver_fn):
-    """-> (features, receiver tensors by name, exported tables)."""
+    """-> (features, receiver tensors by name, exported tables by name); a model that reads features may add to both."""
     if serving_input_receiver_fn is not None:
         receiver = serving_input_receiver_fn()
         tensors = receiver.receiver_tensors
-        return receiver.features, tensors if isinstance(tensors, dict) else {"input": tensors}, []
+        return receiver.features, tensors if isinstance(tensors, dict) else {"input": tensors}, {}
     if trained_features is None:
         raise UserError(
             f"{checkpoint.path} has no feature spec beside it: a model that was fed by a tf.data.Dataset is exported "
@@ -102,16 +113,22 @@ def _receive(checkpoint, trained_features, serving_input_receiver_fn):
         )
     tables = _tables(checkpoint)
     features = ExportedFeatures(*trained_features, tables)
-    return features, features.receivers, list(tables.values())
+    return features, features.receivers, tables
 
 
 def _tables(checkpoint):
-    """-> dict of table name -> `ExportedTable`, read from the checkpoint's files."""
-    blocks, configs = {}, {}
-    total = sum(entry["rows"] for entry in checkpoint.tables)
-    with tqdm.tqdm(desc="reading rows", total=total, unit=" rows", disable=not sys.stderr.isatty()) as bar:
-        for config, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
+    """-> dict of table name -> `ExportedTable`, of the keys in the checkpoint's files; their rows are not read yet."""
+    most = collections.Counter()
+    for entry in checkpoint.tables:
+        most[entry["table"]] += entry["rows"]
+    keys = {name: np.empty(rows, np.int64) for name, rows in most.items()}
+    configs, found = {}, collections.Counter()
+    with tqdm.tqdm(desc="reading keys", unit=" rows", disable=not sys.stderr.isatty()) as bar:
+        for config, some, _ in snapshot.iterate(checkpoint.path, checkpoint.tables):
             configs[config.name] = config
-            blocks.setdefault(config.name, []).append((keys, rows[:, : config.weights].copy()))
-            bar.update(len(keys))
-    return {name: ExportedTable(config, blocks[name]) for name, config in configs.items()}
+            first = found[config.name]
+            keys[config.name][first : first + len(some)] = some
+            found[config.name] += len(some)
+            bar.update(len(some))
+    indices = ((name, KeyIndex.of(keys.pop(name)[: found[name]])) for name in configs)
+    return {name: ExportedTable(configs[name], index) for name, index in indices}

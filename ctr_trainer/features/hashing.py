@@ -70,12 +70,22 @@ def _texts(distinct):
     return pa.concat_arrays([distinct, pa.nulls(1, distinct.type)])
 
 
-def graph_keys(slot, values):
-    """The same function as TensorFlow ops: string tensor of any shape -> int64 tensor of that shape."""
+def graph_keys(slots, values):
+    """The same function as TensorFlow ops.
+
+    Args:
+      slots: the slot of all values, or a list of one slot for each place in the last dimension of the values.
+      values: string tensor of any shape.
+
+    Returns:
+      int64 tensor of the shape of the values.
+    """
     import tensorflow as tf
 
-    flat = tf.reshape(values, [-1])  # tf.fingerprint keeps the first dimension only
-    return tf.reshape(_graph_hash(tf.strings.join([tf.constant(slot + SEPARATOR), flat])), tf.shape(values))
+    prefixes = tf.constant(np.char.add(slots, SEPARATOR))
+    # Add and not tf.strings.join, which does not broadcast; tf.fingerprint keeps the first dimension only.
+    texts = tf.reshape(tf.raw_ops.Add(x=prefixes, y=values), [-1])
+    return tf.reshape(_graph_hash(texts), tf.shape(values))
 
 
 def _graph_hash(texts):

@@ -15,6 +15,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import Estimator, ModeKeys, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.export.saved_model import load_spec
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.models import deepfm, lr
 from ctr_trainer.models.head import binary_head
@@ -28,12 +29,15 @@ import tensorflow as tf
 
 rows = json.load(open(sys.argv[2]))
 signature = tf.saved_model.load(sys.argv[1]).signatures["serving_default"]
-inputs = {}
+inputs, asked = {}, signature.structured_input_signature[1]
 for name, values in rows.items():
+    if name not in asked:
+        continue
     if isinstance(values[0], list):
         longest = max(map(len, values))
         values = [value + [""] * (longest - len(value)) for value in values]
     inputs[name] = tf.constant(np.float32(values) if isinstance(values[0], float) else values)
+assert sorted(inputs) == sorted(asked)
 np.save(sys.argv[3], signature(**inputs)["probabilities"].numpy())
 assert not any(name.startswith("ctr_trainer") for name in sys.modules)
 """
@@ -96,6 +100,16 @@ def test_gives_predicts_numbers_from_raw_values_unknown_keys_included(trained, t
     assert len(expected) == 100
     np.testing.assert_allclose(np.load(tmp_path / "served.npy"), expected, atol=1e-6, rtol=0)
     assert expected.std() > 0.02  # different rows get different predictions
+
+
+@pytest.mark.parametrize("model_fn", [deepfm.model_fn, _with_history], ids=["deepfm", "history"])
+def test_asks_for_a_history_only_where_the_model_reads_it(trained, tmp_path, model_fn):
+    path = _estimator(model_fn, tmp_path / "model", trained[1]).export_to(tmp_path / "export")
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        asked = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def["serving_default"].inputs
+    assert ("history" in asked) == (model_fn is _with_history)
+    spec = load_spec(path)
+    assert sorted(f.name for f in (*spec.dense, *spec.sparse)) == sorted(asked)
 
 
 def test_replaces_an_earlier_export_and_refuses_another_directory(trained, tmp_path):

@@ -1,0 +1,101 @@
+"""What an export takes when its table is large: of a request's memory, and of its own."""
+
+import contextlib
+import dataclasses
+import pathlib
+import shutil
+
+import numpy as np
+import psutil
+import pytest
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding import snapshot_writer
+from ctr_trainer.embedding.table import Table
+from ctr_trainer.estimator import Estimator, RunConfig
+from ctr_trainer.estimator.inputs import load_features
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.export.saved_model import export_saved_model
+from ctr_trainer.models import deepfm
+from ctr_trainer.models.params import ModelParams
+from tests import small
+
+tf1 = tf.compat.v1
+REQUEST = {name: [name] for name in ("user", "item", "place", "device")}
+REQUEST |= {name: [[name, "b"]] for name in ("tags", "topics", "words")}
+REQUEST |= {name: [1.0] for name in ("price", "age", "price_level", "age_group")}
+
+
+@pytest.fixture(scope="module")
+def estimator(tmp_path_factory):
+    distributed.init()
+    directory = tmp_path_factory.mktemp("large")
+    data = small.make(directory, rows=100)
+    trained = Estimator(
+        deepfm.model_fn, directory / "model", ModelParams(TrainOp(), hidden_units=(8,)), RunConfig(threads=1)
+    )
+    trained.train(lambda: BatchReader(data, 50, epochs=1, dim=32))
+    return trained
+
+
+def _with_rows(checkpoint, path, rows):
+    """-> the checkpoint with that many random keys in place of its own."""
+    (config,) = checkpoint.table_configs().values()
+    table = Table(config, tracked=True)
+    for keys in np.array_split(np.random.default_rng(0).integers(-(2**63), 2**63 - 1, rows), 20):
+        table.find_or_create(keys)
+    path.mkdir()
+    files = snapshot_writer.write(
+        path, table.changes.begin(table, full=True), contextlib.nullcontext(table), "large", None, 1
+    )
+    for entry in checkpoint.dense:
+        shutil.copy(pathlib.Path(checkpoint.path) / entry["file"], path)
+    return dataclasses.replace(checkpoint, path=str(path), tables=files)
+
+
+def _outputs(path):
+    """-> dict of operation -> the shapes of its outputs, of all operations that a request runs."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        signature = tf1.saved_model.load(session, ["serve"], path).signature_def["serving_default"]
+        traced = tf1.RunMetadata()
+        session.run(
+            signature.outputs["probabilities"].name,
+            {tensor.name: REQUEST[name] for name, tensor in signature.inputs.items()},
+            options=tf1.RunOptions(trace_level=tf1.RunOptions.FULL_TRACE),
+            run_metadata=traced,
+        )
+    return {
+        node.node_name: [str(output.tensor_description.shape) for output in node.output]
+        for device in traced.step_stats.dev_stats
+        for node in device.node_stats
+    }
+
+
+def test_no_operation_of_a_request_has_an_output_that_grows_with_the_table(estimator, tmp_path):
+    shapes = []
+    for rows in (200, 20_000):
+        checkpoint = _with_rows(estimator.latest_checkpoint(), tmp_path / f"rows-{rows}", rows)
+        path = estimator.export_to(tmp_path / f"export-{rows}", checkpoint=checkpoint)
+        shapes.append(_outputs(path))
+    assert shapes[0] == shapes[1]
+    assert any("size: 16" in shape for output in shapes[0].values() for shape in output)  # Shapes are traced at all.
+
+
+def test_an_export_does_not_hold_the_rows_in_memory(estimator, tmp_path, monkeypatch):
+    monkeypatch.setattr("ctr_trainer.export.checkpoint_parts._BYTES", 4 << 20)
+    rows = 500_000
+    checkpoint = _with_rows(estimator.latest_checkpoint(), tmp_path / "checkpoint", rows)
+    before = psutil.Process().memory_info().rss
+    pathlib.Path("/proc/self/clear_refs").write_text("5")  # The peak, VmHWM, begins anew.
+    path = pathlib.Path(
+        export_saved_model(
+            tmp_path / "export", estimator.model_fn, estimator.params, checkpoint, load_features(estimator.model_dir)
+        )
+    )
+    status = dict(line.split(":", 1) for line in pathlib.Path("/proc/self/status").read_text().splitlines())
+    grown = int(status["VmHWM"].split()[0]) * 1024 - before
+    written = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    assert written > rows * 4 * 33
+    assert grown < written
