@@ -6,8 +6,10 @@ rank. A collective that some rank does not reach ends the job after `init`'s `st
 
 import functools
 import json
+import logging
 import math
 import os
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -30,6 +32,8 @@ except ImportError as error:
 
 PRECISIONS = ("none", "bfloat16")
 _IDLE_CYCLE_MS = 20
+
+_log = logging.getLogger(__name__)
 
 _watchdog = None
 _all_cores = None
@@ -238,6 +242,33 @@ def broadcast_object(value, name):
     length = _host_collective("broadcast", np.dtype(np.int64), f"{name}.length")(np.array([len(text)]))[0]
     text = text if is_chief() else np.zeros(length, np.uint8)
     return json.loads(_host_collective("broadcast", np.dtype(np.uint8), name)(text).tobytes())
+
+
+def from_chief(work, name):
+    """-> what `work` gives on rank 0, anything JSON can hold, on every rank. A collective.
+
+    Args:
+      work: f(advanced), called on rank 0; it calls `advanced(text)`, as `12,000 rows`, each time that it has gone on.
+        While it does, no rank's `stall_timeout` ends the wait, and rank 0 logs the text every 30 s.
+      name: what the watchdog calls this wait, the same on every rank.
+    """
+    if not is_chief():
+        while "result" not in (said := broadcast_object(None, name)):
+            pass  # Rank 0 has gone on.
+        return said["result"]
+    told = time.monotonic()
+
+    def advanced(text):
+        nonlocal told
+        _watchdog.progress()
+        if time.monotonic() - told >= _watchdog.tell_seconds:
+            _log.info("%s", text)
+            broadcast_object({"advanced": text}, name)
+            told = time.monotonic()
+
+    with _watchdog.waiting(f"its own work in {name}"):
+        result = work(advanced)
+    return broadcast_object({"result": result}, name)["result"]
 
 
 def barrier(name):

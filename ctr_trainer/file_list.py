@@ -78,6 +78,12 @@ class FileList:
                         break
                     parent.rmdir()
 
+    def remove_drafts(self):
+        """Removes the drafts of files on the list, which processes that were killed have left."""
+        for name in self.present():
+            if durable_file.of_draft(name) in self.names:
+                (self.directory / name).unlink()
+
     def discard(self):
         """Removes the files on the list, the list, and the directories that are empty then."""
         self.remove()

@@ -44,6 +44,7 @@ class Unfinished:
             raise UserError(f"{path}: cannot be written to: {error.strerror}") from error
         try:
             refuse_others(self.files, f"an unfinished {what}")
+            self.files.remove_drafts()
             self.files.note({"process": os.getpid(), "host": socket.gethostname()})
         except BaseException:
             self._leave()
@@ -82,7 +83,7 @@ class Unfinished:
             file.close()
 
     def _holder(self):
-        notes = FileList(self.path, MARKER).notes
+        notes = [note for note in FileList(self.path, MARKER).notes if "process" in note]
         return f"process {notes[-1].get('process')} on {notes[-1].get('host')}" if notes else "another process"
 
     def _leave(self):

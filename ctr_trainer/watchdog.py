@@ -8,6 +8,7 @@ import time
 
 _log = logging.getLogger(__name__)
 _EXIT_STATUS = 75
+_TELL_SECONDS = 30.0
 _EXPLAIN_SECONDS, _SPEAK_SECONDS = 3.0, 5.0
 
 
@@ -28,6 +29,7 @@ class Watchdog:
 
     Attributes:
       explain: f() -> str, what is known of those that are waited for; None where nothing is.
+      tell_seconds: how often one who works while the others wait tells them that he goes on.
     """
 
     def __init__(self, who, timeout, period=1.0, warning=0.0):
@@ -35,6 +37,7 @@ class Watchdog:
         self._waits = {}
         self._next_warning = warning
         self.explain = None
+        self.tell_seconds = min(_TELL_SECONDS, timeout / 4)
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     @contextlib.contextmanager

@@ -33,12 +33,12 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True):
     Raises:
       UserError: nothing is there, or it does not fit the spec.
     """
-    found = distributed.broadcast_object(
-        _look(path, model_dir, feature_spec, data_cache or os.path.join(model_dir, _CACHE), labels)
-        if distributed.is_chief()
-        else None,
-        "the_data_that_rank_0_found",
-    )
+    data_cache = data_cache or os.path.join(model_dir, _CACHE)
+
+    def look(advanced):
+        return _look(path, model_dir, feature_spec, data_cache, labels, advanced)
+
+    found = distributed.from_chief(look, "the_data_that_rank_0_found")
     if "converted" in found:
         return ConvertedData(found["converted"])
     spec = FeatureSpec.from_dict(found["spec"])
@@ -47,8 +47,12 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True):
     return foreign.ForeignParquet(found["layout"], spec, found["statistics"], labels_needed=labels)
 
 
-def _look(path, model_dir, feature_spec, data_cache, labels):
-    """-> what rank 0 tells the others, JSON-able."""
+def _look(path, model_dir, feature_spec, data_cache, labels, advanced):
+    """-> what rank 0 tells the others, JSON-able.
+
+    Args:
+      advanced: of `distributed.from_chief`.
+    """
     model = load_features(model_dir)
     spec = FeatureSpec.load(feature_spec) if feature_spec else None
     if os.path.exists(os.path.join(path, FILE)):
@@ -69,8 +73,8 @@ def _look(path, model_dir, feature_spec, data_cache, labels):
         return {"converted": path}  # which it is not, and opening it says so
     files = path.split(",")
     if not parquet.is_parquet(list_files(files)[0].path):
-        return {"converted": cache.converted(files, "tfrecord", spec, data_cache, labels=labels)}
+        return {"converted": cache.converted(files, "tfrecord", spec, data_cache, True, labels, advanced)}
     spec = spec if labels else spec.without_labels()
-    layout = foreign.scan(files, spec)
-    statistics = model[1] if model is not None else foreign.fit_statistics(files, spec)
+    layout = foreign.scan(files, spec, advanced=advanced)
+    statistics = model[1] if model is not None else foreign.fit_statistics(files, spec, advanced=advanced)
     return {"spec": spec.to_dict(), "layout": layout, "statistics": statistics}

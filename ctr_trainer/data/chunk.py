@@ -21,3 +21,7 @@ class Chunk:
     file: str
     line_of: collections.abc.Callable[[int], int]
     first_line_hint: str = ""
+
+    def slice(self, start):
+        """-> the rows from `start` on."""
+        return dataclasses.replace(self, table=self.table.slice(start), line_of=lambda row: self.line_of(start + row))

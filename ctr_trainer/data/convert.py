@@ -21,7 +21,7 @@ from ctr_trainer.errors import UserError
 from ctr_trainer.outputs import refuse_overlap
 from ctr_trainer.unfinished import MARKER, Unfinished
 
-__all__ = ["FORMATS", "SOURCES", "convert", "format_summary"]
+__all__ = ["FORMATS", "SOURCES", "convert", "encoded", "format_summary", "progress_bar"]
 
 SOURCES = {
     "criteo": criteo.read,
@@ -99,13 +99,13 @@ def convert(
         def make_writer(part):
             return DatasetWriter(directory, part, spec, rows_per_file, rows_per_group)
 
-        with tqdm.tqdm(unit=" rows", unit_scale=True, disable=not (progress and sys.stderr.isatty())) as bar:
+        with progress_bar(progress) as bar:
             if format == "synthetic":
                 writers, extra = synthetic.write(make_writer, directory.add(synthetic.SAMPLE), spec, rows, seed, bar)
             else:
                 time_column = split.column if split else None
                 encoder = Encoder(spec, bad_rows, time_column)
-                tables = _encoded(SOURCES[format](input, spec, bad_rows, time_column), encoder)
+                tables = encoded(SOURCES[format](input, spec, bad_rows, time_column), encoder)
                 writers, extra = _write(tables, split, split_seed, make_writer, bar), {}
                 lengths = encoder.lengths
                 _warn_of_single(lengths, spec)
@@ -181,8 +181,20 @@ def _write(tables, split, split_seed, make_writer, bar):
     return writers
 
 
-def _encoded(chunks, encoder):
-    """Yields encoded tables; the source is read in a thread of its own."""
+def progress_bar(progress, what=None):
+    """-> a bar of rows and rows/s where stderr is a terminal."""
+    return tqdm.tqdm(desc=what, unit=" rows", unit_scale=True, disable=not (progress and sys.stderr.isatty()))
+
+
+def encoded(chunks, encoder, skip=0):
+    """Yields encoded tables; the source is read in a thread of its own.
+
+    Args:
+      skip: rows that are left out, from the first one on, all good ones. A chunk of them gives an empty table, by which
+        the caller sees that it goes on.
+    """
     with contextlib.closing(encoder), Prefetch(chunks, 2, name="reading the input") as chunks:
         for chunk in chunks:
-            yield encoder.encode(chunk)
+            out = min(skip, len(chunk.table))
+            skip -= out
+            yield encoder.encode(chunk.slice(out) if out else chunk)

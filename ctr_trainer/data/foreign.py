@@ -64,7 +64,7 @@ class ForeignParquet(Source):
         self._encoder = None
 
 
-def scan(source, spec, progress=True):
+def scan(source, spec, progress=True, advanced=lambda text: None):
     """Reads the footers of Parquet files; -> their layout, JSON-able: files, row groups and their rows.
 
     `labelled` says whether all files have the columns of the labels, which those of an unlabelled spec may lack.
@@ -73,12 +73,13 @@ def scan(source, spec, progress=True):
       source: as `list_files` takes it.
       spec: FeatureSpec, of which every file must have the columns.
       progress: show a bar where stderr is a terminal.
+      advanced: f(text), called each time that it has gone on.
 
     Raises:
       UserError: no such file, one that is not Parquet, or one that lacks a column.
     """
     wanted, layout, labelled = typed.uses(spec), [], True
-    for file in _bar(list_files(source), f"scanning {source}", " files", progress):
+    for file in _bar(list_files(source), f"scanning {source}", " files", progress, advanced):
         with parquet.open_file(file.path) as opened:
             parquet.own_columns(file, opened, wanted, spec)
             names = {*opened.schema_arrow.names, *file.partitions}
@@ -88,13 +89,14 @@ def scan(source, spec, progress=True):
     return {"name": str(source), "files": layout, "labelled": labelled}
 
 
-def fit_statistics(source, spec, progress=True):
+def fit_statistics(source, spec, progress=True, advanced=lambda text: None):
     """One pass over the features whose transform or quantiles need statistics; -> dict by feature, empty if none does.
 
     Args:
       source: as `list_files` takes it.
       spec: FeatureSpec.
       progress: show a bar where stderr is a terminal.
+      advanced: f(text), called each time that it has gone on.
 
     Raises:
       UserError: a row cannot be used.
@@ -106,10 +108,14 @@ def fit_statistics(source, spec, progress=True):
     part = dataclasses.replace(spec, dense=dense, sparse=quantiles, ids=(), weight=None, limits=())
     statistics, bad_rows = Statistics(part), BadRows(unit="row")
     with contextlib.closing(Encoder(part, bad_rows)) as encoder:
-        for chunk in _bar(parquet.read(source, part, bad_rows), f"statistics of {source}", " blocks", progress):
+        chunks, what = parquet.read(source, part, bad_rows), f"statistics of {source}"
+        for chunk in _bar(chunks, what, " blocks", progress, advanced):
             statistics.add(encoder.encode(chunk))
     return statistics.to_dict()["fitted"]
 
 
-def _bar(items, what, unit, progress):
-    return tqdm.tqdm(items, desc=what, unit=unit, disable=not (progress and sys.stderr.isatty()))
+def _bar(items, what, unit, progress, advanced):
+    bar = tqdm.tqdm(items, desc=what, unit=unit, disable=not (progress and sys.stderr.isatty()))
+    for number, item in enumerate(bar, 1):
+        yield item
+        advanced(f"{what}: {number:,}{unit}")

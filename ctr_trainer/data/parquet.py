@@ -59,7 +59,7 @@ def open_file(path):
       UserError: it is no Parquet file.
     """
     try:
-        return pq.ParquetFile(path, memory_map=True)
+        return pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{path}: not a Parquet file that can be read: {error}") from error
 

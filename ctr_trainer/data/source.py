@@ -90,7 +90,8 @@ def _open(path, dictionaries):
     metadata = pq.read_metadata(path, memory_map=True)
     columns = [metadata.schema.column(at) for at in range(metadata.num_columns)]
     text = [c.path for c in columns if c.path in dictionaries and c.physical_type == "BYTE_ARRAY"]
-    return pq.ParquetFile(path, metadata=metadata, memory_map=True, read_dictionary=text)
+    options = dict(memory_map=True, page_checksum_verification=True)  # of files that have checksums
+    return pq.ParquetFile(path, metadata=metadata, read_dictionary=text, **options)
 
 
 class ConvertedData(Source):

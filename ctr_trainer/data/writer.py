@@ -33,6 +33,32 @@ class DatasetWriter:
         self._files, self._writer, self._open = [], None, contextlib.ExitStack()
         self.statistics = Statistics(spec)
 
+    def resume(self, advanced):
+        """Takes up the whole files that an unfinished conversion left, up to the first damaged one. -> their rows
+
+        Args:
+          advanced: f(rows), called after each row group that was read.
+        """
+        while (path := self.path / _name(len(self._files))).is_file():
+            groups = []
+            try:
+                with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                    for number in range(file.num_row_groups):
+                        groups.append(file.read_row_group(number))
+            except (OSError, pa.ArrowInvalid):
+                break  # It is written anew.
+            for group in groups:
+                self.statistics.add(group)
+                advanced(self.statistics.rows)
+            rows = [len(group) for group in groups]
+            self._files.append(dict(name=path.name, rows=sum(rows), row_groups=rows))
+        return self.statistics.rows
+
+    @property
+    def whole_files(self):
+        """How many files are closed."""
+        return len(self._files) - (self._writer is not None)
+
     def write(self, table):
         """Adds an encoded table (see `encode.Encoder`)."""
         self.statistics.add(table)
@@ -95,7 +121,7 @@ class DatasetWriter:
 
     def _write_group(self, group):
         if self._writer is None:
-            name = f"part-{len(self._files):05d}.parquet"
+            name = _name(len(self._files))
             # Keys are hashes, which no codec makes smaller; their repetition is the dictionary's to use.
             schema = _without_nulls(group.schema)
             draft = self._open.enter_context(replacing(self._directory.add(posixpath.join(self._part, name))))
@@ -121,6 +147,10 @@ class DatasetWriter:
 
     def _unwritable(self, error):
         return UserError(f"{self.path / self._files[-1]['name']}: cannot be written: {error}")
+
+
+def _name(number):
+    return f"part-{number:05d}.parquet"
 
 
 def _without_nulls(schema):

@@ -1,6 +1,14 @@
 from tests.parallel import launch
 
 
+def test_while_rank_0_goes_on_the_others_wait_and_no_longer():
+    done = launch.run(2, launch.WORKERS / "chief_works.py", check=False)
+    output = done.stdout + done.stderr
+    assert done.returncode != 0
+    assert "rank 0 got 25" in output and "rank 1 got 25" in output
+    assert "its own work in standstill" in output or "the other ranks in standstill" in output
+
+
 def test_a_collective_that_a_rank_does_not_reach_is_named_and_ends_the_job():
     """Rank 0 sleeps for longer than the launcher's timeout: the job ends only if rank 1 ends it."""
     done = launch.run(2, launch.WORKERS / "stall.py", check=False)
