@@ -25,7 +25,9 @@ _FEW = 50  # different numbers that are names unless they look like counts
 _ID_SHARE = 0.95  # of the rows with a value of their own
 _MIN_ROWS = 20  # below, that all differ says nothing
 _SKEW = 1.0
+_SPREAD = 0.25  # standard deviation of the logarithms
 _EPOCHS = ((1e9, 3e9), (1e12, 3e12))  # seconds and milliseconds since 1970, from 2001 on
+_NAMED_EPOCHS = ((1e8, 1e11), (1e11, 1e14))  # of a column with the name of a time, from 1973 on
 _HOURS = (1e6, 1e8)  # YYMMDDHH
 _INDEX_NAMES = ("Unnamed: 0", "__index_level_")  # what pandas calls its row numbers
 _ENOUGH_ROWS = 20_000  # for levels beside a number: on 10,000 rows of Criteo they cost 0.008 of DeepFM's AUC
@@ -175,7 +177,8 @@ def _is_time(p):
     if not p.whole or naming.is_number(p.name):
         return False
     low, high = p.values.min(), p.values.max()
-    if p.distinct > _FEW and not naming.is_id(p.name) and any(a <= low and high < b for a, b in _EPOCHS):
+    epochs = _NAMED_EPOCHS if naming.is_time(p.name) else _EPOCHS if p.distinct > _FEW else ()
+    if not naming.is_id(p.name) and any(a <= low and high < b for a, b in epochs):
         return True
     may_be = p.distinct > 1 and _HOURS[0] <= low and high < _HOURS[1]
     return bool(may_be and not np.isnan(times.seconds(pa.array(np.unique(p.values)))).any())
@@ -201,7 +204,8 @@ def _place_number(p, draft, own):
         draft.add_sparse(p.name, f"whole numbers, {p.distinct:,} different ones, {because}")
         return True
     low, high, skew = p.values.min(), p.values.max(), _skewness(p.values)
-    transform, shape = ("log1p", "skewed") if abs(skew) > _SKEW else ("standardize", "not skewed")
+    transform = "log1p" if abs(skew) > _SKEW and _log_spreads(p.values, skew) else "standardize"
+    shape = "skewed" if abs(skew) > _SKEW else "not skewed"
     why = f"numbers from {low:g} to {high:g}, {shape} (skewness {skew:.1f})"
     default = float(np.median(p.values))
     options = dict(default=default) if p.present < p.rows and default else {}
@@ -222,6 +226,12 @@ def _levels(p):
     if p.rows < _ENOUGH_ROWS or min(levels, p.distinct) < _FEWEST_LEVELS:
         return 0
     return min(round(levels * p.present / rest), _MOST_LEVELS)
+
+
+def _log_spreads(values, skew):
+    """Whether log1p makes a column less skewed and leaves its values apart, as it does not years."""
+    logs = np.sign(values) * np.log1p(np.abs(values))
+    return logs.std() > _SPREAD and abs(_skewness(logs)) < abs(skew)
 
 
 def _skewness(values):

@@ -24,6 +24,7 @@ _NUMBER = frozenset(
     """.split()
 )
 _COUNTED = {"n", "nb", "num", "number", "count", "cnt", "total", "sum", "avg", "mean", "max", "min", "per", "since"}
+_TIME = {"time", "timestamp", "ts", "date", "datetime", "epoch", "unix"}
 _ID_ENDINGS = ("id", "code", "zip")  # of names in one word, as userid
 
 
@@ -41,6 +42,11 @@ def is_number(name):
 def is_id(name):
     """-> whether a name is that of an id, as `user`, `device_type` and `movieid`."""
     return _says(name) == "id"
+
+
+def is_time(name):
+    """-> whether a name is that of a time, as `timestamp` and `click_time`."""
+    return not _TIME.isdisjoint(words(name))
 
 
 def _says(name):

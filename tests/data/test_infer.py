@@ -309,3 +309,25 @@ def test_a_list_of_another_columns_values_is_proposed_as_its_history(tmp_path, w
 )
 def test_a_name_says_id_or_number_or_nothing(name, what):
     assert (naming.is_id(name), naming.is_number(name)) == (what == "id", what == "number")
+
+
+def test_a_logarithm_is_taken_where_it_leaves_values_apart(tmp_path):
+    rng = np.random.default_rng(0)
+    columns = {
+        "clicked": COLUMNS["clicked"],
+        "price": np.round(rng.lognormal(2, 1, ROWS), 2),
+        "years": 2000 - np.round(rng.exponential(12, ROWS)).astype(int),  # skewed to the left
+        "offset": 1e6 + np.round(rng.exponential(50, ROWS), 3),  # whose logarithms are nearly one number
+    }
+    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", progress=False)
+    assert {f.name: f.transform for f in spec.dense} == {
+        "price": "log1p",
+        "years": "standardize",
+        "offset": "standardize",
+    }
+
+
+@pytest.mark.parametrize(("name", "ids"), [("timestamp", ("timestamp",)), ("amount", ())])
+def test_seconds_before_2001_are_a_time_if_the_name_says_so(tmp_path, name, ids):
+    columns = {"clicked": COLUMNS["clicked"], name: [970_000_000 + 3600 * i for i in range(ROWS)]}
+    assert infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", progress=False).ids == ids
