@@ -54,6 +54,8 @@ def main(argv=None):
 def _parse(name, command, arguments):
     """-> what `command.run` takes: its action, if it has several, what is no flag, if it takes that, then its groups.
 
+    A command with GIVEN gets the names of the flags that were given before its groups.
+
     A flagfile describes an experiment, so it may hold any flag of one; on the command line itself a flag that the
     command does not use is an error.
     """
@@ -72,7 +74,8 @@ def _parse(name, command, arguments):
     positional = [rest] if hasattr(command, "POSITIONAL") else []
     if rest and not positional:
         raise UserError(f"{name} takes flags only, not {' '.join(rest)}")
-    return action + positional + [flags.read(group, values) for group in command.GROUPS]
+    given = [frozenset(name for name in used if values[name].present)] if getattr(command, "GIVEN", False) else []
+    return action + positional + given + [flags.read(group, values) for group in command.GROUPS]
 
 
 def _accepted(groups):

@@ -35,6 +35,7 @@ GROUPS = (
     RunFlags,
     PredictFlags,
 )
+GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer evaluate --flagfile=configs/demo.flags",
     "horovodrun -np 2 python -m ctr_trainer evaluate --flagfile=configs/demo.flags --eval_data=other/test",
@@ -45,7 +46,7 @@ EXAMPLES = (
 _MARK = {"ctr_trainer": "evaluation"}
 
 
-def run(model, data, training, embedding, metrics, checkpoint, export, run_flags, output):
+def run(given, model, data, training, embedding, metrics, checkpoint, export, run_flags, output):
     """Evaluates; rank 0 prints."""
     from ctr_trainer import distributed
 
@@ -60,7 +61,7 @@ def run(model, data, training, embedding, metrics, checkpoint, export, run_flags
     if export.saved_model:
         results = _of_export(data, metrics, export, run_flags)
     else:
-        results = _of_checkpoint(model, data, training, embedding, metrics, checkpoint, run_flags)
+        results = _of_checkpoint(given, model, data, training, embedding, metrics, checkpoint, run_flags)
     if distributed.is_chief():
         _show(results, output.output)
 
@@ -73,9 +74,11 @@ def _is_ours(path):
         return False
 
 
-def _of_checkpoint(model, data, training, embedding, metrics, checkpoint, run_flags):
+def _of_checkpoint(given, model, data, training, embedding, metrics, checkpoint, run_flags):
+    from ctr_trainer.commands.as_trained import as_trained
     from ctr_trainer.commands.experiment import make_estimator, metrics_config, progress, reader
 
+    model, training, embedding = as_trained(given, model, training, embedding)
     estimator = make_estimator(model, data, training, embedding, run_flags)
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     batches = reader(data.eval_data, model, data, training, once=True)

@@ -75,7 +75,7 @@ def make_estimator(model, data, training, embedding, run):
             security_files=embedding.security_files,
         ),
     )
-    return Estimator(found.model_fn, model.model_dir, params, config)
+    return Estimator(found.model_fn, model.model_dir, params, config, name=model.model)
 
 
 def make_train_op(training, embedding):

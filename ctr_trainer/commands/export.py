@@ -14,19 +14,22 @@ from ctr_trainer.flags import (
 )
 
 GROUPS = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, CheckpointFlags, RunFlags, ExportFlags)
+GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/ctr/1",
     "python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/ctr/2 --checkpoint=best",
 )
 
 
-def run(model, data, training, embedding, checkpoint, run_flags, export):
+def run(given, model, data, training, embedding, checkpoint, run_flags, export):
     """Exports; the last line printed is one JSON object."""
     from ctr_trainer import distributed
+    from ctr_trainer.commands.as_trained import as_trained
     from ctr_trainer.commands.experiment import make_estimator
 
     require(export, "export_dir")
     distributed.init(run_flags.stall_timeout)
+    model, training, embedding = as_trained(given, model, training, embedding)
     estimator = make_estimator(model, data, training, embedding, run_flags)
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     if distributed.is_chief():

@@ -20,6 +20,7 @@ from ctr_trainer.flags import (
 )
 
 GROUPS = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, CheckpointFlags, RunFlags, PredictFlags)
+GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet",
     "horovodrun -np 2 python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet",
@@ -29,13 +30,14 @@ EXAMPLES = (
 _MARK = {b"ctr_trainer": b"predictions"}
 
 
-def run(model, data, training, embedding, checkpoint, run_flags, predict):
+def run(given, model, data, training, embedding, checkpoint, run_flags, predict):
     """Predicts; each rank writes its share, rank 0 prints how many there are in all."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from ctr_trainer import distributed, durable_file
+    from ctr_trainer.commands.as_trained import as_trained
     from ctr_trainer.commands.experiment import make_estimator, progress, reader
 
     require(data, "eval_data")
@@ -45,6 +47,7 @@ def run(model, data, training, embedding, checkpoint, run_flags, predict):
     sources = data.eval_data.split(",")
     outputs.refuse_overlap(path, sources, sources)
     outputs.refuse_foreign_file(path, _is_ours, "predict")
+    model, training, embedding = as_trained(given, model, training, embedding)
     estimator = make_estimator(model, data, training, embedding, run_flags)
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     batches = reader(data.eval_data, model, data, training, once=True, labels=False)

@@ -29,6 +29,7 @@ GROUPS = (
     RunFlags,
     ExportFlags,
 )
+GIVEN = True
 EXAMPLES = (
     "./run.sh --flagfile=configs/demo.flags",
     "horovodrun -np 2 ./run.sh --flagfile=configs/movielens_deepfm.flags --max_steps=5000",
@@ -41,12 +42,13 @@ FLAGS_FILE = "flags.json"
 _log = logging.getLogger(__name__)
 
 
-def run(*groups):
+def run(given, *groups):
     """Trains; rank 0 leaves `flags.json` at the start and `train_summary.json` at the end in the model directory.
 
     With --export_dir it exports at the end: the best model where --best_metric keeps one, else the last.
     """
     from ctr_trainer import autotune, dense_exchange, distributed
+    from ctr_trainer.commands.as_trained import as_trained
     from ctr_trainer.commands.experiment import (
         make_estimator,
         make_eval_spec,
@@ -75,13 +77,15 @@ def run(*groups):
         steps_exchange=steps_exchange(embedding, exchange),
     )
     dense_exchange.choose(exchange)
+    model, training, embedding = as_trained(given, model, training, embedding)
+    groups = model, data, training, embedding, evaluation, metrics, run_flags, export
     estimator = make_estimator(model, data, training, embedding, run_flags)
     if eval_spec:
         eval_spec.input_fn()  # Data that cannot be read is found now, not at the first evaluation.
 
     def train_input_fn(position):
         batches = training_reader(model, data, training, position)
-        if distributed.is_chief():
+        if distributed.is_chief() and batches.steps != 0:
             flags_file = os.path.join(model.model_dir, FLAGS_FILE)
             durable_file.write_json(flags_file, _describe(groups, distributed.size()))
         return batches

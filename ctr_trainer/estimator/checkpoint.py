@@ -33,6 +33,7 @@ class Checkpoint:
       dense: the files of the dense variables: dicts of `file`, `bytes`, `crc32`.
       position: where the input goes on, or None.
       examples: examples trained on so far by all workers.
+      model: what makes the model's graph, see `ModelRecord.to_dict`; None where it was not recorded.
       negative_sampling: the share of the negative examples that it was trained with last; None where none was recorded.
     """
 
@@ -43,6 +44,7 @@ class Checkpoint:
     position: dict | None
     examples: int
     negative_sampling: float | None = None
+    model: dict | None = None
 
     @property
     def dense_prefix(self):
@@ -211,7 +213,7 @@ def begin(path):
     os.makedirs(path)
 
 
-def commit(path, step, tables, position, examples, negative_sampling=None):
+def commit(path, step, tables, position, examples, negative_sampling=None, model=None):
     """Makes the files under `path` a checkpoint: fsync, then the manifest by rename. -> `Checkpoint`."""
     names = sorted(name for name in os.listdir(path) if name.startswith(f"{DENSE}."))
     for name in names:
@@ -223,6 +225,7 @@ def commit(path, step, tables, position, examples, negative_sampling=None):
         "position": position,
         "examples": examples,
         "negative_sampling": negative_sampling,
+        "model": model,
     }
     # As it is read back: JSON has no tuples, and only strings for keys.
     manifest = json.loads(json.dumps(manifest))

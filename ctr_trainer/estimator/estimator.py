@@ -17,6 +17,7 @@ from ctr_trainer.estimator import finding, retention
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
 from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
 from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
+from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.observation import Observation
 from ctr_trainer.estimator.one_job import one_job
@@ -43,15 +44,20 @@ class Estimator:
         a `tf.data.Dataset`, or `features.tensors.Features` where it is a `BatchReader`; then `labels` is float32[B],
         or of several labels a dict of name -> float32[B].
       model_dir: where checkpoints, summaries and the feature spec are kept.
-      params: handed to `model_fn` as it is.
+      params: handed to `model_fn` as it is. What JSON can hold of a dataclass or a dict is kept with each checkpoint,
+        and a trained model is refused with other values; those of `ModelParams.may_change`, and in params of another
+        kind `learning_rate`, `dropout` and `batch_size`, may change.
       config: `RunConfig`.
+      name: what checkpoints call the model; None for where `model_fn` is imported from.
+      may_change: names of more params that may change.
     """
 
-    def __init__(self, model_fn, model_dir, params=None, config=None):
+    def __init__(self, model_fn, model_dir, params=None, config=None, name=None, may_change=()):
         self.model_fn = model_fn
         self.model_dir = os.path.abspath(model_dir)
         self.params = params
         self.config = config or RunConfig()
+        self._name, self._may_change = name, may_change
 
     def train(self, input_fn, hooks=(), steps=None, max_steps=None, evaluation=None, resume_from=None):
         """Trains until the input ends or a step is reached, from the newest checkpoint on if there is one.
@@ -106,21 +112,24 @@ class Estimator:
     def _train(self, input_fn, hooks, checkpoint, last, evaluation, later):
         start = checkpoint.step if checkpoint else 0
         if last is not None and start >= last:
-            _log.info("nothing to train: the checkpoint in %s is at step %d of %d", self.model_dir, start, last)
-            return None
+            return self._nothing_to_do(start, f"it is to stop at step {last}")
         if evaluation and is_over(self.model_dir, evaluation, start):
-            _log.info("nothing to train: training was stopped early, at step %d", start)
-            return None
+            return self._nothing_to_do(start, "it was stopped early there; with a higher patience it goes on")
+        if checkpoint:
+            self._model.check(checkpoint, self.model_dir, training=True)
         if distributed.is_chief():
             retention.set_aside(self.model_dir, start, later)
         seen = Observation(self.config, self.model_dir)
         phases = seen.phases
         with seen.by_others(), self._graph(ModeKeys.TRAIN, input_fn, checkpoint, phases) as (inputs, spec, store):
+            if inputs.steps == 0:
+                return self._nothing_to_do(start, "its data have been read to the end of the last epoch")
             if inputs.hook and distributed.is_chief():
                 save_features(self.model_dir, inputs.features)
             saver = tf1.train.Saver(max_to_keep=None)
             step = OptimizerStep(spec.train_op, step_plan.current())
-            save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config, step.settle)
+            model = self._model.to_dict(inputs.features if inputs.fed else None)
+            save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config, model, step.settle)
             own = [*seen.hooks, *inputs.hooks]
             own += training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, step, phases)
             evaluations = NoEvaluations()
@@ -141,6 +150,10 @@ class Estimator:
             results = seen.results()
         return {**results, **evaluations.results()}
 
+    def _nothing_to_do(self, step, why):
+        if distributed.is_chief():
+            _log.info("nothing to do: the training in %s is at step %d, and %s", self.model_dir, step, why)
+
     def evaluate(self, input_fn, steps=None, hooks=(), checkpoint=None, metrics=MetricsConfig()):  # noqa: B008, frozen
         """Computes the metrics of a checkpoint over all ranks' examples.
 
@@ -155,7 +168,7 @@ class Estimator:
           dict: `global_step`, `loss`, and for click models `examples`, the metrics of `EvaluationMetrics` and
           `reliability`, the rows of `Reliability.table`; metrics are named `auc/click` where there are several labels.
         """
-        checkpoint = checkpoint or self.latest_checkpoint(required=True)
+        checkpoint = self._of_this_model(checkpoint or self.latest_checkpoint(required=True))
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (inputs, spec, _):
             evaluation = Evaluation(inputs, spec, metrics)
             own = [*inputs.hooks, *spec.evaluation_hooks, *hooks]
@@ -171,7 +184,7 @@ class Estimator:
           yield_single_examples: True yields a dict an example, False a dict of arrays a batch. The kept id columns of
             the data stand beside the predictions, and its labels if it has any: see `BatchInput.beside`.
         """
-        checkpoint = checkpoint or self.latest_checkpoint(required=True)
+        checkpoint = self._of_this_model(checkpoint or self.latest_checkpoint(required=True))
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (inputs, spec, _):
             predictions = spec.predictions if isinstance(spec.predictions, dict) else {"output": spec.predictions}
             with open_session(checkpoint, [*inputs.hooks, *hooks], self.config.threads) as session:
@@ -209,6 +222,7 @@ class Estimator:
         checkpoint = checkpoint or checkpoints.newest_whole(self.model_dir)
         if checkpoint is None:
             raise finding.no_checkpoint(self.model_dir)
+        self._of_this_model(checkpoint)
         return export_saved_model(
             path, self.model_fn, self.params, checkpoint, load_features(self.model_dir), serving_input_receiver_fn
         )
@@ -220,6 +234,15 @@ class Estimator:
     def find_checkpoint(self, which):
         """-> the `Checkpoint` that is `latest`, `best` or of a step; see `finding.find`. A collective."""
         return finding.find(self.model_dir, which)
+
+    @property
+    def _model(self):
+        return ModelRecord.of(self.model_fn, self._name, self.params, self.config, self._may_change)
+
+    def _of_this_model(self, checkpoint):
+        """-> the checkpoint; raises UserError where another model wrote it."""
+        self._model.check(checkpoint, self.model_dir)
+        return checkpoint
 
     @contextlib.contextmanager
     def _graph(self, mode, input_fn, checkpoint, phases=None):

@@ -40,6 +40,12 @@ def find(model_dir, which):
     return _on_every_rank(lambda: checkpoints.whole(model_dir, int(which)))
 
 
+def newest_record(model_dir):
+    """-> what makes the model of the newest checkpoint that says so, see `ModelRecord`; None. Not a collective."""
+    records = [each.model for each in checkpoints.list_checkpoints(model_dir) if each.model]
+    return records[-1] if records else None
+
+
 def no_checkpoint(model_dir):
     """-> the error that there is none."""
     return UserError(f"there is no checkpoint in {model_dir}; train first, with this --model_dir")

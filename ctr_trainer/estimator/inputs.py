@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import logging
 import os
 
 import tensorflow as tf
@@ -10,11 +11,13 @@ from ctr_trainer import durable_file, step_plan
 from ctr_trainer.data.prefetch import Prefetch
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.estimator.finding import newest_record
 from ctr_trainer.estimator.whole_steps import WholeSteps
 from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.hooks.input_hook import InputHook
 
+_log = logging.getLogger(__name__)
 _FEATURES_FILE = "features.json"
 _FEATURES_CURE = "put a copy of this file in its place, or train into another --model_dir"
 
@@ -210,13 +213,21 @@ def save_features(model_dir, features):
 def load_features(model_dir):
     """-> (FeatureSpec, statistics) of the model in `model_dir`, or None.
 
+    Where their file is gone or damaged, those that the newest checkpoint has as well.
+
     Raises:
-      UserError: the file is empty, was cut off or altered.
+      UserError: the file is empty, was cut off or altered, and no checkpoint has them.
     """
     path = os.path.join(model_dir, _FEATURES_FILE)
-    if not os.path.exists(path):
-        return None
-    saved = durable_file.read_json(path, _FEATURES_CURE)
+    try:
+        saved = durable_file.read_json(path, _FEATURES_CURE)
+    except UserError as error:
+        saved = (newest_record(model_dir) or {}).get("features")
+        if saved is None and os.path.exists(path):
+            raise
+        if saved is None:
+            return None
+        _log.warning("%s. The newest checkpoint has a copy, which is used", error)
     try:
         return FeatureSpec.from_dict(saved["spec"], f"{path}: spec"), saved["statistics"]
     except (KeyError, TypeError, AttributeError) as error:

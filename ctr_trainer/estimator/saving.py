@@ -28,13 +28,14 @@ class Saving:
       restored: the `Checkpoint` that training goes on from, or None.
       model_dir: where checkpoints are kept.
       config: `RunConfig`.
+      model: what makes the model's graph, see `ModelRecord.to_dict`.
       settle: f(session) after which the dense variables are what all steps made of them, on all ranks; a collective.
     """
 
-    def __init__(self, saver, inputs, store, restored, model_dir, config, settle):
+    def __init__(self, saver, inputs, store, restored, model_dir, config, model, settle):
         self._settle = settle
         self._saver, self._inputs, self._store = saver, inputs, store
-        self._model_dir, self._config = model_dir, config
+        self._model_dir, self._config, self._model = model_dir, config, model
         self._start, self._examples_before = (restored.step, restored.examples) if restored else (0, 0)
         self._last = restored  # The checkpoint that the rows of the next one add to; rank 0's from the first save on.
         self._last_path = restored.path if restored else None
@@ -90,7 +91,7 @@ class Saving:
         try:
             self._saver.save(session, os.path.join(path, checkpoints.DENSE), write_meta_graph=False)
             position = self._inputs.position_after(step - self._start)
-            written = checkpoints.commit(path, step, tables, position, examples, self._negative_sampling)
+            written = checkpoints.commit(path, step, tables, position, examples, self._negative_sampling, self._model)
         except (OSError, tf.errors.OpError) as error:
             raise UserError(
                 f"the checkpoint {path} cannot be written: {error}; make room there (the checkpoints before it are "

@@ -20,6 +20,7 @@ from ctr_trainer.export.key_index import KeyIndex
 from ctr_trainer.export.receiver import ExportedFeatures
 from ctr_trainer.export.table_saver import TableSaver
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.restoring import refusing_other_variables
 
 tf1 = tf.compat.v1
 # TensorFlow Serving leaves `assets.extra` alone.
@@ -58,7 +59,8 @@ def export_saved_model(path, model_fn, params, checkpoint, trained_features, ser
         saver = TableSaver(checkpoint, tables)
         signature = tf1.saved_model.predict_signature_def(receivers, predictions)
         with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
-            saver.dense.restore(session, checkpoint.dense_prefix)
+            with refusing_other_variables(checkpoint, saver.dense_variables):
+                saver.dense.restore(session, checkpoint.dense_prefix)
             builder = tf1.saved_model.Builder(draft)
             builder.add_meta_graph_and_variables(
                 session,

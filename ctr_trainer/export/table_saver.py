@@ -24,7 +24,8 @@ class TableSaver(tf1.train.Saver):
         self._checkpoint = checkpoint
         self._tables = {name: table for name, table in tables.items() if table.variables}
         of_tables = {variable.name for table in tables.values() for variable in table.variables.values()}
-        self.dense = tf1.train.Saver([v for v in tf1.global_variables() if v.name not in of_tables])
+        self.dense_variables = [v for v in tf1.global_variables() if v.name not in of_tables]
+        self.dense = tf1.train.Saver(self.dense_variables)
 
     def save(self, sess, save_path, write_meta_graph=False, write_state=False):
         """Writes the checkpoint `save_path`, whose directory exists, as `saved_model.Builder` asks a Saver to."""

@@ -104,11 +104,13 @@ class FeatureSpec:
         return values | {"label": [values["label"], *others]} if others else values
 
     def with_dim(self, dim):
-        """-> this spec with every sparse feature's dim replaced.
+        """-> this spec with every sparse feature's dim replaced, where they differ from it.
 
         Raises:
           UserError: the features become one table of several that have limits of their own.
         """
+        if all(feature.dim == dim for feature in self.sparse):
+            return self
         if len(self.limits) > 1:
             raise UserError(f"feature spec {self.name!r}: its tables have [[limits]] of their own, so no dim for all")
         limits = tuple(dataclasses.replace(each, table=f"dim{dim}") for each in self.limits)

@@ -12,7 +12,11 @@ class ModelFlags:
     """Model"""
 
     model_dir: str = flag("", "directory of the checkpoints, summaries and feature spec of one model", "path")
-    model: str = flag("deepfm", "one of the models listed below, or your own function as my.module:model_fn")
+    model: str = flag(
+        "deepfm",
+        "one of the models listed below, or your own function as my.module:model_fn; if --model_dir has checkpoints, "
+        "this and all that makes the model's graph is as they have it",
+    )
     model_params: tuple[str, ...] = flag(
         (), "what a model has of its own, as cross_layers=3,cross_rank=64; --model=NAME --help lists it", "name=value"
     )

@@ -61,6 +61,11 @@ def help_of(params_class, name):
     return ""
 
 
+def written(name, value):
+    """-> a setting as `parse` takes it."""
+    return f"{name}={_written(tuple(value) if isinstance(value, list) else value)}"
+
+
 def _own(params_class):
     return {field.name: field for field in dataclasses.fields(params_class) if field.name not in SHARED}
 

@@ -18,6 +18,9 @@ class ModelParams:
     tuple[int, ...] and tuple[str, ...], and their texts under Attributes are the help. Checks go into a `__post_init__`
     that calls this one first.
 
+    A model that was trained is not read with other params, as they make its graph; `may_change` names those that do
+    not, for a model's own Params to add to.
+
     Attributes:
       train_op_fn: f(loss, features) -> train_op; `estimator.optimize.TrainOp`. Not needed to evaluate or predict.
       hidden_units: width of each hidden layer.
@@ -29,6 +32,8 @@ class ModelParams:
       negative_sampling: the share of the negative examples that training keeps; see `head.calibrated`. None for all,
         and, of a trained model, for the share that its checkpoint was trained with.
     """
+
+    may_change: typing.ClassVar[tuple[str, ...]] = ("train_op_fn", "dropout", "positive_weight", "negative_sampling")
 
     train_op_fn: Callable | None = None
     hidden_units: tuple[int, ...] = (256, 128, 64)
@@ -66,12 +71,15 @@ class ModelParams:
 
     def wrong(self, name, problem):
         """-> the UserError that says so of a field's value, as the command line writes it."""
-        value = getattr(self, name)
-        if name in SHARED:
-            text = ",".join(map(str, value)) if isinstance(value, tuple) else value
-            return UserError(f"--{name}={text}: {problem}")
-        text = ":".join(map(str, value)) if isinstance(value, tuple) else value
-        return UserError(f"--model_params={name}={text}: {problem}")
+        return UserError(f"{self.as_flag(name, getattr(self, name))}: {problem}")
+
+    @staticmethod
+    def as_flag(name, value):
+        """-> a field's setting as the command line writes it."""
+        text = str(value).lower() if isinstance(value, bool) else value
+        if isinstance(value, list | tuple):
+            text = ("," if name in SHARED else ":").join(map(str, value))
+        return f"--{name}={text}" if name in SHARED else f"--model_params={name}={text}"
 
 
 SHARED = frozenset(field.name for field in dataclasses.fields(ModelParams))

@@ -103,7 +103,7 @@ def test_a_model_is_evaluated_as_it_was_trained_whatever_the_flags_say_now(tmp_p
     assert cli.main(["evaluate", flagfile]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == 300
     assert cli.main(["evaluate", flagfile, "--model=lr"]) == 1
-    assert "the checkpoint has dim4 with dims [4, 1]" in capsys.readouterr().err
+    assert "was trained with --model=deepfm" in capsys.readouterr().err
 
 
 def test_predictions_are_calibrated_for_the_share_of_negatives_that_training_kept(tmp_path, data, capsys, caplog):

@@ -1,0 +1,88 @@
+"""The settings of a model that was trained are the defaults of every command on its directory."""
+
+import dataclasses
+
+from ctr_trainer import distributed
+from ctr_trainer.estimator import finding, model_record
+from ctr_trainer.estimator.inputs import load_features
+from ctr_trainer.flags import require
+from ctr_trainer.models import param_texts
+from ctr_trainer.models.params import SHARED
+from ctr_trainer.models.registry import find_model
+
+
+def as_trained(given, model, training, embedding):
+    """-> (ModelFlags, TrainingFlags, EmbeddingFlags): in place of defaults, what the model directory's model has.
+
+    A collective: rank 0 looks. Of a directory without checkpoints, or with those of an earlier version, they stay as
+    they are. Whether what is given fits the model, the `Estimator` says, except for the model itself and
+    `embedding_dim`.
+
+    Args:
+      given: names of the flags that the user gave.
+      model, training, embedding: ModelFlags, TrainingFlags, EmbeddingFlags.
+
+    Raises:
+      UserError: no --model_dir, or another --model or --embedding_dim than it was trained with.
+    """
+    require(model, "model_dir")
+    found = distributed.broadcast_object(_look(model.model_dir) if distributed.is_chief() else None, "trained_model")
+    if found is None:
+        return model, training, embedding
+    record = found["record"]
+    if record["name"]:
+        model = dataclasses.replace(model, model=_name(given, model, record["name"]))
+    model = dataclasses.replace(
+        model,
+        embedding_dim=_dim(given, model, found["dims"]),
+        model_params=(*_own_params(find_model(model.model).params_class, record["params"]), *model.model_params),
+    )
+    shared = {name: value for name, value in record["params"].items() if name in SHARED and name != "negative_sampling"}
+    optimizer = {"optimizer": record["optimizer"]} if record["optimizer"] else {}
+    recorded = {**record["rows"], **optimizer, **shared}
+    return tuple(_filled(group, recorded, given) for group in (model, training, embedding))
+
+
+def _look(model_dir):
+    """-> what rank 0 tells the others, JSON-able; None where there is no record."""
+    record = finding.newest_record(model_dir)
+    if record is None:
+        return None
+    trained = load_features(model_dir)
+    return {
+        "record": {name: value for name, value in record.items() if name != "features"},
+        "dims": sorted({feature.dim for feature in trained[0].sparse}) if trained else [],
+    }
+
+
+def _name(given, model, trained):
+    name = model_record.canonical(model.model)
+    if "model" not in given or model_record.is_same(name, trained):
+        return name if "model" in given else trained
+    raise model_record.refusal(
+        model.model_dir, [(model_record.flag("model", name), model_record.flag("model", trained))]
+    )
+
+
+def _dim(given, model, dims):
+    """-> `embedding_dim` for data whose feature spec may have other widths than the model."""
+    if "embedding_dim" not in given or not model.embedding_dim or dims in ([], [model.embedding_dim]):
+        return dims[0] if len(dims) == 1 else 0
+    text = model_record.flag("embedding_dim", dims[0] if len(dims) == 1 else 0)
+    raise model_record.refusal(model.model_dir, [(model_record.flag("embedding_dim", model.embedding_dim), text)])
+
+
+def _own_params(params_class, recorded):
+    """-> those params of a model that have no flag, as `--model_params` gives them."""
+    return [
+        param_texts.written(field.name, recorded[field.name])
+        for field in dataclasses.fields(params_class)
+        if field.name in recorded and field.name not in SHARED
+    ]
+
+
+def _filled(group, recorded, given):
+    """-> the flags of a group, with what was recorded in place of defaults."""
+    fields = group.__dataclass_fields__
+    values = {name: value for name, value in recorded.items() if name in fields and name not in given}
+    return dataclasses.replace(group, **{n: tuple(v) if isinstance(v, list) else v for n, v in values.items()})

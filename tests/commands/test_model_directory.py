@@ -1,0 +1,289 @@
+"""A model directory knows its model: that is every command's default, and another one is refused by name."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+
+from ctr_trainer import cli, distributed
+from ctr_trainer.commands.as_trained import as_trained
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator.model_record import ModelRecord
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.flags import EmbeddingFlags, ModelFlags, TrainingFlags
+from ctr_trainer.models import deepfm, param_texts
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.models.registry import find_model
+from tests import small
+from tests.models import every
+
+# None of them is a default.
+DIN = (
+    "--model=din",
+    "--model_params=target=item,wide=linear,attention_softmax=true,attention_units=6:4",
+    "--hidden_units=8,6",
+    "--activation=tanh",
+    "--batch_norm",
+    "--dropout=0.25",
+    "--optimizer=adam",
+    "--embedding_optimizer=sgd",
+    "--embedding_stddev=0.2",
+    "--embedding_dim=2",
+    "--seed=7",
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    distributed.init()
+    return small.make(tmp_path_factory.mktemp("model_directory"), rows=200)
+
+
+@pytest.fixture(scope="module")
+def din(data, tmp_path_factory):
+    """The flags that name a trained DIN and data to train it on, and nothing else of it."""
+    model = tmp_path_factory.mktemp("din") / "model"
+    flags = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={model}", "--batch_size=32", "--threads=1"]
+    assert cli.main(["train", *flags, *DIN, "--max_steps=5"]) == 0
+    return flags
+
+
+def _last_json(capsys):
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def _checkpoint(flags):
+    return checkpoints.latest_checkpoint(flags[2].partition("=")[2])
+
+
+def test_every_command_takes_the_model_from_its_directory(din, tmp_path, capsys):
+    capsys.readouterr()
+    assert cli.main(["evaluate", *din, *DIN]) == 0
+    expected = _last_json(capsys)
+    assert cli.main(["evaluate", *din]) == 0
+    assert _last_json(capsys) == expected
+    predicted = []
+    for number, more in enumerate([DIN, ()]):
+        assert cli.main(["predict", *din, *more, f"--output={tmp_path / str(number)}.parquet"]) == 0
+        predicted.append(pq.read_table(tmp_path / f"{number}.parquet")["logits"].to_numpy())
+    np.testing.assert_array_equal(*predicted)
+    assert predicted[0].std() > 0
+    assert cli.main(["export", *din, f"--export_dir={tmp_path / 'export'}"]) == 0
+    served = tf.saved_model.load(str(tmp_path / "export"))
+    assert any("dice" in v.name or "attention" in v.name for v in served.variables)
+
+
+def test_a_training_goes_on_as_the_model_that_it_began_as(data, tmp_path):
+    model = tmp_path / "model"
+    flags = [f"--train_data={data}", f"--model_dir={model}", "--batch_size=32", "--threads=1"]
+    assert cli.main(["train", *flags, *DIN, "--max_steps=2"]) == 0
+    before = checkpoints.latest_checkpoint(str(model)).model
+    assert cli.main(["train", *flags, "--max_steps=4", "--learning_rate=0.001", "--dropout=0.5"]) == 0
+    after = checkpoints.latest_checkpoint(str(model)).model
+    assert (before["params"].pop("dropout"), after["params"].pop("dropout")) == (0.25, 0.5)
+    assert after == before
+    assert after["params"]["hidden_units"] == [8, 6]
+    assert json.loads((model / "flags.json").read_text())["flags"]["model"] == "din"
+
+
+@pytest.mark.parametrize(
+    ("given", "trained"),
+    [
+        ("--model=deepfm", "--model=din"),
+        ("--hidden_units=8", "--hidden_units=8,6"),
+        ("--activation=relu", "--activation=tanh"),
+        ("--nobatch_norm", "--batch_norm=true"),
+        ("--label=clicked", "--label="),
+        ("--model_params=wide=fm", "--model_params=wide=linear"),
+        ("--model_params=attention_softmax=false", "--model_params=attention_softmax=true"),
+        ("--model_params=attention_units=6", "--model_params=attention_units=6:4"),
+        ("--model_params=sequences=history", "--model_params=sequences="),
+        ("--embedding_dim=4", "--embedding_dim=2"),
+    ],
+)
+def test_another_model_is_refused_by_the_name_of_the_setting(din, capsys, tmp_path, given, trained):
+    text = {"--nobatch_norm": "--batch_norm=false"}.get(given, given)
+    others = {"predict": f"--output={tmp_path / 'p'}", "export": f"--export_dir={tmp_path / 'e'}"}
+    for command in ("evaluate", "predict", "export", "train"):
+        assert cli.main([command, *din, given, *filter(None, [others.get(command)])]) == 1
+        error = capsys.readouterr().err
+        directory = din[2].partition("=")[2]
+        assert f"error: {text}, but the model in {directory} was trained with {trained}: leave that out" in error
+        assert "Traceback" not in error
+    assert _checkpoint(din).step == 5
+
+
+@pytest.mark.parametrize(
+    ("given", "trained"),
+    [
+        ("--optimizer=sgd", "--optimizer=adam"),
+        ("--embedding_optimizer=adagrad", "--embedding_optimizer=sgd"),
+        ("--embedding_stddev=0.1", "--embedding_stddev=0.2"),
+        ("--seed=8", "--seed=7"),
+    ],
+)
+def test_other_optimizers_are_refused_in_training_only(din, capsys, given, trained):
+    assert cli.main(["train", *din, given]) == 1
+    assert f"error: {given}, but the model in" in (error := capsys.readouterr().err)
+    assert f"was trained with {trained}: leave that out" in error
+    if given.startswith("--optimizer"):
+        assert cli.main(["evaluate", *din, given]) == 0
+
+
+def test_the_estimator_refuses_alike(din, data, tmp_path):
+    directory = din[2].partition("=")[2]
+    params = ModelParams(TrainOp("adam", 0.1, 0.3), hidden_units=(8, 6))
+    estimator = Estimator(deepfm.model_fn, directory, params, RunConfig(threads=1))
+
+    def batches():
+        return BatchReader(data, 32, epochs=1)
+
+    message = f"--model=deepfm, but the model in {directory} was trained with --model=din: leave that out"
+    for use in (
+        lambda: estimator.train(batches),
+        lambda: estimator.evaluate(batches),
+        lambda: next(estimator.predict(batches)),
+        lambda: estimator.export_saved_model(str(tmp_path)),
+    ):
+        with pytest.raises(UserError, match=message):
+            use()
+
+
+def _own(features, labels, mode, params):
+    from ctr_trainer.estimator import EstimatorSpec
+
+    width = params["width"]
+    w = tf.compat.v1.get_variable("w", [2, width], initializer=tf.compat.v1.zeros_initializer())
+    loss = tf.reduce_mean(tf.square(features["x"] @ w - 1.0))
+    optimizer = tf.compat.v1.train.GradientDescentOptimizer(params["learning_rate"])
+    step = tf.compat.v1.train.get_global_step()
+    return EstimatorSpec(mode, {"y": features["x"] @ w}, loss, optimizer.minimize(loss, step))
+
+
+def test_params_of_a_program_of_ones_own_are_kept_and_compared(tmp_path):
+    distributed.init()
+
+    def input_fn():
+        return tf.data.Dataset.from_tensors(({"x": np.ones((4, 2), np.float32)}, np.ones(4, np.float32))).repeat(4)
+
+    def estimator(may_change=(), **params):
+        return Estimator(_own, tmp_path, {"callback": print, **params}, RunConfig(threads=1), may_change=may_change)
+
+    first = estimator(width=3, learning_rate=0.1, decay=0.5)
+    first.train(input_fn, max_steps=2)
+    assert first.latest_checkpoint().model["name"] == f"{__name__}:_own"
+    assert first.latest_checkpoint().model["params"] == {"width": 3, "learning_rate": 0.1, "decay": 0.5}
+    estimator(width=3, learning_rate=0.01, decay=0.5).train(input_fn, max_steps=3)
+    for changed in ({"width": 4, "decay": 0.5}, {"width": 3, "decay": 0.1}):
+        for use in ("train", "evaluate"):
+            with pytest.raises(UserError, match=r"(width=4|decay=0.1), but .* trained with (width=3|decay=0.5)"):
+                getattr(estimator(learning_rate=0.1, **changed), use)(input_fn)
+    estimator(may_change=["decay"], width=3, learning_rate=0.1, decay=0.1).evaluate(input_fn)
+    # What no record can tell: the function itself is another one than it was.
+    _forget(first.latest_checkpoint())
+    with pytest.raises(
+        UserError, match=r"is of another model: this one has the variables w \[2, 4\] \(there \[2, 3\]\)"
+    ):
+        estimator(width=4, learning_rate=0.1).evaluate(input_fn)
+
+
+def _forget(checkpoint):
+    """Makes its manifest one of before models were recorded."""
+    path = f"{checkpoint.path}/manifest.json"
+    with open(path) as file:
+        values = json.load(file)
+    del values["model"], values["crc32"]
+    with open(path, "w") as file:
+        json.dump(values, file)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_read_as_the_flags_say_with_a_warning(data, tmp_path, caplog, capsys):
+    model = tmp_path / "model"
+    flags = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={model}", "--threads=1", "--hidden_units=8"]
+    assert cli.main(["train", *flags, "--model=wide_deep", "--max_steps=1"]) == 0
+    _forget(checkpoints.latest_checkpoint(str(model)))
+    assert cli.main(["evaluate", *flags, "--model=wide_deep"]) == 0
+    assert "does not say which model it is of" in caplog.text
+    assert "--model=wide_deep" in caplog.text
+    assert cli.main(["evaluate", *flags[:4], "--hidden_units=9", "--model=wide_deep"]) == 1
+    assert "is of another model: this one has the variables " in capsys.readouterr().err
+
+
+def test_the_feature_spec_and_the_statistics_are_with_each_checkpoint_too(data, tmp_path, capsys, caplog):
+    model = tmp_path / "model"
+    flags = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={model}", "--threads=1", "--hidden_units=8"]
+    assert cli.main(["train", *flags, "--max_steps=1"]) == 0
+    features = json.loads((model / "features.json").read_text())
+    assert checkpoints.latest_checkpoint(str(model)).model["features"] == features
+    (model / "features.json").write_text("")
+    assert cli.main(["evaluate", *flags]) == 0
+    assert "features.json: is empty" in caplog.text
+    assert "The newest checkpoint has a copy" in caplog.text
+
+
+def test_a_users_own_model_is_found_again_by_its_name(data, tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine_with_a_factor.py").write_text(
+        "import dataclasses\n"
+        "from ctr_trainer.layers.linear import linear\n"
+        "from ctr_trainer.models.head import binary_head\n"
+        "from ctr_trainer.models.params import ModelParams\n"
+        "@dataclasses.dataclass(frozen=True)\n"
+        "class Params(ModelParams):\n"
+        "    factor: float = 1.0\n"
+        "def model_fn(features, labels, mode, params):\n"
+        "    return binary_head(features, labels, mode, params, params.factor * linear(features))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    flags = [f"--eval_data={data}", f"--model_dir={tmp_path / 'model'}", "--threads=1"]
+    own = ["--model=mine_with_a_factor:model_fn", "--model_params=factor=3"]
+    assert cli.main(["train", f"--train_data={data}", *flags, *own, "--max_steps=3"]) == 0
+    assert cli.main(["evaluate", *flags, *own]) == 0
+    expected = _last_json(capsys)
+    assert cli.main(["evaluate", *flags]) == 0
+    assert _last_json(capsys) == expected
+
+
+@pytest.mark.parametrize("name", every.VARIANTS)
+def test_every_model_is_given_back_as_it_was_recorded(tmp_path, monkeypatch, name):
+    distributed.init()
+    model = name.partition("-")[0]
+    found = find_model(model)
+    params = found.params_class(
+        TrainOp("adamw"), hidden_units=(6,), activation="elu", dropout=0.5, **every.variants(model)[name]
+    )
+    config = RunConfig(tf_random_seed=9, embedding=EmbeddingConfig(optimizer="ftrl", initial_accumulator=0.3))
+    record = ModelRecord.of(found.model_fn, None, params, config).to_dict()
+    path = checkpoints.checkpoint_path(str(tmp_path), 1)
+    checkpoints.begin(path)
+    checkpoints.commit(path, 1, [], None, 0, model=record)
+    flags, training, embedding = as_trained(
+        set(), ModelFlags(model_dir=str(tmp_path)), TrainingFlags(), EmbeddingFlags()
+    )
+    shared = {name: getattr(flags, name) for name in ("hidden_units", "dropout", "batch_norm", "activation", "label")}
+    given_back = param_texts.parse(
+        flags.model, find_model(flags.model).params_class, flags.model_params, {"train_op_fn": None, **shared}
+    )
+    assert given_back == dataclasses.replace(params, train_op_fn=None)
+    assert (flags.model, training.optimizer, training.seed) == (model, "adamw", 9)
+    assert (embedding.embedding_optimizer, embedding.initial_accumulator) == ("ftrl", 0.3)
+
+
+@pytest.mark.parametrize("bound", ["--epochs=1", "--max_steps=3"])
+def test_a_finished_run_that_is_started_again_says_so_and_leaves_all_as_it_is(data, tmp_path, caplog, bound):
+    model = tmp_path / "model"
+    flags = [f"--train_data={data}", f"--model_dir={model}", "--batch_size=32", "--threads=1", "--hidden_units=8"]
+    assert cli.main(["train", *flags, bound]) == 0
+    kept = {name: (model / name).read_text() for name in ("train_summary.json", "flags.json", "features.json")}
+    saved = checkpoints.list_checkpoints(str(model))
+    with caplog.at_level("INFO"):
+        assert cli.main(["train", *flags, bound]) == 0
+    step = {"--epochs=1": 7, "--max_steps=3": 3}[bound]
+    assert f"nothing to do: the training in {model} is at step {step}, and " in caplog.text
+    assert {name: (model / name).read_text() for name in kept} == kept
+    assert checkpoints.list_checkpoints(str(model)) == saved
