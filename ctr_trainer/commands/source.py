@@ -1,4 +1,4 @@
-"""What --train_data and --eval_data name: converted data, or Parquet or TFRecords made elsewhere."""
+"""What --train_data and --eval_data name: converted data, or Parquet, TFRecords or CSV made elsewhere."""
 
 import dataclasses
 import os
@@ -13,6 +13,8 @@ from ctr_trainer.estimator.inputs import load_features
 from ctr_trainer.features.spec import FeatureSpec
 
 _CACHE = "data_cache"
+_TEXT = (".csv", ".tsv")
+_COMPRESSED = (".gz", ".bz2", ".zst")
 
 
 def open_source(path, model_dir, feature_spec, data_cache, labels=True):
@@ -22,11 +24,11 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True):
     is one, as resuming must, else from one pass over the columns whose transforms or quantiles need them.
 
     Args:
-      path: a directory that `convert` wrote; or Parquet or TFRecords, as a file, a directory or a pattern, several
-        comma separated. TFRecords are converted on first use.
+      path: a directory that `convert` wrote; or Parquet, TFRecords or CSV, as a file, a directory or a pattern, several
+        comma separated. TFRecords and CSV are converted on first use.
       model_dir: of the model that is trained, evaluated or asked.
       feature_spec: a TOML file, or "".
-      data_cache: where TFRecords are converted to, or "" for MODEL_DIR/data_cache.
+      data_cache: where TFRecords and CSV are converted to, or "" for MODEL_DIR/data_cache.
       labels: whether they are needed; False to predict: then weights are not looked at, and a label that is missing or
         none is NaN.
 
@@ -73,8 +75,16 @@ def _look(path, model_dir, feature_spec, data_cache, labels, advanced):
         return {"converted": path}  # which it is not, and opening it says so
     files = path.split(",")
     if not parquet.is_parquet(list_files(files)[0].path):
-        return {"converted": cache.converted(files, "tfrecord", spec, data_cache, True, labels, advanced)}
+        files = [file.path for file in list_files(files)]
+        return {"converted": cache.converted(files, _format(files[0]), spec, data_cache, True, labels, advanced)}
     spec = spec if labels else spec.without_labels()
     layout = foreign.scan(files, spec, advanced=advanced)
     statistics = model[1] if model is not None else foreign.fit_statistics(files, spec, advanced=advanced)
     return {"spec": spec.to_dict(), "layout": layout, "statistics": statistics}
+
+
+def _format(path):
+    """-> the format of a file that is no Parquet, by the ending of its name."""
+    stem, ending = os.path.splitext(path.lower())
+    ending = os.path.splitext(stem)[1] if ending in _COMPRESSED else ending
+    return "csv" if ending in _TEXT else "tfrecord"

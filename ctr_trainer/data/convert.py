@@ -197,4 +197,7 @@ def encoded(chunks, encoder, skip=0):
         for chunk in chunks:
             out = min(skip, len(chunk.table))
             skip -= out
-            yield encoder.encode(chunk.slice(out) if out else chunk)
+            table = encoder.encode(chunk.slice(out) if out else chunk)
+            encoder.see_labels(chunk.table)  # those of skipped rows too
+            yield table
+        encoder.check_labels()

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from ctr_trainer.data.columns import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, label_columns
 from ctr_trainer.data.encoded import Encoded
-from ctr_trainer.data.labels import encode_label, encode_label_or_nan
+from ctr_trainer.data.labels import Positives, encode_label, encode_label_or_nan
 from ctr_trainer.data.lengths import Lengths
 from ctr_trainer.data.lists import encode_list
 from ctr_trainer.data.scalars import any_bad, is_text, numbers, one, shown, text, without_nan
@@ -47,11 +47,24 @@ class Encoder:
         single = [f for f in spec.sparse if f.combiner is None and not f.is_bucketised]
         self._single = [part for i in range(threads) if (part := single[i::threads])]
         self.lengths = {f.name: Lengths(f.max_length) for f in spec.sparse if f.combiner}
+        labels = label_columns(spec) if labels_needed else {}
+        self._positives = {name: Positives(label, spec.csv.label_suffix) for name, label in labels.items()}
         self._odd = set()  # features that were warned of
         self._pool = concurrent.futures.ThreadPoolExecutor(threads)
 
     def close(self):
         self._pool.shutdown()
+
+    def see_labels(self, table):
+        """Looks for the labels' `positive` in the columns of a Chunk."""
+        for name, label in label_columns(self._spec).items():
+            if name in self._positives:
+                self._positives[name].add(table[label.column])
+
+    def check_labels(self):
+        """Raises UserError where the `positive` of a label occurred in nothing that was seen, and other values did."""
+        for positives in self._positives.values():
+            positives.check()
 
     def encode(self, chunk):
         """-> the encoded table of a Chunk's good rows.
@@ -80,7 +93,8 @@ class Encoder:
             for row in np.flatnonzero(encoded.bad & good) if encoded.bad is not None else ():
                 good[row] = False
                 line, value = chunk.line_of(int(row)), shown(table[column][int(row)])
-                expected = f"{encoded.expected}, for {self._what(name)}{chunk.first_line_hint if line == 1 else ''}"
+                expected = f"{encoded.expected}, for {self._what(name)}{encoded.cure}"
+                expected += chunk.first_line_hint if line == 1 else ""
                 self._bad_rows.add(chunk.file, line, column, value, expected)
         for name, each in lengths.items():
             self.lengths[name].add(each[good])

@@ -14,6 +14,7 @@ class Encoded:
       column: pyarrow Array of n rows.
       bad: bool[n], the rows that cannot be used; None for none.
       expected: what those should have been, as `a finite number`.
+      cure: what in the feature spec may mend them, as the end of a message.
       weights: list<float32>, the weights of a bag's values; None where it has none.
       lengths: int[n], how many values each row of a list has, before a cut; None of what is no list.
       odd: a value that looks as if it were several, as `[1, 2]`; None where none was seen.
@@ -25,3 +26,4 @@ class Encoded:
     weights: pa.Array | None = None
     lengths: np.ndarray | None = None
     odd: str | None = None
+    cure: str = ""

@@ -5,15 +5,19 @@ import dataclasses
 import sys
 
 import numpy as np
+import pyarrow as pa
 import tqdm
 
 from ctr_trainer.data import parquet, typed
 from ctr_trainer.data.badrows import BadRows
+from ctr_trainer.data.columns import label_columns
 from ctr_trainer.data.encode import Encoder
+from ctr_trainer.data.labels import Positives
 from ctr_trainer.data.listing import SourceFile, list_files
 from ctr_trainer.data.source import ParquetGroups, Source
 from ctr_trainer.data.statistics import Statistics
 
+_ROWS = 50_000  # looked at for labels at a time
 FITTED = ("standardize", "minmax")  # transforms that need the training data's statistics
 
 
@@ -76,7 +80,7 @@ def scan(source, spec, progress=True, advanced=lambda text: None):
       advanced: f(text), called each time that it has gone on.
 
     Raises:
-      UserError: no such file, one that is not Parquet, or one that lacks a column.
+      UserError: no such file, one that is not Parquet, one that lacks a column, or a label whose `positive` none has.
     """
     wanted, layout, labelled = typed.uses(spec), [], True
     for file in _bar(list_files(source), f"scanning {source}", " files", progress, advanced):
@@ -86,7 +90,28 @@ def scan(source, spec, progress=True, advanced=lambda text: None):
             labelled = labelled and names.issuperset(label.column for label in spec.labels)
             rows = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
         layout.append((file.path, file.partitions, rows))
+    for label in label_columns(spec).values():
+        _check_positive(source, label, wanted[label.column], spec)
     return {"name": str(source), "files": layout, "labelled": labelled}
+
+
+def _check_positive(source, label, use, spec):
+    """Raises UserError where a label's `positive` never occurs; reads until it does: as a rule, the first block."""
+    positives, wanted = Positives(label, spec.csv.label_suffix), {label.column: use}
+    for file in list_files(source):
+        if positives.found:
+            return
+        with parquet.open_file(file.path) as opened:
+            present = [name for name in wanted if name in opened.schema_arrow.names]
+            for batch in opened.iter_batches(_ROWS, columns=present, use_threads=False):
+                table = file.complete(pa.Table.from_batches([batch]), wanted)
+                every = BadRows(len(table), unit="row")
+                positives.add(
+                    typed.as_chunk(table, wanted, file.path, np.arange(len(table)), every).table[label.column]
+                )
+                if positives.found:
+                    return
+    positives.check()
 
 
 def fit_statistics(source, spec, progress=True, advanced=lambda text: None):

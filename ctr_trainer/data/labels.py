@@ -1,11 +1,20 @@
 """Source columns to labels."""
 
+import logging
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.encoded import Encoded
 from ctr_trainer.data.scalars import any_bad, numbers, text
+from ctr_trainer.errors import UserError
+
+_log = logging.getLogger(__name__)
+_SHOWN = 10  # values in a message
+_CURE = (
+    "; where its column has other values, name in [label] the `positive` one, or the `threshold` of positive numbers"
+)
 
 
 def encode_label(values, label, suffix):
@@ -23,15 +32,15 @@ def encode_label(values, label, suffix):
         positive = pc.equal(values, label.positive).fill_null(False)
         missing = values.is_null().to_numpy(zero_copy_only=False)
         return Encoded(positive.cast(pa.float32()), any_bad(bad, missing), "a label (UTF-8 text)")
-    column, bad = numbers(values, pa.float64())
+    (column, bad), cure = numbers(values, pa.float64()), ""
     column = column.to_numpy(zero_copy_only=False)
     if label.threshold is not None:
         labels, wrong = column >= label.threshold, np.isnan(column)
         expected = f"a number, to compare with {label.threshold:g}"
     else:
         labels, wrong = column == 1, ~np.isin(column, (0, 1))
-        expected = "a label of 0 or 1"
-    return Encoded(pa.array(labels.astype(np.float32)), any_bad(bad, wrong), expected)
+        expected, cure = "a label of 0 or 1", _CURE
+    return Encoded(pa.array(labels.astype(np.float32)), any_bad(bad, wrong), expected, cure=cure)
 
 
 def encode_label_or_nan(values, label, suffix):
@@ -39,3 +48,39 @@ def encode_label_or_nan(values, label, suffix):
     encoded = encode_label(values, label, suffix)
     labels = encoded.column.to_numpy(zero_copy_only=False)
     return Encoded(pa.array(labels if encoded.bad is None else np.where(encoded.bad, np.float32("nan"), labels)))
+
+
+class Positives:
+    """Sees whether a label's `positive` occurs in the data, and what occurs where it does not.
+
+    Args:
+      label: Label.
+      suffix: an ending of its texts that is not part of them.
+    """
+
+    def __init__(self, label, suffix):
+        self._label, self._suffix, self._others = label, suffix, {}
+        self.found = label.positive is None
+
+    def add(self, values):
+        """Looks at the source's column."""
+        if self.found:
+            return
+        labels = encode_label(values, self._label, self._suffix).column.to_numpy(zero_copy_only=False)
+        self.found = bool((labels == 1).any())
+        if not self.found and len(self._others) <= _SHOWN:
+            self._others |= dict.fromkeys(text(values)[0].drop_null().unique().to_pylist()[: _SHOWN + 1])
+
+    def check(self):
+        """Raises UserError where other values occur and it does not; warns where that is one value only."""
+        if self.found or not self._others:
+            return
+        shown = ", ".join(map(repr, [*self._others][:_SHOWN])) + (", ..." if len(self._others) > _SHOWN else "")
+        message = (
+            f"label column {self._label.column!r}: `positive = {self._label.positive!r}` never occurs, so no row is "
+            f"positive; what occurs is {shown}. Name in [label] the value that makes a row positive, with its blanks "
+            "and capitals"
+        )
+        if len(self._others) > 1:
+            raise UserError(message)
+        _log.warning("%s; if all rows are negative, that is right", message)

@@ -4,13 +4,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_NUMBER = r"^-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_PERHAPS = r"(?i)^[\d+\-.e]+$|^[+-]?(inf|infinity|nan)$"  # what else may be cast to one
+
 
 def numbers(values, kind):
     """-> (float array, NaN where missing or bad; bool[n] of what is neither missing nor a finite number, or None).
 
     Args:
       values: a column of numbers, or of texts that hold them.
-      kind: pa.float32() or pa.float64().
+      kind: pa.float32() or pa.float64(). A number that it does not have is taken for the nearest one that it has, of
+        two equally near ones that with an even last bit: of float32, whole numbers from 2^24 on.
 
     Raises:
       TypeError: a column of another type.
@@ -18,6 +22,8 @@ def numbers(values, kind):
     values = one(values)
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
+    if pa.types.is_integer(values.type):
+        return _of_integers(values, kind), None
     if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
         raise TypeError("one number a row is wanted")
     try:
@@ -26,7 +32,7 @@ def numbers(values, kind):
     except pa.ArrowNotImplementedError as error:
         raise TypeError("one number a row is wanted") from error
     except pa.ArrowInvalid:
-        column = _one_by_one(values.dictionary_encode(), kind)
+        column = _of_some(text(values)[0].dictionary_encode(), kind)
     bad = np.isinf(column.fill_null(np.nan).to_numpy(zero_copy_only=False))
     if column.null_count > values.null_count:
         bad |= pc.and_(values.is_valid(), column.is_null()).to_numpy(zero_copy_only=False)
@@ -77,16 +83,33 @@ def shown(value):
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
-def _one_by_one(values, kind):
-    """Casts each distinct value alone; null where that fails."""
+def _of_integers(values, kind):
+    """-> the integers, NaN where missing; cast by NumPy, since Arrow refuses those that are not exact."""
+    column = values.fill_null(0).to_numpy(zero_copy_only=False).astype(kind.to_pandas_dtype())
+    if values.null_count:
+        column[values.is_null().to_numpy(zero_copy_only=False)] = np.nan
+    return pa.array(column)
+
+
+def _of_some(values, kind):
+    """-> of texts, those that are numbers; null for the others. Those that are neither plainly are cast one by one."""
 
     def cast(value):
         try:
-            return pa.array([value]).cast(pa.string()).cast(kind)[0].as_py()
+            return pa.array([value]).cast(kind)[0].as_py()
         except pa.ArrowInvalid:
             return None
 
-    return pa.array([cast(v) for v in values.dictionary.to_pylist()], kind).take(values.indices)
+    texts, missing = values.dictionary, pa.scalar(None, pa.string())
+    plain = pc.match_substring_regex(texts, _NUMBER)
+    column = pc.if_else(plain, texts, missing).cast(kind)
+    perhaps = np.flatnonzero(pc.and_not(pc.match_substring_regex(texts, _PERHAPS), plain))
+    if len(perhaps):
+        found = column.to_pylist()
+        for at in perhaps:
+            found[at] = cast(texts[int(at)].as_py())
+        column = pa.array(found, kind)
+    return column.take(values.indices)
 
 
 def _is_utf8(value):

@@ -72,7 +72,8 @@ def _records(path):
                 return
             except (tf.errors.DataLossError, tf.errors.OpError) as error:
                 raise UserError(
-                    f"{path}: not a TFRecord file, or a damaged one, after record {read}: {error.message}"
+                    f"{path}: not a TFRecord file, or a damaged one, after record {read}: {error.message}; text is "
+                    "to be named .csv or .tsv, or converted first, as by `convert --format=csv`"
                 ) from error
             yield records
             read += len(records)

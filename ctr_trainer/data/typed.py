@@ -104,7 +104,8 @@ def as_chunk(table, wanted, file, numbers, bad_rows):
             columns[name], bad, expected = _plain(values, wanted[name])
         except pa.ArrowNotImplementedError as error:
             raise UserError(
-                f"{file}: column {name!r} has type {values.type}, of which {wanted[name].why} cannot be made ({error})"
+                f"{file}: column {name!r} has type {values.type}, of which {wanted[name].why} cannot be made: it takes "
+                "single values, or a list of them where it has a combiner; flatten the column, or name another one"
             ) from error
         for row in np.flatnonzero(bad & good) if bad is not None else ():
             good[row] = False

@@ -59,9 +59,11 @@ def read_raw(format, files, spec, batch_size, group_by="", max_bad_rows=0):
         for chunk in SOURCES[format](files, spec, bad_rows):
             chunk.table = chunk.table.append_column(_ROW, pa.array(np.arange(len(chunk.table))))
             encoded = encoder.encode(chunk)
+            encoder.see_labels(chunk.table)
             raw = chunk.table.take(encoded[ID_PREFIX + _ROW])
             for first in range(0, len(raw), batch_size):
                 yield _examples(spec, raw.slice(first, batch_size), encoded.slice(first, batch_size), group_by)
+        encoder.check_labels()
 
 
 def _examples(spec, raw, encoded, group_by):

@@ -10,15 +10,17 @@ class DataFlags:
     """Data"""
 
     train_data: str = flag(
-        "", "to train on: a directory that `convert` wrote; with --feature_spec also Parquet or TFRecords", "path"
+        "", "to train on: a directory that `convert` wrote; with --feature_spec also Parquet, TFRecords or CSV", "path"
     )
     eval_data: str = flag(
         "", "to evaluate or predict on: likewise; the model's own feature spec is the default", "path"
     )
-    feature_spec: str = flag("", "of Parquet or TFRecords made elsewhere, read without conversion", "path")
+    feature_spec: str = flag(
+        "", "of Parquet, TFRecords or CSV (.csv, .tsv) made elsewhere, read without conversion", "path"
+    )
     data_cache: str = flag(
         "",
-        "where TFRecords are converted on first use; all workers must see it; MODEL_DIR/data_cache if not given",
+        "where TFRecords and CSV are converted on first use; all workers must see it; by default MODEL_DIR/data_cache",
         "path",
     )
     batch_size: int = flag(1024, "of each worker", "examples", minimum=1)

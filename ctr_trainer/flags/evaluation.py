@@ -41,5 +41,7 @@ class SavedModelFlags:
     saved_model: str = flag(
         "", "evaluate this SavedModel in place of a checkpoint; --eval_data is then raw data", "path"
     )
-    raw_format: str = flag("csv", "of that data", choices=("csv", "criteo", "movielens", "libsvm", "libffm"))
+    raw_format: str = flag(
+        "csv", "of that data", choices=("csv", "criteo", "movielens", "libsvm", "libffm", "parquet", "tfrecord")
+    )
     max_bad_rows: int = flag(0, "rows of it that may be unreadable; each is named and counted", "rows", minimum=0)

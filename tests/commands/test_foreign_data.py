@@ -1,5 +1,6 @@
 """Training on, evaluating and predicting Parquet made elsewhere, without conversion."""
 
+import gzip
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import cli
+from tests import small
 from tests.data import foreign
 from tests.data.test_tfrecord import row, write
 
@@ -44,7 +46,7 @@ def convert_and_train(directory, tmp_path):
 def test_a_model_is_the_same_with_and_without_conversion(directory, tmp_path, capsys):
     converted = convert_and_train(directory, tmp_path)
     spec = f"--feature_spec={directory / 'spec.toml'}"
-    direct = flags(directory, tmp_path / "direct", "--epochs=2", "--noshuffle", spec)
+    direct = flags(directory, tmp_path / "direct", "--epochs=2", "--noshuffle", spec, f"--export_dir={tmp_path / 'e'}")
     assert cli.main(["train", direct]) == 0
     capsys.readouterr()
 
@@ -54,6 +56,15 @@ def test_a_model_is_the_same_with_and_without_conversion(directory, tmp_path, ca
         metrics.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
     assert metrics[0]["examples"] == metrics[1]["examples"] == ROWS
     assert metrics[1] == pytest.approx(metrics[0], rel=1e-4)
+
+    export = ["evaluate", f"--saved_model={tmp_path / 'e'}", f"--eval_data={directory / 'clicks'}", "--threads=1"]
+    assert cli.main([*export, "--raw_format=parquet"]) == 0
+    served = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {name: served[name] for name in ("examples", "auc")} == pytest.approx(
+        {name: metrics[1][name] for name in ("examples", "auc")}, abs=1e-4
+    )
+    assert cli.main([*export[:2], f"--eval_data={next((directory / 'clicks').rglob('*.parquet'))}"]) == 1
+    assert "it is no text, but Parquet: read it as format parquet" in capsys.readouterr().err
 
     assert cli.main(["predict", direct, f"--output={tmp_path / 'p.parquet'}"]) == 0
     predictions = pq.read_table(tmp_path / "p.parquet")
@@ -91,8 +102,26 @@ def test_tfrecords_are_converted_on_first_use(directory, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == ROWS + 1
     (tmp_path / "a.tfrecord").write_text("no TFRecord at all, but a text that is long enough\n")
     assert cli.main(["evaluate", flagfile]) == 1
-    assert "a.tfrecord: not a TFRecord file" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "a.tfrecord: not a TFRecord file" in error and "text is to be named .csv or .tsv" in error
     assert len(list((tmp_path / "model" / "data_cache").iterdir())) == 2
+
+
+def test_a_csv_is_trained_and_predicted_on_as_it_is(tmp_path):
+    data = small.make(tmp_path / "made", 100)
+    rows = tmp_path / "rows.CSV.gz"
+    rows.write_bytes(gzip.compress((data.parent / "rows.csv").read_bytes()))
+    flagfile = flags(
+        tmp_path, tmp_path / "model", f"--train_data={rows}", f"--feature_spec={data.parent / 'spec.toml'}"
+    )
+    assert cli.main(["train", flagfile]) == 0
+    predicted = []
+    for eval_data in (data, rows):
+        where = [f"--eval_data={eval_data}", f"--output={tmp_path / 'p.parquet'}"]
+        assert cli.main(["predict", flagfile, *where]) == 0
+        predicted.append(pq.read_table(tmp_path / "p.parquet")["logits"].to_numpy())
+    assert len(predicted[0]) == 100
+    np.testing.assert_allclose(*predicted, rtol=1e-5)
 
 
 def test_a_spec_other_than_the_conversions_is_refused(directory, tmp_path, capsys):

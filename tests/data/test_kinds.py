@@ -1,5 +1,7 @@
 """Each kind of feature and label from its source to batches."""
 
+import time
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,6 +12,7 @@ from ctr_trainer.data.chunk import Chunk
 from ctr_trainer.data.convert import convert, format_summary
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.encode import Encoder
+from ctr_trainer.data.foreign import scan
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
@@ -187,3 +190,73 @@ def test_shuffled_rows_keep_their_values_and_weights(tmp_path):
     assert rows[0] == rows[1] and len(rows[0]) == 70
     assert any(weights not in ([], [1.0]) for _, weights in (row["topics"] for row in rows[0].values()))
     assert max(len(values) for values, _ in (row["history"] for row in rows[0].values())) == 4
+
+
+def dense(values):
+    """-> float32, the feature of a column, and the number of bad rows."""
+    spec = FeatureSpec.from_dict({**BASE, "dense": [{"name": "x"}]})
+    encoder, bad_rows = None, BadRows(10)
+    try:
+        encoder = Encoder(spec, bad_rows)
+        chunk = Chunk(pa.table({"x": values, "y": [1] * len(values)}), "a.parquet", lambda row: row + 1)
+        return encoder.encode(chunk)["x"].to_numpy(), bad_rows.count
+    finally:
+        encoder.close()
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.int32()])
+def test_whole_numbers_beyond_float32_are_rounded_to_the_nearest_even(kind):
+    numbers = [2**24 - 1, 2**24 + 1, 2**24 + 3, None, 2**31 - 65, 2**31 - 64]
+    numbers += [] if kind == pa.int32() else [2**53 + 2**29 + 1, 2**63 - 1]
+    numbers += [2**64 - 1, 2**63 + 2**39] if kind == pa.uint64() else [-(2**24) - 1]
+    found, bad = dense(pa.array(numbers, kind))
+    as_text, _ = dense(pa.array([None if n is None else str(n) for n in numbers]))
+    assert found[:4].tolist()[:3] == [2**24 - 1, 2**24, 2**24 + 4] and np.isnan(found[3]) and bad == 0
+    assert np.array_equal(found, as_text, equal_nan=True)
+
+
+def test_many_different_numbers_are_cast_at_once_whatever_stands_beside_them():
+    rng = np.random.default_rng(0)
+    whole = rng.integers(2**24, 2**60, 200_000)
+    start = time.process_time()
+    found, _ = dense(pa.array(whole))
+    texts = [*map(str, rng.random(200_000)), "x", "1e", "inf", "7.", "-", "1e3", None]
+    of_texts, bad = dense(pa.array(texts))
+    assert time.process_time() - start < 10  # 13 s for each 200,000 where they are cast one by one
+    assert np.array_equal(found, whole.astype(np.float32))
+    assert bad == 4 and of_texts[-3:-1].tolist() == [7, 1000] and np.isnan(of_texts[-1])
+
+
+def labelled(tmp_path, labels, positive, **csv):
+    label = {"column": "y", "positive": positive} if positive else {"column": "y"}
+    spec = FeatureSpec.from_dict({"name": "l", "label": label, "sparse": [{"name": "c", "dim": 2}], "csv": csv})
+    (tmp_path / "a.csv").write_text("y,c\n" + "".join(f"{label},a\n" for label in labels))
+    return spec, lambda: convert("csv", tmp_path / "a.csv", tmp_path / "out", spec, progress=False)["parts"]["all"]
+
+
+def test_a_positive_that_never_occurs_is_an_error_with_what_occurs(tmp_path, caplog):
+    spec, run = labelled(tmp_path, ["Yes", "no", "Yes"], "yes")
+    with pytest.raises(UserError, match=r"column 'y': `positive = 'yes'` never occurs.*what occurs is 'Yes', 'no'\."):
+        run()
+    pq.write_table(pa.table({"y": ["Yes", "no"], "c": ["a", "b"]}), tmp_path / "a.parquet")
+    with pytest.raises(UserError, match="`positive = 'yes'` never occurs.*what occurs is 'Yes', 'no'"):
+        scan(tmp_path / "a.parquet", spec)
+    scan(tmp_path / "a.parquet", spec.without_labels())
+    _, run = labelled(tmp_path, ["no", "no"], "yes")
+    assert run().label_mean == 0  # an hour without a click is no mistake
+    assert "if all rows are negative, that is right" in caplog.text
+
+
+def test_a_label_of_text_names_positive(tmp_path):
+    _, run = labelled(tmp_path, ["yes", "no"], None)
+    with pytest.raises(UserError, match=r"'yes' is not a label of 0 or 1, for the label; .*`positive`.*`threshold`"):
+        run()
+
+
+@pytest.mark.parametrize("combiner", ["sum", None])
+def test_a_list_of_lists_in_a_file_says_what_to_do(tmp_path, combiner):
+    feature = {"name": "c", "dim": 2} | ({"combiner": combiner} if combiner else {})
+    pq.write_table(pa.table({"y": [1], "c": [[["a"]]]}), tmp_path / "a.parquet")
+    spec = FeatureSpec.from_dict({**BASE, "sparse": [feature]})
+    with pytest.raises(UserError, match="a.parquet: column 'c' has type list.*flatten the column"):
+        convert("parquet", tmp_path / "a.parquet", tmp_path / "out", spec, progress=False)
