@@ -209,6 +209,7 @@ def test_whole_numbers_that_come_back_are_ids_and_amounts_are_numbers(tmp_path, 
 def test_the_numbers_of_criteo_and_adult_stay_numbers(tmp_path, real_data):
     criteo = infer(real_data / "criteo" / "train_head.tsv", tmp_path / "c.toml", label="c1", progress=False)
     assert [f.name for f in criteo.dense] == [f"c{number}" for number in range(2, 15)]
+    assert {(f.transform, f.default) for f in criteo.dense} == {("log1p", 0.0)}  # as in configs/features/criteo.toml
     adult = infer(real_data / "adult" / "adult.data", tmp_path / "a.toml", label="c15", progress=False)
     assert [f.name for f in adult.dense] == ["c1", "c3", "c11", "c12", "c13"]
     assert {f.column for f in adult.bucketised} == {f.name for f in adult.dense}
