@@ -10,7 +10,7 @@ from ctr_trainer.estimator.exchange import weighted_mean
 from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimizers import DenseOptimizer, is_kernel
 from ctr_trainer.estimator.schedules import Schedule
-from ctr_trainer.layers.batch_norm import batch_statistics
+from ctr_trainer.layers.moving_moments import batch_statistics
 
 tf1 = tf.compat.v1
 

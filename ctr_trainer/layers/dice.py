@@ -1,12 +1,9 @@
 """Activations whose negative side is learned."""
 
-import dataclasses
-from typing import Any
-
 import tensorflow as tf
 
 from ctr_trainer.features import example_weights
-from ctr_trainer.layers.batch_norm import keep_statistic, moved
+from ctr_trainer.layers.moving_moments import MovingMoments
 
 tf1 = tf.compat.v1
 
@@ -29,8 +26,9 @@ def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="d
         f(x) = p x + (1 - p) alpha x,   p = sigmoid((x - E[x]) / sqrt(Var[x] + epsilon))
 
     alpha is learned by channel and is 0 at first. E and Var are those of this worker's batch while training, and else
-    their moving averages over the steps so far, corrected for their start at 0 as Adam's are. These move once an
-    optimizer step, towards the mean of all workers' batches, as `batch_norm`'s do: equal on all ranks.
+    their moving averages over the steps so far, corrected for their start (see `MovingMoments`). These move once an
+    optimizer step, towards the mean of all workers' batches, as `batch_norm`'s do: equal on all ranks. Var is a batch's
+    own, sum_i (x_i - E)^2 / n: consistent, and less than the population's by one part in n, the batch's vectors.
 
     Args:
       inputs: float32[B, ..., n].
@@ -46,51 +44,13 @@ def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="d
     channels = inputs.shape[-1]
     with tf1.variable_scope(name):
         alpha = tf1.get_variable("alpha", [channels], initializer=tf1.zeros_initializer())
-        # Sums with their weight: E and Var are quotients, so nothing has to be corrected for the start.
-        moments = tf1.get_variable("moments", [2, channels], initializer=tf1.zeros_initializer(), trainable=False)
-        weight = tf1.get_variable("weight", [], initializer=tf1.zeros_initializer(), trainable=False)
+        moving = MovingMoments.make(channels)
     if training:
         mean, variance, count = _moments(inputs, _weights(inputs, mask))
-        keep_statistic(DiceStatistic(moments, weight, _shares(mean, variance, count, inputs), momentum))
+        moving.keep(mean, variance, _share(count, inputs), momentum)
     else:
-        mean, variance = tf.unstack(tf.math.divide_no_nan(moments, weight))
-        variance += tf.cast(tf.equal(weight, 0.0), tf.float32)  # never trained: a unit variance
+        mean, variance = moving.mean_and_variance()
     return _gated(inputs, alpha, mean, tf.math.rsqrt(variance + epsilon))
-
-
-@dataclasses.dataclass(frozen=True)
-class DiceStatistic:
-    """Dice's moving averages, and what the batch says of them, as `batch_norm.BatchStatistic`.
-
-    A mean over workers that weighs each by its examples is right for sums an example, not for means over vectors, of
-    which each worker's examples have another number. So sums travel, and their number with them.
-
-    Attributes:
-      moments: variable float32[2, n], of E and Var.
-      weight: variable float32[], what these were multiplied by so far.
-      value: float32[2 n + 1]: the batch's mean and variance by channel, each times the number of vectors an example;
-        and that number.
-      momentum: the share of the old value that stays.
-    """
-
-    moments: Any
-    weight: Any
-    value: Any
-    momentum: float
-
-    def update(self, mean, weight):
-        """-> operation that moves the averages, but for a step without any vector.
-
-        Args:
-          mean: of `value` over the step's batches and workers.
-          weight: the examples' weights that it is the mean of.
-        """
-        count = mean[-1]
-        batch = tf.reshape(tf.math.divide_no_nan(mean[:-1], count), self.moments.shape)
-        counted = tf.minimum(count, weight)
-        return tf.group(
-            moved(self.moments, batch, self.momentum, counted), moved(self.weight, 1.0, self.momentum, counted)
-        )
 
 
 def _weights(inputs, mask):
@@ -114,12 +74,11 @@ def _moments(inputs, weights):
     return mean, variance, count
 
 
-def _shares(mean, variance, count, inputs):
-    """-> `DiceStatistic.value`."""
+def _share(count, inputs):
+    """-> float32[], how many vectors an example has."""
     weights = example_weights.current()
     examples = tf.cast(tf.shape(inputs)[0], tf.float32) if weights is None else tf.reduce_sum(weights)
-    share = tf.math.divide_no_nan(count, examples)
-    return tf.concat([mean * share, variance * share, share[None]], 0)
+    return tf.math.divide_no_nan(count, examples)
 
 
 def _gated(inputs, alpha, mean, scale):

@@ -3,8 +3,9 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.features import example_weights
-from ctr_trainer.layers.batch_norm import batch_norm, batch_statistics
+from ctr_trainer.layers.batch_norm import batch_norm
 from ctr_trainer.layers.mlp import mlp
+from ctr_trainer.layers.moving_moments import batch_statistics
 
 tf1 = tf.compat.v1
 
@@ -23,7 +24,7 @@ def test_a_batch_is_normalised_by_its_own_statistics_and_padding_counts_for_noth
             [each.value for each in batch_statistics()],
         )
     np.testing.assert_allclose(found[:2], [[-1], [1]], rtol=1e-6)  # mean 3, variance 4
-    assert np.concatenate(values).tolist() == [3, 4]
+    assert np.concatenate(values).tolist() == [3, 8, 1]  # the population's variance is estimated by 8 / (2 - 1)
 
 
 def test_a_batch_of_padding_is_finite():
@@ -32,29 +33,55 @@ def test_a_batch_of_padding_is_finite():
         assert np.isfinite(_run(batch_norm(tf.ones([2, 3]), training=True))).all()
 
 
-def test_moving_statistics_move_by_the_momentum_but_not_without_examples():
-    with tf.Graph().as_default():
-        batch_norm(tf.zeros([2, 1]), training=True, momentum=0.9)
-        mean, variance = batch_statistics()
-        updates = [mean.update(tf.constant([2.0]), tf.constant(5.0)), variance.update(tf.constant([3.0]), 0.0)]
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            session.run(updates)
-            moved = session.run([mean.variable, variance.variable])
-    np.testing.assert_allclose(moved, [[0.2], [1.0]], rtol=1e-6)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_after_20_steps_evaluation_equals_that_with_exact_statistics(weighted):
+    """Activations of small embeddings: of variances far below 1, where moving statistics that begin at 1 would be."""
+    x = np.random.default_rng(0).normal([0.01, -3.0, 0.0], [0.02, 1.0, 0.1], (20, 16384, 3)).astype(np.float32)
+    weights = np.random.default_rng(1).integers(0, 3, (20, 16384)).astype(np.float32)
+    if not weighted:
+        weights[:] = 1
+    with tf.Graph().as_default(), tf1.Session() as session:
+        batch, weight = tf1.placeholder(tf.float32, [None, 3]), tf1.placeholder(tf.float32, [None])
+        if weighted:
+            example_weights.record(weight)
+        with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
+            batch_norm(batch, training=True)
+            evaluated = batch_norm(batch, training=False)
+        (statistic,) = batch_statistics()
+        step = statistic.update(statistic.value, tf.reduce_sum(weight))
+        session.run(tf1.global_variables_initializer())
+        for values, of_examples in zip(x, weights, strict=True):
+            session.run(step, {batch: values, weight: of_examples})
+        found = session.run(evaluated, {batch: x[0]})
+    mean = np.average(x, (0, 1), np.broadcast_to(weights[..., None], x.shape))
+    variance = np.average((x - mean) ** 2, (0, 1), np.broadcast_to(weights[..., None], x.shape))
+    np.testing.assert_allclose(found, (x[0] - mean) / np.sqrt(variance + 1e-3), atol=1e-3, rtol=0)
 
 
-def test_otherwise_the_moving_statistics_are_used():
-    with tf.Graph().as_default():
-        result = batch_norm(tf.constant([[5.0], [7.0]]), training=False, epsilon=0.0)
-        assert batch_statistics() == []
-        names = ["batch_norm/moving_mean", "batch_norm/moving_variance"]
-        mean, variance = (next(v for v in tf1.global_variables() if v.op.name == name) for name in names)
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            mean.load([3.0], session)
-            variance.load([4.0], session)
-            np.testing.assert_allclose(session.run(result), [[1], [2]], rtol=1e-6)
+def test_small_batches_do_not_make_the_moving_variance_too_small():
+    """The mean over all pairs (with repetition) of the values 0 and 4, whose population's variance is 4."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        batch = tf1.placeholder(tf.float32, [None, 1])
+        batch_norm(batch, training=True)
+        (statistic,) = batch_statistics()
+        session.run(tf1.global_variables_initializer())
+        pairs = [[0, 0], [0, 4], [4, 0], [4, 4]]
+        values = [session.run(statistic.value, {batch: np.float32(pair)[:, None]}) for pair in pairs]
+    assert np.mean(values, 0).tolist() == [2, 4, 1]
+
+
+def test_moving_statistics_are_right_from_the_first_step_on_and_stay_without_examples():
+    with tf.Graph().as_default(), tf1.Session() as session:
+        with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
+            batch_norm(tf.zeros([2, 1]), training=True, momentum=0.9)
+            result = batch_norm(tf.constant([[5.0], [7.0]]), training=False, epsilon=0.0)
+        (statistic,) = batch_statistics()
+        session.run(tf1.global_variables_initializer())
+        assert session.run(result).tolist() == [[5], [7]]  # a mean of 0 and a variance of 1 before any step
+        session.run(statistic.update(tf.constant([3.0, 4.0, 1.0]), 5.0))
+        session.run(statistic.update(tf.constant([99.0, 99.0, 1.0]), 0.0))
+        np.testing.assert_allclose(session.run(result), [[1], [2]], rtol=1e-6)
+        np.testing.assert_allclose(session.run(statistic.weight), 0.1, rtol=1e-6)
 
 
 def test_the_gradient_equals_tensorflows_fused_one():
