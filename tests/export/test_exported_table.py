@@ -48,9 +48,9 @@ def test_rows_keep_the_shape_of_the_keys():
     assert _look_up(SPREAD, SPREAD[:6].reshape(1, 2, 3)).shape == (1, 2, 3, 3)
 
 
-def test_a_window_stays_16_wide_as_a_table_of_spread_keys_grows():
+def test_a_bucket_stays_within_3_lines_as_a_table_of_spread_keys_grows():
     keys = np.unique(np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 1 << 18))
-    assert [KeyIndex.of(keys[:count]).window for count in (100, 10_000, len(keys))] == [16] * 3
+    assert [KeyIndex.of(keys[:count]).lines for count in (100, 10_000, len(keys))] == [3] * 3
 
 
 def test_a_variable_written_by_pieces_is_restored_whole(tmp_path, monkeypatch):

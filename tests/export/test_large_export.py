@@ -80,7 +80,7 @@ def test_no_operation_of_a_request_has_an_output_that_grows_with_the_table(estim
         path = estimator.export_to(tmp_path / f"export-{rows}", checkpoint=checkpoint)
         shapes.append(_outputs(path))
     assert shapes[0] == shapes[1]
-    assert any("size: 16" in shape for output in shapes[0].values() for shape in output)  # Shapes are traced at all.
+    assert any("size: 24" in shape for output in shapes[0].values() for shape in output)  # Shapes are traced at all.
 
 
 def test_an_export_does_not_hold_the_rows_in_memory(estimator, tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ def test_moving_statistics_of_batch_norm_moved(two, name):
     found = two(name)
     mean, variance = found["mlp.batch_norm_0.moments"] / found["mlp.batch_norm_0.weight"]
     assert found["mlp.batch_norm_0.weight"] == pytest.approx(1 - 0.99**10, rel=1e-4)
-    assert (0 < variance).all() and (variance < 0.5).all()
+    assert (variance > 0).all()
     assert (mean != 0).all()
 
 
