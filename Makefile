@@ -35,6 +35,5 @@ format: install  ## let ruff mend imports and layout
 	@.venv/bin/ruff check --fix .
 	@.venv/bin/ruff format .
 
-clean:  ## remove .venv, the demo and all build outputs, but not the wheels in the user's cache
-	rm -rf .venv build dist ./*.egg-info demo .pytest_cache .ruff_cache .hypothesis
-	find . -name .git -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
+clean:  ## remove .venv, the demo and all build outputs, but nothing of yours and no wheels in the user's cache
+	@scripts/clean.sh

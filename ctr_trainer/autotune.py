@@ -13,6 +13,7 @@ _FLAGS = {
     "torus_allreduce": "HOROVOD_TORUS_ALLREDUCE",
 }
 _SCORE = "score"
+_COLUMNS = {"cache_enabled", "cycle_time_ms", "tensor_fusion_threshold", _SCORE}
 _log = logging.getLogger(__name__)
 
 
@@ -27,10 +28,11 @@ def prepare(tune, log_file, model_dir):
       the path of the log that will be written, or None.
 
     Raises:
-      UserError: `log_file` is no such log, or has no row.
+      UserError: `log_file` is no such log, or has no row; or it would be written over, and is something else.
     """
     if tune:
         path = os.path.abspath(log_file or os.path.join(model_dir, "autotune.csv"))
+        _refuse_foreign(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.environ.update(HOROVOD_AUTOTUNE="1", HOROVOD_AUTOTUNE_LOG=path)
         return path
@@ -39,6 +41,16 @@ def prepare(tune, log_file, model_dir):
         os.environ.update(environment_of(row))
         _log.info("Horovod as tuned in %s: %s", log_file, format_row(row))
     return None
+
+
+def _refuse_foreign(path):
+    if os.path.isdir(path):
+        raise UserError(f"--autotune_log={path}: is a directory; name a file")
+    if os.path.exists(path) and os.path.getsize(path):
+        with open(path, "rb") as file:
+            first = file.readline(1000).decode(errors="replace")
+        if not _COLUMNS <= set(first.strip().split(",")):
+            raise UserError(f"--autotune_log={path}: is there already and is no log of Horovod's; name another file")
 
 
 def best_row(path):
@@ -79,9 +91,8 @@ def parse(text):
       ValueError: there are other columns, or what should be a number is none.
     """
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
-    needed = {"cache_enabled", "cycle_time_ms", "tensor_fusion_threshold", _SCORE}
-    if not needed <= set(reader.fieldnames or ()):
-        raise ValueError(f"its columns are {reader.fieldnames}, without {', '.join(sorted(needed))}")
+    if not _COLUMNS <= set(reader.fieldnames or ()):
+        raise ValueError(f"its columns are {reader.fieldnames}, without {', '.join(sorted(_COLUMNS))}")
     rows = []
     for row in reader:
         if None in row or None in row.values():

@@ -32,6 +32,7 @@ except ImportError as error:
 
 PRECISIONS = ("none", "bfloat16")
 _IDLE_CYCLE_MS = 20
+_TIMELINE_START = 200  # bytes, in which a timeline's first event is
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,7 @@ def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", 
     if timeline:
         # Horovod reads it when it starts, and fails later, in its own thread, where it cannot open the file.
         path = os.path.abspath(timeline)
+        _refuse_foreign_timeline(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.environ["HOROVOD_TIMELINE"] = path
     if not steps_exchange:
@@ -65,6 +67,17 @@ def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", 
     hvd.init()
     period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
     _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning)
+
+
+def _refuse_foreign_timeline(path):
+    """Raises UserError where a file is there that does not begin as Horovod's timelines do: it would be emptied."""
+    if os.path.lexists(path) and (not os.path.isfile(path) or os.path.getsize(path)):
+        start = b""
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                start = file.read(_TIMELINE_START)
+        if start.strip() != b"[" and b'"ph":' not in start:
+            raise UserError(f"--horovod_timeline={path}: is there already and is no timeline; name another file")
 
 
 def watchdog():

@@ -5,6 +5,9 @@ import os
 import pathlib
 
 from ctr_trainer.errors import UserError
+from ctr_trainer.file_list import FileList
+
+_LIST = ".ctr_trainer_files"
 
 
 def refuse_overlap(output, sources, files):
@@ -50,3 +53,32 @@ def refuse_foreign_file(path, is_ours, command):
         raise UserError(
             f"output {path}: is there already and was not written by `{command}`; name another file, or remove it"
         )
+
+
+def refuse_foreign_files(directory, names):
+    """Refuses to replace files that are there and that no report was written to before.
+
+    Args:
+      directory: of the reports; a hidden file in it lists what `claim` was asked for.
+      names: of the files to write, or patterns of them.
+
+    Raises:
+      UserError: names the file; or the directory is a file.
+    """
+    if os.path.exists(directory) and not os.path.isdir(directory):
+        raise UserError(f"--output={directory}: is a file; name a directory")
+    own = FileList(directory, _LIST).names
+    for path in sorted(path for name in names for path in pathlib.Path(directory).glob(name)):
+        if path.name not in own:
+            raise UserError(f"{path} is there already and is no earlier report; name another --output, or remove it")
+
+
+def claim(directory, names):
+    """-> the paths of files that may be written from here on, by name; the directory is made if need be.
+
+    Raises:
+      UserError: as `refuse_foreign_files`.
+    """
+    refuse_foreign_files(directory, names)
+    FileList(directory, _LIST).add(*names)
+    return {name: os.path.join(directory, name) for name in names}

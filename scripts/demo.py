@@ -1,6 +1,7 @@
 """The demo, end to end: generates a data set, trains on it, evaluates and exports; its last line is one JSON object.
 
-`make demo` calls it in .venv. The data set is made once and kept; the model is trained afresh each time.
+`make demo` calls it in .venv. The data set is made once and kept; the model is trained afresh each time, unless somebody
+has trained it on or added files since the last demo: then nothing is removed. `--remove` removes the demo likewise.
 
 The last line has `workers`, `steps`, `examples` and `examples_per_sec` of the training, `auc` and `logloss` on the test
 set, `oracle_auc` (what the probabilities that the labels were drawn from reach there: no model does better),
@@ -19,12 +20,13 @@ import sys
 import sysconfig
 import time
 
-from ctr_trainer import command
+from ctr_trainer import command, durable_file
 from ctr_trainer.errors import UserError
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FLAGFILE = "configs/demo.flags"
 DEMO = pathlib.Path("demo")
+RECORD = DEMO / ".made_by_demo.json"  # `files` that the last demo left below DEMO; null while one runs
 DATA = DEMO / "data"
 EXPORT = DEMO / "export"
 STEP_TIMEOUT_S = 3600
@@ -77,7 +79,6 @@ def make_data():
     if all((DATA / part / "_dataset.json").exists() for part in ("train", "test")):
         print(f"demo: keeping the data set of an earlier run in {DATA}", flush=True)
         return
-    remove_old(DATA, "unfinished data set")
     trainer = [sys.executable, "-m", "ctr_trainer"]
     stream("generating the data set", *trainer, "convert", "--format=synthetic", f"--output={DATA}")
 
@@ -88,8 +89,33 @@ def remove_old(directory, what):
         return
     if not directory.resolve().is_relative_to(DEMO.resolve()):
         raise UserError(f"{what} {directory} is there and not under {DEMO}/: move it away to run the demo")
+    refuse_changed(directory)
     print(f"demo: removing {directory}, the {what} of an earlier run, to start it afresh", flush=True)
     shutil.rmtree(directory)
+
+
+def refuse_changed(directory):
+    """Raises UserError, naming a file, where a directory of the demo holds what the last demo did not leave there."""
+    record = durable_file.read_json(RECORD, "remove demo/ yourself") if RECORD.exists() else {"files": []}
+    known = record.get("files")
+    new = [] if known is None else sorted(set(files_below(directory)) - set(known))
+    if new:
+        raise UserError(
+            f"{new[0]} was not left there by the last demo, so {directory} is not removed: move it away to run the demo"
+        )
+
+
+def files_below(directory):
+    """-> the paths of the files below a directory of the demo, but for hidden ones, and the record itself."""
+    paths = [path for path in directory.rglob("*") if not path.is_dir() or path.is_symlink()]
+    return [str(path) for path in paths if not any(part.startswith(".") for part in path.parts)]
+
+
+def remove_demo():
+    """Removes DEMO."""
+    if DEMO.exists():
+        refuse_changed(DEMO)
+        shutil.rmtree(DEMO)
 
 
 def run_demo(workers):
@@ -100,7 +126,7 @@ def run_demo(workers):
     oracle = read_json(DATA / "test" / "_dataset.json", "extra")["extra"]
     require(oracle, DATA / "test" / "_dataset.json", "oracle_auc")
     remove_old(model_dir, "model")
-    remove_old(EXPORT, "export")
+    durable_file.write_json(RECORD, {"files": None})
 
     horovodrun = pathlib.Path(sysconfig.get_path("scripts")) / "horovodrun"
     stream("training", horovodrun, "-np", workers, "./run.sh", f"--flagfile={FLAGFILE}")
@@ -112,6 +138,7 @@ def run_demo(workers):
     scores = last_json(evaluation, "evaluating", "auc", "logloss")
     export = stream("exporting", *trainer, "export", f"--flagfile={FLAGFILE}", f"--export_dir={EXPORT}")
     exported = last_json(export, "exporting", "export_dir")
+    durable_file.write_json(RECORD, {"files": files_below(DEMO)})
     return {
         **{key: training[key] for key in ("workers", "steps", "examples", "examples_per_sec")},
         "auc": scores["auc"],
@@ -132,7 +159,10 @@ def main():
     try:
         if not (workers.isascii() and workers.isdigit() and int(workers) > 0):
             raise UserError(f"WORKERS={workers}: expected a whole number from 1 on")
-        print(json.dumps(run_demo(int(workers))))
+        if sys.argv[1:] == ["--remove"]:
+            remove_demo()
+        else:
+            print(json.dumps(run_demo(int(workers))))
     except UserError as error:
         sys.exit(f"demo: {error}")
 

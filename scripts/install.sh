@@ -67,6 +67,16 @@ venv_fits() {
         [[ $(cat "$venv/tensorflow" 2>/dev/null) == "$tensorflow" ]]
 }
 
+# Ends where .venv holds something and this script did not make it: making it anew would empty it.
+refuse_foreign_venv() {
+    local left
+    shopt -s nullglob dotglob
+    left=("$venv"/*)
+    shopt -u nullglob dotglob
+    [[ -f $venv/tensorflow || ${#left[@]} -eq 0 ]] || fail \
+        "$root/$venv is there and was not made by this script, which would empty it. Move it away, then run this again."
+}
+
 pip_install() {
     # Ignored: setuptools warns of every editable installation that it is one.
     PYTHONWARNINGS=ignore "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" ||
@@ -93,10 +103,16 @@ minor=${described%% *}
     "  Fedora, RHEL:    sudo dnf install -y python3-libs python3-pip"
 "$python" -m ctr_trainer.build_horovod --check_tools || exit 1
 
+refuse_foreign_venv
 rm -f "$stamp"
 if ! venv_fits; then
     say "making $venv with Python ${described##* } ($python)"
-    "$python" -m venv --clear "$venv" || fail "$python -m venv $venv failed (its message is above)."
+    mkdir -p "$venv"
+    printf 'unfinished\n' >"$venv/tensorflow" # First, so that what is interrupted is known as this script's.
+    for left in "$venv"/* "$venv"/.[!.]*; do
+        [[ $left == "$venv/tensorflow" ]] || rm -rf "$left"
+    done
+    "$python" -m venv "$venv" || fail "$python -m venv $venv failed (its message is above)."
     printf '%s\n' "$tensorflow" >"$venv/tensorflow"
 fi
 

@@ -20,6 +20,12 @@ hierarchical_allreduce,hierarchical_allgather,torus_allreduce,cache_enabled,cycl
 """
 
 
+def test_a_file_that_is_no_log_is_never_written_over(tmp_path):
+    (tmp_path / "mine.csv").write_text("label,price\n1,2\n")
+    with pytest.raises(UserError, match="mine.csv: is there already and is no log of Horovod's"):
+        autotune.prepare(True, str(tmp_path / "mine.csv"), str(tmp_path))
+
+
 @pytest.fixture
 def log(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith("HOROVOD_")]:

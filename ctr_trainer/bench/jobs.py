@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import sys
+import tempfile
 import time
 
 import tqdm
@@ -46,7 +47,7 @@ class Job:
         """Runs the job to its end, in a new model directory that is removed afterwards.
 
         Args:
-          directory: where the workers leave their results.
+          directory: where the workers leave their results; made here, so it must not be there.
           timeout: seconds.
 
         Returns:
@@ -57,7 +58,6 @@ class Job:
           UserError: it failed, with its last lines; or there is no horovodrun.
         """
         directory = pathlib.Path(directory).resolve()
-        shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         flags = [*self.flags, f"--model_dir={directory / 'model'}", f"--result_dir={directory}"]
         flags += [f"--max_steps={self.warmup + self.steps}", "--epochs=0", f"--phase_steps={self.warmup}"]
@@ -123,7 +123,7 @@ def run_rounds(jobs, rounds, directory, timeout):
 
     Args:
       jobs: list of Jobs of different names.
-      directory: for the ranks' results.
+      directory: made if need be; the ranks' results are in a new directory in it meanwhile.
       timeout: seconds that a run may take.
 
     Returns:
@@ -135,19 +135,26 @@ def run_rounds(jobs, rounds, directory, timeout):
     if any(job.workers > 1 and not job.launcher for job in jobs):
         require_horovodrun()
     runs, failed = {job.name: [] for job in jobs}, {}
-    with tqdm.tqdm(total=rounds * len(jobs), unit=" runs", disable=not sys.stderr.isatty()) as bar:
+    bar = tqdm.tqdm(total=rounds * len(jobs), unit=" runs", disable=not sys.stderr.isatty())
+    with bar, scratch(directory) as own:
         for number in range(rounds):
             for place, job in enumerate(jobs):
                 bar.set_description(job.name)
                 if job.name not in failed:
                     try:
-                        runs[job.name].append(job.run(os.path.join(directory, f"run-{number}-{place}"), timeout))
+                        runs[job.name].append(job.run(os.path.join(own, f"run-{number}-{place}"), timeout))
                     except UserError as error:
                         failed[job.name] = str(error)
                 bar.update()
     if len(failed) == len(jobs):
         raise UserError("\n".join(failed.values()))
     return {name: results for name, results in runs.items() if name not in failed}, failed
+
+
+def scratch(directory):
+    """-> context manager of a new directory in `directory`, which is made if need be; it is removed in the end."""
+    os.makedirs(directory, exist_ok=True)
+    return tempfile.TemporaryDirectory(prefix="runs-", dir=directory)
 
 
 def training_flags(groups):

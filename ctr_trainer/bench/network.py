@@ -122,7 +122,7 @@ def run(bench, experiment, flags):
                     for gbit in speeds
                     for way in ways
                 ]
-            runs, failed = run_rounds(jobs, bench.rounds, os.path.join(bench.output, "runs"), bench.job_timeout)
+            runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout)
     found = {tower: summarize(tower, runs, speeds, ways) for tower in towers}
     lines = _lines(found, failed, bench, experiment, flags, host)
     results = {

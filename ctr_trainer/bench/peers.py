@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -100,7 +99,6 @@ class PeerJob:
     def run(self, directory, timeout):
         """-> list of the ranks' results, dicts with `examples_per_sec` and `version`."""
         directory = pathlib.Path(directory).resolve()
-        shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         script = [self.python, "-m", f"ctr_trainer.bench.{self.peer.module}", f"--data={self.data}"]
         script += [f"--result_dir={directory}", f"--steps={self.steps}", f"--warmup={self.warmup}"]
@@ -146,7 +144,7 @@ def run(bench, experiment, flags):
                 for name, peer in PEERS.items()
                 if name not in missing and workers <= (peer.most_workers or workers)
             ]
-        runs, failed = run_rounds(jobs, bench.rounds, os.path.join(bench.output, "runs"), bench.job_timeout)
+        runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout)
     found = {
         name: figure(sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds)
         for name, rounds in runs.items()

@@ -1,8 +1,6 @@
 """What a benchmark leaves: a table for people, JSON, pictures."""
 
-import json
-import os
-
+from ctr_trainer import durable_file, outputs
 from ctr_trainer.bench.machine import format_machine
 
 
@@ -16,15 +14,16 @@ def write_report(output, name, machine, lines, results, charts):
       lines: of the table.
       results: JSON-able dict.
       charts: dict of file name -> f(path) that draws it.
+
+    Raises:
+      UserError: a file of such a name is there, and is no earlier report.
     """
-    os.makedirs(output, exist_ok=True)
     text = "\n".join([*lines, "", *format_machine(machine)])
-    with open(os.path.join(output, f"{name}.txt"), "w") as file:
-        file.write(text + "\n")
-    with open(os.path.join(output, f"{name}.json"), "w") as file:
-        json.dump({"bench": name, "machine": machine, **results}, file, indent=1)
+    print(text, flush=True)
+    paths = outputs.claim(output, [f"{name}.txt", f"{name}.json", *charts])
+    durable_file.write_text(paths[f"{name}.txt"], text + "\n")
+    durable_file.write_json(paths[f"{name}.json"], {"bench": name, "machine": machine, **results})
     for file_name, draw in charts.items():
-        draw(os.path.join(output, file_name))
-    print(text)
-    for file_name in (f"{name}.txt", f"{name}.json", *charts):
-        print(os.path.join(output, file_name), flush=True)
+        draw(paths[file_name])
+    for path in paths.values():
+        print(path, flush=True)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 
 from ctr_trainer.bench import chart, machine
 from ctr_trainer.bench.jobs import Job, run_rounds
@@ -51,7 +50,7 @@ def run(bench, experiment):
         Job(f"{n} workers" if n > 1 else "1 worker", n, flags, bench.steps, bench.trace_steps, core_shares=sizes[-1])
         for n in sizes
     ]
-    runs, failed = run_rounds(jobs, bench.rounds, os.path.join(bench.output, "runs"), bench.job_timeout)
+    runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout)
     batches = experiment.training.accumulation_steps
     found = {job.workers: summarize(runs[job.name], runs.get("1 worker"), batches) for job in jobs if job.name in runs}
     lines = _lines(found, bench, experiment, host, failed)

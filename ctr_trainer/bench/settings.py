@@ -4,12 +4,13 @@ import dataclasses
 import os
 import sys
 
-from ctr_trainer import autotune
+from ctr_trainer import autotune, outputs
 from ctr_trainer.bench import axes, chart, machine
-from ctr_trainer.bench.jobs import Job, environment, run_rounds
+from ctr_trainer.bench.jobs import Job, environment, run_rounds, scratch
 from ctr_trainer.bench.report import write_report
 from ctr_trainer.bench.table import cell, figure, format_table
 from ctr_trainer.command import run as run_command
+from ctr_trainer.data import dataset
 from ctr_trainer.errors import UserError
 
 SUMMARY = "examples/s and AUC for one setting at a time beside the default"
@@ -30,7 +31,7 @@ def run(bench, experiment):
             jobs += _tuned(bench, experiment, workers, failed, notes)
         else:
             jobs += [_job(variant, bench, experiment, workers) for variant in axes.variants(name, experiment)]
-    runs, failures = run_rounds(jobs, bench.rounds, os.path.join(bench.output, "runs"), bench.job_timeout)
+    runs, failures = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout)
     failed |= failures
     rows = {job.name: summarize(runs[job.name], runs.get(DEFAULT)) for job in jobs if job.name in runs}
     results = {
@@ -112,7 +113,7 @@ def _with_data(bench, experiment):
         raise UserError("speed and AUC need both --train_data and --eval_data; without either, data is made for them")
     if not data.train_data:
         made = os.path.abspath(os.path.join(bench.output, f"synthetic-{bench.rows}"))
-        if not os.path.exists(os.path.join(made, "test")):
+        if not os.path.exists(os.path.join(made, "test", dataset.FILE)):
             run_command(
                 [sys.executable, "-m", "ctr_trainer", "convert", "--format=synthetic", f"--rows={bench.rows}"]
                 + [f"--output={made}"],
@@ -133,7 +134,7 @@ def _tuned(bench, experiment, workers, failed, notes):
       failed: dict of name -> error, to add to.
       notes: list of lines, to add to.
     """
-    log = os.path.abspath(os.path.join(bench.output, "autotune.csv"))
+    log = os.path.abspath(outputs.claim(bench.output, ["autotune.csv"])["autotune.csv"])
     # Horovod's own pace takes 1,200 steps and more; what the user has set stays.
     pace = {"STEPS_PER_SAMPLE": "3", "WARMUP_SAMPLES": "1", "BAYES_OPT_MAX_SAMPLES": "8"}
     pace = {f"HOROVOD_AUTOTUNE_{name}": value for name, value in pace.items()}
@@ -148,7 +149,8 @@ def _tuned(bench, experiment, workers, failed, notes):
         workers,
     )
     try:
-        search.run(os.path.join(bench.output, "runs", "autotune"), bench.job_timeout)
+        with scratch(bench.output) as directory:
+            search.run(os.path.join(directory, "autotune"), bench.job_timeout)
         found = autotune.best_row(log)
     except UserError as error:
         failed[axes.AUTOTUNE] = str(error)

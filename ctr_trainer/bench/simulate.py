@@ -5,7 +5,7 @@ import os
 from ctr_trainer.bench import calibration, chart, machine
 from ctr_trainer.bench.capacity import Setup, predict
 from ctr_trainer.bench.costs import read_costs
-from ctr_trainer.bench.jobs import Job, run_rounds
+from ctr_trainer.bench.jobs import Job, run_rounds, scratch
 from ctr_trainer.bench.report import write_report
 from ctr_trainer.bench.table import cell, figure, format_table
 from ctr_trainer.errors import UserError
@@ -28,9 +28,6 @@ def run(bench, experiment, flags, network):
     gbit = parse_gbit(network.gbit)
     host = machine.describe()
     cores = flags.worker_cores or host["cores"]
-    os.makedirs(bench.output, exist_ok=True)
-    scratch = os.path.join(bench.output, "calibration")
-    os.makedirs(scratch, exist_ok=True)
     batch_size = experiment.value("batch_size") * experiment.value("accumulation_steps")
     if flags.costs:
         costs = read_costs(flags.costs)
@@ -41,8 +38,9 @@ def run(bench, experiment, flags, network):
             )
     else:
         optimizer = experiment.value("embedding_optimizer")
-        measured = (experiment.flags(), batch_size, optimizer, bench.steps, bench.trace_steps, scratch)
-        costs = calibration.measure(*measured, bench.job_timeout)
+        measured = (experiment.flags(), batch_size, optimizer, bench.steps, bench.trace_steps)
+        with scratch(bench.output) as directory:
+            costs = calibration.measure(*measured, directory, bench.job_timeout)
 
     def setup(workers, here=False):
         """-> the Setup of so many workers, on this machine or where they are to be."""
@@ -107,7 +105,7 @@ def _check(bench, experiment, costs, setup):
         return calibration.lone_worker(flags, min(os.sched_getaffinity(0)), bench.steps, bench.trace_steps, name)
 
     jobs = {workers: job(workers) for workers in sizes}
-    runs, failed = run_rounds(list(jobs.values()), bench.rounds, os.path.join(bench.output, "runs"), bench.job_timeout)
+    runs, failed = run_rounds(list(jobs.values()), bench.rounds, bench.output, bench.job_timeout)
     if failed:
         raise UserError("\n".join(failed.values()))
     checked = []

@@ -5,6 +5,7 @@ memory: DeepFM's 26 fields and 13 numbers with random labels, which is about spe
 --rounds times; figures are medians and ranges.
 """
 
+from ctr_trainer import outputs
 from ctr_trainer.bench import network, peers, scaling, settings, simulate
 from ctr_trainer.bench.experiment import Experiment
 from ctr_trainer.errors import UserError
@@ -55,6 +56,8 @@ def run(action, bench, simulation, machines, others, *groups):
     wrong = [n for n in bench.workers if n < 1]
     if wrong or not bench.workers:
         raise UserError(f"--workers={','.join(map(str, bench.workers))}: name one number or more, each at least 1")
+    # Now, and not after an hour of measuring.
+    outputs.refuse_foreign_files(bench.output, [f"{action}.txt", f"{action}.json", f"{action}*.png"])
     module, extra = _MODULES[action], (simulation, machines, others)
     used = [group for group in extra if type(group) in _USED.get(module, ())]
     module.run(bench, Experiment(*groups), *used)

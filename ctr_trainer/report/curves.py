@@ -1,7 +1,6 @@
 """Runs side by side as pictures."""
 
-import os
-
+from ctr_trainer import outputs
 from ctr_trainer.report.comparison import metric_names
 
 # (the figure's name, what the training's log calls it, what the evaluations call it, the axis)
@@ -18,17 +17,21 @@ def write_curves(runs, directory):
 
     Returns:
       the paths written; none of a figure that no run has.
+
+    Raises:
+      UserError: a file of such a name is there, and is no earlier report.
     """
-    os.makedirs(directory, exist_ok=True)
-    paths = []
+    figures = {}
     for name, trained, evaluated, axis in _FIGURES:
         names = metric_names(runs, trained) + (metric_names(runs, evaluated) if evaluated else [])
         for label in dict.fromkeys(found.partition("/")[2] for found in names):
             suffix = f"/{label}" if label else ""
-            path = os.path.join(directory, f"{name}{suffix.replace('/', '-')}.png")
-            _draw(runs, path, trained + suffix, evaluated and evaluated + suffix, f"{axis} {label}".strip())
-            paths.append(path)
-    return paths
+            curves = (trained + suffix, evaluated and evaluated + suffix, f"{axis} {label}".strip())
+            figures[f"{name}{suffix.replace('/', '-')}.png"] = curves
+    paths = outputs.claim(directory, list(figures)) if figures else {}
+    for name, curves in figures.items():
+        _draw(runs, paths[name], *curves)
+    return list(paths.values())
 
 
 def _draw(runs, path, trained, evaluated, axis):

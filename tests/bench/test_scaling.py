@@ -86,6 +86,22 @@ def test_a_mistake_is_named_before_anything_starts(tmp_path, capsys, arguments, 
     assert not (tmp_path / "out").exists()
 
 
+def test_results_of_others_are_refused_before_anything_is_measured(tmp_path, capsys):
+    (tmp_path / "scaling.json").write_text("mine")
+    assert cli.main(["bench", "scaling", f"--output={tmp_path}"]) == 1
+    assert "scaling.json is there already and is no earlier report" in capsys.readouterr().err
+    assert (tmp_path / "scaling.json").read_text() == "mine" and len(list(tmp_path.iterdir())) == 1
+
+
+def test_runs_of_others_are_never_removed(tmp_path):
+    mine = tmp_path / "runs" / "run-0-0" / "notes.txt"
+    mine.parent.mkdir(parents=True)
+    mine.touch()
+    with pytest.raises(UserError, match="failed with status"):
+        run_rounds([Job("fails", 1, ("--no_such_flag=1",), 4, 2)], 1, tmp_path, 60)
+    assert mine.exists() and [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
 @pytest.mark.integration
 def test_a_real_run_accounts_for_nine_tenths_of_the_step(tmp_path, capsys):
     small = ["--batch_size=64", "--hidden_units=8", "--steps=12", "--trace_steps=4", "--rounds=1", "--sync_steps=4"]

@@ -21,7 +21,7 @@ if pathlib.Path("fail").exists() and pathlib.Path("fail").read_text() == command
     sys.exit(5)
 if command == "convert":
     for part in ("train", "test"):
-        os.makedirs(f"{flags['output']}/{part}")
+        os.makedirs(f"{flags['output']}/{part}", exist_ok=True)
         with open(f"{flags['output']}/{part}/_dataset.json", "w") as file:
             json.dump({"extra": {"oracle_auc": 0.8}}, file)
 elif command == "train":
@@ -39,7 +39,10 @@ elif command == "export":
 class Demo:
     def __init__(self, directory):
         self.directory = directory
-        for name in ("scripts/demo.py", *(f"ctr_trainer/{module}.py" for module in ("__init__", "errors", "command"))):
+        for name in (
+            "scripts/demo.py",
+            *(f"ctr_trainer/{module}.py" for module in ("__init__", "errors", "command", "durable_file")),
+        ):
             (directory / name).parent.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, directory / name)
         (directory / "ctr_trainer" / "__main__.py").write_text(FAKE_TRAINER)
@@ -104,13 +107,9 @@ def test_the_last_line_is_what_the_commands_reported(demo):
 
 def test_a_second_run_keeps_the_data_and_trains_afresh(demo):
     demo.run()
-    (demo.directory / "demo" / "export").mkdir()
-    left = demo.directory / "demo" / "model" / "of-the-first-run"
-    left.touch()
     done, calls = demo.run()
     assert done.returncode == 0, done.stderr
     assert not [call for call in calls if call.startswith("convert")]
-    assert not left.exists() and not (demo.directory / "demo" / "export").exists()
     assert "keeping the data set" in done.stdout and "removing demo/model, the model of an earlier run" in done.stdout
 
 
@@ -134,13 +133,35 @@ def test_a_failed_step_is_named_and_the_next_run_goes_on(demo, command, what):
 
 def test_a_data_set_that_was_left_half_made_is_made_again(demo):
     demo.run()
-    data = demo.directory / "demo" / "data"
-    (data / "test" / "_dataset.json").unlink()
-    (data / "train" / "left").touch()
+    (demo.directory / "demo" / "data" / "test" / "_dataset.json").unlink()
     done, calls = demo.run()
     assert done.returncode == 0, done.stderr
     assert calls[0].startswith("convert")
-    assert not (data / "train" / "left").exists()
+
+
+def test_a_model_that_was_trained_on_and_files_that_were_added_are_never_removed(demo):
+    def remove():
+        arguments = ["scripts/demo.py", "--remove"]
+        return subprocess.run([sys.executable, *arguments], cwd=demo.directory, env=environment, capture_output=True)
+
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(demo.directory)}
+    demo.run()
+    trained_on = demo.directory / "demo" / "model" / "step-11"
+    trained_on.touch()
+    done, calls = demo.run()
+    assert (
+        done.returncode == 1 and trained_on.exists() and not [call for call in calls if call.startswith("horovodrun")]
+    )
+    assert "demo/model/step-11 was not left there by the last demo, so demo/model is not removed" in done.stderr
+    assert remove().returncode == 1 and trained_on.exists()
+    trained_on.unlink()
+    (demo.directory / "fail").write_text("train")  # what a demo leaves that did not end is its own
+    assert demo.run()[0].returncode == 1
+    (demo.directory / "demo" / "model").mkdir()
+    (demo.directory / "demo" / "model" / "half").touch()
+    (demo.directory / "fail").unlink()
+    assert demo.run()[0].returncode == 0
+    assert remove().returncode == 0 and not (demo.directory / "demo").exists()
 
 
 def test_a_model_outside_of_the_demo_is_never_removed(demo, tmp_path_factory):

@@ -176,6 +176,45 @@ def test_a_failed_installation_leaves_no_stamp_and_goes_on(machine, at, goes_on_
     assert machine.stamp.exists()
 
 
+def test_a_venv_of_others_is_never_emptied(machine):
+    machine.add_python("python3", 11)
+    theirs = machine.checkout / ".venv" / "lib" / "thesis.py"
+    theirs.parent.mkdir(parents=True)
+    theirs.touch()
+    status, stderr, asked = machine.install()
+    assert (status, asked) == (1, []) and theirs.exists()
+    assert ".venv is there and was not made by this script" in stderr and "Move it away" in stderr
+
+
+def test_clean_removes_what_make_made_and_nothing_else(machine):
+    def clean():
+        return subprocess.run([machine.checkout / "scripts" / "clean.sh"], capture_output=True, text=True, timeout=60)
+
+    shutil.copy(ROOT / "scripts" / "clean.sh", machine.checkout / "scripts")
+    for name in (
+        ".venv/lib/thesis.py",
+        "build/house/plan",
+        "dist/mine.txt",
+        "x.egg-info/y",
+        "ctr_trainer/__pycache__/z",
+    ):
+        (machine.checkout / name).parent.mkdir(parents=True)
+        (machine.checkout / name).touch()
+    done = clean()
+    assert done.returncode == 1
+    for name in (".venv: scripts/install.sh did not make it", "build: it holds house", "dist: it holds mine.txt"):
+        assert f"clean: left {name}" in done.stderr
+    assert sorted(path.name for path in machine.checkout.iterdir()) == [
+        ".venv", "build", "ctr_trainer", "dist", "scripts", "setup.py",
+    ]  # fmt: skip
+    assert not (machine.checkout / "ctr_trainer" / "__pycache__").exists()
+    (machine.checkout / ".venv" / "tensorflow").touch()  # as the installation leaves it
+    (machine.checkout / "build" / "house").rename(machine.checkout / "build" / "lib")
+    (machine.checkout / "dist" / "mine.txt").rename(machine.checkout / "dist" / "mine.whl")
+    assert clean().returncode == 0
+    assert sorted(path.name for path in machine.checkout.iterdir()) == ["ctr_trainer", "scripts", "setup.py"]
+
+
 def test_another_tensorflow_gets_a_venv_of_its_own(machine):
     machine.add_python("python3", 11)
     machine.install()

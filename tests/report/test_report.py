@@ -81,7 +81,7 @@ def test_metrics_of_several_labels_are_columns_and_pictures_of_their_own(tmp_pat
 
 def test_the_curves_are_png_files(runs, tmp_path):
     paths = write_curves(read_runs(runs), tmp_path / "out" / "deep")
-    assert sorted(path.name for path in (tmp_path / "out" / "deep").iterdir()) == [
+    assert sorted(path.name for path in (tmp_path / "out" / "deep").glob("*.png")) == [
         "auc.png",
         "examples_per_sec.png",
         "logloss.png",
@@ -89,6 +89,19 @@ def test_the_curves_are_png_files(runs, tmp_path):
     for path in paths:
         with open(path, "rb") as file:
             assert file.read(8) == b"\x89PNG\r\n\x1a\n"
+
+
+def test_pictures_of_others_are_never_replaced_and_earlier_reports_are(runs, tmp_path):
+    found, output = read_runs(runs), tmp_path / "out"
+    output.mkdir()
+    (output / "auc.png").write_text("mine")
+    (output / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="out/auc.png is there already and is no earlier report"):
+        write_curves(found, output)
+    assert (output / "auc.png").read_text() == "mine" and len(list(output.iterdir())) == 2
+    (output / "auc.png").unlink()
+    assert write_curves(found, output) == write_curves(found, output)
+    assert (output / "notes.txt").read_text() == "mine"
 
 
 def test_a_directory_without_a_run_is_named(tmp_path, capsys):
