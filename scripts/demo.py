@@ -1,7 +1,7 @@
 """The demo, end to end: generates a data set, trains on it, evaluates and exports; its last line is one JSON object.
 
-`make demo` calls it in .venv. The data set is made once and kept; the model is trained afresh each time, unless somebody
-has trained it on or added files since the last demo: then nothing is removed. `--remove` removes the demo likewise.
+`make demo` calls it in .venv. The data set is made once and kept; the model is trained afresh each time, unless
+somebody has trained it on or added files since the last demo: then nothing is removed. `--remove` removes the demo.
 
 The last line has `workers`, `steps`, `examples` and `examples_per_sec` of the training, `auc` and `logloss` on the test
 set, `oracle_auc` (what the probabilities that the labels were drawn from reach there: no model does better),

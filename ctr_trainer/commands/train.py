@@ -59,6 +59,7 @@ def run(given, *groups):
     )
     from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.evaluation_history import without_nan
+    from ctr_trainer.export import directory
 
     model, data, training, embedding, evaluation, metrics, run_flags, export = groups
     require(data, "train_data")
@@ -66,6 +67,8 @@ def run(given, *groups):
         raise UserError("--epochs=0 never ends by itself: give --max_steps")
     if evaluation.eval_steps:
         require(data, "eval_data")
+    if export.export_dir:
+        directory.refuse_others(export.export_dir)  # Now, and not when all is trained.
     eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(data.eval_data, model, data, training, once=True))
     tuning = autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
     exchange = way_of_exchange(training, run_flags)

@@ -26,7 +26,7 @@ def replacing(path):
     Raises:
       UserError: `path` holds anything else; names it. Or another process writes this export now.
     """
-    _refuse_others(path)
+    refuse_others(path)
     parent, name = os.path.split(path)
     place = pathlib.Path(parent, f".{name}.unfinished")
     with Unfinished(place, "export") as unfinished:
@@ -34,7 +34,7 @@ def replacing(path):
         unfinished.clear(f"{_NEW}/")
         yield str(new)
         _list_and_sync(new)
-        _refuse_others(path)  # Writing took its time.
+        refuse_others(path)  # Writing took its time.
         if os.path.isdir(path):
             if (place / _OLD).exists():  # A process was killed when the new one was in its place already.
                 FileList(place / _OLD, _LIST).discard()
@@ -48,17 +48,9 @@ def replacing(path):
         place.rmdir()
 
 
-def _list_and_sync(directory):
-    names = [
-        os.path.relpath(os.path.join(at, name), directory) for at, _, files in os.walk(directory) for name in files
-    ]
-    FileList(directory, _LIST).add(*sorted(names))
-    for at, _, files in os.walk(directory):
-        for file in (*files, "."):
-            fsync_path(os.path.join(at, file))
-
-
-def _refuse_others(path):
+def refuse_others(path):
+    """Raises UserError where `path` holds anything else than an earlier export; names a file in it."""
+    path = os.path.abspath(path)
     if not os.path.lexists(path):
         return
     if os.path.islink(path) or not os.path.isdir(path):
@@ -73,3 +65,13 @@ def _refuse_others(path):
         else ("name another --export_dir, or remove it yourself")
     )
     raise UserError(f"{path} holds files that `export` did not write ({others[0]}), so it is not replaced: {cure}")
+
+
+def _list_and_sync(directory):
+    names = [
+        os.path.relpath(os.path.join(at, name), directory) for at, _, files in os.walk(directory) for name in files
+    ]
+    FileList(directory, _LIST).add(*sorted(names))
+    for at, _, files in os.walk(directory):
+        for file in (*files, "."):
+            fsync_path(os.path.join(at, file))

@@ -46,6 +46,13 @@ def test_labels_stand_beside_the_predictions_and_only_ours_are_replaced(director
         assert why in capsys.readouterr().err
 
 
+def test_an_export_that_cannot_be_written_is_refused_before_training(directory, tmp_path, capsys):
+    (tmp_path / "saved_model.pb").touch()
+    assert run("train", directory, f"--model_dir={tmp_path / 'model'}", f"--export_dir={tmp_path}") == 1
+    assert "holds files that `export` did not write (saved_model.pb)" in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
+
+
 def test_evaluate_replaces_only_what_it_wrote(directory, tmp_path, capsys):
     output = tmp_path / "metrics.json"
     for text in ('{"mine": 1}', "[]", "text"):
