@@ -37,7 +37,7 @@ GROUPS = (
 )
 GIVEN = True
 EXAMPLES = (
-    "python -m ctr_trainer evaluate --flagfile=configs/demo.flags",
+    "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test",
     "horovodrun -np 2 python -m ctr_trainer evaluate --flagfile=configs/demo.flags --eval_data=other/test",
     "python -m ctr_trainer evaluate --flagfile=configs/demo.flags --checkpoint=best --group_by=user --output=best.json",
     "python -m ctr_trainer evaluate --saved_model=serving/ctr/1 --eval_data='logs/day_7.csv'",

@@ -138,7 +138,7 @@ class Estimator:
             all_hooks = seen.around(own, [*evaluations.hooks, *hooks], inputs, store)
             threads, precision = self.config.threads, self.config.mixed_precision
             with (
-                _naming_the_last_checkpoint(save, lambda: seen.step > start),
+                save.naming_the_last_checkpoint(lambda: seen.step > start),
                 _closing([evaluations, *own]),
                 open_session(checkpoint, all_hooks, threads, saver, precision) as session,
             ):
@@ -288,19 +288,6 @@ class Estimator:
                 f"the embedding service holds rows ({rows}) and {self.model_dir} has no checkpoint, so this would be a "
                 "fresh model on another's rows: restart the service empty, or name the --model_dir that they belong to"
             )
-
-
-@contextlib.contextmanager
-def _naming_the_last_checkpoint(save, has_trained):
-    """Has what ends a training within the block say where the training goes on, once a step was done."""
-    try:
-        yield
-    except ServiceLost:
-        raise  # `train` says so, or goes on.
-    except UserError as error:
-        if not has_trained():
-            raise
-        raise UserError(f"{str(error).rstrip('.')}. {save.where_it_goes_on()}") from None
 
 
 @contextlib.contextmanager

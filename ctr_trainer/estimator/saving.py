@@ -1,5 +1,6 @@
 """Saves both halves of a model while it trains."""
 
+import contextlib
 import logging
 import os
 
@@ -9,7 +10,7 @@ import tensorflow as tf
 from ctr_trainer import distributed, negative_share
 from ctr_trainer.divergence import diverged
 from ctr_trainer.embedding.guard import Guard
-from ctr_trainer.errors import UserError
+from ctr_trainer.errors import ServiceLost, UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
 from ctr_trainer.hooks.service_loss_hook import raise_together
@@ -73,11 +74,24 @@ class Saving:
         self._saved_step, self._last_path = step, path
         return path
 
-    def where_it_goes_on(self):
-        """-> a sentence that names the last checkpoint, for who starts the same command again. Not a collective."""
-        if self._last_path is None:
-            return f"There is no checkpoint in {self._model_dir} yet: the same command starts from the beginning"
-        return f"The last checkpoint is {self._last_path}: the same command goes on from it"
+    @contextlib.contextmanager
+    def naming_the_last_checkpoint(self, has_trained):
+        """Has what ends the training within the block say where it goes on.
+
+        Args:
+          has_trained: f() -> whether a step was done; before that nothing is added.
+        """
+        try:
+            yield
+        except ServiceLost:
+            raise  # `Estimator.train` says so, or goes on.
+        except UserError as error:
+            if not has_trained():
+                raise
+            last = f"There is no checkpoint in {self._model_dir} yet: the same command starts from the beginning"
+            if self._last_path:
+                last = f"The last checkpoint is {self._last_path}: the same command goes on from it"
+            raise UserError(f"{str(error).rstrip('.')}. {last}") from None
 
     def _write(self, session, path, step, examples):
         """-> the `Checkpoint`; None if the service was lost meanwhile."""

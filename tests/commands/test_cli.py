@@ -58,6 +58,17 @@ def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, caps
     assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {"export_dir": str(tmp_path / "export")}
 
 
+def _damage_all_recent_checkpoints(model):
+    """Flips a bit in the middle of each of their files, in place."""
+    files = [path for path in (model / "checkpoints").glob("*/*") if path.name != "manifest.json"]
+    assert files
+    for path in files:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        with open(path, "r+b") as file:
+            file.write(data)
+
+
 def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, capsys):
     flagfile = _flagfile(tmp_path, data, "--epochs=3", f"--export_dir={tmp_path / 'export'}")
     model, output = tmp_path / "model", tmp_path / "best.json"
@@ -68,6 +79,7 @@ def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, caps
     assert json.loads((model / "flags.json").read_text())["flags"]["eval_steps"] == 10
     assert json.loads((model / "train_summary.json").read_text())["evaluation"]["examples"] == 300
 
+    _damage_all_recent_checkpoints(model)  # The best one does without them.
     assert cli.main(["evaluate", flagfile, "--checkpoint=best", "--group_by=user", f"--output={output}"]) == 0
     text = capsys.readouterr().out
     metrics = json.loads(text.splitlines()[-1])

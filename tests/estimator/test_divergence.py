@@ -153,3 +153,21 @@ def test_training_goes_on_from_the_step_that_is_named_and_sets_later_checkpoints
     _train(data, tmp_path, max_steps=13, resume_from=12)
     assert os.path.exists(aside / "manifest.json")  # Nor is it lost to the next one of its step.
     assert os.path.exists(tmp_path / "checkpoints" / "set-aside-step-0000000015.2" / "manifest.json")
+
+
+def test_a_training_whose_base_was_altered_on_the_disk_goes_on_from_the_chain_before(data, tmp_path, caplog):
+    _train(data, tmp_path, max_steps=20)
+    base = checkpoints.latest_checkpoint(tmp_path).tables[0]["file"]
+    assert _whole(tmp_path) == [5, 15, 20]
+    with open(tmp_path / "checkpoints" / "step-0000000020" / base, "r+b") as file:
+        file.seek(700)
+        byte = file.read(1)
+        file.seek(700)
+        file.write(bytes([byte[0] ^ 1]))
+    result = _train(data, tmp_path, max_steps=21)
+    for step in (15, 20):
+        assert f"REFUSED the checkpoint {checkpoints.checkpoint_path(str(tmp_path), step)}: " in caplog.text
+        assert (tmp_path / "checkpoints" / f"refused-step-{step:010d}").is_dir()
+    assert f"going on from the checkpoint before it: {checkpoints.checkpoint_path(str(tmp_path), 5)}" in caplog.text
+    assert (result["steps"], result["global_step"]) == (16, 21)
+    assert set(_whole(tmp_path)) > {21}
