@@ -11,6 +11,7 @@ from ctr_trainer.data.source import ConvertedData
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.inputs import load_features
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.outputs import refuse_overlap
 
 _CACHE = "data_cache"
 _TEXT = (".csv", ".tsv")
@@ -75,6 +76,7 @@ def _look(path, model_dir, feature_spec, data_cache, labels, advanced):
         return {"converted": path}  # which it is not, and opening it says so
     files = path.split(",")
     if not parquet.is_parquet(list_files(files)[0].path):
+        refuse_overlap(data_cache, files, [])
         files = [file.path for file in list_files(files)]
         return {"converted": cache.converted(files, _format(files[0]), spec, data_cache, True, labels, advanced)}
     spec = spec if labels else spec.without_labels()

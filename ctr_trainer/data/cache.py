@@ -9,7 +9,7 @@ import pathlib
 import time
 
 from ctr_trainer.data.badrows import BadRows
-from ctr_trainer.data.convert import SOURCES, encoded, progress_bar
+from ctr_trainer.data.convert import SOURCES, TYPED, encoded, progress_bar
 from ctr_trainer.data.dataset import FILE
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.listing import list_files
@@ -33,7 +33,7 @@ def converted(source, format, spec, directory, progress=True, labels=True, advan
 
     Args:
       source: as `list_files` takes it.
-      format: of `convert`; `parquet` or `tfrecord`.
+      format: of `convert`.
       spec: FeatureSpec.
       directory: of the conversions; made if need be.
       progress: show a bar where stderr is a terminal.
@@ -68,7 +68,7 @@ def converted(source, format, spec, directory, progress=True, labels=True, advan
 def _convert(unfinished, format, source, spec, progress, advanced):
     """Makes a data set of the source, from the files on that are there."""
     unfinished.files.note({"source": _paths(source)})
-    bad_rows, what = BadRows(unit="row"), f"converting {source} on first use"
+    bad_rows, what = BadRows(unit="row" if format in TYPED else "line"), f"converting {source} on first use"
     writer = DatasetWriter(unfinished, "", spec, ROWS_PER_FILE, _ROWS_PER_GROUP)
     try:
         with progress_bar(progress, what) as bar:
