@@ -43,7 +43,7 @@ def _train(directory, workers, optimizer, sync_steps, cores):
     table = readers[0].spec.tables[0]
     config = TableConfig(table.name, DIMS, SCALES, optimizer, ACCUMULATOR)
     with loopback.start(str(directory), cores[0]) as service:
-        clients = [ServiceClient([service.address], loopback.TIMEOUT_S) for _ in range(workers)]
+        clients = [ServiceClient([service.address], loopback.TIMEOUT_S, lease=loopback.LEASE) for _ in range(workers)]
         caches = [Cache(client, config, f"rank{rank}") for rank, client in enumerate(clients)]
         workers_of = [_steps(cache, reader, table.name) for cache, reader in zip(caches, readers, strict=True)]
         examples = 0

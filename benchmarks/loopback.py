@@ -9,10 +9,12 @@ import numpy as np
 import psutil
 
 from ctr_trainer.embedding.client import ServiceClient
+from ctr_trainer.embedding.lease import Lease
 from ctr_trainer.embedding.process import LocalService
 
 TIMEOUT_S = 60
 CLIENTS = 2
+LEASE = Lease.new("benchmark")
 
 
 def start(directory, core):
@@ -35,7 +37,7 @@ class Worker:
     """One client that pulls, pushes and syncs its own batches and remembers the versions it saw."""
 
     def __init__(self, address, name, batches, rows, bench):
-        self.client = ServiceClient([address], TIMEOUT_S)
+        self.client = ServiceClient([address], TIMEOUT_S, lease=LEASE)
         self.client.create_table(bench.CONFIG)
         self.batches = [(ranks, bench.key_of(ranks)) for ranks in batches]
         self._name, self._sequence = name, 0
@@ -61,7 +63,7 @@ def measure(rows, flags, directory, core, bench):
     """-> {distribution: rates and percentiles, "index_bytes_per_row": of the service}"""
     results = {}
     with start(directory, core) as service:
-        loader = ServiceClient([service.address], TIMEOUT_S)
+        loader = ServiceClient([service.address], TIMEOUT_S, lease=LEASE)
         loader.create_table(bench.CONFIG)
         zeros = np.zeros((bench.LOAD_ROWS, bench.CONFIG.width), np.float32)
         for number, first in enumerate(range(1, rows + 1, bench.LOAD_ROWS)):

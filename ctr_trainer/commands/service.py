@@ -8,7 +8,7 @@ GROUPS = (ServiceFlags,)
 ACTIONS = {
     "stats": "rows, bytes, requests and percentiles, by shard and in all",
     "tables": "the layout of each table",
-    "save": "write all rows below --path, which must lie in the shards' --data_dir",
+    "save": "write all rows below --path, a new directory inside the shards' --data_dir",
 }
 EXAMPLES = (
     "python -m ctr_trainer service stats --service=127.0.0.1:7700",
@@ -28,14 +28,14 @@ def run(action, flags):
     if action == "save":
         require(flags, "path")
     security = ClientSecurity.read(*flags.security_files)
-    client = ServiceClient(flags.service.split(","), flags.service_timeout, security, read_only=True)
+    client = ServiceClient(flags.service.split(","), flags.service_timeout, security)
     with contextlib.closing(client):
         if action == "stats":
             answer, table = client.stats(), _stats_table
         elif action == "tables":
             answer, table = client.tables(), _layout_table
         else:
-            answer, table = {"path": flags.path, "files": client.save(flags.path, step=0)}, _files_table
+            answer, table = {"path": flags.path, "files": client.copy(flags.path)}, _files_table
     print(json.dumps(answer) if flags.json else table(answer), flush=True)
 
 

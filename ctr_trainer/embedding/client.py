@@ -8,6 +8,7 @@ import numpy as np
 
 from ctr_trainer.embedding import snapshot
 from ctr_trainer.embedding.key_hash import shard_of
+from ctr_trainer.embedding.renewal import Renewal
 from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.embedding.shard import Shard
 from ctr_trainer.embedding.versions import NONE_KNOWN, Newer
@@ -19,32 +20,46 @@ class ServiceClient:
 
     A service that does not answer is asked again, with the same sequence, until `timeout` has passed; so a push is
     applied once even where its answer was lost. A service that was restarted has lost the rows since the last
-    checkpoint, so it is an error. Safe to use from several threads.
+    checkpoint, so it is an error; so is one whose rows were replaced by another's `restore` or `clear`. Safe to use
+    from several threads.
+
+    Without a lease it only reads, which the service sees to. A lease is one training's, whose workers all show the
+    same; it is renewed from a thread until `close`, and given back by `release`.
     """
 
-    def __init__(self, addresses, timeout, security=ClientSecurity(), read_only=False, ended=()):  # noqa: B008, it is frozen
-        """Connects, waiting up to `timeout` for each service to answer.
+    def __init__(self, addresses, timeout, security=ClientSecurity(), lease=None, ended=()):  # noqa: B008, it is frozen
+        """Connects, waiting up to `timeout` for each service to answer, and for a lease whose holder died to end.
 
         Args:
           addresses: sequence of `host:port`, the same in the same order on every worker.
           timeout: seconds a request may take, retries included.
           security: what the services ask for.
-          read_only: whether nothing is to be saved through this client; then another may save in the same directory.
+          lease: `Lease`; None to only read.
           ended: for each service f() -> None, or how its process ended: then requests fail at once. () if not known.
 
         Raises:
-          UserError: no answer, a wrong token, or a service that another worker knows as another shard.
+          UserError: no answer, a wrong token, a service that another worker knows as another shard, or one that
+            another training uses; names it.
         """
         if not addresses:
             raise UserError("no address of an embedding service was given")
         shards = len(addresses)
         self._shards = [
-            Shard(address, i, shards, timeout, security, each)
+            Shard(address, i, shards, timeout, security, lease, each)
             for i, (address, each) in enumerate(zip(addresses, ended or [None] * shards, strict=True))
         ]
         self._threads = concurrent.futures.ThreadPoolExecutor(shards) if shards > 1 else None
         self._widths = {}
-        self._on_all(lambda shard: shard.hello(read_only))
+        self._lease, self._renewal = lease, None
+        try:
+            self._shards[0].hello()  # Alone: of two trainings that start at the same time one gets all shards.
+            if lease is not None:
+                self._renewal = Renewal(self._shards)
+            self._on_all(lambda shard: shard.hello())
+        except BaseException:
+            self.release()
+            self.close()
+            raise
 
     def create_table(self, config):
         body = {"config": snapshot.config_to_json(config)}
@@ -91,12 +106,23 @@ class ServiceClient:
             return self.save(path, step)  # One shard had no snapshot to add to, so none may add to its own.
         return files
 
+    def copy(self, path):
+        """Writes all rows below `path`, where no file is replaced; needs no lease. -> as `save`"""
+        return [file for files in self._on_all(lambda shard: shard.copy(_absolute(path))) for file in files]
+
     def restore(self, path, files):
         body = {"path": _absolute(path), "files": list(files)}
-        self._on_all(lambda shard: shard.action("restore", body))
+        self._on_all(lambda shard: shard.replace("restore", body))
 
     def clear(self):
-        self._on_all(lambda shard: shard.action("clear", {}))
+        self._on_all(lambda shard: shard.replace("clear", {}))
+
+    def reopen(self):
+        self._on_all(lambda shard: shard.hello())
+
+    def release(self):
+        """Gives the lease back, so that another training need not wait; no worker that shows it can write then."""
+        self._on_all(lambda shard: shard.release())
 
     def stats(self):
         """As Store; with `services`, the same by address."""
@@ -119,12 +145,16 @@ class ServiceClient:
         return list(layouts.values())
 
     def close(self):
+        if self._renewal:
+            self._renewal.close()
         if self._threads:
             self._threads.shutdown()
         for shard in self._shards:
             shard.close()
 
     def _width(self, table):
+        if table not in self._widths and self._lease is None:
+            self._widths = {layout["name"]: layout["width"] for layout in self.tables()}
         if table not in self._widths:
             raise UserError(f"no table {table!r}: this client has not created it")
         return self._widths[table]

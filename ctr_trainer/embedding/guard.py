@@ -64,6 +64,9 @@ class Guard:
     def clear(self):
         self._store.clear()
 
+    def reopen(self):
+        self._store.reopen()
+
     def stats(self):
         return self._store.stats()
 

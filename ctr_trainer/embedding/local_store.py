@@ -22,6 +22,7 @@ from ctr_trainer.errors import UserError
 _SNAPSHOT_SECONDS = 3600
 # For requests that wait for a table's lock: who releases it and asks for it again at once would go before them.
 _BETWEEN_SECONDS = 1e-4
+_NOTHING = contextlib.nullcontext()
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -143,35 +144,47 @@ class LocalStore:
             self._last_snapshot = identity
             return files
 
-    def restore(self, path, files, shard=0, shards=1):
-        """As Store; keeps only the rows that belong to `shard` of `shards`."""
+    def restore(self, path, files, shard=0, shards=1, replacing=_NOTHING):
+        """As Store; keeps only the rows that belong to `shard` of `shards`.
+
+        Args:
+          replacing: a context manager, in which the rows are replaced once all files are known to be sound.
+        """
         with self._alone("restore"):
             snapshot.check_chain(files)
             for entry in files:
                 snapshot.check(path, entry)
                 self._create_restored(snapshot.read_config(path, entry), path, shard, shards)
-            self._clear()
-            for config, keys, rows in snapshot.merged(path, files):
-                own = _owned(keys, shard, shards)
-                with self._locked(config.name) as table:
-                    self._mark(table, table.find_or_insert(keys[own], rows[own]))
-            for entry in files:
-                if entry.get("kind") == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
-                    with self._locked(entry["table"]) as table:
-                        if table.admission is not None:
-                            table.admission.merge_counts(*snapshot.read_counts(path, entry))
-                if entry.get("kind") == "use":
-                    for keys, *use in snapshot.read_use(path, entry):
-                        with self._locked(entry["table"]) as table:
-                            table.set_use(keys, *use)
-            for name in list(self.tables):
-                with self._locked(name) as table:
-                    table.changes.restored(table)
-                    table.trim()
+            with replacing:
+                self._clear()
+                self._fill(path, files, shard, shards)
             self._last_snapshot = files[-1].get("snapshot") if files else None
 
-    def clear(self):
-        with self._alone("clear"):
+    def _fill(self, path, files, shard, shards):
+        for config, keys, rows in snapshot.merged(path, files):
+            own = _owned(keys, shard, shards)
+            with self._locked(config.name) as table:
+                self._mark(table, table.find_or_insert(keys[own], rows[own]))
+        for entry in files:
+            if entry.get("kind") == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
+                with self._locked(entry["table"]) as table:
+                    if table.admission is not None:
+                        table.admission.merge_counts(*snapshot.read_counts(path, entry))
+            if entry.get("kind") == "use":
+                for keys, *use in snapshot.read_use(path, entry):
+                    with self._locked(entry["table"]) as table:
+                        table.set_use(keys, *use)
+        for name in list(self.tables):
+            with self._locked(name) as table:
+                table.changes.restored(table)
+                table.trim()
+
+    def reopen(self):
+        """Nothing to do: the rows are this process's."""
+
+    def clear(self, replacing=_NOTHING):
+        """As Store; `replacing` as for `restore`."""
+        with self._alone("clear"), replacing:
             self._clear()
 
     def _clear(self):

@@ -2,10 +2,10 @@
 
 import ctypes
 import mmap
-import os
 
 import numpy as np
 
+from ctr_trainer.embedding.memory_limits import memory_total
 from ctr_trainer.errors import UserError
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -42,9 +42,9 @@ def _advise_huge_pages(pages):
 class GrowableArray:
     """A C-contiguous array [capacity, *shape] whose first axis grows without a copy.
 
-    It reserves address space for as many rows as the machine's memory could hold, and the kernel hands out pages at
-    the first touch, so growth moves no row and doubles no memory. Where the reservation is refused (a limit on
-    address space), growth doubles the array and copies it.
+    It reserves address space for all rows that this process's memory could hold, and the kernel hands out pages at the
+    first touch, so growth moves no row and doubles no memory. Where the reservation is refused (a limit on address
+    space), growth doubles the array and copies it.
 
     Caveat: `array` is replaced when it grows by copying, so take it anew after `reserve`.
     """
@@ -53,13 +53,13 @@ class GrowableArray:
         """
         Args:
           dtype, shape: of a row.
-          reserve_bytes: bounds the array, by default the machine's memory.
+          reserve_bytes: bounds the array; by default `memory_limits.memory_total`.
           pages: f(bytes) -> `mmap.mmap` of zeros, or OSError; by default anonymous memory of this process.
         """
         self._dtype = np.dtype(dtype)
         self._shape = tuple(shape)
         self._row_bytes = self._dtype.itemsize * int(np.prod(self._shape, dtype=np.int64))
-        limit = reserve_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        limit = reserve_bytes or memory_total()
         self._most_rows = max(limit // self._row_bytes, 1)
         try:
             self._pages = (pages or _private_pages)(self._most_rows * self._row_bytes)
@@ -85,13 +85,13 @@ class GrowableArray:
         """Makes room for `rows` rows; those that were there keep their values, new ones are zero at first touch.
 
         Raises:
-          UserError: more rows than the machine's memory holds.
+          UserError: more rows than the memory holds that this process may have.
         """
         if rows <= len(self.array):
             return
         if rows > self._most_rows:
             raise UserError(
-                f"{rows} rows of {self._row_bytes} bytes do not fit into this machine's memory "
+                f"{rows} rows of {self._row_bytes} bytes do not fit into the memory of this machine or cgroup "
                 f"(room for {self._most_rows}): use more service shards, or fewer or narrower embeddings"
             )
         grown = np.zeros((min(max(rows, 2 * len(self.array), _FIRST_ROWS), self._most_rows), *self._shape), self._dtype)

@@ -112,14 +112,14 @@ class Gate(flight.ServerMiddlewareFactory):
     def __init__(self, token, incarnation):
         super().__init__()
         self._expected = None if token is None else f"Bearer {token}".encode()
-        self._answer = _Answer({wire.INCARNATION: incarnation})
+        self._incarnation = incarnation
 
     def start_call(self, info, headers):
         if self._expected is not None:
             given = (headers.get(wire.TOKEN) or [""])[0]
             if not hmac.compare_digest(given.encode(errors="replace"), self._expected):
                 raise flight.FlightUnauthenticatedError("this service needs a token: see --token_file")
-        return self._answer
+        return _Answer({wire.INCARNATION: str(self._incarnation)})
 
 
 class _Answer(flight.ServerMiddleware):

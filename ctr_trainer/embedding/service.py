@@ -1,40 +1,49 @@
 """The embedding lookup service: tables that the workers of a job share, served over Arrow Flight."""
 
+import contextlib
 import dataclasses
 import pathlib
 import threading
 import time
-import uuid
 
 import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding import exit_snapshot, snapshot, wire
+from ctr_trainer.embedding.incarnation import Incarnation, Replaced, Restarted
+from ctr_trainer.embedding.lease import Lease, LeaseBook, LeaseHeld
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.metrics import ServiceMetrics
 from ctr_trainer.embedding.security import Gate, ServerSecurity
 from ctr_trainer.errors import UserError
 from ctr_trainer.held_directory import hold
 
+# Actions of whoever holds the lease, and those that need not know which rows there are now.
+_WRITES = ("create_table", "save", "advance", "restore", "clear")
+_OF_ANY_ROWS = ("hello", "renew", "release", "restore", "clear")
+
 
 class Service(flight.FlightServerBase):
     """A Flight server around a LocalStore; it answers from the moment it is made until `shutdown`.
 
-    A bad request is answered with INVALID_ARGUMENT and changes nothing. Every answer's headers carry the
-    service's incarnation, and a request may name the one it expects, so that a client notices a restart, after which
-    the rows since the last checkpoint are gone.
+    A bad request is answered with INVALID_ARGUMENT and changes nothing. What changes or saves rows is refused unless it
+    comes with the lease that this service has given to one training. Every answer's headers carry the service's
+    incarnation, and a request may name the one it expects, so that a client notices that the rows it knew are gone:
+    after a restart, a `restore`, a `clear`, or where another training has taken the lease.
 
     Any Flight client may read: `list_flights` lists the tables, `do_get` with a table's name as the ticket streams it.
     """
 
-    def __init__(self, host, port, data_dir, security=ServerSecurity()):  # noqa: B008, it is frozen
+    def __init__(self, host, port, data_dir, security=ServerSecurity(), leases=None):  # noqa: B008, it is frozen
         """
         Args:
           host, port: where to listen; port 0 picks a free one.
           data_dir: where snapshots are written to and read from, and nowhere else.
           security: what is asked of the clients.
+          leases: `LeaseBook`; None for one of its own.
         """
-        self.incarnation = uuid.uuid4().hex
+        self.incarnation = Incarnation()
+        self._leases = leases or LeaseBook()
         self._store = LocalStore()
         self.metrics = ServiceMetrics(self._store.stats)
         self._data_dir = pathlib.Path(data_dir).resolve()
@@ -43,11 +52,14 @@ class Service(flight.FlightServerBase):
         self._directory_lock = None
         self._actions = {
             "hello": self._hello,
+            "renew": lambda body: self._leases.renew(body.get("lease"), "renew"),
+            "release": lambda body: self._leases.release(body.get("lease")),
             "create_table": self._create_table,
             "save": self._save,
-            "advance": lambda body: self._store.advance(int(body["step"])),
-            "restore": lambda body: self._store.restore(self._inside(body["path"]), body["files"], *self._place),
-            "clear": lambda body: self._store.clear(),
+            "copy": self._copy,
+            "advance": self._advance,
+            "restore": self._restore,
+            "clear": self._clear,
             "stats": lambda body: self._stats(),
             "tables": lambda body: [self._layout(name) for name in sorted(self._store.tables)],
         }
@@ -62,36 +74,47 @@ class Service(flight.FlightServerBase):
             width, packed = self._config(table).width, bool(request.get("packed"))
             if op == "pull":
                 (keys,) = wire.read_request(reader, table, count, wire.KEYS)
-                with self.metrics.measure(op, table, count):
+                with self._at_work(request, table, count):
                     rows = self._store.pull(table, keys, request["missing"])
                 wire.write_rows(writer, rows)
             elif op == "pull_newer":
                 keys, versions = wire.read_request(reader, table, count, wire.KEYS_AND_VERSIONS)
-                with self.metrics.measure(op, table, count):
+                with self._at_work(request, table, count):
                     newer = self._store.pull_newer(table, keys, versions, packed)
                 wire.write_newer(writer, newer)
             elif op == "push":
+                self._leases.renew(request.get("lease"), op)
                 keys, deltas = wire.read_request(reader, table, count, wire.keys_and_rows(width))
                 worker, sequence = str(request["worker"]), int(request["sequence"])
-                with self.metrics.measure(op, table, count, worker):
+                with self._at_work(request, table, count, worker):
                     self._store.push(table, keys, deltas, worker, sequence)
                 wire.write_receipt(writer, count)
             elif op == "sync":
+                self._leases.renew(request.get("lease"), op)
                 schema = wire.keys_versions_and_rows(width, packed)
                 keys, versions, deltas = wire.read_request(reader, table, count, schema)
                 worker, sequence = str(request["worker"]), int(request["sequence"])
-                with self.metrics.measure(op, table, count, worker):
+                with self._at_work(request, table, count, worker):
                     newer = self._store.sync(table, keys, deltas, worker, sequence, versions)
                 wire.write_newer(writer, newer)
             else:
                 raise UserError(f"no operation {op!r}; there are pull, pull_newer, push and sync")
+
+    @contextlib.contextmanager
+    def _at_work(self, request, table, count, worker=None):
+        """A request's part in the store: counted, and of the rows that the request was made for."""
+        with self.metrics.measure(request["op"], table, count, worker):
+            with self.incarnation.within(request.get("incarnation")):
+                yield
 
     def do_action(self, context, action):
         """One of the actions made in `__init__`, JSON in and out."""
         with _typed_errors():
             if action.type not in self._actions:
                 raise UserError(f"no action {action.type!r}; there are: {', '.join(self._actions)}")
-            body = self._request(action.body.to_pybytes())
+            body = self._request(action.body.to_pybytes(), action.type in _OF_ANY_ROWS)
+            if action.type in _WRITES:
+                self._leases.renew(body.get("lease"), action.type)
             if self._place is None and action.type in ("save", "restore"):
                 raise UserError(f"{action.type}: say hello first, with this service's shard and the number of shards")
             return [flight.Result(wire.to_json(self._actions[action.type](body)))]
@@ -134,28 +157,32 @@ class Service(flight.FlightServerBase):
             raise UserError(f"no table {table!r}; there are: {', '.join(sorted(self._store.tables)) or 'none'}")
         return self._store.tables[table].config
 
-    def _request(self, data):
+    def _request(self, data, of_any_rows=False):
+        """-> dict of a request; checks that it was made for the rows that are here."""
         request = wire.from_json(data)
-        expected = request.get("incarnation", self.incarnation)
-        if expected != self.incarnation:
-            # A Flight error of its own, so that the client can tell it from a mistake in the request.
-            raise flight.FlightServerError("restarted", extra_info=self.incarnation.encode())
+        check = self.incarnation.check_process if of_any_rows else self.incarnation.check
+        check(request.get("incarnation"))
         return request
 
     def _hello(self, body):
         place = (int(body["shard"]), int(body["shards"]))
         if not 0 <= place[0] < place[1]:
             raise UserError(f"hello: no shard {place[0]} of {place[1]}; they are counted from 0")
+        lease = None if body.get("lease") is None else Lease.parse(body["lease"])
         with self._place_lock:
-            self._place = self._place or place
-            if self._place != place:
+            if self._place not in (None, place):
                 raise UserError(
                     f"this service is shard {self._place[0]} of {self._place[1]} (counted from 0), not {place[0]} of "
                     f"{place[1]}: name the same addresses in the same order on every worker, or restart the services"
                 )
-            if not body.get("read_only") and self._directory_lock is None:
-                self._directory_lock = self._lock_directory()
-        return {"incarnation": self.incarnation}
+            if lease is not None:
+                self._place = place
+                if self._directory_lock is None:
+                    self._directory_lock = self._lock_directory()
+                if self._leases.take(lease):
+                    with self.incarnation.replaced(f"{lease} has taken this service over"):
+                        pass
+        return {"incarnation": str(self.incarnation)}
 
     def _lock_directory(self):
         """Makes this the one service of its place that saves below the data_dir. -> the locked file."""
@@ -189,9 +216,32 @@ class Service(flight.FlightServerBase):
     def _create_table(self, body):
         self._store.create_table(snapshot.config_from_json(body["config"]), *(self._place or (0, 1)))
 
+    def _advance(self, body):
+        with self.incarnation.within(body.get("incarnation")):
+            self._store.advance(int(body["step"]))
+
     def _save(self, body):
         path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
         return self._store.save(path, int(body["step"]), since, *self._place, identity)
+
+    def _copy(self, body):
+        """Saves all rows, for whoever asks, where nothing can be overwritten."""
+        path, place = self._inside(body["path"]), (int(body["shard"]), int(body["shards"]))
+        own = "-{:05d}-of-{:05d}.".format(*place)
+        there = next((each for each in path.iterdir() if own in each.name), None) if path.is_dir() else None
+        if there is not None:
+            raise UserError(f"{there} is there already, and a copy replaces no file: name a new directory")
+        return self._store.save(path, 0, None, *place)
+
+    def _restore(self, body):
+        path, files = self._inside(body["path"]), body["files"]
+        replacing = self.incarnation.replaced(f"{self._leases.holder} has restored other rows, from {path}")
+        self._store.restore(path, files, *self._place, replacing=replacing)
+        return {"incarnation": str(self.incarnation)}
+
+    def _clear(self, body):
+        self._store.clear(self.incarnation.replaced(f"{self._leases.holder} has cleared the rows"))
+        return {"incarnation": str(self.incarnation)}
 
     def _inside(self, path):
         resolved = (self._data_dir / str(path)).resolve()
@@ -209,6 +259,13 @@ class _typed_errors:  # noqa: N801, used as a with statement
     def __exit__(self, kind, error, _):
         if isinstance(error, UserError):
             raise pa.ArrowInvalid(str(error)) from None
+        # Flight errors of their own, so that the client can tell them from a mistake in the request.
+        if isinstance(error, Restarted):
+            raise flight.FlightServerError(wire.RESTARTED) from None
+        if isinstance(error, Replaced):
+            raise flight.FlightServerError(f"{wire.REPLACED}{error}") from None
+        if isinstance(error, LeaseHeld):
+            raise flight.FlightServerError(wire.HELD + wire.to_json(error.told()).decode()) from None
         if isinstance(error, KeyError):
             raise pa.ArrowInvalid(f"the request lacks {error}") from None
         # What the parts of a request that JSON lets be anything raise where they are used as what they should be.

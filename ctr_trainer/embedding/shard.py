@@ -1,5 +1,7 @@
 """The connection to one embedding service."""
 
+import dataclasses
+import logging
 import time
 
 import pyarrow as pa
@@ -8,10 +10,14 @@ from pyarrow import flight
 from ctr_trainer.embedding import wire
 from ctr_trainer.errors import ServiceLost, UserError
 
+_log = logging.getLogger(__name__)
 _FIRST_BACKOFF = 0.05
 _LONGEST_BACKOFF = 2.0
 # A snapshot takes as long as its disk; a service that is gone is noticed earlier, when its connection breaks.
 _SNAPSHOT_SECONDS = 3600
+# Between two looks at a lease that another training holds, and of a renewal, which nobody waits for.
+_LEASE_LOOK_SECONDS = 1.0
+_RENEWAL_SECONDS = 2.0
 _RETRIED = (
     flight.FlightUnavailableError,
     flight.FlightTimedOutError,
@@ -34,15 +40,17 @@ class Shard:
       number, shards: its place.
       timeout: seconds a request may take, retries included.
       security: a `ClientSecurity`.
+      lease: the `Lease` of the training that this client is of; None for a client that only reads.
       ended: f() -> None, or how the service's process ended, if that is known; then no request waits for it.
     """
 
-    def __init__(self, address, number, shards, timeout, security, ended=None):
+    def __init__(self, address, number, shards, timeout, security, lease=None, ended=None):
         self.address = address
         self.number = number
         self._shards = shards
         self._timeout = timeout
         self._incarnation = None
+        self._lease = lease
         self._headers = security.headers
         self._ended = ended
         try:
@@ -50,12 +58,62 @@ class Shard:
         except pa.ArrowException as error:
             raise UserError(f"embedding service {address!r}: expected host:port: {error}") from None
 
-    def hello(self, read_only):
-        """Tells the service its place and learns its incarnation."""
-        self._incarnation = self.action("hello", self._place(read_only))["incarnation"]
+    def hello(self):
+        """Tells the service its place, takes its lease or shows it, and learns its incarnation.
 
-    def _place(self, read_only):
-        return {"shard": self.number, "shards": self._shards, "read_only": read_only}
+        A lease whose holder died without giving it back ends after a while, which this waits for.
+
+        Raises:
+          UserError: another training holds the lease, and lives.
+        """
+        lease = self._lease and dataclasses.asdict(self._lease)
+        body, first_heard = {**self._place(), "lease": lease}, None
+        while True:
+            try:
+                self._incarnation = None
+                self._incarnation = self.action("hello", body)["incarnation"]
+                return
+            except _Held as held:
+                if first_heard not in (None, held.heard):
+                    raise UserError(
+                        f"embedding service {self.address} is used by {held.holder}. A service has the rows of one "
+                        "training at a time: wait for its end, end it, or use another service"
+                    ) from None
+                if first_heard is None:
+                    _log.warning(
+                        "embedding service %s was used by %s: taking it over in %.0f s if nothing is heard of that",
+                        self.address,
+                        held.holder,
+                        held.left,
+                    )
+                first_heard = held.heard
+                time.sleep(min(max(held.left, 0.05), _LEASE_LOOK_SECONDS))
+
+    def renew(self):
+        """Tells the service that the holder of the lease lives, if it answers at once."""
+        self._at_once("renew")
+
+    def release(self):
+        """Gives the lease back, if the service answers at once; if not, it ends by itself."""
+        self._at_once("release")
+
+    def replace(self, name, body):
+        """`restore` or `clear`: goes on with the rows that it leaves."""
+        self._incarnation = self.action(name, body)["incarnation"]
+
+    def copy(self, path):
+        """-> the files of a copy of all rows."""
+        return self.action("copy", {**self._place(), "path": path})
+
+    def _at_once(self, name):
+        try:
+            options = flight.FlightCallOptions(timeout=_RENEWAL_SECONDS, headers=self._headers)
+            list(self._flight.do_action(flight.Action(name, self._encoded({})), options))
+        except pa.ArrowException:
+            pass  # Whoever asks the service for rows meets what is wrong with it, and says so.
+
+    def _place(self):
+        return {"shard": self.number, "shards": self._shards}
 
     def action(self, name, body):
         """-> the answer to one action."""
@@ -66,7 +124,7 @@ class Shard:
                 raise flight.FlightUnavailableError("the answer was cut off")
             return wire.json.loads(results[0].body.to_pybytes())
 
-        return self._retried(name, call, _SNAPSHOT_SECONDS if name in ("save", "restore") else None)
+        return self._retried(name, call, _SNAPSHOT_SECONDS if name in ("save", "copy", "restore") else None)
 
     def pull(self, request, keys, width):
         """-> float32[U, width]"""
@@ -124,7 +182,9 @@ class Shard:
         self._flight.close()
 
     def _encoded(self, request):
-        return wire.to_json(request if self._incarnation is None else {**request, "incarnation": self._incarnation})
+        if self._incarnation is not None:
+            request = {"lease": self._lease and self._lease.token, **request, "incarnation": self._incarnation}
+        return wire.to_json(request)
 
     def _retried(self, what, call, call_seconds=None):
         """Calls `call(options)` until the service answers, for as long as `timeout`."""
@@ -152,14 +212,30 @@ class Shard:
             except flight.FlightUnauthenticatedError as error:
                 raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
             except flight.FlightServerError as error:
-                if not _first_line(error).startswith("restarted"):
-                    raise
-                raise ServiceLost(
-                    f"embedding service {self.address} was restarted: the rows since the last checkpoint are gone. "
-                    "Start the same command again to resume from it"
-                ) from None
+                raise self._meant(error) from None
             except (pa.ArrowInvalid, KeyError) as error:
                 raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
+
+    def _meant(self, error):
+        """-> the exception for an error that the service gave a meaning of its own; the error itself of another."""
+        text = _first_line(error)
+        if text.startswith(wire.RESTARTED):
+            what = "was restarted: the rows since the last checkpoint are gone"
+        elif text.startswith(wire.REPLACED):
+            what = f"has other rows now: {text.removeprefix(wire.REPLACED)}. Those since the last checkpoint are gone"
+        elif text.startswith(wire.HELD):
+            return _Held(**wire.json.loads(text.removeprefix(wire.HELD)))
+        else:
+            return error
+        return ServiceLost(f"embedding service {self.address} {what}. Start the same command again to resume from it")
+
+
+class _Held(Exception):
+    """Another training holds the lease; see `lease.LeaseHeld`."""
+
+    def __init__(self, holder, heard, left):
+        super().__init__(holder)
+        self.holder, self.heard, self.left = holder, heard, left
 
 
 def _first_line(error):

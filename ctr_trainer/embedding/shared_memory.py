@@ -27,10 +27,17 @@ class SharedMemory:
     Caveat: Linux only; all processes are of one user and see each other below /proc.
 
     Attributes:
+      address: for the others.
+      is_own: whether this process is the owner.
       free: see `PrivateMemory`.
     """
 
     free = getattr(mmap, "MADV_REMOVE", None)
+
+    @staticmethod
+    def is_possible():
+        """-> whether this system has such memory."""
+        return hasattr(os, "memfd_create")
 
     def __init__(self, address=None, prefix=""):
         """
@@ -41,17 +48,31 @@ class SharedMemory:
         Raises:
           UserError: this system has no such memory.
         """
-        if not hasattr(os, "memfd_create"):
+        if not self.is_possible():
             raise UserError("this system has no memory that workers can share (memfd_create); use an embedding service")
-        self._owns = address is None
+        self.is_own = address is None
         self.address = address or f"{os.getpid()}/{uuid.uuid4().hex[:12]}"
         self._prefix = prefix
+        self._files, self._mapped = [], []  # Of this memory, whatever the prefix.
 
     def under(self, prefix):
         """-> the same memory, for arrays whose names begin with `prefix`."""
         memory = SharedMemory(self.address, f"{self._prefix}{prefix}.")
-        memory._owns = self._owns
+        memory.is_own, memory._files, memory._mapped = self.is_own, self._files, self._mapped
         return memory
+
+    def close(self):
+        """Ends the use of all arrays here; the owner's end gives the memory back, even while others still map it.
+
+        So the others are to be done by then: they would read zeros.
+        """
+        if self.is_own:
+            for pages in self._mapped:
+                pages.madvise(self.free)
+        for file in self._files:
+            os.close(file)
+        self._files.clear()
+        self._mapped.clear()
 
     def array(self, name, dtype, shape=()):
         """-> GrowableArray."""
@@ -69,23 +90,26 @@ class SharedMemory:
     def _pages(self, name, size):
         file = self._open(name)
         try:
-            if self._owns:
+            if self.is_own:
                 os.ftruncate(file, size)
-            return mmap.mmap(file, os.fstat(file).st_size)
+            self._mapped.append(mmap.mmap(file, os.fstat(file).st_size))
+            return self._mapped[-1]
         except OSError as error:
             raise UserError(
                 f"{size >> 20} MiB of address space for the shared embedding rows: {error.strerror}; is there a limit "
                 "on it (ulimit -v)? With --embedding_service=auto the workers need none"
             ) from None
-        finally:
-            if not self._owns:  # The owner's stay open for the others to find.
-                os.close(file)
 
     def _open(self, name):
         pid, nonce = self.address.split("/")
         name = f"{_PREFIX}.{nonce}.{self._prefix}{name}"
-        if self._owns:
-            return os.memfd_create(name)
+        file = os.memfd_create(name) if self.is_own else self._find(pid, name)
+        self._files.append(file)  # The owner's stay open for the others to find.
+        return file
+
+    @staticmethod
+    def _find(pid, name):
+        """-> an open file of the owner's."""
         directory = pathlib.Path(f"/proc/{pid}/fd")
         try:
             for link in directory.iterdir():

@@ -72,6 +72,13 @@ class Store(Protocol):
     def clear(self):
         """Forgets every row; the tables stay."""
 
+    def reopen(self):
+        """Goes on with the rows as they are now.
+
+        After a `restore` or `clear` by one of several users of a store, each of the others calls it, knowing no row of
+        before; until then it is refused with ServiceLost.
+        """
+
     def stats(self):
         """-> {"tables": {name: {"rows", "bytes", "created", "admitted", "evicted", "refused": int}}, ...}
 

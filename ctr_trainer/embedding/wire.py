@@ -26,6 +26,8 @@ _VERSION = pa.field("version", pa.uint32(), nullable=False)
 KEYS_AND_VERSIONS = pa.schema([*KEYS, _VERSION])
 INCARNATION = "ctr-trainer-incarnation"
 TOKEN = "authorization"
+# How the messages of the service's own errors begin: see `incarnation` and `lease`.
+RESTARTED, REPLACED, HELD = "restarted", "replaced: ", "held: "
 # What the service takes in one request; a trainer's requests are far below it.
 MOST_BYTES = 1 << 30
 # A request of a trainer fits into one message, which is read without a copy, wherever its bytes lie.

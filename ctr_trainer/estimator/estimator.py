@@ -16,6 +16,7 @@ from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import finding, retention
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
 from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
+from ctr_trainer.estimator.evaluation_store import open_evaluation_store
 from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
 from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.model_selection import is_over
@@ -256,26 +257,39 @@ class Estimator:
             params = self.params if mode == ModeKeys.TRAIN else negative_share.as_trained(self.params, checkpoint)
             inputs = make_input(call_input_fn(input_fn, mode, params, config, position), self.model_dir)
             spec = self.model_fn(inputs.features, inputs.labels if mode != ModeKeys.PREDICT else None, mode, params)
-            store = LocalStore()
-            if inputs.uses_embeddings:
-                store = stack.enter_context(open_store(config.embedding, self.model_dir, mode != ModeKeys.TRAIN))
-            if inputs.fed:
-                stack.callback(inputs.close)  # Its threads use the store, so they end before that closes.
-                if mode == ModeKeys.TRAIN:
+            # Its threads use the store, so they end before that closes.
+            if mode == ModeKeys.TRAIN:
+                store = stack.enter_context(self._training_store(inputs))
+                stack.callback(inputs.close)
+                if inputs.fed:
                     inputs.connect(store, config, spec, phases=phases)
-                else:
+                if distributed.is_chief():
+                    self._restore_rows(store, checkpoint)
+                distributed.barrier("embedding_rows_restored")
+                store.reopen()
+            else:
+                rows = stack.enter_context(open_evaluation_store())
+                stack.callback(inputs.close)
+                store = rows.store
+                if inputs.fed:
                     inputs.connect(store, config, trained=self._trained_tables(checkpoint))
-            if distributed.is_chief():
-                self._restore_rows(store, checkpoint)
-            distributed.barrier("embedding_rows_restored")
+                rows.restore(checkpoint)
+            if inputs.fed:
+                inputs.rewind()  # Lookups ahead read rows, so not before these are the checkpoint's.
             yield inputs, spec, store
+
+    def _training_store(self, inputs):
+        if not inputs.uses_embeddings:
+            return contextlib.nullcontext(LocalStore())
+        return open_store(self.config.embedding, self.model_dir)
 
     def _trained_tables(self, checkpoint):
         """-> dict of name -> TableConfig: a model is evaluated as it was trained, whatever the flags say now."""
         configs = checkpoint.table_configs() if distributed.is_chief() else {}
         configs = {name: dataclasses.asdict(config) for name, config in configs.items()}
         configs = distributed.broadcast_object(configs, "trained_tables")
-        return {name: TableConfig(**values) for name, values in configs.items()}
+        # Which keys have rows was decided in training: an evaluation makes none and drops none.
+        return {name: TableConfig(**values).without_limits() for name, values in configs.items()}
 
     def _restore_rows(self, store, checkpoint):
         """Brings the tables to the checkpoint, or makes sure that a fresh run starts with empty ones."""

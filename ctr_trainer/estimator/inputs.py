@@ -112,13 +112,13 @@ class BatchInput:
         return {name: value[: batch.size] for name, value in {**columns, **predictions}.items()}
 
     def connect(self, store, config, spec=None, trained=None, within_training=False, phases=None):
-        """Ties the embedding inputs that the model asked for to the store, and feeds each step from here on.
+        """Ties the embedding inputs that the model asked for to the store. Nothing is read before `rewind`.
 
         Args:
           spec: the `EstimatorSpec` to train; None to evaluate or predict.
           trained: by table name, the `TableConfig` it was trained with; None to train it as `config` says.
-          within_training: whether it is evaluated while another input trains: then nothing is read before `rewind`, and
-            rows are read from the store as they are at each step.
+          within_training: whether it is evaluated while another input trains: then rows are read from the store as they
+            are at each step.
           phases: `Phases` of the training thread; None where nobody looks at them.
         """
         self._phases = phases
@@ -148,7 +148,7 @@ class BatchInput:
                 "overlap_lookup: with [[limits]] of the feature spec a row could go while a step is to train it: leave "
                 "out one of the two"
             )
-        self._feed(self._read() if not within_training else ())
+        self._feed(())
 
     def rewind(self):
         """Feeds from the first batch on."""

@@ -1,11 +1,13 @@
-"""The store that a job's embedding rows live in."""
+"""The store that the rows of a training live in."""
 
 import contextlib
+import dataclasses
 import os
 
 from ctr_trainer import distributed
 from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.guard import Guard
+from ctr_trainer.embedding.lease import Lease
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.process import Watch, local_services
 from ctr_trainer.embedding.security import ClientSecurity
@@ -15,16 +17,19 @@ from ctr_trainer.errors import UserError
 
 
 @contextlib.contextmanager
-def open_store(config, model_dir, read_only=False):
+def open_store(config, model_dir):
     """Gives the store that `config.service` names; local services, or shared memory, that it made end with the block.
 
-    A collective where there are several workers.
+    A collective where there are several workers. Running shards are this training's alone until the end of the block.
 
     Raises:
-      UserError: `auto` or `shared` was asked for workers on several hosts, or the service does not start.
+      UserError: `auto` or `shared` was asked for workers on several hosts, the service does not start, or another
+        training uses it.
     """
     if config.service not in ("auto", "shared"):
-        with contextlib.closing(_client(config, config.service.split(","), read_only)) as client:
+        with _leased(
+            config, model_dir, config.service.split(","), ClientSecurity.read(*config.security_files)
+        ) as client:
             yield client
         return
     if distributed.size() == 1:
@@ -38,7 +43,9 @@ def open_store(config, model_dir, read_only=False):
     if config.service == "shared":
         memory = SharedMemory() if distributed.is_chief() else None
         address = distributed.broadcast_object(memory.address if memory else None, "shared_memory_address")
-        yield LocalStore(SharedTables(memory or SharedMemory(address)))
+        with contextlib.closing(memory or SharedMemory(address)) as memory:
+            yield LocalStore(SharedTables(memory))
+            distributed.barrier("shared_memory_close")  # It goes with rank 0, and the others may still be at work.
         return
     with contextlib.ExitStack() as stack:
         started, watches = None, []
@@ -52,15 +59,28 @@ def open_store(config, model_dir, read_only=False):
         if not watches:
             watches = [stack.enter_context(contextlib.closing(Watch(pid, log))) for _, pid, log in started]
         ended = [watch.ended for watch in watches]
-        client = _client(config, [address for address, _, _ in started], read_only, ended)
-        yield stack.enter_context(contextlib.closing(client))
-        # The others may still be talking to the service that rank 0 is about to stop.
+        addresses = [address for address, _, _ in started]
+        # A service that we started on loopback asks for nothing.
+        client = stack.enter_context(_leased(config, model_dir, addresses, ClientSecurity(), ended))
+        yield Guard(client) if config.service_restarts else client
+
+
+@contextlib.contextmanager
+def _leased(config, model_dir, addresses, security, ended=()):
+    """Gives a client that writes, by a lease that all workers share. A collective."""
+    lease, client = None, None
+    with contextlib.ExitStack() as stack:
+        if distributed.is_chief():
+            lease = Lease.new(model_dir)
+            client = stack.enter_context(_open(addresses, config.timeout, security, lease, ended))
+            stack.callback(client.release)  # Also after an error: the training that goes on from it need not wait.
+        lease = distributed.broadcast_object(lease and dataclasses.asdict(lease), "embedding_service_lease")
+        if client is None:
+            client = stack.enter_context(_open(addresses, config.timeout, security, Lease(**lease), ended))
+        yield client
+        # The others may still be talking to the service that rank 0 is about to give back, or to stop.
         distributed.barrier("embedding_service_close")
 
 
-def _client(config, addresses, read_only, ended=()):
-    """-> a client, guarded where the workers go back to the last checkpoint by themselves."""
-    own = config.service == "auto"  # A service that we started on loopback asks for nothing.
-    security = ClientSecurity() if own else ClientSecurity.read(*config.security_files)
-    client = ServiceClient(addresses, config.timeout, security, read_only, ended)
-    return Guard(client) if config.service_restarts and not read_only else client
+def _open(addresses, timeout, security, lease, ended):
+    return contextlib.closing(ServiceClient(addresses, timeout, security, lease, ended))

@@ -7,10 +7,12 @@ import pytest
 
 from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.lease import Lease
 from ctr_trainer.embedding.process import LocalService
 from ctr_trainer.embedding.security import ClientSecurity
 
 TIMEOUT = 60.0
+LEASE = Lease.new("tests")
 CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "sgd", seed=5)
 
 
@@ -36,11 +38,11 @@ def start(data_dir):
 
 @pytest.fixture
 def connect():
-    """connect(addresses, ...) -> a ServiceClient that is closed with the test."""
+    """connect(addresses, ...) -> a ServiceClient that is closed with the test; all are of one training by default."""
     clients = []
 
-    def connect(addresses, timeout=TIMEOUT, security=None):
-        clients.append(ServiceClient(addresses, timeout, security or ClientSecurity()))
+    def connect(addresses, timeout=TIMEOUT, security=None, lease=LEASE):
+        clients.append(ServiceClient(addresses, timeout, security or ClientSecurity(), lease))
         return clients[-1]
 
     yield connect

@@ -12,7 +12,7 @@ from pyarrow import flight
 
 from ctr_trainer.embedding import snapshot
 from ctr_trainer.embedding.service import Service
-from tests.service.conftest import CONFIG, TIMEOUT, ones
+from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
 pytestmark = pytest.mark.integration
 _OPTIONS = flight.FlightCallOptions(timeout=TIMEOUT)
@@ -30,6 +30,7 @@ def server(tmp_path_factory):
     with Service("127.0.0.1", 0, tmp_path_factory.mktemp("fuzzed")) as service:
         service._store.create_table(CONFIG)
         service._store.push("t", np.array([5]), ones(1), "w", 1)
+        service._leases.take(LEASE)
         with flight.FlightClient(f"grpc://127.0.0.1:{service.port}") as client:
             yield service.port, client, service._store
 
@@ -58,7 +59,7 @@ def _good_batch():
 
 
 def _good_command(**changes):
-    return dict(op="push", table="t", worker="w", sequence=2, count=1) | changes
+    return dict(op="push", table="t", worker="w", sequence=2, count=1, lease=LEASE.token) | changes
 
 
 _BAD_COMMANDS = st.one_of(

@@ -11,7 +11,7 @@ from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.security import ClientSecurity, ServerSecurity
 from ctr_trainer.embedding.service import Service
 from ctr_trainer.errors import UserError
-from tests.service.conftest import CONFIG
+from tests.service.conftest import CONFIG, LEASE
 
 pytestmark = [
     pytest.mark.integration,
@@ -44,7 +44,7 @@ def _server(pem, **more):
 
 
 def _round_trip(service, security, timeout=20.0):
-    client = ServiceClient([f"127.0.0.1:{service.port}"], timeout, security)
+    client = ServiceClient([f"127.0.0.1:{service.port}"], timeout, security, LEASE)
     try:
         client.create_table(CONFIG)
         client.push("t", np.array([4]), np.ones((1, 3), np.float32), "w", 1)

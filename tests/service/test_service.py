@@ -21,7 +21,7 @@ from ctr_trainer.embedding.security import ClientSecurity, ServerSecurity
 from ctr_trainer.embedding.service import Service
 from ctr_trainer.embedding.serving import serve
 from ctr_trainer.errors import ServiceLost, UserError
-from tests.service.conftest import CONFIG, TIMEOUT, ones
+from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
 pytestmark = pytest.mark.integration
 
@@ -32,6 +32,7 @@ def server(tmp_path):
     with Service("127.0.0.1", 0, tmp_path) as service:
         service._store.create_table(CONFIG)
         service._store.push("t", np.array([5]), ones(1), "w", 1)
+        service._leases.take(LEASE)
         with flight.FlightClient(f"grpc://127.0.0.1:{service.port}") as client:
             yield client, service._store
 
@@ -47,7 +48,7 @@ def _exchange(client, command, batch):
 
 
 def _command(**changes):
-    return json.dumps(dict(op="push", table="t", worker="w", sequence=2, count=1) | changes).encode()
+    return json.dumps(dict(op="push", table="t", worker="w", sequence=2, count=1, lease=LEASE.token) | changes).encode()
 
 
 def _batch(keys=None, rows=None, width=3, key_type=None):
@@ -105,11 +106,13 @@ def test_an_oversized_request_is_refused(server, monkeypatch):
         ("create_table", {"config": "{}"}, "not a table's configuration"),
         ("save", {"path": "a", "step": 1}, "say hello first"),
         ("hello", {"shard": 2, "shards": 2}, "no shard 2 of 2"),
+        ("hello", {"shard": 0, "shards": 1, "lease": {"token": "x"}}, "not a lease, which has token, host"),
+        ("save", {"path": "a", "step": 1, "lease": "x"}, "`save` refused: this client only reads"),
     ],
 )
 def test_a_bad_action_is_an_invalid_argument(server, name, body, message):
     with pytest.raises(pa.ArrowInvalid, match=message):
-        list(server[0].do_action(flight.Action(name, json.dumps(body).encode())))
+        list(server[0].do_action(flight.Action(name, json.dumps({"lease": LEASE.token, **body}).encode())))
 
 
 def test_any_flight_client_can_list_and_read_the_tables(server):
@@ -145,7 +148,7 @@ def test_every_answer_carries_the_incarnation(tmp_path):
             list(client.do_action(flight.Action("stats", b"{}")))
             list(client.list_flights())
         # Trailers come as headers too.
-    assert [seen[wire.INCARNATION] for seen in headers.seen if seen] == [[service.incarnation]] * 2
+    assert [seen[wire.INCARNATION] for seen in headers.seen if seen] == [[str(service.incarnation)]] * 2
 
 
 def test_a_token_is_needed_for_every_call(tmp_path, connect):
@@ -235,7 +238,7 @@ def test_a_service_that_ended_is_noticed_at_once_with_its_status_and_log(tmp_pat
         other = Watch(service.pid, tmp_path / "log")
         watching = service if watch == "parent" else other
         # The timeout is far beyond that of the test: who waited for it would not come back.
-        with contextlib.closing(ServiceClient([service.address], 1e6, ended=[watching.ended])) as client:
+        with contextlib.closing(ServiceClient([service.address], 1e6, lease=LEASE, ended=[watching.ended])) as client:
             client.create_table(CONFIG)
             assert watching.ended() is None
             os.kill(service.pid, signal.SIGKILL)

@@ -1,0 +1,96 @@
+"""How much memory this process may have: the machine's, or that of its cgroup, as a container is given."""
+
+import dataclasses
+import pathlib
+
+import psutil
+
+_ROOT = pathlib.Path("/sys/fs/cgroup")
+_OWN = pathlib.Path("/proc/self/cgroup")
+# By version: the files of the limit and of the use, and what the lines of file pages in `memory.stat` begin with. The
+# kernel takes these back when memory runs short; shared memory is not among them.
+_FILES = {
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+    2: ("memory.max", "memory.current", ""),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryLimit:
+    """A limit that holds for this process.
+
+    Attributes:
+      name: whose it is, as `this machine` or `the cgroup /sys/fs/cgroup/memory/job`.
+      total, used: bytes; those used are of all who share the limit, without what can be taken back.
+    """
+
+    name: str
+    total: int
+    used: int
+
+    @property
+    def free(self):
+        """Bytes that are left."""
+        return max(self.total - self.used, 0)
+
+
+def memory_limits(own=_OWN, root=_ROOT):
+    """-> list of `MemoryLimit`: of the machine, and of each cgroup with a limit that this process is in.
+
+    Args:
+      own: the file that says which cgroups this process is in.
+      root: where cgroups are mounted.
+    """
+    machine = psutil.virtual_memory()
+    limits = [MemoryLimit("this machine", machine.total, machine.total - machine.available)]
+    for version, directory in _cgroups(own, root):
+        limit = _limit(version, directory)
+        if limit is not None and limit.total < machine.total:
+            limits.append(limit)
+    return limits
+
+
+def memory_total():
+    """-> bytes that this process could have at most."""
+    return min(limit.total for limit in memory_limits())
+
+
+def tightest():
+    """-> the `MemoryLimit` that is met first."""
+    return min(memory_limits(), key=lambda limit: limit.free)
+
+
+def _cgroups(own, root):
+    """Yields (version, directory) of each cgroup that limits this process's memory, the innermost first."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return  # No Linux.
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            version, mount = 2, root
+        elif "memory" in controllers.split(","):
+            version, mount = 1, root / "memory"
+        else:
+            continue
+        # Within a container the path may be the host's, which is not there; the mount is then the container's.
+        inner = mount / path.lstrip("/")
+        for directory in [inner, *inner.parents]:
+            if directory.is_relative_to(mount):
+                yield version, directory
+
+
+def _limit(version, directory):
+    """-> the `MemoryLimit` of a cgroup, or None if it has none."""
+    limit, usage, prefix = _FILES[version]
+    try:
+        total = (directory / limit).read_text().strip()
+        if total == "max":
+            return None
+        used = int((directory / usage).read_text())
+        stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    files = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
+    return MemoryLimit(f"the cgroup {directory}", int(total), max(used - files, 0))

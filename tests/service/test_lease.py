@@ -1,0 +1,191 @@
+"""Who may write to a shard, and what becomes of those who did before: real clients over a real socket."""
+
+import contextlib
+import logging
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.client import ServiceClient
+from ctr_trainer.embedding.lease import Lease, LeaseBook
+from ctr_trainer.embedding.service import Service
+from ctr_trainer.errors import ServiceLost, UserError
+from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
+
+pytestmark = pytest.mark.integration
+KEYS = np.arange(1, 4)
+
+
+@pytest.fixture
+def service(tmp_path):
+    """A service in this process, whose lease ends after 2 s of silence."""
+    with Service("127.0.0.1", 0, tmp_path, leases=LeaseBook(seconds=2.0)) as service:
+        yield service
+
+
+@pytest.fixture
+def open_client(service):
+    """open_client(lease) -> a client of the service, closed with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def open_client(lease):
+            client = ServiceClient([f"127.0.0.1:{service.port}"], TIMEOUT, lease=lease)
+            stack.callback(client.close)
+            return client
+
+        yield open_client
+
+
+@pytest.fixture
+def trainer(open_client):
+    """A client that holds the lease, with three rows in the table `t`."""
+    client = open_client(LEASE)
+    client.create_table(CONFIG)
+    client.push("t", KEYS, ones(3), "w", 1)
+    return client
+
+
+def test_a_client_without_the_lease_reads_and_is_refused_all_else_by_name(trainer, open_client, service, tmp_path):
+    reader, before = open_client(None), trainer.pull("t", KEYS)
+    files = trainer.save(tmp_path / "saved", 1)
+    writes = {
+        "push": lambda: reader.push("t", KEYS, ones(3), "w", 2),
+        "sync": lambda: reader.sync("t", KEYS, ones(3), "w", 2),
+        "create_table": lambda: reader.create_table(CONFIG),
+        "advance": lambda: reader.advance(9),
+        "save": lambda: reader.save(tmp_path / "other", 1),
+        "restore": lambda: reader.restore(tmp_path / "saved", files),
+        "clear": lambda: reader.clear(),
+    }
+    np.testing.assert_array_equal(reader.pull("t", KEYS), before)
+    for name, write in writes.items():
+        with pytest.raises(UserError, match=f"`{name}` refused: this client only reads.*the training of tests"):
+            write()
+    unknown = np.arange(10, 20)
+    assert reader.pull("t", unknown).shape == (10, CONFIG.width)
+    assert len(reader.pull_newer("t", unknown, np.zeros(10, np.uint32)).positions) == 0
+    assert len(service._store.tables["t"]) == 3
+    np.testing.assert_array_equal(trainer.pull("t", KEYS), before)
+
+
+def test_a_copy_needs_no_lease_and_replaces_no_file(trainer, open_client, tmp_path):
+    reader = open_client(None)
+    assert [entry["rows"] for entry in reader.copy(tmp_path / "copy")] == [3]
+    trainer.save(tmp_path / "checkpoint", 1)
+    saved = {path: path.read_bytes() for path in (tmp_path / "checkpoint").iterdir()}
+    with pytest.raises(UserError, match="is there already, and a copy replaces no file"):
+        reader.copy(tmp_path / "checkpoint")
+    assert {path: path.read_bytes() for path in (tmp_path / "checkpoint").iterdir()} == saved
+
+
+def test_a_reader_that_comes_first_does_not_say_which_shard_a_service_is(open_client, service):
+    with contextlib.closing(ServiceClient([f"127.0.0.1:{service.port}"], TIMEOUT)) as reader:
+        assert reader.tables() == []
+    other = LEASE.parse({**vars(LEASE)})
+    body = {"shard": 1, "shards": 2, "lease": vars(other)}
+    assert service._hello(body)["incarnation"] == str(service.incarnation)
+
+
+def test_a_second_training_is_refused_while_the_first_lives_and_names_it(trainer, open_client):
+    with pytest.raises(UserError, match=rf"is used by the training of tests \(process {LEASE.pid} on .*, started 2"):
+        begin = time.monotonic()
+        while time.monotonic() < begin + TIMEOUT:  # The first is at work, and the second looks after a second.
+            _beside(lambda: open_client(Lease.new("second")), lambda: trainer.push("t", KEYS, ones(3), "w", 1))
+    assert trainer.stats()["tables"]["t"]["rows"] == 3
+
+
+def _beside(call, other):
+    """Makes a call while another is made again and again."""
+    end = threading.Event()
+
+    def work():
+        while not end.wait(0.05):
+            other()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        call()
+    finally:
+        end.set()
+        thread.join()
+
+
+def test_a_training_that_gave_its_lease_back_is_followed_at_once(trainer, open_client):
+    trainer.release()
+    with pytest.raises(UserError, match="`push` refused: this client only reads.*no training holds it now"):
+        trainer.push("t", KEYS, ones(3), "w", 2)
+    open_client(Lease.new("second")).create_table(CONFIG)
+
+
+def test_the_lease_of_a_killed_training_ends_by_itself_and_the_next_one_says_what_it_waits_for(service, caplog):
+    code = (
+        "import time; from ctr_trainer.embedding import client, lease;"
+        f"client = client.ServiceClient(['127.0.0.1:{service.port}'], 60, lease=lease.Lease.new('killed'));"
+        "print('here', flush=True); time.sleep(600)"
+    )
+    first = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    try:
+        assert first.stdout.readline() == b"here\n"
+    finally:
+        first.kill()
+        first.communicate()
+    begin = time.monotonic()
+    with caplog.at_level(logging.WARNING):
+        client = ServiceClient([f"127.0.0.1:{service.port}"], TIMEOUT, lease=Lease.new("next"))
+    client.close()
+    assert time.monotonic() - begin < 10
+    assert f"was used by the training of killed (process {first.pid} on" in caplog.text
+
+
+def test_a_training_that_was_silent_goes_on_if_no_other_came_and_is_told_if_one_did(trainer, open_client):
+    trainer._renewal.close()
+    time.sleep(2.2)
+    trainer.push("t", KEYS, ones(3), "w", 2)  # The lease had ended, and nobody wanted it.
+    time.sleep(2.2)
+    open_client(Lease.new("second"))
+    for call in (
+        lambda: trainer.push("t", KEYS, ones(3), "w", 3),
+        lambda: trainer.sync("t", KEYS, ones(3), "w", 3),
+        lambda: trainer.pull("t", KEYS),
+        lambda: trainer.advance(5),
+    ):
+        with pytest.raises(ServiceLost, match=r"has other rows now: the training of second .*has taken.* over"):
+            call()
+
+
+@pytest.mark.parametrize("how", ["restore", "clear"])
+def test_who_knew_the_rows_of_before_a_restore_is_told_until_it_opens_them_anew(trainer, open_client, how, tmp_path):
+    files = trainer.save(tmp_path / "saved", 1)
+    other, reader = open_client(LEASE), open_client(None)
+    other.create_table(CONFIG)
+    saved = other.pull("t", KEYS, missing="zeros")
+    other.push("t", KEYS, ones(3), "x", 1)
+    trainer.restore(tmp_path / "saved", files) if how == "restore" else trainer.clear()
+    expected = saved if how == "restore" else np.zeros_like(saved)
+    for call in (
+        lambda: other.push("t", KEYS, ones(3), "x", 2),
+        lambda: other.sync("t", KEYS, ones(3), "x", 3),
+        lambda: other.pull("t", KEYS),
+        lambda: other.pull_newer("t", KEYS, np.zeros(3, np.uint32)),
+        lambda: reader.pull("t", KEYS),
+    ):
+        with pytest.raises(ServiceLost, match=f"has other rows now: the training of tests .* has {how}"):
+            call()
+    np.testing.assert_array_equal(trainer.pull("t", KEYS, missing="zeros"), expected)
+    other.reopen()
+    other.push("t", KEYS, ones(3), "x", 4)
+
+
+def test_a_restore_of_a_damaged_file_leaves_the_rows_to_those_who_knew_them(trainer, open_client, tmp_path):
+    other = open_client(LEASE)
+    other.create_table(CONFIG)
+    (entry,) = trainer.save(tmp_path / "saved", 1)
+    (tmp_path / "saved" / entry["file"]).write_bytes(b"")
+    with pytest.raises(UserError, match="truncated"):
+        trainer.restore(tmp_path / "saved", [entry])
+    other.push("t", KEYS, ones(3), "x", 1)

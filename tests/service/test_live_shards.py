@@ -1,0 +1,68 @@
+"""Evaluation and prediction beside shards that a training uses."""
+
+import contextlib
+
+import numpy as np
+import pytest
+
+from ctr_trainer import distributed
+from ctr_trainer.embedding import memory_limits
+from ctr_trainer.embedding.client import ServiceClient
+from ctr_trainer.embedding.lease import Lease
+from ctr_trainer.embedding.process import LocalService
+from ctr_trainer.errors import UserError
+from tests import checkpoints, small
+from tests.models import every
+from tests.service.conftest import TIMEOUT
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    distributed.init()
+    return small.make(tmp_path_factory.mktemp("live"), rows=300)
+
+
+def test_evaluating_and_predicting_a_checkpoint_leave_the_shards_of_a_training_as_they_are(data, tmp_path):
+    with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
+        estimator = every.estimator("lr", tmp_path / "model", dict(service=service.address))
+        estimator.train(lambda position: every.reader("lr", data, position=position), max_steps=20)
+        saved = checkpoints.values(estimator.latest_checkpoint())
+        alone = every.estimator("lr", tmp_path / "model")
+        expected = alone.evaluate(lambda: every.once("lr", data))
+
+        # A training of another process, further on than its checkpoint.
+        trainer = ServiceClient([service.address], TIMEOUT, lease=Lease.new(tmp_path / "model"))
+        with contextlib.closing(trainer):
+            (layout,) = trainer.tables()
+            table, keys = layout["name"], saved["keys"]
+            assert layout["rows"] == len(keys)
+            reader = ServiceClient([service.address], TIMEOUT)
+            live = reader.pull(table, keys) + 1
+            trainer._widths[table] = layout["width"]
+            trainer.push(table, keys, np.ones_like(live), "other", 1)
+            requests = reader.stats()["services"][service.address]["requests"]
+
+            assert estimator.evaluate(lambda: every.once("lr", data)) == expected
+            predicted = list(estimator.predict(lambda: every.once("lr", data)))
+            assert len(predicted) == 300
+
+            np.testing.assert_array_equal(trainer.pull(table, keys), live)
+            trainer.push(table, keys, np.ones_like(live), "other", 2)
+            # Neither asked the shards for anything.
+            assert reader.stats()["services"][service.address]["requests"] == {
+                **requests,
+                "push": requests["push"] + 1,
+                "pull": requests["pull"] + 1,
+            }
+            reader.close()
+
+
+def test_rows_that_do_not_fit_into_memory_are_refused_before_they_are_read(data, tmp_path, monkeypatch):
+    estimator = every.estimator("lr", tmp_path / "model")
+    estimator.train(lambda position: every.reader("lr", data, position=position), max_steps=5)
+    small_limit = memory_limits.MemoryLimit("the cgroup /job", 1000, 100)
+    monkeypatch.setattr("ctr_trainer.estimator.evaluation_store.tightest", lambda: small_limit)
+    with pytest.raises(UserError, match=r"its \d+ rows take at least .* the cgroup /job .* has 0.00 GB of memory left"):
+        estimator.evaluate(lambda: every.once("lr", data))
