@@ -9,7 +9,6 @@ import numpy as np
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.cache import Cache
-from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.distinct import distinct
 from ctr_trainer.embedding.lookup import Lookup
@@ -43,7 +42,7 @@ def _train(directory, workers, optimizer, sync_steps, cores):
     table = readers[0].spec.tables[0]
     config = TableConfig(table.name, DIMS, SCALES, optimizer, ACCUMULATOR)
     with loopback.start(str(directory), cores[0]) as service:
-        clients = [ServiceClient([service.address], loopback.TIMEOUT_S, lease=loopback.LEASE) for _ in range(workers)]
+        clients = [loopback.connect(service) for _ in range(workers)]
         caches = [Cache(client, config, f"rank{rank}") for rank, client in enumerate(clients)]
         workers_of = [_steps(cache, reader, table.name) for cache, reader in zip(caches, readers, strict=True)]
         examples = 0

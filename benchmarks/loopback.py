@@ -11,6 +11,7 @@ import psutil
 from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.lease import Lease
 from ctr_trainer.embedding.process import LocalService
+from ctr_trainer.embedding.security import ClientSecurity
 
 TIMEOUT_S = 60
 CLIENTS = 2
@@ -27,6 +28,11 @@ def start(directory, core):
         os.sched_setaffinity(0, own)
 
 
+def connect(service):
+    """-> a client of a `LocalService`, all of one training."""
+    return ServiceClient([service.address], TIMEOUT_S, ClientSecurity(service.token), LEASE)
+
+
 def cpu_seconds(service):
     """-> processor time that the service has used."""
     times = psutil.Process(service.pid).cpu_times()
@@ -36,8 +42,8 @@ def cpu_seconds(service):
 class Worker:
     """One client that pulls, pushes and syncs its own batches and remembers the versions it saw."""
 
-    def __init__(self, address, name, batches, rows, bench):
-        self.client = ServiceClient([address], TIMEOUT_S, lease=LEASE)
+    def __init__(self, service, name, batches, rows, bench):
+        self.client = connect(service)
         self.client.create_table(bench.CONFIG)
         self.batches = [(ranks, bench.key_of(ranks)) for ranks in batches]
         self._name, self._sequence = name, 0
@@ -63,7 +69,7 @@ def measure(rows, flags, directory, core, bench):
     """-> {distribution: rates and percentiles, "index_bytes_per_row": of the service}"""
     results = {}
     with start(directory, core) as service:
-        loader = ServiceClient([service.address], TIMEOUT_S, lease=LEASE)
+        loader = connect(service)
         loader.create_table(bench.CONFIG)
         zeros = np.zeros((bench.LOAD_ROWS, bench.CONFIG.width), np.float32)
         for number, first in enumerate(range(1, rows + 1, bench.LOAD_ROWS)):
@@ -78,7 +84,7 @@ def measure(rows, flags, directory, core, bench):
             for number in range(CLIENTS):
                 size = min(bench.REQUEST_ROWS, rows // 4)
                 batches = [bench.draw_distinct(rng, distribution, rows, size) for _ in range(bench.BATCHES)]
-                workers.append(Worker(service.address, f"{distribution}{number}", batches, rows, bench))
+                workers.append(Worker(service, f"{distribution}{number}", batches, rows, bench))
                 workers[-1]._deltas = workers[-1]._deltas[:size]
             figures = results[distribution] = {}
             for op in ("pull", "push", "sync"):

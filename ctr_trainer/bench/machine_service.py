@@ -1,7 +1,5 @@
 """A lookup service on one of several machines."""
 
-import secrets
-
 from ctr_trainer.embedding.process import LocalService
 
 
@@ -27,10 +25,9 @@ class MachineService(LocalService):
         self._machine = machine
         self.token_file = directory / "token"
         self.token_file.touch(mode=0o600)
-        self.token_file.write_text(secrets.token_hex())
         super().__init__(str(data_dir), str(directory / "service.log"), timeout)
+        self.token_file.write_text(self.token)
 
     def _command(self, data_dir, port_file):
         command = super()._command(data_dir, port_file)
-        bind = [f"--bind={self._machine.address}:0", f"--token_file={self.token_file}"]
-        return self._machine.command([*command, *bind])
+        return self._machine.command([*command, f"--bind={self._machine.address}:0"])

@@ -10,6 +10,7 @@ from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.lease import Lease
 from ctr_trainer.embedding.process import LocalService
+from ctr_trainer.embedding.security import ClientSecurity
 
 _SIZES = (256, 16384)
 _WAIT_SECONDS = 60.0
@@ -34,7 +35,9 @@ def measure(dims, optimizer, directory, repeats=10):
     log = f"{directory}/service.log"
     with LocalService(directory, log, _WAIT_SECONDS) as service, contextlib.ExitStack() as stack:
         client = stack.enter_context(
-            contextlib.closing(ServiceClient([service.address], _WAIT_SECONDS, lease=Lease.new(directory)))
+            contextlib.closing(
+                ServiceClient([service.address], _WAIT_SECONDS, ClientSecurity(service.token), Lease.new(directory))
+            )
         )
         sync, pull = zip(*(_measure(client, service.address, dims, optimizer, n, repeats) for n in _SIZES), strict=True)
     worker_row, worker_request = _line(*(worker for worker, _ in sync))

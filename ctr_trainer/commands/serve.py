@@ -20,7 +20,7 @@ def run(flags):
     serve(
         flags.bind,
         flags.data_dir,
-        ServerSecurity.read(flags.token_file, flags.tls_cert, flags.tls_key, flags.tls_client_ca),
+        ServerSecurity.read(flags.token_file, flags.tls_cert, flags.tls_key, flags.tls_client_ca, flags.token_fd),
         flags.port_file or None,
         flags.exit_with_stdin,
         flags.save_at_exit,

@@ -4,6 +4,7 @@ import concurrent.futures
 import contextlib
 import os
 import pathlib
+import secrets
 import select
 import subprocess
 import sys
@@ -53,7 +54,7 @@ class Watch:
 
 @contextlib.contextmanager
 def local_services(count, directory, timeout, cores=None):
-    """Gives `count` services, started at the same time and stopped at the end of the block.
+    """Gives `count` services of one token, started at the same time and stopped at the end of the block.
 
     Args:
       directory: for their snapshots, and for their logs, `service.log`, `service-1.log`, ...
@@ -63,9 +64,10 @@ def local_services(count, directory, timeout, cores=None):
     Raises:
       UserError: one did not start.
     """
+    token = secrets.token_hex()
     logs = [os.path.join(directory, f"service-{number}.log" if number else "service.log") for number in range(count)]
     with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(count) as threads:
-        futures = [threads.submit(LocalService, directory, log, timeout, cores) for log in logs]
+        futures = [threads.submit(LocalService, directory, log, timeout, cores, token) for log in logs]
         concurrent.futures.wait(futures)
         for future in futures:
             if future.exception() is None:
@@ -76,15 +78,17 @@ def local_services(count, directory, timeout, cores=None):
 class LocalService:
     """An embedding service in a child process on this machine, which ends when this process ends, however it ends.
 
-    A context manager: leaving it stops the service.
+    A context manager: leaving it stops the service. No other user of this machine can use it: its clients need the
+    token, which the child gets through its standard input, so it stands in no file, environment or command line.
 
     Attributes:
       address: `host:port`.
+      token: for its clients.
       pid: the child's process id.
       log_file: where its output goes.
     """
 
-    def __init__(self, data_dir, log_file, timeout, cores=None):
+    def __init__(self, data_dir, log_file, timeout, cores=None, token=None):
         """Starts the service and waits until it answers.
 
         Args:
@@ -92,11 +96,13 @@ class LocalService:
           log_file: where its output goes, appended.
           timeout: seconds to wait.
           cores: that the service may use; None for those of this process.
+          token: for its clients; None for a random one.
 
         Raises:
           UserError: it ended or did not answer in time; shows the end of its log.
         """
         self.log_file = log_file
+        self.token = token or secrets.token_hex()
         with tempfile.TemporaryDirectory() as directory:
             port_file = pathlib.Path(directory) / "address"
             with open(log_file, "ab") as log:
@@ -110,6 +116,9 @@ class LocalService:
                     start_new_session=True,
                 )
             self.pid = self._process.pid
+            with contextlib.suppress(BrokenPipeError):  # It ended at once: its log says why.
+                self._process.stdin.write(f"{self.token}\n".encode())
+                self._process.stdin.flush()
             if cores:
                 os.sched_setaffinity(self.pid, cores)
             try:
@@ -131,7 +140,8 @@ class LocalService:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(_STOP_SECONDS)
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
 
     def __enter__(self):
         return self
@@ -141,7 +151,7 @@ class LocalService:
 
     def _command(self, data_dir, port_file):
         arguments = ["--bind=127.0.0.1:0", f"--data_dir={data_dir}", f"--port_file={port_file}", "--exit_with_stdin"]
-        arguments.append("--nosave_at_exit")  # Its trainer has its own checkpoints.
+        arguments += ["--token_fd=0", "--nosave_at_exit"]  # Its trainer has its own checkpoints.
         return [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
 
     def _wait_for(self, port_file, timeout):

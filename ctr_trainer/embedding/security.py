@@ -3,12 +3,19 @@
 import dataclasses
 import hmac
 import ipaddress
+import logging
+import os
 import pathlib
+import socket
+import ssl
 
 from pyarrow import flight
 
 from ctr_trainer.embedding import wire
 from ctr_trainer.errors import UserError
+
+_log = logging.getLogger(__name__)
+_LOOK_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,23 +34,40 @@ class ServerSecurity:
     client_ca: bytes | None = None
 
     @staticmethod
-    def read(token_file="", cert_file="", key_file="", client_ca_file=""):
-        """Reads the files that are named.
+    def read(token_file="", cert_file="", key_file="", client_ca_file="", token_fd=-1):
+        """Reads the files that are named, or the token from a descriptor.
+
+        Args:
+          token_fd: an open descriptor, whose first line is the token; -1 for none.
 
         Raises:
           UserError: one is missing or empty, or they do not go together.
         """
+        if token_file and token_fd >= 0:
+            raise UserError("--token_file and --token_fd both name the token: give one")
         if bool(cert_file) != bool(key_file):
             raise UserError("--tls_cert and --tls_key go together: give both or neither")
         if client_ca_file and not cert_file:
             raise UserError("--tls_client_ca is part of TLS: give --tls_cert and --tls_key as well")
         token, *pem = _read_all(token_file, cert_file, key_file, client_ca_file)
-        return ServerSecurity(token, *pem)
+        return ServerSecurity(_first_line(token_fd) if token_fd >= 0 else token, *pem)
 
     def refuse_open_door(self, host):
-        """Raises UserError where other machines could connect without a token."""
-        if self.token is None and not _is_loopback(host):
+        """Looks after an address that other machines reach: warns of a token that travels in the clear.
+
+        Raises:
+          UserError: they could connect without a token.
+        """
+        if is_loopback(host):
+            return
+        if self.token is None:
             raise UserError(f"--bind={host} lets other machines in: give the service and its clients a --token_file")
+        if self.cert is None:
+            _log.warning(
+                "--bind=%s without TLS: the token and all rows travel in the clear, and whoever sees the network's "
+                "traffic can change the rows. Give --tls_cert and --tls_key, and the clients --service_ca",
+                host,
+            )
 
     def location(self, host, port):
         """-> where the Flight server listens."""
@@ -105,6 +129,52 @@ class ClientSecurity:
             generic_options=channel_options,
         )
 
+    def what_is_wrong(self, address):
+        """Looks, over a connection of its own, whether TLS is why a service does not answer.
+
+        Returns:
+          what is wrong and what to do; None if nothing is, or if the service cannot be reached.
+        """
+        try:
+            if self.ca is None:
+                speaks = _speaks_tls(address)
+                return "it speaks TLS: name the authority of its certificate, --service_ca" if speaks else None
+            if not _speaks_tls(address):
+                return "it does not speak TLS: leave out --service_ca, or start it with --tls_cert and --tls_key"
+            context = ssl.create_default_context(cadata=self.ca.decode())
+            if not _shake_hands(address, context) and self.cert is None:
+                return "it asks for this client's certificate: give --service_cert and --service_key"
+        except ssl.SSLCertVerificationError as error:
+            return f"its certificate is not one that --service_ca vouches for: {error.verify_message}"
+        except (OSError, ValueError):
+            pass  # Not to be reached, or no address: whoever connects says so.
+        return None
+
+
+def _speaks_tls(address):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        _shake_hands(address, context)
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")  # Only who speaks it says in TLS what is missing.
+    return True
+
+
+def _shake_hands(address, context):
+    """Makes a TLS handshake with a service. -> whether it goes on after that"""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((host, int(port)), _LOOK_SECONDS) as connection:
+        with context.wrap_socket(connection, server_hostname=host) as channel:
+            try:
+                return channel.recv(1) != b""
+            except TimeoutError:
+                return True
+            except OSError:
+                return False  # An alert: a client that lacks a certificate is told after the handshake.
+
 
 class Gate(flight.ServerMiddlewareFactory):
     """Refuses calls without the token; puts the service's incarnation into every answer."""
@@ -117,8 +187,14 @@ class Gate(flight.ServerMiddlewareFactory):
     def start_call(self, info, headers):
         if self._expected is not None:
             given = (headers.get(wire.TOKEN) or [""])[0]
+            if not given:
+                raise flight.FlightUnauthenticatedError(
+                    "this service asks for a token, and none came: give --token_file"
+                )
             if not hmac.compare_digest(given.encode(errors="replace"), self._expected):
-                raise flight.FlightUnauthenticatedError("this service needs a token: see --token_file")
+                raise flight.FlightUnauthenticatedError(
+                    "the token is wrong: it is not that of the service's own --token_file"
+                )
         return _Answer({wire.INCARNATION: str(self._incarnation)})
 
 
@@ -136,6 +212,19 @@ def _read_all(token_file, *pem_files):
     return [token, *(_read(path) if path else None for path in pem_files)]
 
 
+def _first_line(descriptor):
+    """-> the first line of an open descriptor, of which no more is read."""
+    line = b""
+    try:
+        while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
+            line += byte
+    except OSError as error:
+        raise UserError(f"--token_fd={descriptor}: {error.strerror}") from None
+    if not line.strip():
+        raise UserError(f"--token_fd={descriptor}: no token came")
+    return line.decode().strip()
+
+
 def _read(path):
     """-> the bytes of a file that must hold something."""
     try:
@@ -147,7 +236,8 @@ def _read(path):
     return content
 
 
-def _is_loopback(host):
+def is_loopback(host):
+    """-> whether only this machine reaches `host`."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -51,7 +51,7 @@ class Shard:
         self._timeout = timeout
         self._incarnation = None
         self._lease = lease
-        self._headers = security.headers
+        self._security, self._headers = security, security.headers
         self._ended = ended
         try:
             self._flight = security.connect(address, _CHANNEL)
@@ -201,6 +201,8 @@ class Shard:
             try:
                 return call(flight.FlightCallOptions(timeout=seconds, headers=self._headers))
             except _RETRIED as error:
+                if what == "hello" and failure is None and (wrong := self._security.what_is_wrong(self.address)):
+                    raise UserError(f"embedding service {self.address}: {wrong}") from None
                 if call_seconds and failure is None:
                     waited_from = time.monotonic()  # A snapshot may rightly have run for longer than `timeout`.
                 failure = _first_line(error)

@@ -54,14 +54,13 @@ def open_store(config, model_dir):
             watches = stack.enter_context(
                 local_services(config.service_shards, model_dir, config.timeout, distributed.all_cores())
             )
-            started = [(service.address, service.pid, service.log_file) for service in watches]
+            started = [(service.address, service.token, service.pid, service.log_file) for service in watches]
         started = distributed.broadcast_object(started, "embedding_services")
         if not watches:
-            watches = [stack.enter_context(contextlib.closing(Watch(pid, log))) for _, pid, log in started]
+            watches = [stack.enter_context(contextlib.closing(Watch(pid, log))) for _, _, pid, log in started]
         ended = [watch.ended for watch in watches]
-        addresses = [address for address, _, _ in started]
-        # A service that we started on loopback asks for nothing.
-        client = stack.enter_context(_leased(config, model_dir, addresses, ClientSecurity(), ended))
+        addresses, (token, *_), *_ = zip(*started, strict=True)
+        client = stack.enter_context(_leased(config, model_dir, addresses, ClientSecurity(token), ended))
         yield Guard(client) if config.service_restarts else client
 
 

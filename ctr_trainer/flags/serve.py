@@ -12,6 +12,11 @@ class ServeFlags:
     bind: str = flag("127.0.0.1:0", "host:port to listen on; port 0 picks one", "address")
     data_dir: str = flag("", "the only directory that snapshots are written to and read from", "path")
     token_file: str = flag("", "file with the token that clients must send; needed off loopback", "path")
+    token_fd: int = flag(
+        -1,
+        "open descriptor whose first line is the token, from the process that starts this one; -1 is none",
+        minimum=-1,
+    )
     tls_cert: str = flag("", "PEM of the service's certificate; turns on TLS", "path")
     tls_key: str = flag("", "PEM of its key", "path")
     tls_client_ca: str = flag("", "PEM of the authority whose certificates clients must show", "path")

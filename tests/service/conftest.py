@@ -12,6 +12,7 @@ from ctr_trainer.embedding.process import LocalService
 from ctr_trainer.embedding.security import ClientSecurity
 
 TIMEOUT = 60.0
+TOKEN = "the token of the tests"
 LEASE = Lease.new("tests")
 CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "sgd", seed=5)
 
@@ -28,7 +29,9 @@ def start(data_dir):
 
     def start(count=1):
         with concurrent.futures.ThreadPoolExecutor(count) as threads:
-            services.extend(threads.map(lambda _: LocalService(data_dir, data_dir / "log", TIMEOUT), range(count)))
+            services.extend(
+                threads.map(lambda _: LocalService(data_dir, data_dir / "log", TIMEOUT, None, TOKEN), range(count))
+            )
         return services[-count:]
 
     yield start
@@ -42,7 +45,7 @@ def connect():
     clients = []
 
     def connect(addresses, timeout=TIMEOUT, security=None, lease=LEASE):
-        clients.append(ServiceClient(addresses, timeout, security or ClientSecurity(), lease))
+        clients.append(ServiceClient(addresses, timeout, security or ClientSecurity(TOKEN), lease))
         return clients[-1]
 
     yield connect

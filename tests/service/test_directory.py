@@ -10,8 +10,9 @@ import pytest
 
 from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.process import LocalService
+from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.errors import UserError
-from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
+from tests.service.conftest import CONFIG, LEASE, TIMEOUT, TOKEN, ones
 
 pytestmark = pytest.mark.integration
 
@@ -33,14 +34,14 @@ def test_the_second_service_of_a_place_on_one_directory_is_refused_until_the_fir
         UserError, match=rf"another service \(process {first.pid} on host .*\) saves in .* as shard 0 of 1"
     ):
         connect([second.address])
-    ServiceClient([second.address], TIMEOUT).close()
+    ServiceClient([second.address], TIMEOUT, ClientSecurity(TOKEN)).close()
     first._process.send_signal(signal.SIGKILL)
     first._process.wait(TIMEOUT)
     connect([second.address])
 
 
 def test_sigterm_saves_all_rows_and_restore_takes_them_up(tmp_path, connect):
-    with _Saving(tmp_path, tmp_path / "log", TIMEOUT) as service:
+    with _Saving(tmp_path, tmp_path / "log", TIMEOUT, None, TOKEN) as service:
         client = connect([service.address])
         client.create_table(CONFIG)
         client.push("t", np.arange(1, 2000), ones(1999), "w", 1)
@@ -53,7 +54,7 @@ def test_sigterm_saves_all_rows_and_restore_takes_them_up(tmp_path, connect):
 
     _Saving.more = (f"--restore={path}",)
     try:
-        with _Saving(tmp_path, tmp_path / "log", TIMEOUT) as service:
+        with _Saving(tmp_path, tmp_path / "log", TIMEOUT, None, TOKEN) as service:
             client = connect([service.address])
             client.create_table(CONFIG)
             np.testing.assert_array_equal(client.pull("t", np.arange(1, 2000), missing="zeros"), expected)
@@ -62,8 +63,8 @@ def test_sigterm_saves_all_rows_and_restore_takes_them_up(tmp_path, connect):
 
 
 def test_a_damaged_snapshot_at_exit_is_refused_by_name(tmp_path):
-    with _Saving(tmp_path, tmp_path / "log", TIMEOUT) as service:
-        client = ServiceClient([service.address], TIMEOUT, lease=LEASE)
+    with _Saving(tmp_path, tmp_path / "log", TIMEOUT, None, TOKEN) as service:
+        client = ServiceClient([service.address], TIMEOUT, ClientSecurity(TOKEN), LEASE)
         client.create_table(CONFIG)
         client.close()
     path = tmp_path / "at-exit" / "shard-00000-of-00001"

@@ -10,6 +10,7 @@ from ctr_trainer.embedding import memory_limits
 from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.lease import Lease
 from ctr_trainer.embedding.process import LocalService
+from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.errors import UserError
 from tests import checkpoints, small
 from tests.models import every
@@ -26,19 +27,22 @@ def data(tmp_path_factory):
 
 def test_evaluating_and_predicting_a_checkpoint_leave_the_shards_of_a_training_as_they_are(data, tmp_path):
     with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
-        estimator = every.estimator("lr", tmp_path / "model", dict(service=service.address))
+        (tmp_path / "token").write_text(service.token)
+        rows = dict(service=service.address, security_files=(str(tmp_path / "token"), "", "", ""))
+        security = ClientSecurity(service.token)
+        estimator = every.estimator("lr", tmp_path / "model", rows)
         estimator.train(lambda position: every.reader("lr", data, position=position), max_steps=20)
         saved = checkpoints.values(estimator.latest_checkpoint())
         alone = every.estimator("lr", tmp_path / "model")
         expected = alone.evaluate(lambda: every.once("lr", data))
 
         # A training of another process, further on than its checkpoint.
-        trainer = ServiceClient([service.address], TIMEOUT, lease=Lease.new(tmp_path / "model"))
+        trainer = ServiceClient([service.address], TIMEOUT, security, Lease.new(tmp_path / "model"))
         with contextlib.closing(trainer):
             (layout,) = trainer.tables()
             table, keys = layout["name"], saved["keys"]
             assert layout["rows"] == len(keys)
-            reader = ServiceClient([service.address], TIMEOUT)
+            reader = ServiceClient([service.address], TIMEOUT, security)
             live = reader.pull(table, keys) + 1
             trainer._widths[table] = layout["width"]
             trainer.push(table, keys, np.ones_like(live), "other", 1)

@@ -56,22 +56,40 @@ def _round_trip(service, security, timeout=20.0):
 def test_a_client_that_knows_the_authority_talks_over_tls(pem, tmp_path):
     with Service("127.0.0.1", 0, tmp_path, _server(pem)) as service:
         assert _round_trip(service, ClientSecurity.read(ca_file=pem / "ca.pem")).shape == (1, 3)
-        for stranger in (ClientSecurity(), ClientSecurity.read(ca_file=pem / "other-ca.pem")):
-            with pytest.raises(UserError, match="did not answer `hello`"):
-                _round_trip(service, stranger, timeout=1.0)
+        other_ca = ClientSecurity.read(ca_file=pem / "other-ca.pem")
+        for stranger, wrong in (
+            (ClientSecurity("token"), "it speaks TLS: .*--service_ca"),
+            (other_ca, "not one that --serv"),
+        ):
+            with pytest.raises(UserError, match=f"127.0.0.1:{service.port}: .*{wrong}"):
+                _round_trip(service, stranger)
 
 
 def test_mutual_tls_asks_for_the_clients_certificate(pem, tmp_path):
     with Service("127.0.0.1", 0, tmp_path, _server(pem, client_ca_file=pem / "ca.pem")) as service:
-        with pytest.raises(UserError, match="did not answer `hello`"):
-            _round_trip(service, ClientSecurity.read(ca_file=pem / "ca.pem"), timeout=1.0)
+        for stranger, wrong in (
+            (ClientSecurity(), "speaks TLS"),
+            (ClientSecurity.read(ca_file=pem / "ca.pem"), "_cert and"),
+        ):
+            with pytest.raises(UserError, match=f"127.0.0.1:{service.port}: .*{wrong}"):
+                _round_trip(service, stranger)
         known = ClientSecurity.read("", pem / "ca.pem", pem / "client.pem", pem / "client.key")
         assert _round_trip(service, known).shape == (1, 3)
+
+
+def test_a_client_is_told_that_a_service_has_no_tls(pem, tmp_path):
+    with (
+        Service("127.0.0.1", 0, tmp_path) as service,
+        pytest.raises(UserError, match="it does not speak TLS: leave out"),
+    ):
+        _round_trip(service, ClientSecurity.read(ca_file=pem / "ca.pem"))
 
 
 def test_files_that_do_not_go_together_are_refused(pem):
     with pytest.raises(UserError, match="--tls_cert and --tls_key go together"):
         ServerSecurity.read(cert_file=pem / "server.pem")
+    with pytest.raises(UserError, match="--token_file and --token_fd both name the token"):
+        ServerSecurity.read(pem / "ca.pem", token_fd=0)
     with pytest.raises(UserError, match="--tls_client_ca is part of TLS"):
         ServerSecurity.read(client_ca_file=pem / "ca.pem")
     with pytest.raises(UserError, match="--service_cert and --service_key go together"):

@@ -154,8 +154,12 @@ def test_every_answer_carries_the_incarnation(tmp_path):
 def test_a_token_is_needed_for_every_call(tmp_path, connect):
     with Service("127.0.0.1", 0, tmp_path, ServerSecurity("right")) as service:
         address = f"127.0.0.1:{service.port}"
-        for token in (None, "wrong", "rightish"):
-            with pytest.raises(UserError, match=f"{address}: this service needs a token"):
+        for token, wrong in (
+            (None, "asks for a token, and none came"),
+            ("wrong", "the token is wrong"),
+            ("rightish", "wrong"),
+        ):
+            with pytest.raises(UserError, match=f"{address}: .*{wrong}"):
                 connect([address], security=ClientSecurity(token))
         with flight.FlightClient(f"grpc://{address}") as client, pytest.raises(flight.FlightUnauthenticatedError):
             list(client.list_flights())
@@ -168,6 +172,26 @@ def test_a_token_is_needed_for_every_call(tmp_path, connect):
 def test_an_address_off_this_machine_needs_a_token(tmp_path, bind):
     with pytest.raises(UserError, match="--token_file"):
         serve(bind, tmp_path)
+
+
+def test_no_other_user_of_this_machine_may_use_a_service_that_a_trainer_started(tmp_path):
+    with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
+        for token in (None, service.token[1:]):
+            with pytest.raises(UserError, match="token"):
+                ServiceClient([service.address], TIMEOUT, ClientSecurity(token))
+        ServiceClient([service.address], TIMEOUT, ClientSecurity(service.token)).close()
+        # What other users see of a process, and what other processes of this user are given.
+        for name in ("cmdline", "environ"):
+            assert service.token.encode() not in pathlib.Path(f"/proc/{service.pid}/{name}").read_bytes()
+        assert not any(service.token in path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+
+
+def test_a_token_that_travels_in_the_clear_is_warned_of(caplog):
+    ServerSecurity("token").refuse_open_door("127.0.0.1")
+    assert not caplog.text
+    ServerSecurity("token").refuse_open_door("0.0.0.0")
+    assert "the token and all rows travel in the clear" in caplog.text
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("bind", ["127.0.0.1", ":7700", "127.0.0.1:http"])
@@ -238,7 +262,9 @@ def test_a_service_that_ended_is_noticed_at_once_with_its_status_and_log(tmp_pat
         other = Watch(service.pid, tmp_path / "log")
         watching = service if watch == "parent" else other
         # The timeout is far beyond that of the test: who waited for it would not come back.
-        with contextlib.closing(ServiceClient([service.address], 1e6, lease=LEASE, ended=[watching.ended])) as client:
+        with contextlib.closing(
+            ServiceClient([service.address], 1e6, ClientSecurity(service.token), LEASE, ended=[watching.ended])
+        ) as client:
             client.create_table(CONFIG)
             assert watching.ended() is None
             os.kill(service.pid, signal.SIGKILL)

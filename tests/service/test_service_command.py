@@ -4,19 +4,20 @@ import numpy as np
 import pytest
 
 from ctr_trainer import cli
-from tests.service.conftest import CONFIG, ones
+from tests.service.conftest import CONFIG, TOKEN, ones
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def shards(start, connect):
-    """The addresses of two shards with 100 rows of table `t`."""
+def shards(start, connect, tmp_path):
+    """The flags that name two shards with 100 rows of table `t`."""
     addresses = [service.address for service in start(2)]
     client = connect(addresses)
     client.create_table(CONFIG)
     client.push("t", np.arange(1, 101), ones(100), "w", 1)
-    return ",".join(addresses)
+    (tmp_path / "token").write_text(TOKEN)
+    return [f"--service={','.join(addresses)}", f"--token_file={tmp_path / 'token'}"]
 
 
 def _json(capsys, *arguments):
@@ -25,28 +26,28 @@ def _json(capsys, *arguments):
 
 
 def test_stats_are_of_all_shards_and_of_each(shards, capsys):
-    stats = _json(capsys, "stats", f"--service={shards}")
+    stats = _json(capsys, "stats", *shards)
     assert stats["tables"]["t"]["rows"] == 100
-    assert sorted(stats["services"]) == sorted(shards.split(","))
+    assert sorted(stats["services"]) == sorted(shards[0].removeprefix("--service=").split(","))
     assert all(shard["latencies"]["PsPushGrad"]["count"] == 1 for shard in stats["services"].values())
-    assert cli.main(["service", "stats", f"--service={shards}"]) == 0
+    assert cli.main(["service", "stats", *shards]) == 0
     text = capsys.readouterr().out
     assert text.count("PsPushGrad") == 2
     assert " 100 " in text
 
 
 def test_tables_show_their_layout(shards, capsys):
-    (table,) = _json(capsys, "tables", f"--service={shards}")
+    (table,) = _json(capsys, "tables", *shards)
     assert (table["name"], table["dims"], table["width"], table["rows"]) == ("t", [2, 1], CONFIG.width, 100)
-    assert cli.main(["service", "tables", f"--service={shards}"]) == 0
+    assert cli.main(["service", "tables", *shards]) == 0
     assert "2,1" in capsys.readouterr().out
 
 
 def test_save_writes_all_rows_and_only_below_the_data_dir(shards, data_dir, capsys):
-    saved = _json(capsys, "save", f"--service={shards}", f"--path={data_dir / 'by-hand'}")
+    saved = _json(capsys, "save", *shards, f"--path={data_dir / 'by-hand'}")
     assert sum(entry["rows"] for entry in saved["files"]) == 100
     assert all((data_dir / "by-hand" / entry["file"]).exists() for entry in saved["files"])
-    assert cli.main(["service", "save", f"--service={shards}", f"--path={data_dir.parent / 'elsewhere'}"]) == 1
+    assert cli.main(["service", "save", *shards, f"--path={data_dir.parent / 'elsewhere'}"]) == 1
     assert "outside the service's data_dir" in capsys.readouterr().err
 
 

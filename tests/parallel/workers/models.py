@@ -20,20 +20,23 @@ rank, size = distributed.rank(), distributed.size()
 
 @contextlib.contextmanager
 def service(model_dir):
-    """Gives the address of one service for a model's whole life; `auto` would start one for each call."""
+    """Gives the EmbeddingConfig settings of one service for a model's life; `auto` would start one for each call."""
     with contextlib.ExitStack() as stack:
-        address = None
+        address, token_file = None, model_dir / "token"
         if rank == 0:
             model_dir.mkdir(parents=True)
-            address = stack.enter_context(LocalService(str(model_dir), str(model_dir / "service.log"), 60)).address
-        yield distributed.broadcast_object(address, "service")
+            own = stack.enter_context(LocalService(str(model_dir), str(model_dir / "service.log"), 60))
+            address = own.address
+            token_file.write_text(own.token)
+        address = distributed.broadcast_object(address, "service")
+        yield dict(service=address, security_files=(str(token_file), "", "", ""))
         distributed.barrier("service_end")
 
 
 def run(name, own):
     """Trains to the half, resumes, evaluates, exports. -> the metrics"""
-    with service(out / name) as address:
-        estimator = every.estimator(name, out / name, dict(service=address, sync_steps=5))
+    with service(out / name) as rows:
+        estimator = every.estimator(name, out / name, dict(rows, sync_steps=5))
         for last in (steps // 2, steps):
             estimator.train(
                 lambda position: every.reader(name, own, rank=rank, size=size, position=position), max_steps=last
