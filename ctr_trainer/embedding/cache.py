@@ -5,13 +5,13 @@ import uuid
 
 import numpy as np
 
-from ctr_trainer.embedding import half
+from ctr_trainer.embedding import half, wire
 from ctr_trainer.embedding.copies import Copies
 from ctr_trainer.latency import Latency
 
 COMPRESSIONS = ("none", "fp16")
 
-# Rows a request, which bounds what the service holds at a time.
+# Rows a request at most, which bounds what the service holds at a time; fewer of long rows.
 _REQUEST_ROWS = 1 << 17
 # Rows handled in one hold of the lock, so that no thread waits for long: about a millisecond's worth.
 _LOCKED_ROWS = 1 << 13
@@ -76,6 +76,7 @@ class Cache:
         self._sequence = 0
         self._window = 1
         self._pushed = False
+        self._request_rows = min(_REQUEST_ROWS, wire.rows_a_page(config.width))
         self._copies = Copies(config, shares)
         store.create_table(config)
 
@@ -155,8 +156,8 @@ class Cache:
             with self.lock:
                 slots = self._copies.stepped()
                 self._copies.begin_window()
-            for first in range(0, len(slots), _REQUEST_ROWS):
-                part = slots[first : first + _REQUEST_ROWS]
+            for first in range(0, len(slots), self._request_rows):
+                part = slots[first : first + self._request_rows]
                 self._exchange(part, self._packed if packed is None else packed)
 
     def flush(self):
@@ -182,8 +183,8 @@ class Cache:
             keys, known = self._copies.checked_in(self._window)
             self._window += 1
             window = self._window
-        for first in range(0, len(keys), _REQUEST_ROWS):
-            part = slice(first, first + _REQUEST_ROWS)
+        for first in range(0, len(keys), self._request_rows):
+            part = slice(first, first + self._request_rows)
             self._pull(keys[part], known[part], window, create=True, packed=False)
         self._pushed = False
 

@@ -6,7 +6,7 @@ import uuid
 
 import numpy as np
 
-from ctr_trainer.embedding import snapshot
+from ctr_trainer.embedding import snapshot, wire
 from ctr_trainer.embedding.key_hash import shard_of
 from ctr_trainer.embedding.renewal import Renewal
 from ctr_trainer.embedding.security import ClientSecurity
@@ -70,14 +70,22 @@ class ServiceClient:
         request, width = dict(op="pull", table=table, missing=missing), self._width(table)
         keys = np.require(keys, np.int64, ("C",))
         rows = np.empty((len(keys), width), np.float32)
-        for own, answer in self._ask(keys, lambda shard, own: shard.pull(request, keys[own], width)):
-            rows[own] = answer
+        for page in _pages(len(keys), width):
+            some = keys[page]
+            for own, answer in self._ask(some, lambda shard, own, some=some: shard.pull(request, some[own], width)):
+                rows[page][own] = answer
         return rows
 
     def pull_newer(self, table, keys, versions, packed=False):
         request, width = dict(op="pull_newer", table=table, packed=packed), self._width(table)
         keys, versions = np.require(keys, np.int64, ("C",)), np.require(versions, np.uint32, ("C",))
-        answers = self._ask(keys, lambda shard, own: shard.pull_newer(request, keys[own], versions[own], width))
+        answers = []
+        for page in _pages(len(keys), width):
+            some, known = keys[page], versions[page]
+            asked = self._ask(
+                some, lambda shard, own, some=some, known=known: shard.pull_newer(request, some[own], known[own], width)
+            )
+            answers.append((page, _joined(len(some), asked)))
         return _joined(len(keys), answers)
 
     def push(self, table, keys, deltas, worker, sequence):
@@ -182,14 +190,20 @@ class ServiceClient:
         return [future.result() for future in futures]
 
 
+def _pages(count, width):
+    """-> slices of `count` keys, each of a question that has a bounded answer; at least one."""
+    step = wire.rows_a_page(width)
+    return [slice(first, min(first + step, count)) for first in range(0, max(count, 1), step)]
+
+
 def _joined(count, answers):
-    """[(index, Newer)] of the shards -> one Newer, its positions ascending."""
+    """[(index, Newer)] of the parts of a question -> one Newer, its positions ascending."""
     if len(answers) == 1:
         return answers[0][1]
-    versions = np.empty(count, np.uint32)
+    versions, every = np.empty(count, np.uint32), np.arange(count)
     for own, newer in answers:
         versions[own] = newer.versions
-    positions = np.concatenate([own[newer.positions] for own, newer in answers])
+    positions = np.concatenate([every[own][newer.positions] for own, newer in answers])
     rows = np.concatenate([newer.rows for _, newer in answers])
     order = np.argsort(positions, kind="stable")
     return Newer(versions, positions[order], rows[order])

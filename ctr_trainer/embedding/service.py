@@ -19,8 +19,8 @@ from ctr_trainer.errors import UserError
 from ctr_trainer.held_directory import hold
 
 # Actions of whoever holds the lease, and those that need not know which rows there are now.
-_WRITES = ("create_table", "save", "advance", "restore", "clear")
-_OF_ANY_ROWS = ("hello", "renew", "release", "restore", "clear")
+_WRITES = ("push", "sync", "create_table", "save", "advance", "restore", "clear")
+_OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore", "clear")
 
 
 class Service(flight.FlightServerBase):
@@ -63,61 +63,78 @@ class Service(flight.FlightServerBase):
             "stats": lambda body: self._stats(),
             "tables": lambda body: [self._layout(name) for name in sorted(self._store.tables)],
         }
+        self._row_requests = {
+            "pull": self._pull,
+            "pull_newer": self._pull_newer,
+            "push": self._push,
+            "sync": self._sync,
+        }
         gate = {"gate": Gate(security.token, self.incarnation)}
         super().__init__(security.location(host, port), middleware=gate, **security.server_options())
 
-    def do_exchange(self, context, descriptor, reader, writer):
-        """A pull, push or sync: see `wire`."""
-        with _typed_errors():
-            request = self._request(descriptor.command)
-            op, table, count = request["op"], request["table"], request["count"]
-            width, packed = self._config(table).width, bool(request.get("packed"))
-            if op == "pull":
-                (keys,) = wire.read_request(reader, table, count, wire.KEYS)
-                with self._at_work(request, table, count):
-                    rows = self._store.pull(table, keys, request["missing"])
-                wire.write_rows(writer, rows)
-            elif op == "pull_newer":
-                keys, versions = wire.read_request(reader, table, count, wire.KEYS_AND_VERSIONS)
-                with self._at_work(request, table, count):
-                    newer = self._store.pull_newer(table, keys, versions, packed)
-                wire.write_newer(writer, newer)
-            elif op == "push":
-                self._leases.renew(request.get("lease"), op)
-                keys, deltas = wire.read_request(reader, table, count, wire.keys_and_rows(width))
-                worker, sequence = str(request["worker"]), int(request["sequence"])
-                with self._at_work(request, table, count, worker):
-                    self._store.push(table, keys, deltas, worker, sequence)
-                wire.write_receipt(writer, count)
-            elif op == "sync":
-                self._leases.renew(request.get("lease"), op)
-                schema = wire.keys_versions_and_rows(width, packed)
-                keys, versions, deltas = wire.read_request(reader, table, count, schema)
-                worker, sequence = str(request["worker"]), int(request["sequence"])
-                with self._at_work(request, table, count, worker):
-                    newer = self._store.sync(table, keys, deltas, worker, sequence, versions)
-                wire.write_newer(writer, newer)
-            else:
-                raise UserError(f"no operation {op!r}; there are pull, pull_newer, push and sync")
-
-    @contextlib.contextmanager
-    def _at_work(self, request, table, count, worker=None):
-        """A request's part in the store: counted, and of the rows that the request was made for."""
-        with self.metrics.measure(request["op"], table, count, worker):
-            with self.incarnation.within(request.get("incarnation")):
-                yield
-
     def do_action(self, context, action):
-        """One of the actions made in `__init__`, JSON in and out."""
+        """One of the actions and row requests made in `__init__`, see `wire`."""
         with _typed_errors():
+            if action.type in self._row_requests:
+                return self._answer_rows(action.type, action.body)
             if action.type not in self._actions:
-                raise UserError(f"no action {action.type!r}; there are: {', '.join(self._actions)}")
-            body = self._request(action.body.to_pybytes(), action.type in _OF_ANY_ROWS)
+                known = ", ".join([*self._actions, *self._row_requests])
+                raise UserError(f"no action {action.type!r}; there are: {known}")
+            body = self._request(wire.from_json(action.body), action.type in _OF_ANY_ROWS)
             if action.type in _WRITES:
                 self._leases.renew(body.get("lease"), action.type)
             if self._place is None and action.type in ("save", "restore"):
                 raise UserError(f"{action.type}: say hello first, with this service's shard and the number of shards")
             return [flight.Result(wire.to_json(self._actions[action.type](body)))]
+
+    def _answer_rows(self, op, body):
+        """-> the results of a row request."""
+        header, start = wire.unpack_header(body)
+        request = self._request(header)
+        table, count = request["table"], request["count"]
+        width, packed = self._config(table).width, bool(request.get("packed"))
+        if op in _WRITES:
+            self._leases.renew(request.get("lease"), op)
+
+        def columns(layout):
+            return wire.unpack_columns(body, start, table, count, layout)
+
+        return self._row_requests[op](request, columns, width, packed)
+
+    def _pull(self, request, columns, width, packed):
+        (keys,) = columns(wire.pull_layout())
+        wire.refuse_long_answer(request["table"], len(keys), width, packed=False)
+        with self._at_work("pull", request):
+            rows = self._store.pull(request["table"], keys, request["missing"])
+        return wire.rows_answer(rows)
+
+    def _pull_newer(self, request, columns, width, packed):
+        keys, versions = columns(wire.pull_newer_layout())
+        wire.refuse_long_answer(request["table"], len(keys), width, packed)
+        with self._at_work("pull_newer", request):
+            newer = self._store.pull_newer(request["table"], keys, versions, packed)
+        return wire.newer_answer(newer)
+
+    def _push(self, request, columns, width, packed):
+        keys, deltas = columns(wire.push_layout(width))
+        worker, sequence = str(request["worker"]), int(request["sequence"])
+        with self._at_work("push", request, worker):
+            self._store.push(request["table"], keys, deltas, worker, sequence)
+        return wire.receipt(len(keys))
+
+    def _sync(self, request, columns, width, packed):
+        keys, versions, deltas = columns(wire.sync_layout(width, packed))
+        worker, sequence = str(request["worker"]), int(request["sequence"])
+        with self._at_work("sync", request, worker):
+            newer = self._store.sync(request["table"], keys, deltas, worker, sequence, versions)
+        return wire.newer_answer(newer)
+
+    @contextlib.contextmanager
+    def _at_work(self, op, request, worker=None):
+        """A request's part in the store: counted, and of the rows that the request was made for."""
+        with self.metrics.measure(op, request["table"], request["count"], worker):
+            with self.incarnation.within(request.get("incarnation")):
+                yield
 
     def list_flights(self, context, criteria):
         """Yields one FlightInfo a table."""
@@ -157,9 +174,8 @@ class Service(flight.FlightServerBase):
             raise UserError(f"no table {table!r}; there are: {', '.join(sorted(self._store.tables)) or 'none'}")
         return self._store.tables[table].config
 
-    def _request(self, data, of_any_rows=False):
-        """-> dict of a request; checks that it was made for the rows that are here."""
-        request = wire.from_json(data)
+    def _request(self, request, of_any_rows=False):
+        """-> the request, a dict; checks that it was made for the rows that are here."""
         check = self.incarnation.check_process if of_any_rows else self.incarnation.check
         check(request.get("incarnation"))
         return request

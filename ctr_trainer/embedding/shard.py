@@ -128,63 +128,44 @@ class Shard:
 
     def pull(self, request, keys, width):
         """-> float32[U, width]"""
-        return self._exchange(
-            request,
-            len(keys),
-            lambda writer: wire.write_keys(writer, keys),
-            lambda reader: wire.read_rows(reader, len(keys), width),
-        )
+        return self._rows(request, [keys], lambda results: wire.read_rows(results, len(keys), width))
 
     def pull_newer(self, request, keys, versions, width):
         """-> `Newer`"""
-        return self._exchange(
-            request,
-            len(keys),
-            lambda writer: wire.write_versions(writer, keys, versions),
-            lambda reader: wire.read_newer(reader, width, request["packed"], versions, is_sync=False),
+        packed = request["packed"]
+        return self._rows(
+            request, [keys, versions], lambda results: wire.read_newer(results, width, packed, versions, is_sync=False)
         )
 
     def push(self, request, keys, deltas):
         """Returns once the deltas are added."""
-        self._exchange(
-            request,
-            len(keys),
-            lambda writer: wire.write_keys_and_rows(writer, keys, deltas),
-            lambda reader: wire.read_receipt(reader, len(keys)),
-        )
+        self._rows(request, [keys, deltas], lambda results: wire.read_receipt(results, len(keys)))
 
     def sync(self, request, keys, versions, deltas, width):
         """-> `Newer`"""
-        return self._exchange(
+        packed = request["packed"]
+        return self._rows(
             request,
-            len(keys),
-            lambda writer: wire.write_versions(writer, keys, versions, deltas),
-            lambda reader: wire.read_newer(reader, width, request["packed"], versions, is_sync=True),
+            [keys, versions, deltas],
+            lambda results: wire.read_newer(results, width, packed, versions, is_sync=True),
         )
 
-    def _exchange(self, request, count, write, read):
-        """-> read(reader), after write(writer)."""
-
-        def call(options):
-            descriptor = flight.FlightDescriptor.for_command(self._encoded({**request, "count": count}))
-            writer, reader = self._flight.do_exchange(descriptor, options)
-            with writer:
-                try:
-                    write(writer)
-                    writer.done_writing()
-                except pa.ArrowException:
-                    pass  # The service refused before it had read all: why, is in its answer.
-                return read(reader)
-
-        return self._retried(request["op"], call)
+    def _rows(self, request, columns, read):
+        """-> read(results) of a row request."""
+        action = flight.Action(request["op"], wire.pack(self._signed(request), columns))
+        return self._retried(request["op"], lambda options: read(list(self._flight.do_action(action, options))))
 
     def close(self):
         self._flight.close()
 
     def _encoded(self, request):
-        if self._incarnation is not None:
-            request = {"lease": self._lease and self._lease.token, **request, "incarnation": self._incarnation}
-        return wire.to_json(request)
+        return wire.to_json(self._signed(request))
+
+    def _signed(self, request):
+        """-> a request with what the service knows this client by."""
+        if self._incarnation is None:
+            return request
+        return {"lease": self._lease and self._lease.token, **request, "incarnation": self._incarnation}
 
     def _retried(self, what, call, call_seconds=None):
         """Calls `call(options)` until the service answers, for as long as `timeout`."""

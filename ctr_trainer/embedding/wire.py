@@ -1,198 +1,186 @@
 """What travels between the client and the service.
 
-A row request is one Flight `do_exchange`: the descriptor's command is a JSON object, the batches up hold `key int64`,
-where the worker tells what it knows `version uint32`, and where the operation pushes `row FixedSizeList<float32>`. Down
-come the rows; or, to one who told versions, `position uint32`, `version uint32` and `row` of those that are newer; or
-after a push the number of rows that arrived. Packed rows are FixedSizeList<float16>, see `half`. Everything else is a
-Flight action with a JSON body and a JSON answer. No pickle, no code travels.
+Each request is a Flight action with a JSON object. A row request (`pull`, `pull_newer`, `push`, `sync`) has columns
+behind it, as they lie in memory, little-endian, each from a multiple of 64 bytes on:
 
-Caveat: Flight lets a stream whose connection broke look like one that ended. So each side counts: the command says how
-many keys come, and an answer that falls short is a lost one.
+    uint32 length of the JSON | JSON | columns: `key` int64[U], `version` uint32[U], `row` float32[U, width]
+
+`count` in the JSON is U, and the service knows the table's width, so a request's bytes are all that it takes: nothing
+in it is unpacked. Its answer is a JSON object and, as results of their own, columns: the rows of a pull; `position`
+uint32, `version` uint32 and `row` of the rows that are newer than the client knew. Packed rows are
+float16[n, width + 1], see `half`. No pickle, no code travels.
+
+Caveat: Flight lets a stream whose connection broke look like one that ended. So sizes are checked, and an answer that
+falls short is a lost one.
 """
 
-import functools
 import json
+import struct
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
-from ctr_trainer.embedding.snapshot import key_array, row_array, row_blocks
 from ctr_trainer.embedding.versions import Newer
 from ctr_trainer.errors import UserError
 
-KEYS = pa.schema([pa.field("key", pa.int64(), nullable=False)])
-_VERSION = pa.field("version", pa.uint32(), nullable=False)
-KEYS_AND_VERSIONS = pa.schema([*KEYS, _VERSION])
 INCARNATION = "ctr-trainer-incarnation"
 TOKEN = "authorization"
 # How the messages of the service's own errors begin: see `incarnation` and `lease`.
 RESTARTED, REPLACED, HELD = "restarted", "replaced: ", "held: "
-# What the service takes in one request; a trainer's requests are far below it.
-MOST_BYTES = 1 << 30
-# A request of a trainer fits into one message, which is read without a copy, wherever its bytes lie.
-_MESSAGE_BYTES = 32 << 20
-# Made once: the defaults look into the environment each time.
-_OPTIONS = pa.ipc.IpcWriteOptions(use_threads=False)
-# In the metadata of the schema of newer rows.
-_COUNT = b"ctr_trainer.count"
-_NUMBER = b"ctr_trainer.version"
+# What a request, and what its answer, may have; and what a trainer puts into one.
+MOST_BYTES = 128 << 20
+PAGE_BYTES = 32 << 20
+_LENGTH = struct.Struct("<I")
+_ALIGNMENT = 64
+# Of a row request, beside its rows: key and version; of its answer: position and version.
+_BYTES_BESIDE_ROW = 12
 
 
-@functools.lru_cache(maxsize=256)
-def keys_and_rows(width):
-    """-> the schema of a push."""
-    return pa.schema([*KEYS, *rows_only(width)])
+def rows_a_page(width):
+    """-> how many rows of `width` floats a trainer puts into one request."""
+    return max(PAGE_BYTES // (4 * width + _BYTES_BESIDE_ROW), 1)
 
 
-@functools.lru_cache(maxsize=256)
-def keys_versions_and_rows(width, packed):
-    """-> the schema of a sync."""
-    return pa.schema([*KEYS_AND_VERSIONS, *rows_only(width, packed)])
+def pack(request, columns):
+    """-> the bytes of a row request.
+
+    Args:
+      request: dict, without `count`.
+      columns: C-contiguous arrays of one length.
+    """
+    header = to_json({**request, "count": len(columns[0])})
+    parts, size = [_LENGTH.pack(len(header)), header], _LENGTH.size + len(header)
+    for column in columns:
+        parts += [bytes(-size % _ALIGNMENT), column.reshape(-1).view(np.uint8).data]
+        size += -size % _ALIGNMENT + column.nbytes
+    return b"".join(parts)
 
 
-@functools.lru_cache(maxsize=256)
-def rows_only(width, packed=False):
-    """-> the schema of an answer."""
-    item = pa.field("item", pa.float16() if packed else pa.float32(), nullable=False)
-    return pa.schema([pa.field("row", pa.list_(item, width + packed), nullable=False)])
+def unpack_header(body):
+    """The bytes of a row request -> (dict, where its columns begin)."""
+    if len(body) < _LENGTH.size:
+        raise UserError(f"a row request of {len(body)} bytes; it begins with the length of its JSON")
+    (length,) = _LENGTH.unpack_from(body)
+    if length > len(body) - _LENGTH.size:
+        raise UserError(f"a row request of {len(body)} bytes, of which {length} are to be JSON: it was cut off")
+    end = _LENGTH.size + length
+    return from_json(memoryview(body)[_LENGTH.size : end]), end
 
 
-@functools.lru_cache(maxsize=256)
-def newer_rows(width, packed):
-    """-> the schema of an answer to one who told versions."""
-    return pa.schema([pa.field("position", pa.uint32(), nullable=False), _VERSION, *rows_only(width, packed)])
+def unpack_columns(body, start, table, count, layout):
+    """The bytes of a row request -> its columns, views of them that may lie unaligned; 1-dimensional ones are aligned.
+
+    Args:
+      body: a buffer.
+      start: of `unpack_header`.
+      table: its name, for the error.
+      count: rows that the request announces.
+      layout: for each column (dtype, width); width None for one dimension.
+
+    Raises:
+      UserError: other sizes than these, or more than MOST_BYTES.
+    """
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise UserError(f"table {table}: count is {count!r}, not a number of rows")
+    if len(body) > MOST_BYTES:
+        raise UserError(f"table {table}: a request of more than {MOST_BYTES} bytes; send fewer keys at a time")
+    columns = []
+    for dtype, width in layout:
+        start += -start % _ALIGNMENT
+        size = count * np.dtype(dtype).itemsize * (width or 1)
+        if start + size > len(body):
+            raise UserError(
+                f"table {table}: {len(body)} bytes came, and {count} rows of {_described(layout)} are more: the "
+                "request was cut off, or is of another table"
+            )
+        column = np.frombuffer(body, dtype, count * (width or 1), start)
+        columns.append(np.require(column, requirements=("A",)) if width is None else column.reshape(count, width))
+        start += size
+    if start != len(body):
+        raise UserError(f"table {table}: {len(body)} bytes came, and {count} rows of {_described(layout)} are {start}")
+    return columns
 
 
-def write_keys(writer, keys):
-    """Sends int64[U]."""
-    writer.begin(KEYS, _OPTIONS)
-    writer.write_batch(pa.RecordBatch.from_arrays([key_array(keys)], schema=KEYS))
+def refuse_long_answer(table, count, width, packed):
+    """Raises UserError where the answer to a pull would have more than MOST_BYTES."""
+    if count * (_row_bytes(width, packed) + _BYTES_BESIDE_ROW) > MOST_BYTES:
+        raise UserError(
+            f"table {table}: the answer for {count} keys could have more than {MOST_BYTES} bytes; "
+            "ask for fewer keys at a time"
+        )
 
 
-def write_keys_and_rows(writer, keys, rows):
-    """Sends int64[U] and float32[U, width], in messages of bounded size."""
-    schema = keys_and_rows(rows.shape[1])
-    writer.begin(schema, _OPTIONS)
-    for some_keys, some_rows in row_blocks(keys, rows, _MESSAGE_BYTES):
-        writer.write_batch(pa.RecordBatch.from_arrays([key_array(some_keys), row_array(some_rows)], schema=schema))
+def pull_layout():
+    """-> the layout of a pull, for `unpack_columns`."""
+    return [("<i8", None)]
 
 
-def write_versions(writer, keys, versions, rows=None):
-    """Sends int64[U], uint32[U] and, of a sync, float32[U, width] or float16[U, width + 1]."""
-    if rows is None:
-        _write(writer, KEYS_AND_VERSIONS, [keys, versions])
-    else:
-        packed = rows.dtype == np.float16
-        _write(writer, keys_versions_and_rows(rows.shape[1] - packed, packed), [keys, versions, rows])
+def pull_newer_layout():
+    return [("<i8", None), ("<u4", None)]
 
 
-def write_newer(writer, newer):
-    """Sends a `versions.Newer`. The keys of a sync that are not in it have one version, which goes along."""
-    packed = newer.rows.dtype == np.float16
-    schema = newer_rows(newer.rows.shape[1] - packed, packed)
+def push_layout(width):
+    return [("<i8", None), ("<f4", width)]
+
+
+def sync_layout(width, packed):
+    return [("<i8", None), ("<u4", None), ("<f2", width + 1) if packed else ("<f4", width)]
+
+
+def rows_answer(rows):
+    """float32[U, width] -> the results of a pull."""
+    return _answer({"count": len(rows)}, [rows])
+
+
+def receipt(count):
+    """-> the result of a push of `count` rows."""
+    return _answer({"count": count}, [])
+
+
+def newer_answer(newer):
+    """`versions.Newer` -> its results. The keys of a sync that are not in it have one version, which goes along."""
     count, number = len(newer.positions), 0
     if count < len(newer.versions):
         left_out = np.flatnonzero(newer.positions != np.arange(count))
         number = newer.versions[left_out[0] if len(left_out) else count]
-    schema = schema.with_metadata({_COUNT: str(count), _NUMBER: str(number)})
     columns = [newer.positions.astype(np.uint32), newer.versions[newer.positions], newer.rows]
-    _write(writer, schema, columns)
+    return _answer({"count": count, "version": int(number)}, columns)
 
 
-def read_newer(reader, width, packed, known, is_sync):
-    """Reads what `write_newer` sent, in answer to a question with the versions `known` uint32[U].
-
-    Returns:
-      `Newer`, its rows possibly unaligned.
+def read_rows(results, count, width):
+    """What `rows_answer` made -> float32[count, width].
 
     Raises:
-      FlightUnavailableError: fewer rows came.
+      FlightUnavailableError: less came.
       UserError: something else came.
     """
-    expected = newer_rows(width, packed)
-    metadata = reader.schema.metadata or {}
-    if reader.schema != expected or _COUNT not in metadata or _NUMBER not in metadata:
-        raise UserError(f"the service answered with {reader.schema}, expected {expected}: another version?")
-    count = int(metadata[_COUNT])
-    positions, numbers, rows = _read(reader, expected, count, "the answer of newer rows")
-    if len(rows) != count:
-        raise flight.FlightUnavailableError(f"the answer was cut off after {len(rows)} rows of {count}")
-    if count and positions.max() >= len(known):
-        raise UserError(f"the service answered with row {positions.max()} of {len(known)} that were asked for")
-    versions = np.full(len(known), int(metadata[_NUMBER]), np.uint32) if is_sync else known.copy()
-    positions = positions.astype(np.int64)
-    versions[positions] = numbers
-    return Newer(versions, positions, rows)
-
-
-def write_receipt(writer, count):
-    """Sends that `count` rows were pushed."""
-    write_keys(writer, np.array([count]))
-
-
-def read_receipt(reader, count):
-    """Reads what `write_receipt` sent.
-
-    Raises:
-      FlightUnavailableError: it did not come.
-    """
-    if reader.read_all().column("key").to_pylist() != [count]:
-        raise flight.FlightUnavailableError("the answer was cut off")
-
-
-def write_rows(writer, rows):
-    """Sends float32[U, width]."""
-    schema = rows_only(rows.shape[1])
-    writer.begin(schema, _OPTIONS)
-    step = max(_MESSAGE_BYTES // (4 * rows.shape[1]), 1)
-    for first in range(0, len(rows), step):
-        writer.write_batch(pa.RecordBatch.from_arrays([row_array(rows[first : first + step])], schema=schema))
-
-
-def read_rows(reader, count, width):
-    """Reads what `write_rows` sent. -> float32[count, width]
-
-    Raises:
-      FlightUnavailableError: fewer rows came.
-      UserError: something else came.
-    """
-    if reader.schema != rows_only(width):
-        raise UserError(f"the service answered with {reader.schema}, expected rows of {width} floats: another version?")
-    rows, done = np.empty((count, width), np.float32), 0
-    for chunk in reader:
-        if chunk.data is None:
-            continue
-        part = chunk.data.column("row").flatten().to_numpy().reshape(-1, width)
-        if done + len(part) > count:
-            raise UserError(f"the service answered with more than the {count} rows that were asked for")
-        rows[done : done + len(part)] = part
-        done += len(part)
-    if done != count:
-        raise flight.FlightUnavailableError(f"the answer was cut off after {done} rows of {count}")
+    header, (rows,) = _read_answer(results, [("<f4", width)])
+    if header["count"] != count:
+        raise UserError(f"the service answered with {header['count']} rows, {count} were asked for")
     return rows
 
 
-def read_request(reader, table, count, expected):
-    """Reads the `count` rows of a request.
+def read_receipt(results, count):
+    """Reads what `receipt` made; raises as `read_rows`."""
+    header, _ = _read_answer(results, [])
+    if header["count"] != count:
+        raise UserError(f"the service took {header['count']} rows, {count} were sent")
 
-    Args:
-      expected: the schema that it must have.
 
-    Returns:
-      its columns, a list: int64[U], uint32[U], float32[U, width] or float16[U, width + 1]; rows may lie unaligned.
+def read_newer(results, width, packed, known, is_sync):
+    """What `newer_answer` made, for a question with the versions `known` uint32[U] -> `Newer`.
 
-    Raises:
-      UserError: a wrong type or width, missing values, another number of them, or more than MOST_BYTES.
+    Raises as `read_rows`.
     """
-    schema = reader.schema
-    if not schema.equals(expected) and (schema.names != expected.names or schema.types != expected.types):
-        raise UserError(f"table {table}: request with {_types(schema)}, expected {_types(expected)}")
-    columns = _read(reader, expected, count, f"table {table}: a request")
-    if len(columns[0]) != count:
-        came = len(columns[0])
-        raise UserError(f"table {table}: {came} keys came of the {count} announced; the request was cut off")
-    return columns
+    row = ("<f2", width + 1) if packed else ("<f4", width)
+    header, (positions, numbers, rows) = _read_answer(results, [("<u4", None), ("<u4", None), row])
+    if len(positions) and positions.max() >= len(known):
+        raise UserError(f"the service answered with row {positions.max()} of {len(known)} that were asked for")
+    versions = np.full(len(known), header["version"], np.uint32) if is_sync else known.copy()
+    positions = positions.astype(np.int64)
+    versions[positions] = numbers
+    return Newer(versions, positions, rows)
 
 
 def to_json(value):
@@ -208,64 +196,36 @@ def from_json(data):
     """
     try:
         value = json.loads(bytes(data))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"a request that is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"a request that is not a JSON object but a {type(value).__name__}")
     return value
 
 
-def _types(schema):
-    return ", ".join(f"{field.name} {field.type}" for field in schema)
+def _answer(header, columns):
+    columns = [pa.py_buffer(np.ascontiguousarray(column).reshape(-1).view(np.uint8)) for column in columns]
+    return [flight.Result(buffer) for buffer in (to_json(header), *columns)]
 
 
-def _write(writer, schema, columns):
-    """Sends columns of equal length in messages of bounded size."""
-    writer.begin(schema, _OPTIONS)
-    step = max(_MESSAGE_BYTES // sum(column[:1].nbytes for column in columns), 1) if len(columns[0]) else 1
-    for first in range(0, len(columns[0]), step):
-        arrays = [
-            _array(column[first : first + step], field.type) for column, field in zip(columns, schema, strict=True)
-        ]
-        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+def _read_answer(results, layout):
+    """-> (the JSON object, the columns) of an answer."""
+    bodies = [result.body for result in results]
+    if len(bodies) <= len(layout):
+        raise flight.FlightUnavailableError("the answer was cut off")
+    header, columns = from_json(bodies[0].to_pybytes()), []
+    for (dtype, width), body in zip(layout, bodies[1:], strict=True):
+        expected = header["count"] * np.dtype(dtype).itemsize * (width or 1)
+        if body.size != expected:
+            raise UserError(f"the service answered with {body.size} bytes, expected {expected}: another version?")
+        column = np.frombuffer(body, dtype)
+        columns.append(np.require(column, requirements=("A",)) if width is None else column.reshape(-1, width))
+    return header, columns
 
 
-def _array(column, kind):
-    """A C-contiguous array -> an Arrow array of the type `kind`, without a copy."""
-    if column.ndim == 1:
-        return pa.Array.from_buffers(kind, len(column), [None, pa.py_buffer(column)])
-    flat = pa.Array.from_buffers(kind.value_type, column.size, [None, pa.py_buffer(column)])
-    return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+def _row_bytes(width, packed):
+    return 2 * (width + 1) if packed else 4 * width
 
 
-def _read(reader, schema, count, what):
-    """-> the columns of the batches that come, at most `count` rows of them; one batch is not copied."""
-    parts, came, size = [], 0, 0
-    for chunk in reader:
-        batch = chunk.data
-        if batch is None:
-            continue
-        batch.validate(full=True)
-        part = [_numpy(column, what) for column in batch.columns]
-        size += sum(column.nbytes for column in part)
-        if size > MOST_BYTES:
-            raise UserError(f"{what} of more than {MOST_BYTES} bytes; send fewer keys at a time")
-        came += len(part[0])
-        if came > count:
-            raise UserError(f"{what} of {came} rows came, where {count} were announced")
-        parts.append(part)
-    if len(parts) == 1:
-        # Not rows: they are many bytes, and what reads them takes them as they lie.
-        return [np.require(column, requirements=("A",)) if column.ndim == 1 else column for column in parts[0]]
-    if parts:
-        return [np.concatenate(columns) for columns in zip(*parts, strict=True)]
-    return [_numpy(pa.array([], kind), what) for kind in schema.types]
-
-
-def _numpy(column, what):
-    """-> the values of an Arrow array without a copy, of lists as [n, list_size]."""
-    rows = column.flatten() if isinstance(column, pa.FixedSizeListArray) else column
-    if column.null_count or rows.null_count:
-        raise UserError(f"{what} with missing values")
-    values = rows.to_numpy()
-    return values if rows is column else values.reshape(len(column), column.type.list_size)
+def _described(layout):
+    return ", ".join(dtype if width is None else f"{dtype}[{width}]" for dtype, width in layout)

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import struct
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from ctr_trainer.embedding import snapshot
+from ctr_trainer.embedding import snapshot, wire
 from ctr_trainer.embedding.service import Service
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
@@ -47,48 +48,51 @@ def unharmed(server):
     assert json.loads(answer.body.to_pybytes())["tables"]["t"]["rows"] == 1
 
 
-def _batch(keys, width=3, key_type=None, row_type=None, values=None, names=("key", "row")):
-    flat = pa.array(np.ones(len(keys) * width) if values is None else values, row_type or pa.float32())
-    field = pa.field("item", flat.type, nullable=False)
-    rows = pa.FixedSizeListArray.from_arrays(flat, type=pa.list_(field, width))
-    return pa.RecordBatch.from_arrays([pa.array(keys, key_type or pa.int64()), rows], names=list(names))
+def _columns(count=1, width=3, values=None):
+    keys = np.arange(5, 5 + count)
+    return [keys, np.ones((count, width), np.float32) if values is None else np.array([values], np.float32)]
 
 
-def _good_batch():
-    return _batch([5])
+def _request(**changes):
+    return dict(table="t", worker="w", sequence=2, lease=LEASE.token) | changes
 
 
-def _good_command(**changes):
-    return dict(op="push", table="t", worker="w", sequence=2, count=1, lease=LEASE.token) | changes
+def _body(request, columns=None):
+    """-> the bytes of a row request; `count` in the request replaces that of the columns."""
+    columns = columns or _columns()
+    header = json.dumps({"count": len(columns[0]), **request}).encode()
+    body = wire.pack(request, columns)
+    start = wire.unpack_header(body)[1]
+    parts, size = [struct.pack("<I", len(header)), header], 4 + len(header)
+    return b"".join([*parts, bytes(-size % 64), body[start + -start % 64 :]])
 
 
-_BAD_COMMANDS = st.one_of(
+_BAD_BODIES = st.one_of(
     st.binary(max_size=60),
-    _ANYTHING.filter(lambda value: not isinstance(value, dict)).map(lambda value: json.dumps(value).encode()),
-    st.sampled_from(["op", "table", "worker", "sequence", "count"]).map(
-        lambda key: json.dumps({k: v for k, v in _good_command().items() if k != key}).encode()
+    st.binary(max_size=60).map(lambda rest: struct.pack("<I", len(rest)) + rest),
+    _ANYTHING.filter(lambda value: not isinstance(value, dict)).map(
+        lambda value: struct.pack("<I", len(json.dumps(value))) + json.dumps(value).encode()
+    ),
+    st.sampled_from(["table", "worker", "sequence", "lease"]).map(
+        lambda key: _body({k: v for k, v in _request().items() if k != key})
     ),
     st.one_of(
-        st.fixed_dictionaries({"op": _ANYTHING.filter(lambda op: op not in ("push",))}),
         st.fixed_dictionaries({"table": _ANYTHING.filter(lambda table: table != "t")}),
         st.fixed_dictionaries({"count": (_NO_NUMBER | st.integers()).filter(lambda count: count != 1)}),
         st.fixed_dictionaries({"sequence": _NO_NUMBER}),
-    ).map(lambda changes: json.dumps(_good_command(**changes)).encode()),
+        st.fixed_dictionaries({"lease": _ANYTHING}),
+    ).map(lambda changes: _body(_request(**changes))),
 )
 _NOT_FINITE = st.sampled_from([np.nan, np.inf, -np.inf])
-_BAD_BATCHES = st.one_of(
-    st.integers(1, 40).filter(lambda width: width != 3).map(lambda width: _batch([5], width)),
-    st.sampled_from([pa.int32(), pa.uint64(), pa.float64(), pa.int8()]).map(lambda kind: _batch([5], key_type=kind)),
-    st.sampled_from([pa.float64(), pa.int32(), pa.float16()]).map(lambda kind: _batch([5], row_type=kind)),
-    st.lists(st.text(max_size=4), min_size=2, max_size=2)
-    .filter(lambda names: names != ["key", "row"])
-    .map(lambda names: _batch([5], names=names)),
+_BAD_COLUMNS = st.one_of(
+    st.integers(1, 40).filter(lambda width: width != 3).map(lambda width: _columns(width=width)),
+    st.sampled_from([np.float64, np.float16]).map(lambda kind: [np.array([5]), np.ones((1, 3), kind)]),
     st.tuples(_NOT_FINITE, st.integers(0, 2)).map(
-        lambda bad: _batch([5], values=[bad[0] if i == bad[1] else 1.0 for i in range(3)])
+        lambda bad: _columns(values=[bad[0] if i == bad[1] else 1.0 for i in range(3)])
     ),
-    st.just(_batch([0])),
-    st.just(_batch([None])),
-    st.lists(st.integers(1, 9), max_size=20).filter(lambda keys: len(keys) != 1).map(_batch),
+    st.just([np.array([0]), _columns()[1]]),
+    st.just([np.array([5])]),
+    st.just([np.array([5]), np.array([0], np.uint32), _columns()[1]]),
 )
 
 
@@ -102,17 +106,8 @@ def _refused(call):
         call()
 
 
-def _exchange(client, command, batch):
-    descriptor = flight.FlightDescriptor.for_command(command)
-    writer, reader = client.do_exchange(descriptor, _OPTIONS)
-    with writer:
-        try:
-            writer.begin(batch.schema)
-            writer.write_batch(batch)
-            writer.done_writing()
-        except pa.ArrowException:
-            pass  # Refused before all was read; why, is in the answer.
-        reader.read_all()
+def _push(client, body):
+    return list(client.do_action(flight.Action("push", body), _OPTIONS))
 
 
 # Each example is a request, or several: 10,000 in all, of which these sizes make sure.
@@ -120,17 +115,17 @@ _MANY = settings(deadline=None, suppress_health_check=list(HealthCheck), databas
 
 
 @settings(_MANY, max_examples=500)
-@given(st.lists(_BAD_COMMANDS, min_size=8, max_size=8))
-def _fuzz_commands(client, commands):
-    for command in commands:
-        _refused(lambda command=command: _exchange(client, command, _good_batch()))
+@given(st.lists(_BAD_BODIES, min_size=8, max_size=8))
+def _fuzz_bodies(client, bodies):
+    for body in bodies:
+        _refused(lambda body=body: _push(client, body))
 
 
 @settings(_MANY, max_examples=500)
-@given(st.lists(_BAD_BATCHES, min_size=4, max_size=4))
-def _fuzz_batches(client, batches):
-    for batch in batches:
-        _refused(lambda batch=batch: _exchange(client, json.dumps(_good_command()).encode(), batch))
+@given(st.lists(_BAD_COLUMNS, min_size=4, max_size=4))
+def _fuzz_columns(client, several):
+    for columns in several:
+        _refused(lambda columns=columns: _push(client, _body(_request(), columns)))
 
 
 _ACTIONS = st.sampled_from(["hello", "create_table", "advance", "save", "restore"])
@@ -154,8 +149,8 @@ def _fuzz_actions(client, actions):
 @pytest.mark.slow
 def test_bad_requests_get_typed_errors_and_change_nothing(server, unharmed):
     _, client, _ = server
-    _fuzz_commands(client)
-    _fuzz_batches(client)
+    _fuzz_bodies(client)
+    _fuzz_columns(client)
     _fuzz_actions(client)
     assert len(_made) >= 8000
 
@@ -173,6 +168,6 @@ def test_random_bytes_on_the_socket_change_nothing(server, unharmed):
 def test_a_row_can_still_be_pushed_after_all(server):
     _, client, store = server
     before = store.tables["t"].rows.copy()
-    _exchange(client, json.dumps(_good_command()).encode(), _good_batch())
+    _push(client, _body(_request()))
     np.testing.assert_array_equal(store.tables["t"].rows, before + 1)
     assert snapshot.config_to_json(store.tables["t"].config) == snapshot.config_to_json(CONFIG)

@@ -2,6 +2,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from pyarrow import flight
 from ctr_trainer.embedding import service as service_module
 from ctr_trainer.embedding import snapshot, wire
 from ctr_trainer.embedding.client import ServiceClient
+from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.process import LocalService, Watch
 from ctr_trainer.embedding.security import ClientSecurity, ServerSecurity
 from ctr_trainer.embedding.service import Service
@@ -37,65 +39,105 @@ def server(tmp_path):
             yield client, service._store
 
 
-def _exchange(client, command, batch):
-    descriptor = flight.FlightDescriptor.for_command(command)
-    writer, reader = client.do_exchange(descriptor, flight.FlightCallOptions(timeout=TIMEOUT))
-    with writer:
-        writer.begin(batch.schema)
-        writer.write_batch(batch)
-        writer.done_writing()
-        return reader.read_all()
+def _request(client, op="push", columns=None, **changes):
+    """Makes a row request, by default a push of ones to the row of key 5. -> the JSON object of its answer"""
+    request = dict(table="t", worker="w", sequence=2, lease=LEASE.token)
+    body = wire.pack(request | changes, columns or [np.array([5]), ones(1)])
+    return _send(client, op, body)
 
 
-def _command(**changes):
-    return json.dumps(dict(op="push", table="t", worker="w", sequence=2, count=1, lease=LEASE.token) | changes).encode()
+def _send(client, op, body):
+    header, *_ = client.do_action(flight.Action(op, body), flight.FlightCallOptions(timeout=TIMEOUT))
+    return json.loads(header.body.to_pybytes())
 
 
-def _batch(keys=None, rows=None, width=3, key_type=None):
-    keys = pa.array([5] if keys is None else keys, key_type or pa.int64())
-    flat = pa.array(np.ones(len(keys) * width, np.float32) if rows is None else rows, pa.float32())
-    rows = pa.FixedSizeListArray.from_arrays(flat, type=snapshot.row_type(width))
-    return pa.RecordBatch.from_arrays([keys, rows], names=["key", "row"])
+_KEY, _VERSION = np.array([5]), np.array([0], np.uint32)
 
 
 @pytest.mark.parametrize(
-    ("command", "batch", "message"),
+    ("op", "columns", "changes", "message"),
     [
-        (_command(table="x"), _batch(), "no table 'x'"),
-        (_command(op="drop"), _batch(), "no operation 'drop'"),
-        (b"\xff", _batch(), "not JSON"),
-        (b"[1]", _batch(), "not a JSON object"),
-        (b"{}", _batch(), "lacks 'op'"),
-        (_command(sequence="x"), _batch(), "bad request"),
-        (_command(count=2), _batch(), "1 keys came of the 2 announced"),
-        (_command(), _batch(width=4), r"fixed_size_list<item: float not null>\[4\], expected key int64, row .*\[3\]"),
-        (_command(), _batch(key_type=pa.int32()), "key int32"),
-        (_command(), _batch().select(["key"]), "expected key int64, row"),
-        (_command(), _batch(rows=[1.0, np.nan, 1.0]), "key 5 is not finite"),
-        (_command(), _batch(keys=[0]), "key 0"),
-        (_command(), _batch(keys=[None]), "missing values"),
-        (_command(op="sync"), _batch(), "key int64, row .*, expected key int64, version uint32, row"),
-        (_command(op="sync", packed=True), _batch(), r"expected .*halffloat"),
-        (_command(op="pull_newer"), _batch().select(["key"]), "expected key int64, version uint32"),
-        (_command(op="pull", missing="maybe"), _batch().select(["key"]), "missing is 'initial' or 'zeros'"),
+        ("push", None, {"table": "x"}, "no table 'x'"),
+        ("push", None, {"sequence": "x"}, "bad request"),
+        ("push", None, {"lease": "other"}, "`push` refused: this client only reads"),
+        ("push", [_KEY, np.ones((1, 4), np.float32)], {}, r"1 rows of <i8, <f4\[3\] are \d+"),
+        ("push", [_KEY, np.ones((1, 2), np.float32)], {}, r"1 rows of <i8, <f4\[3\] are more: the request was cut off"),
+        ("push", [_KEY], {}, "are more"),
+        ("push", [_KEY, np.array([[1, np.nan, 1]], np.float32)], {}, "key 5 is not finite"),
+        ("push", [np.array([0]), ones(1)], {}, "key 0"),
+        ("sync", None, {}, r"<i8, <u4, <f4\[3\] are more"),
+        ("sync", [_KEY, _VERSION, ones(1)], {"packed": True}, r"<f2\[4\] are"),
+        ("pull_newer", [_KEY], {}, "<i8, <u4 are more"),
+        ("pull", [_KEY], {"missing": "maybe"}, "missing is 'initial' or 'zeros'"),
     ],
 )
-def test_a_bad_request_is_an_invalid_argument_and_harmless(server, command, batch, message):
+def test_a_bad_request_is_an_invalid_argument_and_harmless(server, op, columns, changes, message):
     client, store = server
     before = store.tables["t"].rows.copy()
     with pytest.raises(pa.ArrowInvalid, match=message):
-        _exchange(client, command, batch)
+        _request(client, op, columns, **changes)
     np.testing.assert_array_equal(store.tables["t"].rows, before)
-    assert _exchange(client, _command(), _batch()).column("key").to_pylist() == [1]
+    assert _request(client) == {"count": 1}
     np.testing.assert_array_equal(store.tables["t"].rows, before + 1)
 
 
-def test_an_oversized_request_is_refused(server, monkeypatch):
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "a row request of 0 bytes"),
+        (b"\xff\xff\xff\xff{}", "it was cut off"),
+        (b"\x01\0\0\0\xff", "not JSON"),
+        (b"\x03\0\0\0[1]", "not a JSON object"),
+        (b"\x02\0\0\0{}", "lacks 'table'"),
+        (b'\x1a\0\0\0{"table": "t", "count":-1}', "not a number of rows"),
+    ],
+)
+def test_bytes_that_are_no_row_request_are_an_invalid_argument(server, body, message):
+    with pytest.raises(pa.ArrowInvalid, match=message):
+        _send(server[0], "pull", body)
+
+
+def test_an_oversized_request_is_refused_and_one_whose_answer_would_be(server, monkeypatch):
     monkeypatch.setattr(wire, "MOST_BYTES", 1000)
     client, store = server
-    with pytest.raises(pa.ArrowInvalid, match="more than 1000 bytes"):
-        _exchange(client, _command(), _batch(keys=list(range(1, 101))))
+    with pytest.raises(pa.ArrowInvalid, match="a request of more than 1000 bytes"):
+        _request(client, columns=[np.arange(1, 101), ones(100)])
+    with pytest.raises(pa.ArrowInvalid, match="the answer for 50 keys could have more than 1000 bytes"):
+        _request(client, "pull", [np.arange(1, 51)], missing="initial")
     assert len(store.tables["t"]) == 1
+
+
+def test_a_small_request_takes_little_memory_whatever_it_asks_for(tmp_path):
+    """98 kB took 3.2 GiB of the service: compressed columns of zeros, or keys of a table with long rows."""
+    long_rows = TableConfig("long", (65536,), (0.1,), "sgd")
+    with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
+        client = ServiceClient([service.address], TIMEOUT, ClientSecurity(service.token), LEASE)
+        raw = flight.FlightClient(f"grpc://{service.address}")
+        with contextlib.closing(client), raw:
+            client.create_table(long_rows)
+            client.pull("long", np.array([1]))
+            before = _peak_mib(service.pid)
+            options = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {service.token}".encode())])
+            keys = np.arange(1, 12_001)
+            with pytest.raises(pa.ArrowInvalid, match="the answer for 12000 keys could have more"):
+                body = wire.pack(dict(table="long", missing="initial"), [keys])
+                list(raw.do_action(flight.Action("pull", body), options))
+            assert client.pull("long", keys[:300]).shape == (300, 65536)  # It asks for a page at a time.
+
+            zeros = pa.record_batch([pa.array(np.zeros(50_000_000, np.int64))], names=["key"])
+            packed = pa.ipc.IpcWriteOptions(compression="zstd")
+            writer, reader = raw.do_exchange(flight.FlightDescriptor.for_command(b"{}"), options)
+            with pytest.raises(pa.ArrowException), writer:
+                writer.begin(zeros.schema, options=packed)
+                writer.write_batch(zeros)
+                writer.done_writing()
+                reader.read_all()
+            assert _peak_mib(service.pid) - before < 200
+
+
+def _peak_mib(pid):
+    (line,) = re.findall(r"VmHWM:\s+(\d+) kB", pathlib.Path(f"/proc/{pid}/status").read_text())
+    return int(line) / 1024
 
 
 @pytest.mark.parametrize(
