@@ -164,7 +164,7 @@ class LocalStore:
         for config, keys, rows in snapshot.merged(path, files):
             own = _owned(keys, shard, shards)
             with self._locked(config.name) as table:
-                self._mark(table, table.find_or_insert(keys[own], rows[own]))
+                self._mark(table, table.restore(keys[own], rows[own]))
         for entry in files:
             if entry.get("kind") == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
                 with self._locked(entry["table"]) as table:

@@ -1,10 +1,12 @@
 """How much memory this process may have: the machine's, or that of its cgroup, as a container is given."""
 
 import dataclasses
+import logging
 import pathlib
 
 import psutil
 
+_log = logging.getLogger(__name__)
 _ROOT = pathlib.Path("/sys/fs/cgroup")
 _OWN = pathlib.Path("/proc/self/cgroup")
 # By version: the files of the limit and of the use, and what the lines of file pages in `memory.stat` begin with. The
@@ -32,6 +34,37 @@ class MemoryLimit:
     def free(self):
         """Bytes that are left."""
         return max(self.total - self.used, 0)
+
+
+class MemoryWatch:
+    """Warns when most of the memory that this process may have is used: once, and anew after it was less.
+
+    Args:
+      what: needs the memory, for the warning.
+      limits: f() -> list of `MemoryLimit`.
+    """
+
+    _WARNING, _AGAIN = 0.9, 0.8
+
+    def __init__(self, what, limits=None):
+        self._what, self._limits = what, limits or memory_limits
+        self._warned = False
+
+    def look(self):
+        """Warns if it is time to."""
+        fullest = max(self._limits(), key=lambda limit: limit.used / limit.total)
+        share = fullest.used / fullest.total
+        if share >= self._WARNING and not self._warned:
+            _log.warning(
+                "%.0f%% of the memory of %s is used, %.1f of %.1f GB: at its end the kernel kills %s. Give it more, or "
+                "use more service shards on other hosts, [[limits]] of the feature spec, or narrower embeddings",
+                100 * share,
+                fullest.name,
+                fullest.used / 1e9,
+                fullest.total / 1e9,
+                self._what,
+            )
+        self._warned = share >= (self._AGAIN if self._warned else self._WARNING)
 
 
 def memory_limits(own=_OWN, root=_ROOT):
@@ -85,12 +118,10 @@ def _limit(version, directory):
     """-> the `MemoryLimit` of a cgroup, or None if it has none."""
     limit, usage, prefix = _FILES[version]
     try:
-        total = (directory / limit).read_text().strip()
-        if total == "max":
-            return None
+        total = int((directory / limit).read_text())  # A cgroup of version 2 without a limit says `max`.
         used = int((directory / usage).read_text())
         stat = dict(line.split() for line in (directory / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):
         return None
     files = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("active", "inactive"))
-    return MemoryLimit(f"the cgroup {directory}", int(total), max(used - files, 0))
+    return MemoryLimit(f"the cgroup {directory}", total, max(used - files, 0))

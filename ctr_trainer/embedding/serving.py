@@ -11,6 +11,7 @@ import time
 import pyarrow as pa
 
 from ctr_trainer.embedding.memory import keep_freed_memory
+from ctr_trainer.embedding.memory_limits import MemoryWatch
 from ctr_trainer.embedding.security import ServerSecurity
 from ctr_trainer.embedding.service import Service
 from ctr_trainer.errors import UserError
@@ -71,12 +72,14 @@ def serve(
         partial = f"{port_file}.partial"
         pathlib.Path(partial).write_text(address)
         os.replace(partial, port_file)
+    memory = MemoryWatch("this service")
     next_status = time.monotonic() + _STATUS_SECONDS
     # In short waits: Python handles a signal that comes just before a wait begins only after it.
     while not stop.wait(min(max(next_status - time.monotonic(), 0), _SIGNAL_SECONDS)):
         if time.monotonic() < next_status:
             continue
         next_status += _STATUS_SECONDS
+        memory.look()
         for line in service.metrics.status_lines():
             _log.info(line)
     _log.info("embedding service on %s ends", address)

@@ -80,7 +80,7 @@ class Store(Protocol):
         """
 
     def stats(self):
-        """-> {"tables": {name: {"rows", "bytes", "created", "admitted", "evicted", "refused": int}}, ...}
+        """-> {"tables": {name: {"rows", "bytes", "created", "restored", "admitted", "evicted", "refused": int}}, ...}
 
         See `Table` for the counters.
         """

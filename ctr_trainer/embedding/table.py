@@ -32,8 +32,8 @@ class Table:
       config: the TableConfig.
       admission: `Admission`, or None where every key gets a row.
       changes: `Changes` since the last snapshot, or None.
-      created, admitted, evicted, refused: rows made, keys let in by the counting filter, rows evicted, and times that a
-        key was asked for and got no row, since the start.
+      created, restored, admitted, evicted, refused: new rows, rows of a snapshot, keys let in by the counting filter,
+        rows evicted, and times that a key was asked for and got no row, since the start.
       lock: what a user of `rows` holds who may have a `Cache` in a table's place; here it locks nothing.
     """
 
@@ -70,7 +70,7 @@ class Table:
         self._use = Use() if config.evicts else None
         self._followers = [each for each in (self.changes, self._use) if each is not None]
         self._lent = 0
-        self.created = self.admitted = self.evicted = self.refused = 0
+        self.created = self.restored = self.admitted = self.evicted = self.refused = 0
 
     def __len__(self):
         return len(self._index)
@@ -165,6 +165,14 @@ class Table:
         row_kernels.put(self._rows.array, slots, _float32(rows))
         return slots
 
+    def restore(self, keys, rows):
+        """As `find_or_insert`, of rows that were there before: they count as restored, not as created."""
+        created = self.created
+        slots = self.find_or_insert(keys, rows)
+        self.restored += self.created - created
+        self.created = created
+        return slots
+
     def add(self, keys, deltas):
         """Adds float32[U, width] to the rows of `keys`, first creating missing ones as they start. -> int64[U] slots
 
@@ -219,7 +227,8 @@ class Table:
 
     def stats(self):
         """-> dict of `rows`, `bytes` and the counters."""
-        counters = dict(created=self.created, admitted=self.admitted, evicted=self.evicted, refused=self.refused)
+        names = ("created", "restored", "admitted", "evicted", "refused")
+        counters = {name: getattr(self, name) for name in names}
         return dict(rows=len(self), bytes=self.nbytes, **counters)
 
     def use_of(self, slots):

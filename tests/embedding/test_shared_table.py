@@ -1,5 +1,6 @@
 """Tables in shared memory, trained by real processes."""
 
+import gc
 import os
 import pathlib
 import subprocess
@@ -120,6 +121,25 @@ def test_a_shared_table_trains_to_the_bit_like_a_table():
             table.apply_gradients(table.find_or_create(keys), gradients, 0.05)
     np.testing.assert_array_equal(tables[0].rows, tables[1].rows)
     np.testing.assert_array_equal(tables[0].keys, tables[1].keys)
+
+
+def test_closed_memory_is_given_back_at_once_and_its_files_are_closed():
+    open_before = len(os.listdir("/proc/self/fd"))
+    memory = SharedMemory()
+    store = LocalStore(SharedTables(memory))
+    store.create_table(worker.CONFIG)
+    keys = np.arange(1, 200_001)
+    store.push("dim2", keys, np.ones((len(keys), 2), np.float32), "w", 1)
+    files = [os.dup(file) for file in memory._files]  # So that they can be looked at when they are closed.
+    taken = sum(os.fstat(file).st_blocks * 512 for file in files)
+    assert taken > 200_000 * 16
+    memory.close()
+    assert sum(os.fstat(file).st_blocks * 512 for file in files) == 0
+    for file in files:
+        os.close(file)
+    del store, memory
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == open_before
 
 
 def test_limits_are_refused_by_name():

@@ -34,6 +34,17 @@ def test_stats_are_of_all_shards_and_of_each(shards, capsys):
     text = capsys.readouterr().out
     assert text.count("PsPushGrad") == 2
     assert " 100 " in text
+    assert "restored" in text
+
+
+def test_stats_count_restored_rows_as_restored(start, connect, data_dir):
+    client = connect([service.address for service in start(1)])
+    client.create_table(CONFIG)
+    client.push("t", np.arange(1, 101), ones(100), "w", 1)
+    client.restore(data_dir / "counted", client.save(data_dir / "counted", 1))
+    client.push("t", np.arange(100, 111), ones(11), "w", 2)
+    figures = client.stats()["tables"]["t"]
+    assert (figures["rows"], figures["created"], figures["restored"]) == (110, 110, 100)
 
 
 def test_tables_show_their_layout(shards, capsys):
