@@ -20,6 +20,7 @@ _log = logging.getLogger(__name__)
 _STATUS_SECONDS = 30
 _SIGNAL_SECONDS = 0.25
 _SHUTDOWN_SECONDS = 10
+_KEPT_BYTES = 1 << 30
 
 
 def serve(
@@ -57,7 +58,7 @@ def serve(
     if exit_with_stdin:
         threading.Thread(target=_set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
     pathlib.Path(data_dir).mkdir(parents=True, exist_ok=True)
-    keep_freed_memory()
+    keep_freed_memory(_KEPT_BYTES)
     try:
         service = Service(host, port, data_dir, security)
     except (pa.ArrowException, OSError) as error:

@@ -153,7 +153,7 @@ class Shard:
     def _rows(self, request, columns, read):
         """-> read(results) of a row request."""
         action = flight.Action(request["op"], wire.pack(self._signed(request), columns))
-        return self._retried(request["op"], lambda options: read(list(self._flight.do_action(action, options))))
+        return self._retried(request["op"], lambda options: read(self._flight.do_action(action, options)))
 
     def close(self):
         self._flight.close()

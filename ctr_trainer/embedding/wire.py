@@ -6,7 +6,7 @@ behind it, as they lie in memory, little-endian, each from a multiple of 64 byte
     uint32 length of the JSON | JSON | columns: `key` int64[U], `version` uint32[U], `row` float32[U, width]
 
 `count` in the JSON is U, and the service knows the table's width, so a request's bytes are all that it takes: nothing
-in it is unpacked. Its answer is a JSON object and, as results of their own, columns: the rows of a pull; `position`
+in it is unpacked. Its answer is a JSON object and, in results of their own, columns: the rows of a pull; `position`
 uint32, `version` uint32 and `row` of the rows that are newer than the client knew. Packed rows are
 float16[n, width + 1], see `half`. No pickle, no code travels.
 
@@ -31,6 +31,8 @@ RESTARTED, REPLACED, HELD = "restarted", "replaced: ", "held: "
 # What a request, and what its answer, may have; and what a trainer puts into one.
 MOST_BYTES = 128 << 20
 PAGE_BYTES = 32 << 20
+# Columns of an answer come in parts that the allocator has at hand: fresh pages for large ones cost more than the copy.
+_PART_BYTES = 256 << 10
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 64
 # Of a row request, beside its rows: key and version; of its answer: position and version.
@@ -204,23 +206,36 @@ def from_json(data):
 
 
 def _answer(header, columns):
-    columns = [pa.py_buffer(np.ascontiguousarray(column).reshape(-1).view(np.uint8)) for column in columns]
-    return [flight.Result(buffer) for buffer in (to_json(header), *columns)]
+    results = [flight.Result(to_json(header))]
+    for column in columns:
+        column = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+        parts = (column[first : first + _PART_BYTES] for first in range(0, len(column), _PART_BYTES))
+        results += [flight.Result(pa.py_buffer(part)) for part in parts]
+    return results
 
 
 def _read_answer(results, layout):
     """-> (the JSON object, the columns) of an answer."""
-    bodies = [result.body for result in results]
-    if len(bodies) <= len(layout):
+    parts = (result.body for result in results)
+    header = next(parts, None)
+    if header is None:
         raise flight.FlightUnavailableError("the answer was cut off")
-    header, columns = from_json(bodies[0].to_pybytes()), []
-    for (dtype, width), body in zip(layout, bodies[1:], strict=True):
-        expected = header["count"] * np.dtype(dtype).itemsize * (width or 1)
-        if body.size != expected:
-            raise UserError(f"the service answered with {body.size} bytes, expected {expected}: another version?")
-        column = np.frombuffer(body, dtype)
-        columns.append(np.require(column, requirements=("A",)) if width is None else column.reshape(-1, width))
-    return header, columns
+    header = from_json(header)
+    return header, [_read_column(parts, header["count"], dtype, width) for dtype, width in layout]
+
+
+def _read_column(parts, count, dtype, width):
+    column, done = np.empty(count if width is None else (count, width), dtype), 0
+    into = column.reshape(-1).view(np.uint8)
+    while done < len(into):
+        part = next(parts, None)
+        if part is None:
+            raise flight.FlightUnavailableError(f"the answer was cut off after {done} bytes of {len(into)}")
+        if done + part.size > len(into):
+            raise UserError(f"the service answered with more than the {len(into)} bytes expected: another version?")
+        into[done : done + part.size] = np.frombuffer(part, np.uint8)
+        done += part.size
+    return column
 
 
 def _row_bytes(width, packed):

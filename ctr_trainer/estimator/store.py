@@ -9,11 +9,15 @@ from ctr_trainer.embedding.client import ServiceClient
 from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.embedding.lease import Lease
 from ctr_trainer.embedding.local_store import LocalStore
+from ctr_trainer.embedding.memory import keep_freed_memory
 from ctr_trainer.embedding.process import Watch, local_services
 from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.embedding.shared_memory import SharedMemory
 from ctr_trainer.embedding.shared_table import SharedTables
 from ctr_trainer.errors import UserError
+
+# For the messages of a sync, which are of `wire.PAGE_BYTES` and come and go together.
+_KEPT_BYTES = 256 << 20
 
 
 @contextlib.contextmanager
@@ -67,6 +71,7 @@ def open_store(config, model_dir):
 @contextlib.contextmanager
 def _leased(config, model_dir, addresses, security, ended=()):
     """Gives a client that writes, by a lease that all workers share. A collective."""
+    keep_freed_memory(_KEPT_BYTES)
     lease, client = None, None
     with contextlib.ExitStack() as stack:
         if distributed.is_chief():
