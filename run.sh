@@ -23,8 +23,6 @@ export CTR_TRAINER_THREADS=${CTR_TRAINER_THREADS:-$threads}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$threads}
 export NUMBA_NUM_THREADS=${NUMBA_NUM_THREADS:-$threads}
 
-# Warnings of TensorFlow's C++ side are not about the experiment; errors are.
-export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-2}
 export PYTHONUNBUFFERED=${PYTHONUNBUFFERED:-1}
 
 python=$here/.venv/bin/python

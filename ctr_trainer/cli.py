@@ -6,7 +6,7 @@ import sys
 
 from absl import flags as absl_flags
 
-from ctr_trainer import flags
+from ctr_trainer import flags, last_words, quiet_start
 from ctr_trainer.errors import UserError
 
 COMMANDS = {
@@ -20,11 +20,14 @@ COMMANDS = {
     "service": "look into running shards",
     "bench": "measure training jobs",
 }
+# Those that may run under horovodrun.
+_WORKERS = ("train", "evaluate", "predict", "export")
 
 
 def main(argv=None):
     """Runs one command. -> the exit status: 0, 1 for an error the user can mend, 2 for wrong flags."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    quiet_start.install()
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
@@ -41,14 +44,9 @@ def main(argv=None):
     except (absl_flags.Error, UserError) as error:
         print(f"error: {error}\nsee python -m ctr_trainer {name} --help", file=sys.stderr)
         return 2
-    try:
-        command.run(*groups)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    words = last_words.of_this_process()
+    words.model_dir = next((group.model_dir for group in groups if hasattr(group, "model_dir")), "")
+    return words.run(lambda: command.run(*groups), takes_sigterm=name in _WORKERS)
 
 
 def _parse(name, command, arguments):

@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
-from ctr_trainer import hardware
+from ctr_trainer import hardware, last_words
 from ctr_trainer.errors import UserError
 from ctr_trainer.watchdog import Watchdog
 
@@ -64,9 +64,12 @@ def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", 
         os.environ["HOROVOD_TIMELINE"] = path
     if not steps_exchange:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_IDLE_CYCLE_MS))
+    # Its warnings of stalls are the watchdog's; that it lost a connection, `LastWords` says, and does so last.
+    os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
     hvd.init()
     period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
-    _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning)
+    speak = last_words.of_this_process().say
+    _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning, speak)
 
 
 def _refuse_foreign_timeline(path):

@@ -6,10 +6,12 @@ import os
 import threading
 import time
 
+from ctr_trainer.deadline import within
+
 _log = logging.getLogger(__name__)
 _EXIT_STATUS = 75
-_TELL_SECONDS = 30.0
-_EXPLAIN_SECONDS, _SPEAK_SECONDS = 3.0, 5.0
+_HOPELESS_SECONDS, _TELL_SECONDS = 1.0, 30.0
+_EXPLAIN_SECONDS, _WARN_SECONDS, _END_SECONDS = 3.0, 4.0, 10.0
 
 
 class Watchdog:
@@ -26,17 +28,21 @@ class Watchdog:
       timeout: seconds.
       period: seconds between two looks.
       warning: seconds after which a wait is named in the log, and again each time that it has doubled; 0 for never.
+      speak: f(sentence), called at the end; None logs it.
 
     Attributes:
       explain: f() -> str, what is known of those that are waited for; None where nothing is.
+      hopeless: f() -> str, why the wait will never end; "" where it may. None where nothing is known.
       tell_seconds: how often one who works while the others wait tells them that he goes on.
     """
 
-    def __init__(self, who, timeout, period=1.0, warning=0.0):
+    def __init__(self, who, timeout, period=1.0, warning=0.0, speak=None):
         self._who, self._timeout, self._period, self._warning = who, timeout, period, warning
+        self._speak = speak or _log.error
         self._waits = {}
         self._next_warning = warning
-        self.explain = None
+        self.explain = self.hopeless = None
+        self._closed = threading.Event()
         self.tell_seconds = min(_TELL_SECONDS, timeout / 4)
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
@@ -56,9 +62,12 @@ class Watchdog:
             self._waits[token] = (time.monotonic(), what)
 
     def _watch(self):
-        while True:
-            time.sleep(self._period)
+        while not self._closed.wait(self._period):
             self._look()
+
+    def close(self):
+        """Ends the watch."""
+        self._closed.set()
 
     def _look(self):
         waits = list(self._waits.values())
@@ -66,35 +75,37 @@ class Watchdog:
             self._next_warning = self._warning
             return
         # A wait within another one says more, the one around it has taken longer.
-        seconds, what = time.monotonic() - waits[0][0], " > ".join(what for _, what in waits)
+        seconds, what = time.monotonic() - waits[0][0], " > ".join(dict.fromkeys(what for _, what in waits))
         if seconds > self._timeout:
-            self._end(seconds, what)
+            self._end(lambda: self._too_long(seconds, what))
+        if self.hopeless is not None and seconds >= _HOPELESS_SECONDS:
+            with contextlib.suppress(Exception):  # Then nothing is known.
+                if problem := within(_EXPLAIN_SECONDS, self.hopeless):
+                    self._end(lambda: problem)
         if seconds < self._warning:
             self._next_warning = self._warning
         elif self._warning and seconds >= self._next_warning:
             self._next_warning = 2 * seconds
             # A warning that cannot be given must not end the watch.
             with contextlib.suppress(Exception):
-                _within(_SPEAK_SECONDS, lambda: self._warn(seconds, what))
+                within(_WARN_SECONDS, lambda: self._warn(seconds, what))
 
     def _warn(self, seconds, what):
         _log.warning("%s has waited %.0f s for %s%s", self._who, seconds, what, self._explanation())
 
-    def _end(self, seconds, what):
+    def _too_long(self, seconds, what):
+        return (
+            f"{self._who} has waited {seconds:.0f} s for {what}, longer than --stall_timeout={self._timeout:g}: "
+            f"another rank hangs or is too slow{self._explanation()}"
+        )
+
+    def _end(self, sentence):
         def speak():
-            _log.error(
-                "%s has waited %.0f s for %s, longer than --stall_timeout=%g: another rank hangs or is too slow%s; "
-                "ending the job, which resumes from its last checkpoint when it is started again",
-                self._who,
-                seconds,
-                what,
-                self._timeout,
-                self._explanation(),
-            )
+            self._speak(sentence())
             logging.shutdown()
 
         try:
-            _within(_SPEAK_SECONDS, speak)
+            within(_END_SECONDS, speak)
         finally:
             os._exit(_EXIT_STATUS)
 
@@ -102,31 +113,7 @@ class Watchdog:
         if self.explain is None:
             return ""
         try:
-            text = _within(_EXPLAIN_SECONDS, self.explain)
+            text = within(_EXPLAIN_SECONDS, self.explain)
         except Exception as error:  # A process that is to end must not live on for a message.
             text = f"who is missing cannot be said: {error}"
         return f" ({text})" if text else ""
-
-
-def _within(seconds, function):
-    """-> what the function returns, or it raises; after so many seconds its thread is left behind.
-
-    Raises:
-      TimeoutError: it takes longer.
-    """
-    results, errors = [], []
-
-    def call():
-        try:
-            results.append(function())
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not results:
-        raise TimeoutError(f"no answer within {seconds:g} s, as of a file system that hangs")
-    return results[0]

@@ -10,7 +10,6 @@ import statistics
 import sys
 
 from ctr_trainer import command
-from ctr_trainer.bench import service_costs
 from ctr_trainer.bench.costs import Costs
 from ctr_trainer.bench.jobs import Job, environment, require_horovodrun
 from ctr_trainer.bench.machine import usable_cores
@@ -35,6 +34,8 @@ def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
     Raises:
       UserError: there is no horovodrun or no taskset, or a run fails.
     """
+    from ctr_trainer.bench import service_costs  # Which takes Numba, and so seconds, to import.
+
     require_horovodrun()
     if shutil.which("taskset") is None:
         raise UserError("the costs of a core are measured by taskset, which is not on the PATH: install util-linux")

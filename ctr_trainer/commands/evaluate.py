@@ -10,6 +10,7 @@ happened. Scores of single examples, each with its label, are what `predict` wri
 import json
 
 from ctr_trainer import durable_file, outputs
+from ctr_trainer.commands.paths import require_data, require_model
 from ctr_trainer.errors import UserError
 from ctr_trainer.flags import (
     CheckpointFlags,
@@ -48,11 +49,15 @@ _MARK = {"ctr_trainer": "evaluation"}
 
 def run(given, model, data, training, embedding, metrics, checkpoint, export, run_flags, output):
     """Evaluates; rank 0 prints."""
-    from ctr_trainer import distributed
-
     require(data, "eval_data")
+    if not export.saved_model:
+        require_model(model)
+        require_data(data.eval_data, data, model)
     if output.output and not output.output.endswith(".json"):
         raise UserError(f"--output={output.output}: evaluate writes JSON; name a FILE.json, or leave it out: --output=")
+
+    from ctr_trainer import distributed
+
     distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
     if output.output and distributed.is_chief():
         sources = data.eval_data.split(",")

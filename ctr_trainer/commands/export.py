@@ -2,6 +2,7 @@
 
 import json
 
+from ctr_trainer.commands.paths import require_model
 from ctr_trainer.flags import (
     CheckpointFlags,
     DataFlags,
@@ -23,11 +24,13 @@ EXAMPLES = (
 
 def run(given, model, data, training, embedding, checkpoint, run_flags, export):
     """Exports; the last line printed is one JSON object."""
+    require(export, "export_dir")
+    require_model(model)
+
     from ctr_trainer import distributed
     from ctr_trainer.commands.as_trained import as_trained
     from ctr_trainer.commands.experiment import make_estimator
 
-    require(export, "export_dir")
     distributed.init(run_flags.stall_timeout)
     model, training, embedding = as_trained(given, model, training, embedding)
     estimator = make_estimator(model, data, training, embedding, run_flags)

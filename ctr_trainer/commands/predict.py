@@ -8,6 +8,7 @@ import json
 import os
 
 from ctr_trainer import outputs
+from ctr_trainer.commands.paths import require_data, require_model
 from ctr_trainer.flags import (
     CheckpointFlags,
     DataFlags,
@@ -36,12 +37,15 @@ def run(given, model, data, training, embedding, checkpoint, run_flags, predict)
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    require(data, "eval_data")
+    require(predict, "output")
+    require_model(model)
+    require_data(data.eval_data, data, model)
+
     from ctr_trainer import distributed, durable_file
     from ctr_trainer.commands.as_trained import as_trained
     from ctr_trainer.commands.experiment import make_estimator, progress, reader
 
-    require(data, "eval_data")
-    require(predict, "output")
     distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
     path = _part(predict.output, distributed.rank(), distributed.size())
     sources = data.eval_data.split(",")

@@ -5,7 +5,9 @@ import logging
 import os
 
 from ctr_trainer import __version__, durable_file
+from ctr_trainer.commands.paths import require_data
 from ctr_trainer.errors import UserError
+from ctr_trainer.export import directory
 from ctr_trainer.flags import (
     DataFlags,
     EmbeddingFlags,
@@ -17,6 +19,7 @@ from ctr_trainer.flags import (
     TrainingFlags,
     require,
 )
+from ctr_trainer.models.registry import require_known
 from ctr_trainer.report.phases_table import format_phases
 
 GROUPS = (
@@ -47,6 +50,19 @@ def run(given, *groups):
 
     With --export_dir it exports at the end: the best model where --best_metric keeps one, else the last.
     """
+    model, data, training, embedding, evaluation, metrics, run_flags, export = groups
+    require(data, "train_data")
+    require(model, "model_dir")
+    require_known(model.model)
+    if not data.epochs and not training.max_steps:
+        raise UserError("--epochs=0 never ends by itself: give --max_steps")
+    if evaluation.eval_steps:
+        require(data, "eval_data")
+    for path in (data.train_data, data.eval_data) if evaluation.eval_steps else (data.train_data,):
+        require_data(path, data, model)
+    if export.export_dir:
+        directory.refuse_others(export.export_dir)  # Now, and not when all is trained.
+
     from ctr_trainer import autotune, dense_exchange, distributed
     from ctr_trainer.commands.as_trained import as_trained
     from ctr_trainer.commands.experiment import (
@@ -59,16 +75,7 @@ def run(given, *groups):
     )
     from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.evaluation_history import without_nan
-    from ctr_trainer.export import directory
 
-    model, data, training, embedding, evaluation, metrics, run_flags, export = groups
-    require(data, "train_data")
-    if not data.epochs and not training.max_steps:
-        raise UserError("--epochs=0 never ends by itself: give --max_steps")
-    if evaluation.eval_steps:
-        require(data, "eval_data")
-    if export.export_dir:
-        directory.refuse_others(export.export_dir)  # Now, and not when all is trained.
     eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(data.eval_data, model, data, training, once=True))
     tuning = autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
     exchange = way_of_exchange(training, run_flags)

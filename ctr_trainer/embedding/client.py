@@ -152,6 +152,10 @@ class ServiceClient:
                 layouts[table["name"]] = {**table, "rows": rows + table["rows"]}
         return list(layouts.values())
 
+    @property
+    def silent_seconds(self):
+        return max(shard.silent_seconds for shard in self._shards)
+
     def close(self):
         if self._renewal:
             self._renewal.close()

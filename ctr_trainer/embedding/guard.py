@@ -70,6 +70,10 @@ class Guard:
     def stats(self):
         return self._store.stats()
 
+    @property
+    def silent_seconds(self):
+        return self._store.silent_seconds
+
     def close(self):
         self._store.close()
 

@@ -33,6 +33,8 @@ class LocalStore:
       tables: dict[str, Table].
     """
 
+    silent_seconds = 0.0
+
     def __init__(self, make_table=Table):
         """`make_table`: f(TableConfig, tracked=True, most_rows) -> Table."""
         self._make_table = make_table

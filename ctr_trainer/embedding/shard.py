@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding import wire
+from ctr_trainer.embedding.silence import Silence
 from ctr_trainer.errors import ServiceLost, UserError
 
 _log = logging.getLogger(__name__)
@@ -53,10 +54,16 @@ class Shard:
         self._lease = lease
         self._security, self._headers = security, security.headers
         self._ended = ended
+        self._silence = Silence(address, timeout)
         try:
             self._flight = security.connect(address, _CHANNEL)
         except pa.ArrowException as error:
             raise UserError(f"embedding service {address!r}: expected host:port: {error}") from None
+
+    @property
+    def silent_seconds(self):
+        """How long the service did not answer, see `Silence`."""
+        return self._silence.seconds
 
     def hello(self):
         """Tells the service its place, takes its lease or shows it, and learns its incarnation.
@@ -153,9 +160,11 @@ class Shard:
     def _rows(self, request, columns, read):
         """-> read(results) of a row request."""
         action = flight.Action(request["op"], wire.pack(self._signed(request), columns))
-        return self._retried(request["op"], lambda options: read(self._flight.do_action(action, options)))
+        with self._silence.waiting(request["op"]):
+            return self._retried(request["op"], lambda options: read(self._flight.do_action(action, options)))
 
     def close(self):
+        self._silence.close()
         self._flight.close()
 
     def _encoded(self, request):

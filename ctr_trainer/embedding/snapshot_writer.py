@@ -132,7 +132,8 @@ class _File:
         return dict(rows=self._rows, bytes=self._sink.bytes, crc32=self._sink.crc32)
 
     def __exit__(self, *_):
-        self._file.close()
+        with contextlib.suppress(OSError):  # Which writes what is left, and so fails as the write before has.
+            self._file.close()
         with contextlib.suppress(OSError):
             self._partial.unlink()  # It would take the room that the next attempt needs.
 

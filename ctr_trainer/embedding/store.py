@@ -11,7 +11,12 @@ class Store(Protocol):
 
     A row has a version, uint32, which each push to it changes: 0 for a row that is not there and reads as its initial
     row. Versions are comparable for one key only, and only within one life of the store.
+
+    Attributes:
+      silent_seconds: how long a request waited for a store that did not answer; 0 of one in this process.
     """
+
+    silent_seconds: float
 
     def create_table(self, config):
         """Makes an empty table; a table that is there with the same TableConfig stays as it is."""

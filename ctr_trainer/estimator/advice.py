@@ -5,6 +5,8 @@ import dataclasses
 from ctr_trainer import hardware
 
 _FEWEST_STEPS = 100
+# Phases in which a worker may wait for the embedding service, or for a rank that does.
+_WAITS = ("read", "lookup", "session", "update", "sync", "checkpoint")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Circumstances:
       exchanges_in_memory: whether dense gradients go through memory that the workers share.
       has_free_core: whether this host has more cores than workers.
       has_limits: whether the feature spec has [[limits]].
+      silent: the share of the training time in which the embedding service stood still.
     """
 
     shares: dict
@@ -52,6 +55,7 @@ class Circumstances:
     exchanges_in_memory: bool = False
     has_free_core: bool = False
     has_limits: bool = False
+    silent: float = 0.0
 
 
 def advise(circumstances):
@@ -63,8 +67,16 @@ def advise(circumstances):
     """
     if circumstances.steps < _FEWEST_STEPS:
         return None
+    circumstances = _without_silence(circumstances)
     findings = [finding for rule in _RULES if (finding := rule(circumstances))]
     return max(findings, key=lambda finding: finding.share) if findings else _tower(circumstances)
+
+
+def _without_silence(c):
+    """-> the circumstances without the waits for a service that stood still, which no flag ends."""
+    shares = {phase: max(share - c.silent * (phase in _WAITS), 0.0) for phase, share in c.shares.items()}
+    exchange, syncing = max(c.exchange - c.silent, 0.0), max(c.syncing - c.silent, 0.0)
+    return dataclasses.replace(c, shares=shares, exchange=exchange, syncing=syncing)
 
 
 def _read(c):

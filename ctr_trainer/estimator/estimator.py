@@ -2,13 +2,14 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import time
 
 import tensorflow as tf
 
-from ctr_trainer import distributed, negative_share, step_plan
+from ctr_trainer import distributed, last_words, negative_share, step_plan
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import ServiceLost, UserError
@@ -98,14 +99,18 @@ class Estimator:
         last = start + steps if steps is not None else max_steps
         later = "refused" if resume_from is None else "set-aside"
         restarts = self.config.embedding.service_restarts
+        words = last_words.of_this_process()
+        words.model_dir = self.model_dir
+        words.going_on = functools.partial(finding.where_it_goes_on, self.model_dir)
         while True:
             try:
                 return self._train(input_fn, hooks, checkpoint, last, evaluation, later)
             except ServiceLost as error:
-                going_on = finding.where_it_goes_on(self.model_dir)
+                going_on = words.going_on()
                 if not restarts:
-                    raise ServiceLost(f"{error}. {going_on}") from None
+                    raise ServiceLost(f"{str(error).rstrip()}. {going_on}") from None
                 restarts -= 1
+                words.take_back()
                 # All ranks are here: `Guard` kept each of them in step until they agreed.
                 _log.error("%s. Starting it again, %d restarts left. %s", error, restarts, going_on)
                 checkpoint = self.latest_checkpoint()
@@ -122,7 +127,7 @@ class Estimator:
             retention.set_aside(self.model_dir, start, later)
         seen = Observation(self.config, self.model_dir)
         phases = seen.phases
-        with seen.by_others(), self._graph(ModeKeys.TRAIN, input_fn, checkpoint, phases) as (inputs, spec, store):
+        with seen.by_others(), self._graph(ModeKeys.TRAIN, input_fn, checkpoint, seen) as (inputs, spec, store):
             if inputs.steps == 0:
                 return self._nothing_to_do(start, "its data have been read to the end of the last epoch")
             if inputs.hook and distributed.is_chief():
@@ -146,7 +151,8 @@ class Estimator:
                 if seen.step != start:
                     raise UserError(f"{checkpoint.path} was restored to step {seen.step}, not {start}: it is damaged")
                 while not session.should_stop():
-                    with distributed.watchdog().waiting(f"step {seen.step + 1} and its gradient exchange"):
+                    waiting = distributed.watchdog().waiting(f"step {seen.step + 1} and its gradient exchange")
+                    with waiting, seen.input_ends.noticed():
                         step(session)
             results = seen.results()
         return {**results, **evaluations.results()}
@@ -246,7 +252,7 @@ class Estimator:
         return checkpoint
 
     @contextlib.contextmanager
-    def _graph(self, mode, input_fn, checkpoint, phases=None):
+    def _graph(self, mode, input_fn, checkpoint, seen=None):
         """Gives (input, EstimatorSpec, store): the graph of a mode, its tables restored from the checkpoint."""
         config = self.config
         with contextlib.ExitStack() as stack:
@@ -256,13 +262,15 @@ class Estimator:
             position = checkpoint.position if checkpoint and mode == ModeKeys.TRAIN else None
             params = self.params if mode == ModeKeys.TRAIN else negative_share.as_trained(self.params, checkpoint)
             inputs = make_input(call_input_fn(input_fn, mode, params, config, position), self.model_dir)
+            if seen and distributed.size() > 1:
+                inputs.count(seen.input_ends.has_read)
             spec = self.model_fn(inputs.features, inputs.labels if mode != ModeKeys.PREDICT else None, mode, params)
             # Its threads use the store, so they end before that closes.
             if mode == ModeKeys.TRAIN:
                 store = stack.enter_context(self._training_store(inputs))
                 stack.callback(inputs.close)
                 if inputs.fed:
-                    inputs.connect(store, config, spec, phases=phases)
+                    inputs.connect(store, config, spec, phases=seen.phases)
                 if distributed.is_chief():
                     self._restore_rows(store, checkpoint)
                 distributed.barrier("embedding_rows_restored")
@@ -276,7 +284,8 @@ class Estimator:
                 rows.restore(checkpoint)
             if inputs.fed:
                 inputs.rewind()  # Lookups ahead read rows, so not before these are the checkpoint's.
-            yield inputs, spec, store
+            with last_words.of_this_process().claimed_on_error():
+                yield inputs, spec, store
 
     def _training_store(self, inputs):
         if not inputs.uses_embeddings:

@@ -5,6 +5,7 @@ import inspect
 import logging
 import os
 
+import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import durable_file, step_plan
@@ -45,6 +46,22 @@ class DatasetInput:
         self.features, self.labels = data if isinstance(data, tuple) else (data, None)
         self.hook, self.hooks, self.embeddings = None, [], None
 
+    def count(self, has_read):
+        """Calls `has_read`, f(), after each batch; before the model is built."""
+
+        def counted():
+            has_read()
+            return np.int32(0)
+
+        read = [tensor for tensor in tf.nest.flatten((self.features, self.labels), True) if tensor is not None]
+        with tf.control_dependencies(read), tf.device("/cpu:0"):
+            count = tf.numpy_function(counted, [], tf.int32)
+        with tf.control_dependencies([count]):
+            self.features, self.labels = (
+                tf.nest.map_structure(tf.identity, part, expand_composites=True) if part is not None else None
+                for part in (self.features, self.labels)
+            )
+
     fed = uses_embeddings = False
     batch_size = steps = None
 
@@ -71,6 +88,11 @@ class BatchInput:
         self.labels = self.features.labels
         self.hook, self.hooks, self.embeddings = None, [], None
         self._prefetch = None
+        self._has_read = None
+
+    def count(self, has_read):
+        """Calls `has_read`, f(), after each batch."""
+        self._has_read = has_read
 
     fed = True
 
@@ -160,7 +182,9 @@ class BatchInput:
         return self._prefetch
 
     def _feed(self, batches):
-        self.hook = InputHook(self.features, self.embeddings, batches, self._training, self._overlap, self._phases)
+        self.hook = InputHook(
+            self.features, self.embeddings, batches, self._training, self._overlap, self._phases, self._has_read
+        )
         self.hooks = [self.hook]
 
     def close(self):

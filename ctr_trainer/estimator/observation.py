@@ -4,12 +4,14 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import distributed
+from ctr_trainer.estimator.input_ends import InputEnds
 from ctr_trainer.estimator.run_summary import RunSummary
 from ctr_trainer.estimator.stalls import observed_phases
 from ctr_trainer.hooks.load_hook import LoadHook
 from ctr_trainer.hooks.phase_hook import PhaseHook
 from ctr_trainer.hooks.throughput_hook import ThroughputHook
 from ctr_trainer.hooks.traced_phases_hook import TracedPhasesHook
+from ctr_trainer.notices import Notices
 from ctr_trainer.phases import Phases
 
 
@@ -22,12 +24,14 @@ class Observation:
 
     Attributes:
       phases: `Phases` of the training's thread.
+      input_ends: `InputEnds` of this rank.
       hooks: those that come before all others.
     """
 
     def __init__(self, config, model_dir):
         self._config, self._model_dir = config, model_dir
         self.phases, self._throughput = Phases(), ThroughputHook()
+        self.input_ends = InputEnds(Notices.of_this_job(), distributed.rank(), self.phases)
         self.hooks = [PhaseHook(self.phases), self._throughput]
 
     @property
@@ -37,7 +41,7 @@ class Observation:
 
     def by_others(self):
         """-> context manager within which the other ranks can tell where this one is; see `stalls`."""
-        return observed_phases(self.phases, self._model_dir)
+        return observed_phases(self.phases, self._model_dir, self.input_ends)
 
     def around(self, own, others, inputs, store):
         """-> the hooks of the session.
@@ -48,7 +52,7 @@ class Observation:
           inputs: of `make_input`.
           store: of `open_store`.
         """
-        self._inputs, self._summary = inputs, RunSummary(self.phases, inputs, self._config, own)
+        self._inputs, self._summary = inputs, RunSummary(self.phases, inputs, self._config, own, store)
         self._traced, self._load, every = None, None, self._config.phase_steps
         if not every:
             return [*own, *others]

@@ -25,10 +25,11 @@ class RunSummary:
       inputs: `DatasetInput` or `BatchInput`, connected.
       config: `RunConfig`.
       hooks: of the training, among which it looks for those that measure.
+      store: of `open_store`.
     """
 
-    def __init__(self, phases, inputs, config, hooks):
-        self._phases, self._inputs, self._config = phases, inputs, config
+    def __init__(self, phases, inputs, config, hooks, store):
+        self._phases, self._inputs, self._config, self._store = phases, inputs, config, store
         self._metrics = [hook for hook in hooks if isinstance(hook, MetricsHook)]
         self._exchange = [hook for hook in hooks if isinstance(hook, ExchangeHook)]
         plan = step_plan.current()
@@ -42,7 +43,8 @@ class RunSummary:
         the exchange was at work in, estimated by a few steps, and `syncing` how long syncs of the rows were under way,
         most of it beside the steps. `slowest_phase` is by the mean. `cache_hit_rate` is of
         looked up keys; `bytes_per_sync` what one worker sends and gets from one sync to the next, its misses included;
-        both are None where there is no service. `advice` has `flag`, `share` and `why`, or is None.
+        both are None where there is no service. `service_silent_seconds` is how long it stood still. `advice` has
+        `flag`, `share` and `why`, or is None.
 
         Args:
           steps: that the run has made.
@@ -54,7 +56,7 @@ class RunSummary:
         share = self._exchange[0].share if self._exchange else 0.0
         seconds = [self._phases.seconds[phase] for phase in PHASES]
         seconds += [share * self._phases.seconds["session"], syncing.total_seconds if syncing else 0.0]
-        own = np.array([*seconds, *totals.values(), syncs], np.float64)
+        own = np.array([*seconds, *totals.values(), syncs, self._store.silent_seconds], np.float64)
         ranks = distributed.all_gather(own, "run_summary").reshape(distributed.size(), len(own))
         auc = {name: value for hook in self._metrics for name, value in hook.auc(distributed.all_sum).items()}
 
@@ -66,8 +68,9 @@ class RunSummary:
         training = sum(mean[i] for i, name in enumerate(PHASES) if name not in _BESIDE)
         shares = {name: mean[i] / max(training, 1e-9) for i, name in enumerate(names)}
         slowest = max((name for name in PHASES if name not in _BESIDE), key=shares.get)
-        hits, misses, bytes_synced, syncs = ranks[:, len(names) :].sum(0)
-        advice = advise(self._circumstances(shares, steps))
+        hits, misses, bytes_synced, syncs, _ = ranks[:, len(names) :].sum(0)
+        silent = ranks[:, -1].mean()
+        advice = advise(self._circumstances(shares, steps, silent / max(training, 1e-9)))
         return {
             **auc,
             "phase_seconds": of_phase,
@@ -75,10 +78,11 @@ class RunSummary:
             "slowest_phase_share": round(shares[slowest], 3),
             "cache_hit_rate": round(hits / (hits + misses), 4) if hits + misses else None,
             "bytes_per_sync": round(bytes_synced / syncs) if syncs else None,
+            "service_silent_seconds": round(silent, 3),
             "advice": advice and {"flag": advice.flag, "share": round(advice.share, 3), "why": advice.why},
         }
 
-    def _circumstances(self, shares, steps):
+    def _circumstances(self, shares, steps, silent):
         return Circumstances(
             {name: shares[name] for name in PHASES},
             shares["exchange"],
@@ -92,6 +96,7 @@ class RunSummary:
             dense_exchange.is_in_memory(),
             (os.cpu_count() or 1) > distributed.local_size(),
             bool(self._inputs.fed and self._inputs.features.spec.limits),
+            silent,
         )
 
 
@@ -130,6 +135,8 @@ def lines(result):
     if result["cache_hit_rate"] is not None:
         synced = f", {result['bytes_per_sync'] / 1e6:.2f} MB a sync" if result["bytes_per_sync"] else ""
         said.append(f"cache hit rate {result['cache_hit_rate']:.1%}{synced}")
+    if result["service_silent_seconds"]:
+        said.append(f"the embedding service stood still for {result['service_silent_seconds']:.1f} s of it")
     said.append(f"slowest phase: {result['slowest_phase']}, {result['slowest_phase_share']:.0%} of the training time")
     advice = result["advice"]
     if advice:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from ctr_trainer import distributed, negative_share
 from ctr_trainer.divergence import diverged
 from ctr_trainer.embedding.guard import Guard
-from ctr_trainer.errors import ServiceLost, UserError
+from ctr_trainer.errors import ServiceLost, UserError, reason
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
 from ctr_trainer.hooks.service_loss_hook import raise_together
@@ -108,8 +108,8 @@ class Saving:
             written = checkpoints.commit(path, step, tables, position, examples, self._negative_sampling, self._model)
         except (OSError, tf.errors.OpError) as error:
             raise UserError(
-                f"the checkpoint {path} cannot be written: {error}; make room there (the checkpoints before it are "
-                "whole), then start the same command again to go on from the last one"
+                f"the checkpoint {path} cannot be written: {reason(error)}; make room there. The checkpoints "
+                "before it are whole"
             ) from None
         retention.remove_old(self._model_dir, self._config.keep_checkpoint_max)
         return written

@@ -10,7 +10,7 @@ _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def observed_phases(phases, model_dir):
+def observed_phases(phases, model_dir, input_ends):
     """Within it, the watchdog's messages name the ranks that this one waits for. A collective.
 
     Without a place that it can write to, a rank is not seen by the others, and says so.
@@ -18,6 +18,7 @@ def observed_phases(phases, model_dir):
     Args:
       phases: `Phases` of the training thread.
       model_dir: where ranks of other hosts look too, if they share it.
+      input_ends: `InputEnds` of this rank, which says where the others have nothing left to wait for.
     """
     if distributed.size() == 1:
         yield
@@ -29,12 +30,14 @@ def observed_phases(phases, model_dir):
             heart = Heartbeat(model_dir, distributed.rank(), phases, shared=distributed.local_size() != size)
     except OSError as error:
         _log.warning("rank %d cannot say what it is doing: %s", distributed.rank(), error)
+    input_ends.begin()
     # From here on no rank reads what an earlier run has left.
     distributed.barrier("heartbeats")
     watchdog.explain = lambda: missing_ranks.describe(model_dir, size, distributed.rank())
+    watchdog.hopeless = input_ends.problem
     try:
         yield
     finally:
-        watchdog.explain = None
+        watchdog.explain = watchdog.hopeless = None
         if heart is not None:
             heart.close()

@@ -26,6 +26,7 @@ class InputHook(tf1.train.SessionRunHook):
       training: whether keys without a row get one, and gradients are applied.
       overlap: whether rows are looked up and trained beside the steps, see `RowPipeline`.
       phases: `Phases` of this thread; None where nobody looks at them.
+      has_read: f(), called after each batch that is read; None for nothing.
 
     Attributes:
       batch: the batch of the step now running.
@@ -33,10 +34,10 @@ class InputHook(tf1.train.SessionRunHook):
       latencies: of reading a batch, looking it up and applying its gradients, as far as this thread waits for them.
     """
 
-    def __init__(self, features, embeddings, batches, training, overlap=False, phases=None):
+    def __init__(self, features, embeddings, batches, training, overlap=False, phases=None, has_read=None):
         self._features, self._embeddings, self._training = features, embeddings, training
         self._rows = RowPipeline(embeddings, batches) if overlap else RowsInTurn(embeddings, batches, training)
-        self._looked_up = None
+        self._looked_up, self._has_read = None, has_read or (lambda: None)
         self._phases = phases or Phases()
         self._fetches, self._last_fetches = {}, {}
         self._micro_batches, self._micro_batch = 1, 0
@@ -62,6 +63,7 @@ class InputHook(tf1.train.SessionRunHook):
     def before_run(self, run_context):
         with self._phases.within("read"), self.read.measure():
             self.batch, lookups = self._rows.read()
+        self._has_read()
         with self._phases.within("lookup"), self.lookup.measure():
             self._looked_up = self._rows.look_up(lookups)
         feed = self._looked_up.feed | self._features.feed(self.batch)

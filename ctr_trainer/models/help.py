@@ -1,17 +1,13 @@
 """What the command line's help says of models."""
 
-import inspect
-
 from ctr_trainer.models import param_texts
-from ctr_trainer.models.registry import MODELS, find_model
+from ctr_trainer.models.registry import MODELS, find_model, summary
 
 
 def describe_models():
     """-> lines: each model with the first sentence of its module."""
-    lines = ["Models (--model=NAME --help shows a model's own params):"]
-    for name, module in MODELS.items():
-        lines.append(f"  --model={name:<18}{inspect.getdoc(module).splitlines()[0]}")
-    return lines
+    first = "Models (--model=NAME --help shows a model's own params):"
+    return [first] + [f"  --model={name:<18}{summary(name)}" for name in MODELS]
 
 
 def describe_params(name):

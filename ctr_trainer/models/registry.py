@@ -1,55 +1,38 @@
 """Models by name."""
 
+import ast
 import dataclasses
 import importlib
+import importlib.util
 import inspect
 from collections.abc import Callable
 
 from ctr_trainer.errors import UserError
-from ctr_trainer.models import (
-    autoint,
-    bst,
-    dcn_v2,
-    deepfm,
-    dien,
-    din,
-    dlrm,
-    esmm,
-    ffm,
-    fibinet,
-    final_mlp,
-    fm,
-    lr,
-    masknet,
-    mmoe,
-    ple,
-    shared_bottom,
-    wide_deep,
-    xdeepfm,
-)
 from ctr_trainer.models.params import ModelParams
 
-MODELS = {
-    "lr": lr,
-    "fm": fm,
-    "ffm": ffm,
-    "wide_deep": wide_deep,
-    "deepfm": deepfm,
-    "dcn_v2": dcn_v2,
-    "xdeepfm": xdeepfm,
-    "autoint": autoint,
-    "fibinet": fibinet,
-    "masknet": masknet,
-    "final_mlp": final_mlp,
-    "dlrm": dlrm,
-    "din": din,
-    "dien": dien,
-    "bst": bst,
-    "shared_bottom": shared_bottom,
-    "mmoe": mmoe,
-    "ple": ple,
-    "esmm": esmm,
-}
+_PACKAGE = "ctr_trainer.models"
+# A model is the module of its name in this package; it is imported when it is asked for, since each imports TensorFlow.
+MODELS = (
+    "lr",
+    "fm",
+    "ffm",
+    "wide_deep",
+    "deepfm",
+    "dcn_v2",
+    "xdeepfm",
+    "autoint",
+    "fibinet",
+    "masknet",
+    "final_mlp",
+    "dlrm",
+    "din",
+    "dien",
+    "bst",
+    "shared_bottom",
+    "mmoe",
+    "ple",
+    "esmm",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +48,18 @@ class Model:
     params_class: type[ModelParams]
 
 
+def summary(name):
+    """-> the first line of a registered model's documentation, without importing it."""
+    with open(importlib.util.find_spec(f"{_PACKAGE}.{name}").origin, encoding="utf-8") as file:
+        return inspect.cleandoc(ast.get_docstring(ast.parse(file.read()))).splitlines()[0]
+
+
+def require_known(name):
+    """Raises UserError where the name is neither registered nor written as a user's own; imports nothing."""
+    if name not in MODELS and not name.partition(":")[2]:
+        raise UserError(f"--model={name}: choose one of {', '.join(MODELS)}, or name your own as my.module:model_fn")
+
+
 def find_model(name):
     """-> the Model of a registered name, or of the user's own `my.module:model_fn`.
 
@@ -72,10 +67,9 @@ def find_model(name):
       UserError: there is none; says what there is.
     """
     if name in MODELS:
-        return _model(name, MODELS[name], "model_fn")
+        return _model(name, importlib.import_module(f"{_PACKAGE}.{name}"), "model_fn")
+    require_known(name)
     path, _, function = name.partition(":")
-    if not function:
-        raise UserError(f"--model={name}: choose one of {', '.join(MODELS)}, or name your own as my.module:model_fn")
     try:
         module = importlib.import_module(path)
     except ImportError as error:

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -185,23 +187,32 @@ def test_a_users_own_model_is_named_by_module(tmp_path, data, monkeypatch):
         (["train", "--train_data=x"], 1, "--model_dir is missing"),
         (["train", "--train_data=x", "--model_dir=y", "--epochs=0"], 1, "--epochs=0 never ends by itself"),
         (["train", "--train_data=x", "--model_dir=y", "--model=deep"], 1, "choose one of lr, fm, ffm"),
-        (["train", "--train_data=x", "--model_dir=y", "--hidden_units=8,0"], 1, "each at least 1"),
+        (["train", "--train_data=DATA", "--model_dir=y", "--hidden_units=8,0"], 1, "each at least 1"),
         (["train", "--train_data=nowhere", "--model_dir=y"], 1, "data set nowhere: no such directory"),
-        (["train", "--train_data=x", "--model_dir=y", "--best_metric=auc"], 1, "--best_metric=auc needs evaluations"),
+        (
+            ["train", "--train_data=DATA", "--model_dir=y", "--best_metric=auc"],
+            1,
+            "--best_metric=auc needs evaluations",
+        ),
         (["train", "--train_data=x", "--model_dir=y", "--eval_steps=5"], 1, "--eval_data is missing"),
         (
-            ["train", "--train_data=x", "--model_dir=y", "--profile_steps=9,3"],
+            ["train", "--train_data=DATA", "--model_dir=y", "--profile_steps=9,3"],
             1,
             "profile_steps=9,3: expected the first",
         ),
-        (["train", "--train_data=x", "--model_dir=y", "--profile_steps=9"], 1, "profile_steps=9: expected the first"),
+        (
+            ["train", "--train_data=DATA", "--model_dir=y", "--profile_steps=9"],
+            1,
+            "profile_steps=9: expected the first",
+        ),
         (["convert", "--format=criteo", "--output=z"], 1, "--input is missing"),
         (["convert", "--format=csv", "--input=a.csv", "--output=z"], 1, "--feature_spec is missing"),
         (["serve"], 1, "--data_dir is missing"),
     ],
 )
-def test_a_mistake_is_named_before_anything_starts(tmp_path, monkeypatch, capsys, arguments, status, message):
+def test_a_mistake_is_named_before_anything_starts(tmp_path, data, monkeypatch, capsys, arguments, status, message):
     monkeypatch.chdir(tmp_path)
+    arguments = [argument.replace("DATA", str(data)) for argument in arguments]
     assert cli.main(arguments) == status
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
@@ -222,3 +233,34 @@ def test_help_shows_what_the_command_does_examples_and_its_flags_by_group(capsys
 def test_every_flag_has_a_help_text_and_no_two_groups_of_an_experiment_share_one():
     values = flags.define(flags.EXPERIMENT)
     assert all(values[name].help for name in values)
+
+
+_WITHOUT_TENSORFLOW = [
+    *([command, "--help"] for command in cli.COMMANDS),
+    ["train", "--max_step=3"],
+    ["train", "--train_data=nowhere", "--model_dir=nowhere"],
+    ["train", "--train_data=nowhere", "--model_dir=."],
+    ["train", "--train_data=.", "--model_dir=nowhere"],
+    ["train", "--train_data=nowhere", "--model_dir=nowhere", "--model=deep"],
+    ["train", "--train_data=nowhere", "--model_dir=nowhere", "--feature_spec=no.toml"],
+    ["evaluate", "--eval_data=nowhere", "--model_dir=nowhere"],
+    ["evaluate", "--eval_data=nowhere", "--model_dir=."],
+    ["predict", "--eval_data=nowhere", "--model_dir=nowhere", "--output=out.parquet"],
+    ["export", "--export_dir=out", "--model_dir=nowhere"],
+]
+
+
+def test_help_and_wrong_paths_are_answered_without_tensorflow_which_takes_seconds_to_import(tmp_path):
+    program = f"""
+import sys
+from ctr_trainer import cli
+for arguments in {_WITHOUT_TENSORFLOW!r}:
+    status = cli.main(arguments)
+    assert (status == 0) == ("--help" in arguments), arguments
+    slow = {{"tensorflow", "horovod", "numba"}} & set(sys.modules)
+    assert not slow, (arguments, slow)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []

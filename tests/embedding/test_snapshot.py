@@ -33,6 +33,14 @@ def test_restore_brings_back_every_row_and_table(store, tmp_path):
     assert len(other.tables["empty"]) == 0
 
 
+def test_a_full_disk_is_named_with_the_file_and_what_to_do(store, tmp_path):
+    (tmp_path / ".t-00000-of-00001.arrow.partial").symlink_to("/dev/full")
+    with pytest.raises(
+        UserError, match=r"t-00000-of-00001\.arrow: cannot be written: No space left on device; make room"
+    ):
+        store.save(tmp_path, 7)
+
+
 def test_files_are_plain_arrow_with_their_configuration(store, tmp_path):
     entry = {file["table"]: file for file in store.save(tmp_path, 7)}["t"]
     assert entry["file"] == "t-00000-of-00001.arrow"

@@ -8,7 +8,11 @@ from ctr_trainer.phases import PHASES
 
 def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, steps=1000, embedding=None, **more):
     shares, syncing = {**dict.fromkeys(PHASES, 0.0), **shares}, more.pop("syncing", 0.0)
-    where = {name: more.pop(name) for name in ("exchanges_in_memory", "has_free_core", "has_limits") if name in more}
+    where = {
+        name: more.pop(name)
+        for name in ("exchanges_in_memory", "has_free_core", "has_limits", "silent")
+        if name in more
+    }
     config = RunConfig(embedding=EmbeddingConfig(**(embedding or {})), **more)
     return advise(Circumstances(shares, exchange, syncing, steps, workers, on_one_host, config, each_step, **where))
 
@@ -55,6 +59,9 @@ def test_the_flag_for_where_most_of_the_time_goes(monkeypatch, circumstances, fl
         dict(shares={"lookup": 0.2}, has_free_core=True, embedding={"overlap_lookup": True}),
         dict(shares={"checkpoint": 0.3}, save_checkpoints_steps=2000),  # the one at the end
         dict(shares={"read": 0.9}, steps=99),
+        # Batches come late while their rows are waited for from a service that stands still.
+        dict(shares={"read": 0.4, "session": 0.5}, silent=0.35),
+        dict(shares={"sync": 0.3}, exchange=0.3, syncing=0.4, silent=0.3),
     ],
 )
 def test_where_no_flag_would_help_none_is_named(monkeypatch, circumstances):

@@ -42,6 +42,13 @@ def run(workers, *arguments, check=True, seconds=TIMEOUT_SECONDS):
     return done
 
 
+def last_line(output):
+    """-> the last line that a worker of a job wrote: (rank, line)."""
+    lines = [line for line in output.splitlines() if line.startswith("[") and "<stderr>:" in line]
+    prefix, _, line = lines[-1].partition("<stderr>:")
+    return int(prefix[1:-1]), line
+
+
 def services(model_dir):
     """-> the lookup services that run on this model directory, as `psutil.Process`."""
     found = []

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 
@@ -72,7 +73,11 @@ def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(source, tmp_p
     data, model_dir = source[1], tmp_path / "model"
     arguments = _arguments(data, tmp_path, "--epochs=0", "--max_steps=80", "--step_seconds=0.1")
     job = subprocess.Popen(
-        launch.command(2, *arguments), env=launch.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        launch.command(2, *arguments),
+        env=launch.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     launch.wait_until(lambda: latest_checkpoint(model_dir) and latest_checkpoint(model_dir).step >= 20, "step 20", 180)
     os.kill(int((tmp_path / "out" / "pid-1").read_text()), signal.SIGKILL)
@@ -81,6 +86,12 @@ def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(source, tmp_p
     launch.wait_until(lambda: not launch.services(model_dir), "the service of the killed job to end", 30)
 
     saved = latest_checkpoint(model_dir)
+    rank, line = launch.last_line(output)
+    assert rank == 0
+    assert re.match(r"error: rank 1 on \S+ has ended without a word: it was killed", line)
+    assert line.endswith(f"of step {saved.step}: the same command goes on from it")
+    assert output.count("error: ") == 1
+    assert "<stderr>:Traceback" not in output
     assert 20 <= saved.step < 80
     reader = tf.train.load_checkpoint(saved.dense_prefix)
     expected = {name.replace("/", "."): reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
@@ -150,5 +161,13 @@ def test_a_checkpoint_at_max_steps_ends_all_ranks(source, tmp_path):
 def test_the_local_service_ends_with_a_job_that_fails(source, tmp_path):
     done = launch.run(2, *_arguments(source[1], tmp_path, "--epochs=0", "--fail_at_step=5"), check=False)
     assert done.returncode != 0
-    assert "failing on purpose" in done.stdout + done.stderr
+    rank, line = launch.last_line(done.stderr)
+    error = tmp_path / "model" / "error-rank1.txt"
+    assert rank == 1
+    assert re.match(
+        r"error: RuntimeError: failing on purpose \(\S+job\.py:\d+\); its traceback is in " + str(error), line
+    )
+    assert line.endswith(": the same command starts from the beginning")
+    assert "<stderr>:Traceback" not in done.stderr
+    assert 'raise RuntimeError("failing on purpose")' in error.read_text()
     launch.wait_until(lambda: not launch.services(tmp_path / "model"), "the service to end", 30)

@@ -1,17 +1,21 @@
+import concurrent.futures
 import contextlib
 import dataclasses
+import os
+import signal
 import socket
 import time
 
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding import half, key_hash
+from ctr_trainer.embedding import half, key_hash, silence
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.errors import UserError
+from tests.parallel import launch
 from tests.service.conftest import CONFIG, ones
 from tests.service.proxy import CuttingProxy
 
@@ -229,3 +233,28 @@ def test_a_snapshot_outside_of_the_services_directory_is_refused(client, data_di
     with pytest.raises(UserError, match="outside the service's data_dir"):
         client.save(data_dir / "link", step=1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_service_that_stands_still_is_named_while_it_does_and_its_silence_is_added_up(
+    start, connect, monkeypatch, caplog
+):
+    monkeypatch.setattr(silence, "LIMIT_SECONDS", 0.5)
+    (service,) = start()
+    client = connect([service.address])
+    client.create_table(CONFIG)
+    client.pull("t", np.array([1]))
+    assert client.silent_seconds == 0
+    os.kill(service.pid, signal.SIGSTOP)
+    try:
+        with concurrent.futures.ThreadPoolExecutor(2) as threads:
+            pulls = [threads.submit(client.pull, "t", np.array([1])) for _ in range(2)]
+            launch.wait_until(lambda: caplog.records, "the warning", 30)
+            assert not any(pull.done() for pull in pulls)
+            os.kill(service.pid, signal.SIGCONT)
+            assert all(len(pull.result(30)) == 1 for pull in pulls)
+    finally:
+        os.kill(service.pid, signal.SIGCONT)
+    said = caplog.records[0].getMessage()
+    assert f"s for the embedding service {service.address} to answer `pull`" in said
+    assert "it stands still, or its host or the network does" in said
+    assert 0.5 < client.silent_seconds < 60

@@ -8,12 +8,13 @@ import argparse
 import json
 import os
 import pathlib
+import sys
 import time
 
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed
+from ctr_trainer import distributed, last_words
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding import snapshot
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
@@ -103,25 +104,31 @@ config = RunConfig(
 )
 estimator = Estimator(deepfm.model_fn, flags.model_dir, params, config)
 witness = Witness()
-result = estimator.train(input_fn, hooks=[witness], max_steps=flags.max_steps)
-(out / f"seen-{rank}.json").write_text(json.dumps(witness.seen))
-(out / f"result-{rank}.json").write_text(json.dumps(result))
-if flags.evaluate:
-    once = dict(shuffle=False, epochs=1)
-    metrics = estimator.evaluate(lambda: BatchReader(flags.data, 16, rank, size, **once))
-    (out / f"metrics-{rank}.json").write_text(json.dumps(metrics))
-    parts = list(
-        estimator.predict(lambda: BatchReader(flags.data, 16, rank, size, **once), yield_single_examples=False)
-    )
-    np.savez(
-        out / f"predictions-{rank}.npz",
-        row=np.concatenate([np.array([str(r) for r in part["row"]]) for part in parts]),
-        probabilities=np.concatenate([part["probabilities"] for part in parts]),
-        logits=np.concatenate([part["logits"] for part in parts]),
-    )
-checkpoint = estimator.latest_checkpoint()
-if rank == 0:
-    blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
-    keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-    order = np.argsort(keys)
-    np.savez(out / "rows.npz", keys=keys[order], rows=rows[order])
+
+
+def main():
+    result = estimator.train(input_fn, hooks=[witness], max_steps=flags.max_steps)
+    (out / f"seen-{rank}.json").write_text(json.dumps(witness.seen))
+    (out / f"result-{rank}.json").write_text(json.dumps(result))
+    if flags.evaluate:
+        once = dict(shuffle=False, epochs=1)
+        metrics = estimator.evaluate(lambda: BatchReader(flags.data, 16, rank, size, **once))
+        (out / f"metrics-{rank}.json").write_text(json.dumps(metrics))
+        parts = list(
+            estimator.predict(lambda: BatchReader(flags.data, 16, rank, size, **once), yield_single_examples=False)
+        )
+        np.savez(
+            out / f"predictions-{rank}.npz",
+            row=np.concatenate([np.array([str(r) for r in part["row"]]) for part in parts]),
+            probabilities=np.concatenate([part["probabilities"] for part in parts]),
+            logits=np.concatenate([part["logits"] for part in parts]),
+        )
+    checkpoint = estimator.latest_checkpoint()
+    if rank == 0:
+        blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
+        keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        order = np.argsort(keys)
+        np.savez(out / "rows.npz", keys=keys[order], rows=rows[order])
+
+
+sys.exit(last_words.of_this_process().run(main))

@@ -1,0 +1,35 @@
+"""A call that is waited for so long and no longer."""
+
+import threading
+
+
+def within(seconds, function):
+    """Calls the function in a thread, which is left behind where it takes longer.
+
+    Args:
+      seconds: the longest wait.
+      function: f(), which may hang: it reads a file, or writes to a pipe.
+
+    Returns:
+      what the function returns.
+
+    Raises:
+      TimeoutError: it takes longer.
+      Exception: what the function raises.
+    """
+    results, errors = [], []
+
+    def call():
+        try:
+            results.append(function())
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"no answer within {seconds:g} s, as of a file system that hangs")
+    return results[0]

@@ -1,0 +1,249 @@
+"""What a job says last: one sentence that helps, from one of its ranks, without the tracebacks of the others."""
+
+import contextlib
+import functools
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+
+from ctr_trainer.deadline import within
+from ctr_trainer.errors import UserError, reason
+from ctr_trainer.notices import Notices
+
+TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
+_CLAIM = "last_words"
+# Ranks that fail at the same moment have all claimed the word within it; the last claim is the one that stays.
+_SETTLE_SECONDS = 0.5
+_GOING_ON_SECONDS = 1.5
+# horovodrun kills a process 5 s after it has asked it to end.
+_SAY_SECONDS = 4.5
+_PATIENCE_SECONDS = 15.0
+_OF_ANOTHER_RANK = re.compile(r"Horovod has been shut down|HorovodInternalError|gloo/transport|rank \d+ has ended, and")
+_WITHOUT_A_WORD = "without a word: it was killed, as the system does when memory runs out, or it crashed"
+
+
+class LastWords:
+    """Says why a job ends, once.
+
+    The rank that fails first claims the word where its error is raised, before it closes a connection, so before the
+    others can notice. A rank that fails since another one has ended finds the claim, keeps silent, and waits for
+    `horovodrun` to end it. Of a rank that was killed, and claimed nothing, one of the others speaks.
+
+    Args:
+      notices: `Notices` of the job.
+      rank, size: of this process, and how many there are.
+      host_size: how many there are on this host.
+
+    Attributes:
+      model_dir: where the traceback of an unexpected error is kept; it is printed where there is no such directory.
+      going_on: f() -> a sentence on what the same command would do now; None where there is nothing to go on with.
+    """
+
+    def __init__(self, notices, rank, size, host_size):
+        self._notices, self._rank, self._size, self._host_size = notices, rank, size, host_size
+        self._lock = threading.RLock()
+        self._forget()
+        self.model_dir, self.going_on = "", None
+        if size > 1:
+            notices.put(f"process.{rank}", f"{os.getpid()} {socket.gethostname()}")
+
+    @contextlib.contextmanager
+    def claimed_on_error(self):
+        """Claims the word as soon as the body of the `with` raises."""
+        try:
+            yield
+        except Exception as error:
+            self._claim(error)
+            raise
+
+    def take_back(self):
+        """Gives the word back: the job goes on, and all ranks know it."""
+        with self._lock:
+            if self._size > 1 and self._is_ours:
+                self._notices.put(_CLAIM, "")
+            self._forget()
+
+    def run(self, function, takes_sigterm=True):
+        """Calls the function; what it raises, and SIGTERM, end with a sentence. -> the exit status.
+
+        Args:
+          function: f(), all that the process does.
+          takes_sigterm: whether SIGTERM is said too; False where the function sees to it.
+        """
+        if self._size == 1:
+            self._forget()  # What another call in this process has said.
+        with self._on_sigterm() if takes_sigterm else contextlib.nullcontext():
+            try:
+                function()
+            except (Exception, KeyboardInterrupt) as error:
+                self.of(error)
+                return 130 if isinstance(error, KeyboardInterrupt) else 1
+        return 0
+
+    @contextlib.contextmanager
+    def _on_sigterm(self):
+        """Within it, SIGTERM ends the process with a sentence, whatever its main thread waits for."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        # Python runs handlers in the main thread, which may be within TensorFlow; only the number is written at once.
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        handler = signal.signal(signal.SIGTERM, lambda *_: None)
+        before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        threading.Thread(target=self._await_sigterm, args=[read], name="last words", daemon=True).start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            # A rank is at its end: what horovodrun ends it for now has been said.
+            signal.signal(signal.SIGTERM, handler if self._size == 1 else signal.SIG_IGN)
+            os.close(write)
+
+    def of(self, error):
+        """Says what the exception was that ends this rank."""
+        self._claim(error)
+        if os.environ.get(TRACEBACKS):
+            traceback.print_exception(error)
+        if not self._say_once(lambda: self._sentence(error)):
+            if not self._is_of_another_rank(error):
+                self._keep(error)
+            time.sleep(_PATIENCE_SECONDS)
+
+    def say(self, text):
+        """Says a sentence, and what the same command would do, if nothing was said yet by any rank."""
+        if not self._say_once(lambda: self._with_going_on(text)):
+            time.sleep(2 * _SETTLE_SECONDS)
+
+    def _forget(self):
+        self._is_ours = self._error = None
+        self._over = False
+
+    def _claim(self, error=None):
+        """-> whether this rank has the word."""
+        with self._lock:
+            if self._error is None:
+                self._error = error
+            if self._is_ours is None:
+                claim = f"rank {self._rank}"
+                if self._size > 1 and not self._notices.get(_CLAIM):
+                    self._notices.put(_CLAIM, claim)
+                    time.sleep(_SETTLE_SECONDS)
+                self._is_ours = self._size == 1 or (self._notices.get(_CLAIM) or claim) == claim
+            return self._is_ours
+
+    def _say_once(self, make):
+        """-> whether this rank speaks, or has spoken."""
+        with self._lock:
+            if self._claim() and not self._over:
+                self._over = True
+                print(f"error: {make()}", file=sys.stderr, flush=True)
+            return self._is_ours
+
+    def _sentence(self, error):
+        if self._is_of_another_rank(error):
+            lost = self._lost()
+            return self._with_going_on(lost or f"the connection to another rank is lost: {reason(error)}")
+        if isinstance(error, UserError):
+            return str(error)
+        if isinstance(error, KeyboardInterrupt):
+            return self._with_going_on("interrupted")
+        kept = self._keep(error)
+        text = f"{type(error).__name__}: {reason(error)}{_place(error)}"
+        return self._with_going_on(f"{text}; its traceback is {f'in {kept}' if kept else 'above'}")
+
+    def _with_going_on(self, text):
+        if self.going_on is None:
+            return text
+        try:
+            return f"{text}. {within(_GOING_ON_SECONDS, self.going_on)}"
+        except Exception:  # The disk may be what the error is about.
+            return text
+
+    def _is_of_another_rank(self, error):
+        expected = isinstance(error, (UserError, KeyboardInterrupt))
+        return self._size > 1 and not expected and _OF_ANOTHER_RANK.search(str(error)) is not None
+
+    def _lost(self):
+        """-> which ranks of this host have ended without a word, as a sentence; "" where none has."""
+        lost, host = [], socket.gethostname()
+        for rank in range(self._size):
+            process, _, name = (self._notices.get(f"process.{rank}") or "").partition(" ")
+            if name == host and not _runs(int(process)) and self._notices.get(f"stopped.{rank}") is None:
+                lost.append(rank)
+        if not lost:
+            return ""
+        ranks = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))}"
+        return f"{ranks} on {host} ha{'ve' if len(lost) > 1 else 's'} ended {_WITHOUT_A_WORD}"
+
+    def _keep(self, error):
+        """-> the file that the traceback is in; "" where it was printed."""
+        lines = traceback.format_exception(error)
+        path = os.path.join(self.model_dir, f"error-rank{self._rank}.txt")
+        try:
+            if not os.path.isdir(self.model_dir):
+                raise FileNotFoundError
+            with open(path, "w") as file:
+                file.writelines([time.strftime("%Y-%m-%d %H:%M:%S "), " ".join(sys.argv), "\n", *lines])
+        except OSError:
+            print("".join(lines), end="", file=sys.stderr)
+            return ""
+        return path
+
+    def _await_sigterm(self, read):
+        while number := os.read(read, 1):
+            if number[0] == signal.SIGTERM:
+                try:
+                    within(_SAY_SECONDS, self._of_sigterm)
+                finally:
+                    os._exit(128 + signal.SIGTERM)
+        os.close(read)
+
+    def _of_sigterm(self):
+        self._notices.put(f"stopped.{self._rank}", "")
+        with self._lock:
+            if self._error is not None:  # It is on its way, and waits for something to be closed.
+                self._say_once(lambda: self._sentence(self._error))
+            else:
+                self._say_once(lambda: self._with_going_on(self._lost() or self._stopped()))
+
+    def _stopped(self):
+        if self._size == 1:
+            return "stopped by SIGTERM"
+        how = "stopped by SIGTERM: Ctrl-C at horovodrun, a scheduler, or by hand"
+        return how if self._host_size == self._size else f"{how}; or a worker of another host has ended"
+
+
+@functools.cache
+def of_this_process():
+    """-> the `LastWords` of this process, by what `horovodrun` says of it."""
+    rank, size, host_size = (
+        int(os.environ.get(f"HOROVOD_{what}", default))
+        for what, default in (("RANK", 0), ("SIZE", 1), ("LOCAL_SIZE", 1))
+    )
+    return LastWords(Notices.of_this_job(), rank, size, host_size)
+
+
+def _runs(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _place(error):
+    """-> where the last line of the traceback is that is in no library, in brackets; "" without one."""
+    places = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
+    return f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
+
+
+def _is_library(path):
+    return path == __file__ or re.search(r"^<|site-packages|lib/python", path) is not None

@@ -1,0 +1,51 @@
+"""What the ranks of a job let each other know where no collective can: one of them may never come to it."""
+
+import contextlib
+import http.client
+import os
+import urllib.parse
+
+_SCOPE = "ctr_trainer"
+_SECONDS = 1.0
+
+
+class Notices:
+    """Texts by key, the same for all ranks on all hosts.
+
+    They are kept by the server that `horovodrun` runs for its ranks to find each other, as long as it lives; one takes
+    about a millisecond. Where it does not answer, or another launcher was used, nothing is kept and nothing found.
+
+    Caveat: that server asks nobody who he is.
+
+    Args:
+      address, port: of the server; "" for none.
+    """
+
+    def __init__(self, address, port):
+        self._address, self._port = address, port
+
+    @classmethod
+    def of_this_job(cls):
+        """-> those of the job that `horovodrun` has started this process for."""
+        return cls(*(os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{what}", "") for what in ("ADDR", "PORT")))
+
+    def put(self, key, text):
+        """Keeps a text, in place of the one before."""
+        self._ask("PUT", key, text.encode())
+
+    def get(self, key):
+        """-> the text, None where there is none."""
+        found = self._ask("GET", key)
+        return None if found is None else found.decode(errors="replace")
+
+    def _ask(self, method, key, body=None):
+        if not self._address or not self._port:
+            return None
+        with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
+            with contextlib.closing(
+                http.client.HTTPConnection(self._address, int(self._port), timeout=_SECONDS)
+            ) as connection:
+                connection.request(method, f"/{_SCOPE}/{urllib.parse.quote(key)}", body)
+                answer = connection.getresponse()
+                return answer.read() if answer.status == http.client.OK else None
+        return None

@@ -1,0 +1,80 @@
+"""Keeps what TensorFlow says of itself when it is imported out of the log of every command.
+
+TensorFlow 2.21 writes to the descriptor of standard error that oneDNN is on, before any variable or call can stop it:
+TF_CPP_MIN_LOG_LEVEL does not reach that line, and TF_ENABLE_ONEDNN_OPTS changes what is computed.
+"""
+
+import contextlib
+import importlib.abc
+import importlib.util
+import os
+import subprocess
+import sys
+
+# A process, not a thread: it passes on the last lines of an import that ends in a crash too.
+_FILTER = r"""
+import re, sys
+noise = re.compile(
+    rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR$"
+    rb"|.* (port\.cc|tensorflow/core/util/port\.cc):\d+\] oneDNN custom operations are on\."
+    rb"|.*cpu_feature_guard\.cc:\d+\] This TensorFlow binary is optimized to use available CPU instructions"
+    rb"|To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags\.$"
+)
+for line in sys.stdin.buffer:
+    if not noise.match(line):
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+"""
+_SECONDS = 10.0
+
+
+def install():
+    """Has the first import of TensorFlow in this process go without these lines; all others come through."""
+    # Warnings of TensorFlow's C++ side are not about the experiment; errors are.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if "tensorflow" not in sys.modules and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds TensorFlow where the other finders do, once."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "tensorflow":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_quietly(module):
+                with filtered_stderr():
+                    load(module)
+
+            spec.loader.exec_module = load_quietly
+        return spec
+
+
+@contextlib.contextmanager
+def filtered_stderr():
+    """Within it, what is written to the descriptor of standard error goes through a filter of the lines above."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        command = [sys.executable, "-I", "-S", "-c", _FILTER]
+        filtering = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=kept)
+    except OSError:
+        os.close(kept)
+        yield  # With the noise.
+        return
+    os.dup2(filtering.stdin.fileno(), 2)
+    filtering.stdin.close()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        # It ends with its input, which a process that was started meanwhile may still hold.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            filtering.wait(_SECONDS)
