@@ -3,9 +3,10 @@
 `make demo` calls it in .venv. The data set is made once and kept; the model is trained afresh each time, unless
 somebody has trained it on or added files since the last demo: then nothing is removed. `--remove` removes the demo.
 
-The last line has `workers`, `steps`, `examples` and `examples_per_sec` of the training, `auc` and `logloss` on the test
-set, `oracle_auc` (what the probabilities that the labels were drawn from reach there: no model does better),
-`model_dir` and `export_dir` as absolute paths, and `seconds`, the wall clock of all of this.
+The last line has `workers`, `steps`, `examples` and `examples_per_sec` of the training, `auc`, `logloss` and `copc`
+(clicks over predicted clicks, 1 where calibrated) on the test set, `oracle_auc` (what the probabilities that the labels
+were drawn from reach there: no model does better), `model_dir` and `export_dir` as absolute paths, and `seconds`, the
+wall clock of all of this.
 
 Environment: WORKERS, how many workers train; default 2.
 """
@@ -135,7 +136,7 @@ def run_demo(workers):
 
     trainer = [sys.executable, "-m", "ctr_trainer"]
     evaluation = stream("evaluating", *trainer, "evaluate", f"--flagfile={FLAGFILE}")
-    scores = last_json(evaluation, "evaluating", "auc", "logloss")
+    scores = last_json(evaluation, "evaluating", "auc", "logloss", "copc")
     export = stream("exporting", *trainer, "export", f"--flagfile={FLAGFILE}", f"--export_dir={EXPORT}")
     exported = last_json(export, "exporting", "export_dir")
     durable_file.write_json(RECORD, {"files": files_below(DEMO)})
@@ -143,6 +144,7 @@ def run_demo(workers):
         **{key: training[key] for key in ("workers", "steps", "examples", "examples_per_sec")},
         "auc": scores["auc"],
         "logloss": scores["logloss"],
+        "copc": scores["copc"],
         "oracle_auc": oracle["oracle_auc"],
         "model_dir": os.path.abspath(model_dir),
         "export_dir": os.path.abspath(exported["export_dir"]),

@@ -116,7 +116,7 @@ def require_horovodrun():
         )
 
 
-def run_rounds(jobs, rounds, directory, timeout):
+def run_rounds(jobs, rounds, directory, timeout, seed=None):
     """Runs all jobs in turn, `rounds` times, so that the machine's drift hits all alike. Shows a progress bar.
 
     A job that fails is not run again.
@@ -125,6 +125,8 @@ def run_rounds(jobs, rounds, directory, timeout):
       jobs: list of Jobs of different names.
       directory: made if need be; the ranks' results are in a new directory in it meanwhile.
       timeout: seconds that a run may take.
+      seed: `--seed` of the first round, one more in each that follows: then the spread of what was learned is that of
+        seeds; None leaves the jobs' own.
 
     Returns:
       (runs, failed): by name, a list of a list of the ranks' results a round; by name, what the error said.
@@ -140,6 +142,8 @@ def run_rounds(jobs, rounds, directory, timeout):
         for number in range(rounds):
             for place, job in enumerate(jobs):
                 bar.set_description(job.name)
+                if seed is not None:
+                    job = dataclasses.replace(job, flags=(*job.flags, f"--seed={seed + number}"))
                 if job.name not in failed:
                     try:
                         runs[job.name].append(job.run(os.path.join(own, f"run-{number}-{place}"), timeout))

@@ -15,6 +15,7 @@ from ctr_trainer.errors import UserError
 
 SUMMARY = "examples/s and AUC for one setting at a time beside the default"
 DEFAULT = "default"
+ONE_ROUND = "AUC change is not shown for one round, whose seed moves the AUC as well: --rounds=3 has three seeds."
 _LEAST_WARMUP = 2
 
 
@@ -31,8 +32,10 @@ def run(bench, experiment):
             jobs += _tuned(bench, experiment, workers, failed, notes)
         else:
             jobs += [_job(variant, bench, experiment, workers) for variant in axes.variants(name, experiment)]
-    runs, failures = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout)
+    runs, failures = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.training.seed)
     failed |= failures
+    if bench.rounds == 1:
+        notes.append(ONE_ROUND)
     rows = {job.name: summarize(runs[job.name], runs.get(DEFAULT)) for job in jobs if job.name in runs}
     results = {
         "experiment": experiment.describe(),
@@ -44,7 +47,7 @@ def run(bench, experiment):
         "failed": failed,
     }
     failures = [f"{name} failed: {error}" for name, error in failed.items()]
-    lines = _lines(rows, notes + failures, bench, experiment, workers)
+    text = lines(rows, notes + failures, bench, experiment, workers)
     rates = {name: row["together"] for name, row in rows.items()}
     charts = {
         "settings.png": lambda path: chart.draw_bars(path, f"{workers} workers", "examples/s together", rates),
@@ -52,7 +55,7 @@ def run(bench, experiment):
             path, "What speed costs", "examples/s together", "AUC", _points(rows)
         ),
     }
-    write_report(bench.output, "settings", host, lines, results, charts)
+    write_report(bench.output, "settings", host, text, results, charts)
 
 
 def summarize(rounds, default):
@@ -159,23 +162,26 @@ def _tuned(bench, experiment, workers, failed, notes):
     return [_job(axes.Variant(axes.AUTOTUNE, (f"--autotune_log={log}",)), bench, experiment, workers)]
 
 
-def _lines(rows, notes, bench, experiment, workers):
-    headings = ["setting", "examples/s together", "over default", "AUC", "AUC change"]
-    cells = [
-        [
-            name,
-            cell(row["together"]),
-            cell(row["speedup"], ".2f"),
-            cell(row["auc"], ".4f"),
-            cell(row["auc_change"], "+.4f"),
-        ]
-        for name, row in rows.items()
-    ]
+def lines(rows, notes, bench, experiment, workers):
+    """-> the report, a list of lines.
+
+    Args:
+      rows: by the setting's name, what `summarize` found.
+      notes: lines to end with.
+      bench: BenchFlags.
+      experiment: `Experiment`.
+      workers: of each job.
+    """
+    columns = {"examples/s together": ("together", ",.0f"), "over default": ("speedup", ".2f"), "AUC": ("auc", ".4f")}
+    if bench.rounds > 1:
+        columns["AUC change"] = "auc_change", "+.4f"
+    headings = ["setting", *columns]
+    cells = [[name, *(cell(row[key], form) for key, form in columns.values())] for name, row in rows.items()]
     examples = (bench.steps + bench.trace_steps) * workers
     examples *= experiment.data.batch_size * experiment.training.accumulation_steps
     lines = [
         f"{experiment.describe()}; {workers} worker{'s' * (workers > 1)}; {examples:,} examples a run, then evaluated; "
-        f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, all settings in turn",
+        f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, each of another seed, all settings in turn",
         "",
         *format_table(headings, cells),
     ]

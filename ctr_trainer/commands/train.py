@@ -73,10 +73,12 @@ def run(given, *groups):
         training_reader,
         way_of_exchange,
     )
-    from ctr_trainer.estimator import run_summary
+    from ctr_trainer.estimator import plateau, run_summary
     from ctr_trainer.estimator.evaluation_history import without_nan
 
     eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(data.eval_data, model, data, training, once=True))
+    if training.lr_schedule == "plateau":
+        plateau.check(training.plateau_patience, eval_spec)
     tuning = autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
     exchange = way_of_exchange(training, run_flags)
     distributed.init(

@@ -35,6 +35,7 @@ class Checkpoint:
       examples: examples trained on so far by all workers.
       model: what makes the model's graph, see `ModelRecord.to_dict`; None where it was not recorded.
       negative_sampling: the share of the negative examples that it was trained with last; None where none was recorded.
+      decay: of its run's learning rates, {`begin`, `end`}, see `RunLength.decay`; None where none was recorded.
     """
 
     path: str
@@ -45,6 +46,7 @@ class Checkpoint:
     examples: int
     negative_sampling: float | None = None
     model: dict | None = None
+    decay: dict | None = None
 
     @property
     def dense_prefix(self):
@@ -213,7 +215,7 @@ def begin(path):
     os.makedirs(path)
 
 
-def commit(path, step, tables, position, examples, negative_sampling=None, model=None):
+def commit(path, step, tables, position, examples, negative_sampling=None, model=None, decay=None):
     """Makes the files under `path` a checkpoint: fsync, then the manifest by rename. -> `Checkpoint`."""
     names = sorted(name for name in os.listdir(path) if name.startswith(f"{DENSE}."))
     for name in names:
@@ -226,6 +228,7 @@ def commit(path, step, tables, position, examples, negative_sampling=None, model
         "examples": examples,
         "negative_sampling": negative_sampling,
         "model": model,
+        "decay": decay,
     }
     # As it is read back: JSON has no tuples, and only strings for keys.
     manifest = json.loads(json.dumps(manifest))

@@ -9,12 +9,12 @@ import time
 
 import tensorflow as tf
 
-from ctr_trainer import distributed, last_words, negative_share, step_plan
+from ctr_trainer import distributed, last_words, negative_share, run_length, step_plan
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import ServiceLost, UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator import finding, retention
+from ctr_trainer.estimator import finding, plateau, retention
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
 from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
 from ctr_trainer.estimator.evaluation_store import open_evaluation_store
@@ -76,9 +76,9 @@ class Estimator:
         Returns:
           dict of `workers`, `steps` (done now), `global_step`, `examples` (of all workers, now), `seconds`,
           `examples_per_sec` (of all workers) and `input_wait_seconds` (of this rank), and with `evaluation` also
-          `evaluation` (the last one's metrics), `evaluation_seconds` and `stopped_early`; None where nothing was to do.
-          Evaluations do not count as `seconds`. Besides, what `RunSummary.results` says, and with `phase_steps` also
-          `phases` and `load`, of this rank; see `TracedPhasesHook.results` and `LoadHook.results`.
+          `evaluation` (the last one's metrics), `evaluation_seconds`, `stopped_early` and `quality_advice`; None where
+          nothing was to do. Evaluations do not count as `seconds`. Besides, what `RunSummary.results` says, and with
+          `phase_steps` also `phases` and `load`, of this rank; see `TracedPhasesHook.results` and `LoadHook.results`.
           After a lost service, of what was trained since the checkpoint that all went back to.
 
         Raises:
@@ -127,9 +127,11 @@ class Estimator:
             retention.set_aside(self.model_dir, start, later)
         seen = Observation(self.config, self.model_dir)
         phases = seen.phases
-        with seen.by_others(), self._graph(ModeKeys.TRAIN, input_fn, checkpoint, seen) as (inputs, spec, store):
+        with seen.by_others(), self._graph(ModeKeys.TRAIN, input_fn, checkpoint, seen, last) as (inputs, spec, store):
             if inputs.steps == 0:
                 return self._nothing_to_do(start, "its data have been read to the end of the last epoch")
+            if plateau.current():
+                plateau.check(plateau.current().patience, evaluation)
             if inputs.hook and distributed.is_chief():
                 save_features(self.model_dir, inputs.features)
             saver = tf1.train.Saver(max_to_keep=None)
@@ -252,7 +254,7 @@ class Estimator:
         return checkpoint
 
     @contextlib.contextmanager
-    def _graph(self, mode, input_fn, checkpoint, seen=None):
+    def _graph(self, mode, input_fn, checkpoint, seen=None, last=None):
         """Gives (input, EstimatorSpec, store): the graph of a mode, its tables restored from the checkpoint."""
         config = self.config
         with contextlib.ExitStack() as stack:
@@ -264,6 +266,9 @@ class Estimator:
             inputs = make_input(call_input_fn(input_fn, mode, params, config, position), self.model_dir)
             if seen and distributed.size() > 1:
                 inputs.count(seen.input_ends.has_read)
+            if mode == ModeKeys.TRAIN:
+                batches = distributed.broadcast_object(inputs.batches, "batches")
+                run_length.record(run_length.going_on(checkpoint, batches, last))
             spec = self.model_fn(inputs.features, inputs.labels if mode != ModeKeys.PREDICT else None, mode, params)
             # Its threads use the store, so they end before that closes.
             if mode == ModeKeys.TRAIN:

@@ -1,8 +1,12 @@
 """The evaluations of a training run, or none."""
 
+import dataclasses
+
+from ctr_trainer.estimator import plateau, quality
 from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
 from ctr_trainer.estimator.model_selection import ModelSelection
 from ctr_trainer.hooks.evaluation_hook import EvaluationHook
+from ctr_trainer.hooks.plateau_hook import PlateauHook
 
 
 class NoEvaluations:
@@ -39,18 +43,35 @@ class EvaluatedTraining(NoEvaluations):
 
     def __init__(self, estimator, eval_spec, inputs, store, save, start, hooks, settle=None, phases=None):
         self._in_loop = InLoopEvaluation(estimator, eval_spec, inputs, store, settle)
-        self._selection = ModelSelection(
-            self._in_loop.evaluate, self._in_loop.metric_names, eval_spec, estimator.model_dir, save, start
+        self._rates = quality.current()
+        self._positive_weight = getattr(estimator.params, "positive_weight", 1.0)
+        lowered = plateau.current()
+        evaluate = self._selection = ModelSelection(
+            self._in_loop.evaluate,
+            self._in_loop.metric_names,
+            eval_spec,
+            estimator.model_dir,
+            save,
+            start,
+            lowered.patience if lowered else 0,
         )
         timed = [hook for hook in hooks if hasattr(hook, "exclude")]
-        self.hooks = [EvaluationHook(self._selection, eval_spec.every_n_steps, timed, phases)]
+        if lowered:
+            evaluate = PlateauHook(self._selection, lowered)
+        self._evaluations = EvaluationHook(evaluate, eval_spec.every_n_steps, timed, phases)
+        self.hooks = [evaluate, self._evaluations] if lowered else [self._evaluations]
 
     def results(self):
-        """-> dict of `evaluation` (the last one's metrics), `evaluation_seconds` and `stopped_early`."""
+        """-> dict of `evaluation` (the last one's metrics), `evaluation_seconds`, `stopped_early` and `quality_advice`.
+
+        The latter is a list of dicts of `flag` and `why`, see `quality`. A collective.
+        """
+        advice = self._selection.advice(self._rates, self._positive_weight)
         return {
             "evaluation": self._selection.metrics,
-            "evaluation_seconds": round(self.hooks[0].seconds, 3),
+            "evaluation_seconds": round(self._evaluations.seconds, 3),
             "stopped_early": self._selection.stopped,
+            "quality_advice": [dataclasses.asdict(each) for each in advice],
         }
 
     def close(self):

@@ -62,6 +62,19 @@ class EvaluationHistory:
                 waited += 1
         return waited
 
+    def falls(self, metric, direction, min_delta=0.0, patience=1):
+        """-> how often `patience` evaluations in a row were not better than the best before them; see `Plateau`."""
+        reference, waited, falls = math.nan, 0, 0
+        for each in self.evaluations:
+            value = each.get(metric, math.nan)
+            if is_better(value, reference, direction, min_delta):
+                reference, waited = value, 0
+            else:
+                waited += 1
+            if waited == patience:
+                falls, waited = falls + 1, 0
+        return falls
+
 
 def is_better(value, reference, direction, min_delta=0.0):
     """-> whether `value` is better by more than `min_delta`; anything is better than NaN but NaN.

@@ -63,7 +63,7 @@ class DatasetInput:
             )
 
     fed = uses_embeddings = False
-    batch_size = steps = None
+    batch_size = steps = batches = None
 
     def position_after(self, steps):
         """A Dataset starts anew after a restart."""
@@ -107,10 +107,14 @@ class BatchInput:
         return self._reader.batch_size
 
     @property
+    def batches(self):
+        """How many the input has, from its start on; None if it does not know."""
+        return getattr(self._reader, "steps", None)
+
+    @property
     def steps(self):
         """How many optimizer steps the input is for, from its start on; None if it does not know."""
-        batches = getattr(self._reader, "steps", None)
-        return None if batches is None else -(-batches // self._per_step)
+        return None if self.batches is None else -(-self.batches // self._per_step)
 
     def position_after(self, steps):
         """-> where the input stands after `steps` more steps of every worker; None if the reader does not know."""

@@ -8,8 +8,9 @@ import tensorflow as tf
 
 from ctr_trainer import distributed
 from ctr_trainer.errors import UserError
-from ctr_trainer.estimator import retention
+from ctr_trainer.estimator import quality, retention
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -28,8 +29,10 @@ class ModelSelection:
       model_dir: where the history, the best checkpoint and the summaries go.
       save: f(session, step) -> path of the checkpoint of that step; a collective.
       start: the step that training goes on from.
+      plateau_patience: evaluations without an improvement that lower the learning rates once; 0 if none do.
 
     Attributes:
+      falls: how often the evaluations so far have lowered the learning rates, see `EvaluationHistory.falls`.
       metrics: of the last evaluation, with `global_step`; None before the first one.
       stopped: whether it ended the training.
 
@@ -37,7 +40,7 @@ class ModelSelection:
       UserError: there is no such metric.
     """
 
-    def __init__(self, evaluate, metric_names, eval_spec, model_dir, save, start):
+    def __init__(self, evaluate, metric_names, eval_spec, model_dir, save, start, plateau_patience=0):
         self._evaluate, self._spec, self._model_dir, self._save = evaluate, eval_spec, model_dir, save
         if eval_spec.best_metric and eval_spec.best_metric not in metric_names:
             raise UserError(
@@ -48,12 +51,16 @@ class ModelSelection:
         if distributed.is_chief():
             self._history = EvaluationHistory.load(model_dir)
             self._history.go_back(start)
+        self._plateau_patience, self.falls = plateau_patience, 0
+        if plateau_patience:
+            self.falls = distributed.broadcast_object(self._count_falls(), "learning_rate_falls")
 
     def __call__(self, session, step):
         """-> whether training is to stop. A collective."""
         metrics = {k: v for k, v in self._evaluate(session).items() if not k.startswith("reliability")}
         self.metrics = {"global_step": step, **metrics}
-        improves, stop = distributed.broadcast_object(self._decide(step, metrics), "model_selection")
+        decided = distributed.broadcast_object(self._decide(step, metrics), "model_selection")
+        improves, stop, self.falls = decided
         if improves:
             path = self._save(session, step)
             if distributed.is_chief():
@@ -62,7 +69,7 @@ class ModelSelection:
         return stop
 
     def _decide(self, step, metrics):
-        """-> (whether this is the best model so far, whether training is to stop), known to rank 0 only."""
+        """-> (whether this is the best model so far, whether training is to stop, `falls`), known to rank 0 only."""
         if not distributed.is_chief():
             return None
         for name, value in metrics.items():
@@ -72,14 +79,38 @@ class ModelSelection:
         self._history.save(self._model_dir)
         name, direction, patience = self._spec.best_metric, self._spec.direction, self._spec.early_stopping_patience
         if not name:
-            return False, False
+            return False, False, 0
         if math.isnan(metrics[name]):
             _log.warning("evaluation at step %d: %s is no number, so it counts as no improvement", step, name)
         waited = self._history.without_improvement(name, direction, self._spec.early_stopping_min_delta)
         stop = bool(patience) and waited >= patience
         if stop:
             _log.info("stopping at step %d: %d evaluations without an improvement of %s", step, waited, name)
-        return self._history.improves(name, direction, metrics[name]), stop
+        return self._history.improves(name, direction, metrics[name]), stop, self._count_falls()
+
+    def advice(self, rates, positive_weight):
+        """-> list of `quality.Advice`, the same on all ranks. A collective.
+
+        Args:
+          rates, positive_weight: see `quality.advise`.
+        """
+        found = None
+        if distributed.is_chief():
+            evaluations = self._history.evaluations
+            names = [self._spec.best_metric or "auc", "loss"]
+            metric = next((name for name in names if evaluations and name in evaluations[-1]), None)
+            direction = self._spec.direction or DIRECTIONS.get(metric)
+            found = quality.advise(evaluations, metric, direction, rates, positive_weight)
+        return distributed.broadcast_object(found, "quality_advice")
+
+    def _count_falls(self):
+        """-> `falls`, known to rank 0 only."""
+        if not (self._plateau_patience and distributed.is_chief()):
+            return 0
+        spec = self._spec
+        return self._history.falls(
+            spec.best_metric, spec.direction, spec.early_stopping_min_delta, self._plateau_patience
+        )
 
     def _keep(self, path, step, value):
         retention.keep_best(self._model_dir, path)

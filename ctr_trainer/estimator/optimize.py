@@ -1,11 +1,13 @@
 """The training operation of the dense variables, and the gradients of the embedding rows."""
 
 import dataclasses
+import logging
 
 import tensorflow as tf
 
-from ctr_trainer import distributed, step_plan
+from ctr_trainer import distributed, run_length, step_plan
 from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import quality
 from ctr_trainer.estimator.exchange import weighted_mean
 from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimizers import DenseOptimizer, is_kernel
@@ -13,6 +15,8 @@ from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.layers.moving_moments import batch_statistics
 
 tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+EMBEDDING_SCHEDULES = ("cooldown", "constant", "same")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +54,10 @@ class TrainOp:
       learning_rate, embedding_learning_rate: of one worker.
       scale_lr: `linear`, `sqrt` or `none`.
       fp16_allreduce: send dense gradients as float16.
-      schedule: of the learning rates.
-      embedding_schedule: whether the schedule is also that of the rows' learning rate; else that is constant.
+      schedule: of the dense variables' learning rate; by default it is constant until the last tenth of the run's
+        steps, and runs out over that.
+      embedding_schedule: of the rows' learning rate, of `EMBEDDING_SCHEDULES`: `cooldown` as above, without a warm-up;
+        `constant`; or `same`, the dense variables'.
       accumulation_steps: micro-batches, each of the batch size, of an optimizer step.
       dense_sync_steps: N; 1 reduces the gradients of each step.
       overlap_allreduce: see above; with one worker it changes nothing.
@@ -70,8 +76,8 @@ class TrainOp:
     embedding_learning_rate: float = 0.05
     scale_lr: str = "linear"
     fp16_allreduce: bool = False
-    schedule: Schedule = Schedule()
-    embedding_schedule: bool = True
+    schedule: Schedule = Schedule("cooldown")
+    embedding_schedule: str = "cooldown"
     accumulation_steps: int = 1
     dense_sync_steps: int = 1
     overlap_allreduce: bool = False
@@ -83,6 +89,10 @@ class TrainOp:
         for name in ("accumulation_steps", "dense_sync_steps"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name}={getattr(self, name)} must be at least 1")
+        if self.embedding_schedule not in EMBEDDING_SCHEDULES:
+            raise UserError(
+                f"--embedding_lr_schedule={self.embedding_schedule}: choose one of {', '.join(EMBEDDING_SCHEDULES)}"
+            )
         for name in ("clip_norm", "l2"):
             if getattr(self, name) < 0:
                 raise UserError(f"--{name}={getattr(self, name):g} must be at least 0")
@@ -137,10 +147,17 @@ class TrainOp:
     def _learning_rates(self, step, features):
         """-> the dense variables' learning rate; sets the rows'."""
         scale = distributed.lr_scale(self.scale_lr)
-        factor = self.schedule.factor(step)
+        run = run_length.current()
+        begin, end = run.begin, run.end(self.accumulation_steps)
+        factor = self.schedule.factor(step, begin, end)
         features.learning_rate_scale = scale
-        rows = tf.constant(self.embedding_learning_rate)
-        features.learning_rate = rows * factor if self.embedding_schedule else rows
+        same = self.embedding_schedule == "same"
+        of_rows = self.schedule if same else Schedule(self.embedding_schedule)
+        features.learning_rate = self.embedding_learning_rate * (factor if same else of_rows.factor(step, begin, end))
+        quality.record(quality.Rates(self.schedule, of_rows, end))
+        if distributed.is_chief():
+            for line in _said_of(self.schedule, of_rows, run, end):
+                _log.info("%s", line)
         return tf.multiply(scale * self.learning_rate, factor, name="learning_rate")
 
     def _gradients(self, loss, features):
@@ -172,3 +189,32 @@ def _next_step(operations):
     """-> operation that raises the global step after these, so that whatever reads it has done so before."""
     with tf.control_dependencies(operations):
         return tf1.train.get_or_create_global_step().assign_add(1, read_value=False)
+
+
+def _said_of(schedule, rows, run, end):
+    """Yields what the log says of the learning rates at the start of a run.
+
+    Args:
+      schedule, rows: of the dense variables and of the rows.
+      run: `RunLength`.
+      end: the global step that the run ends at; None if it is not known.
+    """
+    if not (schedule.depends_on_end or rows.depends_on_end) or end == run.start:
+        return
+    if end is None:
+        yield (
+            "learning rates stay as they are: the number of steps of this run is not known (the input does not say, "
+            "and there is no --max_steps); give --max_steps, and they run out over the run"
+        )
+        return
+    if run.begin and run.start == run.begin:
+        yield f"the run before came to its end at step {run.begin}: learning rates begin anew"
+    elif run.earlier_end not in (None, end):
+        yield f"this run ends at step {end}, and until step {run.start} it was to end at {run.earlier_end}"
+    for what, of in (("dense variables", schedule), ("rows", rows)):
+        first, steps = of.span(run.begin, end)
+        if steps:
+            yield (
+                f"the learning rate of the {what}: {of.name}, from its full value at step {first} to {of.end:g} of it "
+                f"at step {first + steps}"
+            )

@@ -97,6 +97,7 @@ class RunSummary:
             (os.cpu_count() or 1) > distributed.local_size(),
             bool(self._inputs.fed and self._inputs.features.spec.limits),
             silent,
+            self._inputs.fed and any(f.combiner == "none" for f in self._inputs.features.spec.sparse),
         )
 
 
@@ -140,5 +141,8 @@ def lines(result):
     said.append(f"slowest phase: {result['slowest_phase']}, {result['slowest_phase_share']:.0%} of the training time")
     advice = result["advice"]
     if advice:
-        said.append(f"most likely to help: {advice['flag']} ({advice['share']:.0%}: {advice['why']})")
+        said.append(
+            f"most likely to help: {advice['flag']} ({advice['share']:.0%} of the training time: {advice['why']})"
+        )
+    said += [f"for a better model: {each['flag']} ({each['why']})" for each in result.get("quality_advice", ())]
     return said

@@ -7,7 +7,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed, negative_share
+from ctr_trainer import distributed, negative_share, run_length, step_plan
 from ctr_trainer.divergence import diverged
 from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.errors import ServiceLost, UserError, reason
@@ -42,6 +42,7 @@ class Saving:
         self._last_path = restored.path if restored else None
         self._finite = _finite_variables()
         self._negative_sampling = negative_share.current()
+        self._decay = run_length.current().decay(step_plan.current().accumulation_steps)
         if restored and distributed.is_chief():
             _log_change(restored, self._negative_sampling)
         self._saved_step = None
@@ -105,7 +106,9 @@ class Saving:
         try:
             self._saver.save(session, os.path.join(path, checkpoints.DENSE), write_meta_graph=False)
             position = self._inputs.position_after(step - self._start)
-            written = checkpoints.commit(path, step, tables, position, examples, self._negative_sampling, self._model)
+            written = checkpoints.commit(
+                path, step, tables, position, examples, self._negative_sampling, self._model, self._decay
+            )
         except (OSError, tf.errors.OpError) as error:
             raise UserError(
                 f"the checkpoint {path} cannot be written: {reason(error)}; make room there. The checkpoints "

@@ -10,14 +10,30 @@ class ScheduleFlags:
     """How the learning rates change"""
 
     lr_schedule: str = flag(
-        "constant", "what follows the warm-up", choices=("constant", "linear", "cosine", "exponential")
+        "cooldown",
+        "how the dense variables' learning rate changes after the warm-up: cooldown falls over the run's last tenth, "
+        "linear and cosine over the run, plateau when --best_metric does not improve; constant stays",
+        choices=("constant", "linear", "cosine", "exponential", "cooldown", "plateau"),
     )
     warmup_steps: int = flag(0, "over which the learning rates rise from 0", "steps", minimum=0)
-    decay_steps: int = flag(0, "that the decay takes; of exponential, for one --decay_rate", "steps", minimum=0)
-    decay_rate: float = flag(0.0, "of exponential, between 0 and 1", "factor", minimum=0.0)
+    decay_steps: int = flag(
+        0,
+        "that the decay takes; 0 for the run's, of cooldown a tenth of them; of exponential, for one --decay_rate",
+        "steps",
+        minimum=0,
+    )
+    decay_rate: float = flag(
+        0.0, "exponential, plateau: what the rate is multiplied by, between 0 and 1", "factor", minimum=0.0
+    )
+    plateau_patience: int = flag(
+        0, "plateau: evaluations without an improvement of --best_metric that lower the rate once", "times", minimum=0
+    )
     end_learning_rate: float = flag(0.0, "what the schedule ends at, in learning rates", "factor", minimum=0.0)
     embedding_lr_schedule: str = flag(
-        "same", "of the rows' learning rate: that of the dense variables', or none", choices=("same", "constant")
+        "cooldown",
+        "how the rows' learning rate changes: constant until it falls to 0 over the last tenth of the run (cooldown), "
+        "constant, or as --lr_schedule says (same)",
+        choices=("cooldown", "constant", "same"),
     )
 
 

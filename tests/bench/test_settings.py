@@ -7,7 +7,7 @@ import pytest
 from ctr_trainer import cli, flags
 from ctr_trainer.bench import axes
 from ctr_trainer.bench.experiment import Experiment
-from ctr_trainer.bench.settings import equal_examples, summarize
+from ctr_trainer.bench.settings import ONE_ROUND, equal_examples, lines, summarize
 from ctr_trainer.errors import UserError
 from ctr_trainer.flags import BenchFlags
 
@@ -75,12 +75,26 @@ def test_speed_and_auc_stand_beside_each_other_against_the_same_round():
     assert summarize(default, None)["speedup"] is None
 
 
+def test_a_change_of_auc_is_shown_with_its_range_of_several_rounds_only():
+    def ranks(auc):
+        return [{"examples_per_sec": 100.0, "auc": auc}]
+
+    default, other = [ranks(0.70), ranks(0.72)], [ranks(0.71), ranks(0.70)]
+    for rounds, shown in ((2, "-0.0050 (-0.0200-+0.0100)"), (1, None)):
+        rows = {"other": summarize(other[:rounds], default[:rounds])}
+        text = "\n".join(lines(rows, [], BenchFlags(rounds=rounds), _experiment(), 1))
+        assert ("AUC change" in text) == (rounds > 1), text
+        assert shown is None or shown in text, text
+
+
 @pytest.mark.integration
 def test_a_real_run_gives_speed_and_auc_and_makes_its_data_once(tmp_path, capsys, monkeypatch):
     small = ["--rows=3000", "--batch_size=64", "--hidden_units=8", "--steps=12", "--trace_steps=4", "--rounds=1"]
     command = ["bench", "settings", "--workers=1", "--axes=fp16_allreduce", f"--output={tmp_path}", *small]
     assert cli.main(command) == 0
-    assert "examples/s together  over default  " in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "examples/s together  over default  " in shown
+    assert "AUC change " not in shown.replace(ONE_ROUND, "") and ONE_ROUND in shown
     found = json.loads((tmp_path / "settings.json").read_text())
     assert list(found["settings"]) == ["default", "fp16_allreduce=true"] and found["failed"] == {}
     default, half = found["settings"].values()

@@ -76,7 +76,7 @@ def test_every_setting_has_its_flag():
         scale_lr="sqrt",
         fp16_allreduce=True,
         schedule=Schedule("exponential", warmup_steps=1, decay_steps=2, decay_rate=0.5, end=0.25),
-        embedding_schedule=False,
+        embedding_schedule="constant",
         accumulation_steps=3,
         overlap_allreduce=True,
         clip_norm=4.0,
@@ -88,12 +88,16 @@ def test_every_setting_has_its_flag():
     )
     assert ftrl.optimizer == DenseOptimizer("ftrl", initial_accumulator=0.5, ftrl_l1=1.0, ftrl_l2=2.0)
     assert ftrl.dense_sync_steps == 9
+    falling = _train_op(
+        "--lr_schedule=plateau", "--plateau_patience=2", "--decay_rate=0.1", "--embedding_lr_schedule=same"
+    )
+    assert (falling.schedule, falling.embedding_schedule) == (Schedule("plateau", decay_rate=0.1, patience=2), "same")
     assert _train_op("--optimizer=momentum", "--momentum=0.5").optimizer == DenseOptimizer("momentum", momentum=0.5)
 
 
 def test_flags_that_cannot_work_together_are_refused():
     with pytest.raises(UserError, match="needs --decay_steps"):
-        _train_op("--lr_schedule=cosine")
+        _train_op("--lr_schedule=exponential", "--decay_rate=0.5")
     with pytest.raises(UserError, match="--optimizer=adagrad has no momentum"):
         _train_op("--momentum=0.5")
 

@@ -10,7 +10,7 @@ def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, s
     shares, syncing = {**dict.fromkeys(PHASES, 0.0), **shares}, more.pop("syncing", 0.0)
     where = {
         name: more.pop(name)
-        for name in ("exchanges_in_memory", "has_free_core", "has_limits", "silent")
+        for name in ("exchanges_in_memory", "has_free_core", "has_limits", "silent", "has_histories")
         if name in more
     }
     config = RunConfig(embedding=EmbeddingConfig(**(embedding or {})), **more)
@@ -40,6 +40,11 @@ def _advise(shares, exchange=0.0, workers=2, on_one_host=True, each_step=True, s
 def test_the_flag_for_where_most_of_the_time_goes(monkeypatch, circumstances, flag):
     monkeypatch.setattr(hardware, "has_bfloat16", lambda: True)
     assert _advise(**circumstances).flag == flag
+
+
+def test_bfloat16_is_not_advised_for_histories_where_it_was_slower(monkeypatch):
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda: True)
+    assert _advise({"session": 0.8}, has_histories=True) is None
 
 
 @pytest.mark.parametrize(

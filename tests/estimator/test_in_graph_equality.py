@@ -14,10 +14,11 @@ from ctr_trainer.models import deepfm
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
 from tests import small
+from tests.constant import CONSTANT
 
 tf1 = tf.compat.v1
 STEPS, BATCH_SIZE, LEARNING_RATE, ACCUMULATOR, STDDEV, SEED = 200, 32, 0.05, 0.1, 0.01, 3
-PARAMS = ModelParams(TrainOp("adagrad", LEARNING_RATE, LEARNING_RATE), hidden_units=(16, 8))
+PARAMS = ModelParams(TrainOp("adagrad", LEARNING_RATE, LEARNING_RATE, **CONSTANT), hidden_units=(16, 8))
 
 
 class Recorder(tf1.train.SessionRunHook):

@@ -13,6 +13,7 @@ from ctr_trainer.features.spec import TableLimits
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from tests import small
+from tests.constant import CONSTANT
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,9 @@ def _keys_after(data, model_dir, max_steps, **limits):
 
     embedding = EmbeddingConfig(optimizer="sgd", sync_steps=5)
     config = RunConfig(threads=1, save_checkpoints_steps=10, save_summary_steps=0, embedding=embedding)
-    estimator = Estimator(deepfm.model_fn, model_dir, ModelParams(TrainOp("sgd", 0.1, 0.5), hidden_units=(4,)), config)
+    estimator = Estimator(
+        deepfm.model_fn, model_dir, ModelParams(TrainOp("sgd", 0.1, 0.5, **CONSTANT), hidden_units=(4,)), config
+    )
     estimator.train(input_fn, max_steps=max_steps)
     saved = estimator.latest_checkpoint()
     return {key for _, keys, _ in snapshot.iterate(saved.path, saved.tables) for key in keys.tolist()}

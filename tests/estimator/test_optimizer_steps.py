@@ -17,6 +17,7 @@ from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from tests import small
+from tests.constant import CONSTANT
 
 tf1 = tf.compat.v1
 ROWS = 1003  # 32 batches of 32, the last of 11
@@ -40,7 +41,7 @@ class _Witness(tf1.train.SessionRunHook):
 
 def _train(data, model_dir, batch_size, micro_batches, max_steps=None, **settings):
     """-> (result, dense variables, rows by key, the checkpoint)."""
-    train_op = TrainOp("adagrad", 0.05, 0.1, accumulation_steps=micro_batches, **settings)
+    train_op = TrainOp("adagrad", 0.05, 0.1, accumulation_steps=micro_batches, **{**CONSTANT, **settings})
     embedding = EmbeddingConfig(learning_rate=0.1, initial_accumulator=0.01)
     config = RunConfig(threads=1, prefetch_batches=2, save_checkpoints_steps=0, embedding=embedding)
     estimator = Estimator(deepfm.model_fn, model_dir, ModelParams(train_op, hidden_units=(8, 4)), config)
@@ -94,13 +95,13 @@ def test_a_run_of_micro_batches_goes_on_where_it_stopped(data, tmp_path, whole):
 
 
 def test_the_schedule_is_logged_and_is_of_dense_variables_and_rows(data, tmp_path, caplog):
-    settings = dict(schedule=Schedule("linear", warmup_steps=2, decay_steps=10))
+    settings = dict(schedule=Schedule("linear", warmup_steps=2, decay_steps=10), embedding_schedule="same")
     with caplog.at_level(logging.INFO):
         _train(data, tmp_path / "a", 32, 1, max_steps=1, **settings)
     assert "current lr: 0.025000" in [record.getMessage() for record in caplog.records]
     plain = _train(data, tmp_path / "b", 32, 1, max_steps=1)
     half = _train(data, tmp_path / "c", 32, 1, max_steps=1, **settings)
-    constant = _train(data, tmp_path / "d", 32, 1, max_steps=1, embedding_schedule=False, **settings)
+    constant = _train(data, tmp_path / "d", 32, 1, max_steps=1, **{**settings, "embedding_schedule": "constant"})
     moved = [
         {key: row[4] for key, row in run[2].items()} for run in (plain, half, constant)
     ]  # linear weights start at 0

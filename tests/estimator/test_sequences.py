@@ -10,6 +10,7 @@ from ctr_trainer.estimator import EmbeddingConfig, Estimator, EstimatorSpec, Run
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
+from tests.constant import CONSTANT
 
 tf1 = tf.compat.v1
 VALUES = {
@@ -68,7 +69,7 @@ def _train(model_dir, loss_of, batches, names=(), spec=SPEC, labels=(1, 0), stdd
     def model_fn(features, labels, mode, params):
         loss, predictions = loss_of(features, labels)
         loss += 0 * tf1.get_variable("a_dense_variable", [], tf.float32)
-        train_op = TrainOp("sgd", 1.0, 1.0)(loss, features) if mode == "train" else None
+        train_op = TrainOp("sgd", 1.0, 1.0, **CONSTANT)(loss, features) if mode == "train" else None
         return EstimatorSpec(mode, predictions, loss, train_op)
 
     fetch = Fetch(names)

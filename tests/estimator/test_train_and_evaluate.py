@@ -1,5 +1,6 @@
 """Evaluations on the way: what they find, what they leave alone, and what comes of them."""
 
+import dataclasses
 import json
 import os
 
@@ -10,14 +11,16 @@ import tensorflow as tf
 from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.errors import UserError
-from ctr_trainer.estimator import Estimator, EvalSpec, MetricsConfig, RunConfig, TrainSpec, train_and_evaluate
+from ctr_trainer.estimator import Estimator, EvalSpec, MetricsConfig, RunConfig, TrainSpec, quality, train_and_evaluate
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from tests import small
 from tests.checkpoints import values
+from tests.constant import CONSTANT
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def data(tmp_path_factory):
 
 
 def _estimator(model_dir, **config):
-    params = ModelParams(TrainOp("adagrad", 0.1, 0.3), hidden_units=(8,))
+    params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=(8,))
     return Estimator(deepfm.model_fn, model_dir, params, RunConfig(threads=1, **config))
 
 
@@ -60,6 +63,10 @@ def test_an_evaluation_within_training_is_that_of_the_checkpoint_of_its_step(dat
     assert result["evaluation"]["examples"] == 200
     assert result["evaluation"]["gauc_groups"] > 10
     assert 0 < result["evaluation_seconds"]
+    rates = quality.Rates(Schedule(), Schedule(), 25)
+    advice = quality.advise(EvaluationHistory.load(tmp_path).evaluations, "auc", "max", rates)
+    assert result["quality_advice"] == [dataclasses.asdict(each) for each in advice]
+    assert any(each.flag == "--lr_schedule=cooldown" for each in advice)  # its predictions are far off
     events = [e for e in os.listdir(tmp_path / "eval") if "tfevents" in e]
     aucs = [
         (event.step, round(value.simple_value, 5))

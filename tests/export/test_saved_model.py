@@ -21,6 +21,7 @@ from ctr_trainer.models import deepfm, lr
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
 from tests import small
+from tests.constant import CONSTANT
 
 SERVE = """
 import json, sys
@@ -60,7 +61,7 @@ def trained(tmp_path_factory):
 
 def _estimator(model_fn, model_dir, data):
     settings = dict(batch_norm=True, negative_sampling=0.5)  # Both are other in an export than in training.
-    params = ModelParams(TrainOp("adagrad", 0.1, 0.3), hidden_units=(8,), **settings)
+    params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=(8,), **settings)
     estimator = Estimator(model_fn, model_dir, params, RunConfig(threads=1))
     estimator.train(lambda: BatchReader(data, 32, epochs=2))
     return estimator

@@ -30,7 +30,7 @@ elif command == "train":
         json.dump(dict(workers=3, steps=10, examples=2000, seconds=4.0, examples_per_sec=500.0), file)
 elif command == "evaluate":
     print("a line of the log")
-    print(json.dumps(dict(global_step=10, examples=100, auc=0.75, logloss=0.5)))
+    print(json.dumps(dict(global_step=10, examples=100, auc=0.75, logloss=0.5, copc=1.02)))
 elif command == "export":
     print(json.dumps(dict(export_dir=flags["export_dir"])))
 """
@@ -91,6 +91,7 @@ def test_the_last_line_is_what_the_commands_reported(demo):
         "examples_per_sec": 500.0,
         "auc": 0.75,
         "logloss": 0.5,
+        "copc": 1.02,
         "oracle_auc": 0.8,
         "model_dir": str(demo.directory / "demo" / "model"),
         "export_dir": str(demo.directory / "demo" / "export"),

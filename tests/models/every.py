@@ -6,6 +6,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models.registry import MODELS, find_model
+from tests.constant import CONSTANT
 from tests.models import tasks
 
 # Rates low enough that rounding, which differs between machines, does not grow within a golden run of 50 steps.
@@ -72,7 +73,7 @@ def estimator(name, model_dir, embedding=None, **config):
     """
     model = name.partition("-")[0]
     found = find_model(model)
-    train_op = TrainOp("adagrad", LEARNING_RATE, ROW_LEARNING_RATE)
+    train_op = TrainOp("adagrad", LEARNING_RATE, ROW_LEARNING_RATE, **CONSTANT)
     params = found.params_class(train_op, hidden_units=HIDDEN_UNITS, **variants(model)[name])
     rows = dict(learning_rate=ROW_LEARNING_RATE, initial_accumulator=0.1, init_stddev=ROW_STDDEV, sync_steps=1)
     run = dict(threads=1, prefetch_batches=0, save_checkpoints_steps=0, save_summary_steps=0)

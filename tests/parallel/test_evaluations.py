@@ -54,6 +54,8 @@ def test_evaluations_on_the_way_are_those_of_their_checkpoints_and_end_the_train
     for rank in ranks:
         assert (rank["train"]["global_step"], rank["train"]["stopped_early"]) == (20, True)
         assert rank["train"]["evaluation"] == ranks[0]["train"]["evaluation"]
+        # Only the first evaluation is an improvement.
+        assert rank["rates"] == [0.1] * 10 + [0.05] * 5 + [0.025] * 5
     history = EvaluationHistory.load(directory / "model")
     assert [each["step"] for each in history.evaluations] == [5, 10, 15, 20]
     estimator = worker.make_estimator(directory / "model")

@@ -1,25 +1,43 @@
 """Trains with evaluations on the way, then evaluates and predicts; the tests read what it leaves below --out.
 
-Each rank writes evaluations-RANK.json: the result of the training and metrics by the name of the evaluation.
+Each rank writes evaluations-RANK.json: the result of the training, its dense learning rate in each step as `rates`, and
+metrics by the name of the evaluation.
 """
 
 import argparse
 import json
 import pathlib
 
+import tensorflow as tf
+
 from ctr_trainer import cli, distributed
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, EvalSpec, MetricsConfig, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 
+FALLING = Schedule("plateau", decay_rate=0.5, patience=1)
 METRICS = MetricsConfig(exact_auc=True, group_by="user")
 FLAGS = ["--model=deepfm", "--hidden_units=8", "--batch_size=16", "--threads=1"]
 
 
+class Rates(tf.compat.v1.train.SessionRunHook):
+    """Keeps the dense learning rate of each step in `values`."""
+
+    def __init__(self):
+        self.values = []
+
+    def before_run(self, run_context):
+        return tf.compat.v1.train.SessionRunArgs(run_context.session.graph.get_tensor_by_name("learning_rate:0"))
+
+    def after_run(self, run_context, run_values):
+        self.values.append(round(float(run_values.results), 4))
+
+
 def make_estimator(model_dir):
-    params = ModelParams(TrainOp("adagrad", 0.1, 0.3), hidden_units=(8,))
+    params = ModelParams(TrainOp("adagrad", 0.1, 0.3, scale_lr="none", schedule=FALLING), hidden_units=(8,))
     embedding = EmbeddingConfig(learning_rate=0.3, sync_steps=7)
     config = RunConfig(threads=1, save_checkpoints_steps=5, keep_checkpoint_max=0, embedding=embedding)
     return Estimator(deepfm.model_fn, model_dir, params, config)
@@ -55,10 +73,11 @@ def main():
         early_stopping_patience=3,
         early_stopping_min_delta=0.5,  # that much better only the first one is
     )
+    rates = Rates()
     result = estimator.train(
-        lambda position: reader(flags.train, position=position), max_steps=100, evaluation=eval_spec
+        lambda position: reader(flags.train, position=position), [rates], max_steps=100, evaluation=eval_spec
     )
-    found = {"train": result, **evaluations(estimator, flags.test, flags.one_row)}
+    found = {"train": result, "rates": rates.values, **evaluations(estimator, flags.test, flags.one_row)}
     flags.out.mkdir(parents=True, exist_ok=True)
     (flags.out / f"evaluations-{distributed.rank()}.json").write_text(json.dumps(found))
     data = [f"--eval_data={flags.test}", f"--model_dir={flags.model_dir}", "--checkpoint=best"]

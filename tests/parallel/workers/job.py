@@ -21,6 +21,7 @@ from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
+from tests.constant import CONSTANT
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data")
@@ -86,7 +87,7 @@ def input_fn(position):
 service = dict(
     timeout=flags.service_timeout, service_restarts=flags.service_restarts, service_shards=flags.service_shards
 )
-params = ModelParams(TrainOp("sgd", 0.1, 0.5), hidden_units=(8,))
+params = ModelParams(TrainOp("sgd", 0.1, 0.5, **CONSTANT), hidden_units=(8,))
 config = RunConfig(
     threads=1,
     prefetch_batches=3 if flags.loose else 0,

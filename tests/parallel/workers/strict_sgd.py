@@ -18,6 +18,7 @@ from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm, din
 from ctr_trainer.models.params import ModelParams
+from tests.constant import CONSTANT
 
 data, out, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 RATE, DENSE_RATE = 0.5, 0.2
@@ -34,7 +35,7 @@ class Witness(tf.compat.v1.train.SessionRunHook):
 
 
 def train(name, steps, optimizer="sgd", batch_size=16, batch_norm=False, model=deepfm, **settings):
-    train_op = TrainOp(optimizer, DENSE_RATE, RATE, scale_lr="linear", **settings)
+    train_op = TrainOp(optimizer, DENSE_RATE, RATE, scale_lr="linear", **CONSTANT, **settings)
     config = RunConfig(
         threads=1,
         prefetch_batches=0,

@@ -16,6 +16,7 @@ from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
+from tests.constant import CONSTANT
 
 data, out, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 BATCH_SIZE, LEARNING_RATE, DENSE_RATE = 16, 0.5, 0.2
@@ -46,7 +47,7 @@ def _join_bags(a, b):
 
 distributed.init()
 # What --scale_lr=linear makes of two workers' rates.
-params = ModelParams(TrainOp("sgd", 2 * DENSE_RATE, 2 * LEARNING_RATE), hidden_units=(8,))
+params = ModelParams(TrainOp("sgd", 2 * DENSE_RATE, 2 * LEARNING_RATE, **CONSTANT), hidden_units=(8,))
 config = RunConfig(
     threads=1, prefetch_batches=0, save_checkpoints_steps=0, embedding=EmbeddingConfig(optimizer="sgd", sync_steps=1)
 )

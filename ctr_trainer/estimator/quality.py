@@ -1,0 +1,129 @@
+"""Which flag is most likely to make a model better, by what its evaluations found."""
+
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from ctr_trainer.estimator.evaluation_history import is_better
+from ctr_trainer.estimator.schedules import Schedule
+
+tf1 = tf.compat.v1
+_KEY = ("ctr_trainer", "rates")  # No string, so that TensorFlow does not try to serialize what is under it.
+
+COPC_RANGE = (0.97, 1.03)
+_FEWEST_EVALUATIONS = 3
+# How much better a last evaluation must be than the one before it, relative to that, to speak of a rise.
+_RISE = 0.002
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """How the learning rates of a run change.
+
+    Attributes:
+      dense, rows: their `Schedule`s.
+      end: the global step that the run ends at; None if it is not known.
+    """
+
+    dense: Schedule
+    rows: Schedule
+    end: int | None
+
+
+def record(rates):
+    """Keeps the `Rates` of the current graph's training."""
+    tf1.get_default_graph().clear_collection(_KEY)
+    tf1.add_to_collection(_KEY, rates)
+
+
+def current():
+    """-> the `Rates` of the current graph; None if its train_op is not of `TrainOp`."""
+    found = tf1.get_collection(_KEY)
+    return found[0] if found else None
+
+
+@dataclasses.dataclass(frozen=True)
+class Advice:
+    """What one rule has found.
+
+    Attributes:
+      flag: to change, with its value.
+      why: in words.
+    """
+
+    flag: str
+    why: str
+
+
+def advise(evaluations, metric, direction, rates, positive_weight=1.0):
+    """-> list of `Advice`, by the evaluations of a run that has ended; [] if they give no reason for any.
+
+    Args:
+      evaluations: of `EvaluationHistory`, by ascending step; the last is the run's end.
+      metric, direction: by which they are compared, `max` or `min`; None for none.
+      rates: `Rates`; None if they are not known.
+      positive_weight: of the loss.
+    """
+    if not evaluations:
+        return []
+    found = [_miscalibrated(evaluations[-1], name, rates, positive_weight) for name in _named(evaluations[-1], "copc")]
+    if metric and len(evaluations) >= _FEWEST_EVALUATIONS:
+        found.append(_best_at_an_end(evaluations, metric, direction))
+    return [each for each in found if each]
+
+
+def _named(evaluation, metric):
+    return [name for name in evaluation if name.split("/")[0] == metric]
+
+
+def _miscalibrated(last, name, rates, positive_weight):
+    """-> Advice for a COPC outside `COPC_RANGE` that the number of examples does not explain."""
+    value, clicks = last[name], last.get(name.replace("copc", "real_mean", 1), math.nan)
+    if not math.isfinite(value) or not 0 < clicks < 1 or COPC_RANGE[0] <= value <= COPC_RANGE[1]:
+        return None
+    # The standard error of a mean of n labels, relative to the mean.
+    error = math.sqrt((1 - clicks) / (last["examples"] * clicks))
+    if abs(value - 1) <= 2 * error:
+        return None
+    side = "too few" if value > 1 else "too many"
+    flag, why = _for_calibration(last["step"], rates, positive_weight)
+    return Advice(flag, f"{name} = {value:.3f} at the end: {side} clicks are predicted; {why}")
+
+
+def _for_calibration(step, rates, positive_weight):
+    """-> (flag, why)"""
+    if positive_weight != 1:
+        return "--positive_weight=1", f"--positive_weight={positive_weight:g} moves the predictions on purpose"
+    jitter = "predictions move up and down from step to step by as much"
+    if rates is None:
+        return "a learning rate that falls", f"where it stays, {jitter}"
+    if rates.dense.name == "constant":
+        return "--lr_schedule=cooldown", f"the dense variables' learning rate did not fall, and {jitter}"
+    if rates.dense.depends_on_end and rates.end is None:
+        return "--max_steps", f"learning rates did not fall since the number of steps was not known, and {jitter}"
+    if rates.dense.depends_on_end and step < rates.end:
+        flag = "--lr_schedule=plateau --plateau_patience=1 --decay_rate=0.1"
+        return flag, f"the run was stopped before its learning rates had fallen, and {jitter}"
+    if rates.rows.name == "constant":
+        return "--embedding_lr_schedule=cooldown", f"the rows' learning rate did not fall, and {jitter}"
+    why = "learning rates had fallen, so the model overfits, or the data have another click rate than those trained on"
+    return "--embedding_l2", why
+
+
+def _best_at_an_end(evaluations, metric, direction):
+    """-> Advice if the first evaluation was the best one, or the last one was still better by far."""
+    values = [each.get(metric, math.nan) for each in evaluations]
+    best = 0
+    for place, value in enumerate(values):
+        if is_better(value, values[best], direction):
+            best = place
+    where = f"{metric} was best at the {{}} evaluation, {values[best]:.4f} at step {evaluations[best]['step']}"
+    if best == 0 and not math.isnan(values[0]):
+        last = f"{values[-1]:.4f} at step {evaluations[-1]['step']}"
+        why = f"{where.format('first')}, and is {last}: the model overfits; regularize it, or train for fewer steps"
+        return Advice("--embedding_l2, --dropout or --max_steps", why)
+    if best == len(values) - 1 and abs(values[-1] - values[-2]) > _RISE * abs(values[-2]):
+        why = f"{where.format('last')}, and {values[-2]:.4f} before it: the model still learns; train it longer"
+        return Advice("--epochs or --max_steps", why)
+    return None

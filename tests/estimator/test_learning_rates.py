@@ -1,0 +1,184 @@
+"""Learning rates of real runs: at their end, when they go on, and when evaluations do not improve."""
+
+import logging
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import Estimator, EvalSpec, RunConfig
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.estimator.schedules import Schedule
+from ctr_trainer.models import deepfm
+from ctr_trainer.models.params import ModelParams
+from tests import small
+from tests.checkpoints import values
+
+RATE, STEPS = 0.1, 20  # 320 rows in batches of 16.
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    distributed.init()
+    return small.make(tmp_path_factory.mktemp("learning_rates"), rows=16 * STEPS)
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class Rates(tf.compat.v1.train.SessionRunHook):
+    """Keeps the dense learning rate by step, relative to `RATE`, and ends the run after a step if told to.
+
+    Args:
+      kill_after: the global step after which `Killed` is raised; None for none.
+    """
+
+    def __init__(self, kill_after=None):
+        self.by_step, self._kill_after = {}, kill_after
+
+    def begin(self):
+        graph = tf.compat.v1.get_default_graph()
+        step = tf.compat.v1.train.get_global_step(graph).read_value()
+        self._fetches = {"rate": graph.get_tensor_by_name("learning_rate:0"), "step": step}
+
+    def before_run(self, run_context):
+        return tf.compat.v1.train.SessionRunArgs(self._fetches)
+
+    def after_run(self, run_context, run_values):
+        number = len(self.by_step)
+        self.by_step[number] = float(run_values.results["rate"]) / RATE
+        if self._kill_after == number + 1:
+            raise Killed
+
+
+def _train(data, model_dir, hooks=(), epochs=1, max_steps=None, evaluation=None, save_every=0, **settings):
+    settings = {"schedule": Schedule("linear"), **settings}
+    params = ModelParams(TrainOp("adagrad", RATE, 0.3, **settings), hidden_units=(8,))
+    config = RunConfig(threads=1, save_checkpoints_steps=save_every, save_summary_steps=0, log_step_count_steps=1)
+    estimator = Estimator(deepfm.model_fn, model_dir, params, config)
+
+    def input_fn(position):
+        return BatchReader(data, 16, position=position, epochs=epochs)
+
+    estimator.train(input_fn, hooks, max_steps=max_steps, evaluation=evaluation)
+    return estimator
+
+
+def _rates(*arguments, **settings):
+    rates = Rates()
+    _train(*arguments, [rates], **settings)
+    return list(rates.by_step.values())
+
+
+def test_the_dense_rate_runs_out_over_the_epochs_or_until_max_steps(data, tmp_path):
+    falling = [1 - step / 40 for step in range(40)]
+    assert _rates(data, tmp_path / "epochs", epochs=2) == pytest.approx(falling, abs=1e-6)
+    assert _rates(data, tmp_path / "steps", max_steps=10) == pytest.approx(falling[::4], abs=1e-6)
+    by_default = _rates(data, tmp_path / "default", schedule=TrainOp().schedule)
+    assert by_default == pytest.approx([1] * (STEPS - 1) + [0.5])  # the last tenth
+    assert _rates(data, tmp_path / "constant", schedule=Schedule()) == pytest.approx([1] * STEPS)
+
+
+def test_rows_keep_their_rate_until_the_last_tenth_of_the_run(data, tmp_path):
+    """With a dense rate of 0 for all, the rows differ by their own schedule alone, and only in the last two steps."""
+    runs = {}
+    for name in ("cooldown", "constant"):
+        settings = dict(schedule=Schedule(), embedding_schedule=name, save_every=STEPS - 2)
+        estimator = _train(data, tmp_path / name, **settings)
+        runs[name] = [values(estimator.find_checkpoint(step)) for step in ("18", "20")]
+    (first, last), (constant_first, constant_last) = runs["cooldown"], runs["constant"]
+    assert all(np.array_equal(first[name], constant_first[name]) for name in first)
+    assert not all(np.array_equal(last[name], constant_last[name]) for name in last)
+
+
+def test_a_run_that_was_killed_goes_on_along_the_same_rates(data, tmp_path):
+    whole = values(_train(data, tmp_path / "whole").latest_checkpoint())
+    with pytest.raises(Killed):
+        _train(data, tmp_path / "killed", [Rates(kill_after=13)], save_every=6)
+    rates = Rates()
+    again = _train(data, tmp_path / "killed", [rates]).latest_checkpoint()
+    assert list(rates.by_step.values()) == pytest.approx([1 - step / STEPS for step in range(12, STEPS)], abs=1e-6)
+    for name, value in values(again).items():
+        np.testing.assert_array_equal(value, whole[name], name)
+
+
+def test_a_run_that_goes_on_after_its_end_begins_anew_and_says_so(data, tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        _train(data, tmp_path)
+        assert _rates(data, tmp_path, epochs=2) == pytest.approx([1 - step / STEPS for step in range(STEPS)], abs=1e-6)
+    said = [record.getMessage() for record in caplog.records]
+    assert said.count("the run before came to its end at step 20: learning rates begin anew") == 1
+    assert (
+        "the learning rate of the dense variables: linear, from its full value at step 20 to 0 of it at step 40" in said
+    )
+    assert "the learning rate of the rows: cooldown, from its full value at step 38 to 0 of it at step 40" in said
+
+
+def test_a_run_that_is_given_more_steps_before_its_end_says_so(data, tmp_path, caplog):
+    with pytest.raises(Killed):
+        _train(data, tmp_path, [Rates(kill_after=11)], save_every=10)
+    with caplog.at_level(logging.INFO):
+        assert _rates(data, tmp_path, epochs=2)[0] == pytest.approx(1 - 10 / 40)
+    said = [record.getMessage() for record in caplog.records]
+    assert "this run ends at step 40, and until step 10 it was to end at 20" in said
+
+
+def test_without_an_end_that_is_known_rates_stay_and_the_log_says_so(data, tmp_path, caplog):
+    class Endless(BatchReader):
+        """A reader that does not say how many batches it has."""
+
+        steps = None
+
+    params = ModelParams(TrainOp("adagrad", RATE, 0.3), hidden_units=(8,))
+    estimator = Estimator(deepfm.model_fn, tmp_path, params, RunConfig(threads=1, save_summary_steps=0))
+    rates = Rates()
+    with caplog.at_level(logging.INFO):
+        estimator.train(lambda: Endless(data, 16, epochs=1), [rates])
+    assert list(rates.by_step.values()) == pytest.approx([1.0] * STEPS)
+    assert any("the number of steps of this run is not known" in record.getMessage() for record in caplog.records)
+
+
+def _plateau(patience=1, end=0.0):
+    return dict(schedule=Schedule("plateau", decay_rate=0.5, end=end, patience=patience))
+
+
+def _evaluation(data, **settings):
+    # Nothing is better by 1 than the first evaluation.
+    settings = {"best_metric": "auc", "early_stopping_min_delta": 1.0, **settings}
+    return EvalSpec(lambda: BatchReader(data, 32, shuffle=False, epochs=1), every_n_steps=4, **settings)
+
+
+def test_the_rate_falls_when_evaluations_do_not_improve_and_stays_low_when_the_run_goes_on(data, tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        found = _rates(data, tmp_path, evaluation=_evaluation(data), max_steps=14, **_plateau(end=0.2))
+        assert found == pytest.approx([1.0] * 8 + [0.5] * 4 + [0.25] * 2)
+        found = _rates(data, tmp_path, evaluation=_evaluation(data), **_plateau(end=0.2))
+    # The evaluation at the end, of step 14, lowers it as well.
+    assert found == pytest.approx([0.2] * 6)
+    said = [record.getMessage() for record in caplog.records]
+    assert "evaluation at step 8: no improvement; learning rates fall to 0.5 of their full value" in said
+    assert "learning rates go on at 0.2 of their full value, as the evaluations so far have it" in said
+    assert "current lr: 0.050000" in said and "current lr: 0.020000" in said
+
+
+def test_the_rate_falls_before_early_stopping_ends_the_run(data, tmp_path):
+    found = _rates(data, tmp_path, evaluation=_evaluation(data, early_stopping_patience=3), **_plateau(patience=2))
+    assert found == pytest.approx([1.0] * 12 + [0.5] * 4)
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "message"),
+    [
+        (None, "give --eval_steps and --best_metric"),
+        (dict(best_metric=None), "give --best_metric"),
+        (dict(early_stopping_patience=2), "--early_stopping_patience=2 would end the training before"),
+    ],
+)
+def test_a_plateau_without_evaluations_to_go_by_is_refused(data, tmp_path, evaluation, message):
+    evaluation = evaluation and _evaluation(data, **evaluation)
+    with pytest.raises(UserError, match=message):
+        _train(data, tmp_path, evaluation=evaluation, **_plateau(patience=2))
