@@ -111,7 +111,7 @@ class LastWords:
         if os.environ.get(TRACEBACKS):
             traceback.print_exception(error)
         if not self._say_once(lambda: self._sentence(error)):
-            if not self._is_of_another_rank(error):
+            if not self._is_of_another_rank(error) and not self._is_said:
                 self._keep(error)
             time.sleep(_PATIENCE_SECONDS)
 
@@ -122,7 +122,7 @@ class LastWords:
 
     def _forget(self):
         self._is_ours = self._error = None
-        self._over = False
+        self._is_said = self._over = False
 
     def _claim(self, error=None):
         """-> whether this rank has the word."""
@@ -130,11 +130,13 @@ class LastWords:
             if self._error is None:
                 self._error = error
             if self._is_ours is None:
-                claim = f"rank {self._rank}"
+                claim = f"rank {self._rank}: {error}"
                 if self._size > 1 and not self._notices.get(_CLAIM):
                     self._notices.put(_CLAIM, claim)
                     time.sleep(_SETTLE_SECONDS)
-                self._is_ours = self._size == 1 or (self._notices.get(_CLAIM) or claim) == claim
+                found = self._notices.get(_CLAIM) if self._size > 1 else claim
+                self._is_ours = not found or found == claim
+                self._is_said = not self._is_ours and found.partition(": ")[2] == str(error)
             return self._is_ours
 
     def _say_once(self, make):

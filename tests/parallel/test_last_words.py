@@ -1,0 +1,63 @@
+"""What is said last under a real horovodrun; its ranks import no TensorFlow, so they start at once."""
+
+import os
+import signal
+import subprocess
+
+import pytest
+
+from tests.parallel import launch
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+_WAITING = """
+import os, pathlib, sys, time
+from ctr_trainer import last_words
+words = last_words.of_this_process()
+words.going_on = lambda: "The same command goes on from step 7"
+
+def main():
+    pathlib.Path(sys.argv[1], os.environ["HOROVOD_RANK"]).touch()
+    time.sleep(600)
+
+sys.exit(words.run(main))
+"""
+
+
+def _said(output):
+    """-> what the ranks wrote, in their order."""
+    return [line.partition(">:")[2] for line in output.splitlines() if line.startswith("[")]
+
+
+def test_a_wrong_path_is_said_by_one_rank_and_ends_the_job(tmp_path):
+    command = [
+        "-m",
+        "ctr_trainer",
+        "train",
+        f"--train_data={tmp_path / 'nowhere'}",
+        f"--model_dir={tmp_path / 'model'}",
+    ]
+    done = launch.run(2, *command, check=False)
+    assert done.returncode != 0
+    (line,) = _said(done.stderr)
+    assert line.startswith(f"error: data set {tmp_path / 'nowhere'}: no such directory; run `convert` first")
+
+
+def test_ctrl_c_is_said_by_one_rank_with_where_the_job_goes_on(tmp_path):
+    job = subprocess.Popen(
+        launch.command(2, "-c", _WAITING, tmp_path),
+        env=launch.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        launch.wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "both ranks")
+        os.killpg(job.pid, signal.SIGINT)  # As a terminal does: to the launcher and all in its group.
+        output, _ = job.communicate(timeout=60)
+    finally:
+        job.kill()
+    (line,) = _said(output)
+    assert line.startswith("error: stopped by SIGTERM: Ctrl-C at horovodrun, a scheduler, or by hand. ")
+    assert line.endswith("The same command goes on from step 7")
