@@ -1,7 +1,6 @@
 """The Estimator: trains, evaluates, predicts with and exports a `model_fn`."""
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import os
@@ -9,16 +8,14 @@ import time
 
 import tensorflow as tf
 
-from ctr_trainer import distributed, last_words, negative_share, run_length, step_plan
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.local_store import LocalStore
+from ctr_trainer import distributed, last_words, step_plan
 from ctr_trainer.errors import ServiceLost, UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import finding, plateau, retention
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
 from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
-from ctr_trainer.estimator.evaluation_store import open_evaluation_store
-from ctr_trainer.estimator.inputs import call_input_fn, load_features, make_input, save_features
+from ctr_trainer.estimator.graphs import trained_graph, training_graph
+from ctr_trainer.estimator.inputs import load_features, save_features
 from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.observation import Observation
@@ -27,7 +24,6 @@ from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.estimator.run_config import RunConfig
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.session import open_session
-from ctr_trainer.estimator.store import open_store
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.export.saved_model import export_saved_model
@@ -127,7 +123,8 @@ class Estimator:
             retention.set_aside(self.model_dir, start, later)
         seen = Observation(self.config, self.model_dir)
         phases = seen.phases
-        with seen.by_others(), self._graph(ModeKeys.TRAIN, input_fn, checkpoint, seen, last) as (inputs, spec, store):
+        made = (self.model_fn, self.params, self.config, self.model_dir)
+        with seen.by_others(), training_graph(*made, input_fn, checkpoint, seen, last) as (inputs, spec, store):
             if inputs.steps == 0:
                 return self._nothing_to_do(start, "its data have been read to the end of the last epoch")
             if plateau.current():
@@ -178,7 +175,7 @@ class Estimator:
           `reliability`, the rows of `Reliability.table`; metrics are named `auc/click` where there are several labels.
         """
         checkpoint = self._of_this_model(checkpoint or self.latest_checkpoint(required=True))
-        with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (inputs, spec, _):
+        with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (inputs, spec):
             evaluation = Evaluation(inputs, spec, metrics)
             own = [*inputs.hooks, *spec.evaluation_hooks, *hooks]
             with open_session(checkpoint, own, self.config.threads) as session:
@@ -194,7 +191,7 @@ class Estimator:
             the data stand beside the predictions, and its labels if it has any: see `BatchInput.beside`.
         """
         checkpoint = self._of_this_model(checkpoint or self.latest_checkpoint(required=True))
-        with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (inputs, spec, _):
+        with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (inputs, spec):
             predictions = spec.predictions if isinstance(spec.predictions, dict) else {"output": spec.predictions}
             with open_session(checkpoint, [*inputs.hooks, *hooks], self.config.threads) as session:
                 while not session.should_stop():
@@ -253,69 +250,8 @@ class Estimator:
         self._model.check(checkpoint, self.model_dir)
         return checkpoint
 
-    @contextlib.contextmanager
-    def _graph(self, mode, input_fn, checkpoint, seen=None, last=None):
-        """Gives (input, EstimatorSpec, store): the graph of a mode, its tables restored from the checkpoint."""
-        config = self.config
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(tf.Graph().as_default())
-            tf1.set_random_seed(config.tf_random_seed)
-            tf1.train.get_or_create_global_step()
-            position = checkpoint.position if checkpoint and mode == ModeKeys.TRAIN else None
-            params = self.params if mode == ModeKeys.TRAIN else negative_share.as_trained(self.params, checkpoint)
-            inputs = make_input(call_input_fn(input_fn, mode, params, config, position), self.model_dir)
-            if seen and distributed.size() > 1:
-                inputs.count(seen.input_ends.has_read)
-            if mode == ModeKeys.TRAIN:
-                batches = distributed.broadcast_object(inputs.batches, "batches")
-                run_length.record(run_length.going_on(checkpoint, batches, last))
-            spec = self.model_fn(inputs.features, inputs.labels if mode != ModeKeys.PREDICT else None, mode, params)
-            # Its threads use the store, so they end before that closes.
-            if mode == ModeKeys.TRAIN:
-                store = stack.enter_context(self._training_store(inputs))
-                stack.callback(inputs.close)
-                if inputs.fed:
-                    inputs.connect(store, config, spec, phases=seen.phases)
-                if distributed.is_chief():
-                    self._restore_rows(store, checkpoint)
-                distributed.barrier("embedding_rows_restored")
-                store.reopen()
-            else:
-                rows = stack.enter_context(open_evaluation_store())
-                stack.callback(inputs.close)
-                store = rows.store
-                if inputs.fed:
-                    inputs.connect(store, config, trained=self._trained_tables(checkpoint))
-                rows.restore(checkpoint)
-            if inputs.fed:
-                inputs.rewind()  # Lookups ahead read rows, so not before these are the checkpoint's.
-            with last_words.of_this_process().claimed_on_error():
-                yield inputs, spec, store
-
-    def _training_store(self, inputs):
-        if not inputs.uses_embeddings:
-            return contextlib.nullcontext(LocalStore())
-        return open_store(self.config.embedding, self.model_dir)
-
-    def _trained_tables(self, checkpoint):
-        """-> dict of name -> TableConfig: a model is evaluated as it was trained, whatever the flags say now."""
-        configs = checkpoint.table_configs() if distributed.is_chief() else {}
-        configs = {name: dataclasses.asdict(config) for name, config in configs.items()}
-        configs = distributed.broadcast_object(configs, "trained_tables")
-        # Which keys have rows was decided in training: an evaluation makes none and drops none.
-        return {name: TableConfig(**values).without_limits() for name, values in configs.items()}
-
-    def _restore_rows(self, store, checkpoint):
-        """Brings the tables to the checkpoint, or makes sure that a fresh run starts with empty ones."""
-        if checkpoint:
-            store.restore(checkpoint.path, checkpoint.tables)
-            return
-        rows = {name: table["rows"] for name, table in store.stats()["tables"].items() if table["rows"]}
-        if rows:
-            raise UserError(
-                f"the embedding service holds rows ({rows}) and {self.model_dir} has no checkpoint, so this would be a "
-                "fresh model on another's rows: restart the service empty, or name the --model_dir that they belong to"
-            )
+    def _graph(self, mode, input_fn, checkpoint):
+        return trained_graph(self.model_fn, self.params, self.config, self.model_dir, mode, input_fn, checkpoint)
 
 
 @contextlib.contextmanager

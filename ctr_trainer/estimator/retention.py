@@ -7,7 +7,6 @@ whole checkpoint that does without.
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
@@ -17,7 +16,6 @@ from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 
 _log = logging.getLogger(__name__)
-_SHARE_EXTENTS = 0x40049409  # FICLONE of linux/fs.h: two files with the same blocks until one of them is written to.
 
 
 def base_of_next(model_dir, last, full_every):
@@ -146,14 +144,11 @@ def _link(source, target, name):
 
 
 def _copy(source, target, name):
-    """Makes a file of the directory `source` one in `target` too: with the same blocks if the file system can."""
+    """Copies a file of the directory `source` to the directory `target`; its bytes are on the disk then."""
     source, target = (os.path.join(directory, name) for directory in (source, target))
     try:
         with open(source, "rb") as original, open(target, "wb") as copy:
-            try:
-                fcntl.ioctl(copy, _SHARE_EXTENTS, original.fileno())
-            except OSError:
-                shutil.copyfileobj(original, copy, 1 << 22)
+            shutil.copyfileobj(original, copy, 1 << 22)
             copy.flush()
             os.fsync(copy.fileno())
     except OSError as error:

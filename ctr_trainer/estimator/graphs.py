@@ -1,0 +1,112 @@
+"""The graph of a mode, with the input that feeds it and the store of its rows."""
+
+import contextlib
+import dataclasses
+
+import tensorflow as tf
+
+from ctr_trainer import distributed, last_words, negative_share, run_length
+from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.local_store import LocalStore
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.evaluation_store import open_evaluation_store
+from ctr_trainer.estimator.inputs import call_input_fn, make_input
+from ctr_trainer.estimator.store import open_store
+from ctr_trainer.estimator_spec import ModeKeys
+
+tf1 = tf.compat.v1
+
+
+@contextlib.contextmanager
+def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, seen, last):
+    """Gives (input, EstimatorSpec, store) of a training whose rows are as the checkpoint has them. A collective.
+
+    Args:
+      model_fn, params, config, model_dir: see `Estimator`.
+      input_fn: see `Estimator.train`.
+      checkpoint: the `Checkpoint` that training goes on from, or None.
+      seen: the `Observation` of the training.
+      last: the step that training stops at, or None.
+
+    Raises:
+      UserError: the store holds rows, and there is no checkpoint that they are of.
+    """
+    with contextlib.ExitStack() as stack:
+        _begin(stack, config)
+        position = checkpoint.position if checkpoint else None
+        inputs = make_input(call_input_fn(input_fn, ModeKeys.TRAIN, params, config, position), model_dir)
+        if distributed.size() > 1:
+            inputs.count(seen.input_ends.has_read)
+        batches = distributed.broadcast_object(inputs.batches, "batches")
+        run_length.record(run_length.going_on(checkpoint, batches, last))
+        spec = model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, params)
+        store = LocalStore()
+        if inputs.uses_embeddings:
+            store = stack.enter_context(open_store(config.embedding, model_dir))
+        stack.callback(inputs.close)  # Its threads use the store, so they end before that closes.
+        if inputs.fed:
+            inputs.connect(store, config, spec, phases=seen.phases)
+        if distributed.is_chief():
+            _restore_rows(store, checkpoint, model_dir)
+        distributed.barrier("embedding_rows_restored")
+        store.reopen()
+        yield _ready(stack, inputs), spec, store
+
+
+@contextlib.contextmanager
+def trained_graph(model_fn, params, config, model_dir, mode, input_fn, checkpoint):
+    """Gives (input, EstimatorSpec) to evaluate a checkpoint or predict with it, from rows of its own. A collective.
+
+    Args:
+      model_fn, params, config, model_dir: see `Estimator`.
+      mode: `ModeKeys.EVAL` or `ModeKeys.PREDICT`.
+      input_fn: see `Estimator.train`.
+      checkpoint: a `Checkpoint`.
+    """
+    with contextlib.ExitStack() as stack:
+        _begin(stack, config)
+        params = negative_share.as_trained(params, checkpoint)
+        inputs = make_input(call_input_fn(input_fn, mode, params, config, None), model_dir)
+        spec = model_fn(inputs.features, inputs.labels if mode == ModeKeys.EVAL else None, mode, params)
+        rows = stack.enter_context(open_evaluation_store())
+        stack.callback(inputs.close)  # Its threads use the store, so they end before that closes.
+        if inputs.fed:
+            inputs.connect(rows.store, config, trained=_trained_tables(checkpoint))
+        rows.restore(checkpoint)
+        yield _ready(stack, inputs), spec
+
+
+def _begin(stack, config):
+    stack.enter_context(tf.Graph().as_default())
+    tf1.set_random_seed(config.tf_random_seed)
+    tf1.train.get_or_create_global_step()
+
+
+def _ready(stack, inputs):
+    """-> the input, which looks rows up ahead from here on; an error claims the last word of this process."""
+    if inputs.fed:
+        inputs.rewind()  # Lookups ahead read rows, so not before these are the checkpoint's.
+    stack.enter_context(last_words.of_this_process().claimed_on_error())
+    return inputs
+
+
+def _trained_tables(checkpoint):
+    """-> dict of name -> TableConfig: a model is evaluated as it was trained, whatever the flags say now."""
+    configs = checkpoint.table_configs() if distributed.is_chief() else {}
+    configs = {name: dataclasses.asdict(config) for name, config in configs.items()}
+    configs = distributed.broadcast_object(configs, "trained_tables")
+    # Which keys have rows was decided in training: an evaluation makes none and drops none.
+    return {name: TableConfig(**values).without_limits() for name, values in configs.items()}
+
+
+def _restore_rows(store, checkpoint, model_dir):
+    """Brings the tables to the checkpoint, or makes sure that a fresh run starts with empty ones."""
+    if checkpoint:
+        store.restore(checkpoint.path, checkpoint.tables)
+        return
+    rows = {name: table["rows"] for name, table in store.stats()["tables"].items() if table["rows"]}
+    if rows:
+        raise UserError(
+            f"the embedding service holds rows ({rows}) and {model_dir} has no checkpoint, so this would be a fresh "
+            "model on another's rows: restart the service empty, or name the --model_dir that they belong to"
+        )
