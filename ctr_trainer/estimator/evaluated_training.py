@@ -1,7 +1,5 @@
 """The evaluations of a training run, or none."""
 
-import dataclasses
-
 from ctr_trainer.estimator import plateau, quality
 from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
 from ctr_trainer.estimator.model_selection import ModelSelection
@@ -66,12 +64,11 @@ class EvaluatedTraining(NoEvaluations):
 
         The latter is a list of dicts of `flag` and `why`, see `quality`. A collective.
         """
-        advice = self._selection.advice(self._rates, self._positive_weight)
         return {
             "evaluation": self._selection.metrics,
             "evaluation_seconds": round(self._evaluations.seconds, 3),
             "stopped_early": self._selection.stopped,
-            "quality_advice": [dataclasses.asdict(each) for each in advice],
+            "quality_advice": self._selection.advice(self._rates, self._positive_weight),
         }
 
     def close(self):

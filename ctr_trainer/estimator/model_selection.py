@@ -1,5 +1,6 @@
 """Keeps the best model of a training run, and ends the run when none better comes."""
 
+import dataclasses
 import logging
 import math
 import os
@@ -89,7 +90,7 @@ class ModelSelection:
         return self._history.improves(name, direction, metrics[name]), stop, self._count_falls()
 
     def advice(self, rates, positive_weight):
-        """-> list of `quality.Advice`, the same on all ranks. A collective.
+        """-> list of dicts of `flag` and `why`, see `quality.Advice`; the same on all ranks. A collective.
 
         Args:
           rates, positive_weight: see `quality.advise`.
@@ -100,7 +101,8 @@ class ModelSelection:
             names = [self._spec.best_metric or "auc", "loss"]
             metric = next((name for name in names if evaluations and name in evaluations[-1]), None)
             direction = self._spec.direction or DIRECTIONS.get(metric)
-            found = quality.advise(evaluations, metric, direction, rates, positive_weight)
+            advice = quality.advise(evaluations, metric, direction, rates, positive_weight)
+            found = [dataclasses.asdict(each) for each in advice]
         return distributed.broadcast_object(found, "quality_advice")
 
     def _count_falls(self):

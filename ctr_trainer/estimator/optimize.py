@@ -11,12 +11,13 @@ from ctr_trainer.estimator import quality
 from ctr_trainer.estimator.exchange import weighted_mean
 from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimizers import DenseOptimizer, is_kernel
-from ctr_trainer.estimator.schedules import Schedule
+from ctr_trainer.estimator.schedules import Schedule, cooldown_steps
 from ctr_trainer.layers.moving_moments import batch_statistics
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 EMBEDDING_SCHEDULES = ("cooldown", "constant", "same")
+_ROWS_COOLDOWN_SHARE = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +55,11 @@ class TrainOp:
       learning_rate, embedding_learning_rate: of one worker.
       scale_lr: `linear`, `sqrt` or `none`.
       fp16_allreduce: send dense gradients as float16.
-      schedule: of the dense variables' learning rate; by default it is constant until the last tenth of the run's
+      schedule: of the dense variables' learning rate; by default it is constant until the last fifth of the run's
         steps, and runs out over that.
-      embedding_schedule: of the rows' learning rate, of `EMBEDDING_SCHEDULES`: `cooldown` as above, without a warm-up;
-        `constant`; or `same`, the dense variables'.
+      embedding_schedule: of the rows' learning rate, of `EMBEDDING_SCHEDULES`: `cooldown` is constant until the last
+        tenth of the run's steps, and runs out over that, without a warm-up; `constant`; or `same`, the dense
+        variables'.
       accumulation_steps: micro-batches, each of the batch size, of an optimizer step.
       dense_sync_steps: N; 1 reduces the gradients of each step.
       overlap_allreduce: see above; with one worker it changes nothing.
@@ -152,7 +154,7 @@ class TrainOp:
         factor = self.schedule.factor(step, begin, end)
         features.learning_rate_scale = scale
         same = self.embedding_schedule == "same"
-        of_rows = self.schedule if same else Schedule(self.embedding_schedule)
+        of_rows = self.schedule if same else _of_rows(self.embedding_schedule, begin, end)
         features.learning_rate = self.embedding_learning_rate * (factor if same else of_rows.factor(step, begin, end))
         quality.record(quality.Rates(self.schedule, of_rows, end))
         if distributed.is_chief():
@@ -189,6 +191,13 @@ def _next_step(operations):
     """-> operation that raises the global step after these, so that whatever reads it has done so before."""
     with tf.control_dependencies(operations):
         return tf1.train.get_or_create_global_step().assign_add(1, read_value=False)
+
+
+def _of_rows(name, begin, end):
+    """-> the Schedule of the rows, whose cooldown is short, since rows that are new have much to learn."""
+    if name == "cooldown" and end is not None:
+        return Schedule(name, decay_steps=cooldown_steps(end - begin, _ROWS_COOLDOWN_SHARE))
+    return Schedule(name)
 
 
 def _said_of(schedule, rows, run, end):

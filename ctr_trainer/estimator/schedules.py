@@ -11,7 +11,12 @@ from ctr_trainer.estimator import plateau
 SCHEDULES = ("constant", "linear", "cosine", "exponential", "cooldown", "plateau")
 # Those whose length is the run's where `decay_steps` is 0.
 OF_THE_RUN = ("linear", "cosine", "cooldown")
-COOLDOWN_SHARE = 10  # One in so many steps of the run.
+COOLDOWN_SHARE = 0.2  # Of the run's steps.
+
+
+def cooldown_steps(steps, share):
+    """-> how many of a run's steps a share of them is, at least 1."""
+    return max(int(share * steps), 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Schedule:
 
     With `decay_steps`, the decay begins when the warm-up is over (first = warmup_steps) and takes decay_steps; a
     cooldown takes the last decay_steps of the run. Without `decay_steps`, linear and cosine begin with the run, or when
-    the warm-up is over, and end with the run; a cooldown takes the last tenth of the run. If the number of the run's
+    the warm-up is over, and end with the run; a cooldown takes the last fifth of the run. If the number of the run's
     steps is not known, what depends on it does not decay.
 
     Attributes:
@@ -118,7 +123,7 @@ class Schedule:
         if self.name in ("constant", "plateau") or (self.depends_on_end and end is None):
             return begin, 0
         if self.name == "cooldown":
-            steps = self.decay_steps or max((end - begin) // COOLDOWN_SHARE, 1)
+            steps = self.decay_steps or cooldown_steps(end - begin, COOLDOWN_SHARE)
             return end - steps, steps
         if self.decay_steps:
             return self.warmup_steps, self.decay_steps

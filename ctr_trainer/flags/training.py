@@ -11,14 +11,14 @@ class ScheduleFlags:
 
     lr_schedule: str = flag(
         "cooldown",
-        "how the dense variables' learning rate changes after the warm-up: cooldown falls over the run's last tenth, "
+        "how the dense variables' learning rate changes after the warm-up: cooldown falls over the run's last fifth, "
         "linear and cosine over the run, plateau when --best_metric does not improve; constant stays",
         choices=("constant", "linear", "cosine", "exponential", "cooldown", "plateau"),
     )
     warmup_steps: int = flag(0, "over which the learning rates rise from 0", "steps", minimum=0)
     decay_steps: int = flag(
         0,
-        "that the decay takes; 0 for the run's, of cooldown a tenth of them; of exponential, for one --decay_rate",
+        "that the decay takes; 0 for the run's, of cooldown a fifth of them; of exponential, for one --decay_rate",
         "steps",
         minimum=0,
     )

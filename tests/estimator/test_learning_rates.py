@@ -79,7 +79,7 @@ def test_the_dense_rate_runs_out_over_the_epochs_or_until_max_steps(data, tmp_pa
     assert _rates(data, tmp_path / "epochs", epochs=2) == pytest.approx(falling, abs=1e-6)
     assert _rates(data, tmp_path / "steps", max_steps=10) == pytest.approx(falling[::4], abs=1e-6)
     by_default = _rates(data, tmp_path / "default", schedule=TrainOp().schedule)
-    assert by_default == pytest.approx([1] * (STEPS - 1) + [0.5])  # the last tenth
+    assert by_default == pytest.approx([1] * (STEPS - 3) + [0.75, 0.5, 0.25])  # the last fifth
     assert _rates(data, tmp_path / "constant", schedule=Schedule()) == pytest.approx([1] * STEPS)
 
 

@@ -45,8 +45,8 @@ def test_factors_by_step(schedule, by_step):
         (Schedule("linear", warmup_steps=2), 10, 20, {10: 1.0, 15: 0.5}),
         (Schedule("linear", decay_steps=10), 5, 100, {5: 0.5, 10: 0.0}),  # as given, whatever the run
         (Schedule("cosine"), 0, 8, {0: 1.0, 4: 0.5}),
-        (Schedule("cooldown"), 0, 100, {0: 1.0, 90: 1.0, 95: 0.5, 99: 0.1}),
-        (Schedule("cooldown"), 100, 200, {100: 1.0, 195: 0.5}),
+        (Schedule("cooldown"), 0, 100, {0: 1.0, 80: 1.0, 90: 0.5, 99: 0.05}),
+        (Schedule("cooldown"), 100, 200, {100: 1.0, 190: 0.5}),
         (Schedule("cooldown", decay_steps=50, end=0.2), 0, 100, {50: 1.0, 75: 0.6, 100: 0.2}),
         (Schedule("cooldown"), 0, 3, {0: 1.0, 1: 1.0, 2: 1.0}),
         (Schedule("cooldown", decay_steps=50), 0, None, {999: 1.0}),
