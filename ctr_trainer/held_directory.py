@@ -6,6 +6,7 @@ import errno
 import fcntl
 import logging
 import os
+import signal
 import socket
 import time
 
@@ -96,6 +97,13 @@ def _is_ending(holder):
         return False
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return not file.read()
+            return not file.read() or _is_killed(pid)
     except OSError:
         return os.path.isdir("/proc/self")  # Where there is a /proc, the process is gone.
+
+
+def _is_killed(pid):
+    """-> whether a process has been sent SIGKILL, and has not run since."""
+    with open(f"/proc/{pid}/status") as file:
+        status = dict(line.split(":", 1) for line in file)
+    return any(int(status.get(name, "0"), 16) >> (signal.SIGKILL - 1) & 1 for name in ("SigPnd", "ShdPnd"))
