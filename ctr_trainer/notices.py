@@ -6,7 +6,8 @@ import os
 import urllib.parse
 
 _SCOPE = "ctr_trainer"
-_SECONDS = 1.0
+# A shorter one would leave a busy server with a broken connection, of which it prints a traceback.
+_SECONDS = 10.0
 
 
 class Notices:

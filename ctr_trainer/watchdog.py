@@ -10,7 +10,7 @@ from ctr_trainer.deadline import within
 
 _log = logging.getLogger(__name__)
 _EXIT_STATUS = 75
-_HOPELESS_SECONDS, _TELL_SECONDS = 1.0, 30.0
+_HOPELESS_SECONDS, _MOST_SELDOM_SECONDS, _TELL_SECONDS = 1.0, 30.0, 30.0
 _EXPLAIN_SECONDS, _WARN_SECONDS, _END_SECONDS = 3.0, 4.0, 10.0
 
 
@@ -42,6 +42,7 @@ class Watchdog:
         self._waits = {}
         self._next_warning = warning
         self.explain = self.hopeless = None
+        self._asked_at = 0.0
         self._closed = threading.Event()
         self.tell_seconds = min(_TELL_SECONDS, timeout / 4)
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
@@ -78,7 +79,12 @@ class Watchdog:
         seconds, what = time.monotonic() - waits[0][0], " > ".join(dict.fromkeys(what for _, what in waits))
         if seconds > self._timeout:
             self._end(lambda: self._too_long(seconds, what))
-        if self.hopeless is not None and seconds >= _HOPELESS_SECONDS:
+        if seconds < self._asked_at:
+            self._asked_at = 0.0  # Another wait.
+        # All ranks that wait ask one server, so the longer it takes, the more seldom they do.
+        asked_again = self._asked_at + min(self._asked_at, _MOST_SELDOM_SECONDS)
+        if self.hopeless is not None and seconds >= max(_HOPELESS_SECONDS, asked_again):
+            self._asked_at = seconds
             with contextlib.suppress(Exception):  # Then nothing is known.
                 if problem := within(_EXPLAIN_SECONDS, self.hopeless):
                     self._end(lambda: problem)

@@ -1,0 +1,70 @@
+"""A training on shards that run by themselves: killed, gone on with, and evaluated beside them."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ctr_trainer.embedding.client import ServiceClient
+from ctr_trainer.estimator.checkpoint import latest_checkpoint
+from tests import small
+from tests.parallel import launch
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+@pytest.fixture
+def address(tmp_path):
+    """host:port of a service that ends with the test."""
+    arguments = [
+        "--bind=127.0.0.1:0",
+        f"--data_dir={tmp_path}",
+        f"--port_file={tmp_path / 'port'}",
+        "--exit_with_stdin",
+    ]
+    with open(tmp_path / "log", "w") as log:
+        command = [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
+        service = subprocess.Popen(command, env=launch.environment(), stdin=subprocess.PIPE, stderr=log)
+    try:
+        launch.wait_until((tmp_path / "port").exists, "the service")
+        yield (tmp_path / "port").read_text()
+    finally:
+        service.stdin.close()
+        service.wait(60)
+
+
+def test_a_killed_training_goes_on_over_two_hosts_and_each_host_evaluates_rows_of_its_own(address, tmp_path):
+    flags = [f"--data={small.make(tmp_path / 'd', rows=1003)}", f"--model_dir={tmp_path / 'model'}", "--epochs=0"]
+
+    def arguments(name, *more):
+        return [launch.WORKERS / "job.py", *flags, f"--out={tmp_path / name}", "--loose", *more]
+
+    shards = ("--max_steps=60", f"--service={address}", "--evaluate")
+    command = launch.command(2, *arguments("killed", *shards, "--step_seconds=0.1"))
+    job = subprocess.Popen(command, env=launch.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    launch.wait_until(lambda: latest_checkpoint(tmp_path / "model"), "a checkpoint", 180)
+    os.kill(int((tmp_path / "killed" / "pid-0").read_text()), signal.SIGKILL)
+    job.communicate(timeout=240)
+    assert latest_checkpoint(tmp_path / "model").step < 60
+
+    # One machine under two names: two ranks share rows in memory, the third one has its own.
+    hosts = ["horovodrun", "-np", "3", "-H", "localhost:2,127.0.0.1:1", *launch.command(3, "")[3:-1]]
+    again = [*hosts, *map(str, arguments("again", *shards))]
+    done = subprocess.run(
+        again, env=launch.environment(), capture_output=True, text=True, timeout=launch.TIMEOUT_SECONDS
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert latest_checkpoint(tmp_path / "model").step == 60
+    launch.run(0, *arguments("alone", "--max_steps=1", "--evaluate"))
+    one = json.loads((tmp_path / "alone" / "metrics-0.json").read_text())
+    for rank in range(3):
+        metrics = json.loads((tmp_path / "again" / f"metrics-{rank}.json").read_text())
+        assert metrics["examples"] == 1003
+        assert metrics["auc"] == pytest.approx(one["auc"], abs=1e-6)
+    with contextlib.closing(ServiceClient([address], 60)) as reader:
+        # Only training asked the shards: evaluation and prediction read rows by `pull`.
+        assert set(reader.stats()["services"][address]["requests"]) <= {"pull_newer", "sync"}
