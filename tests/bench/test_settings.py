@@ -104,8 +104,8 @@ def test_a_real_run_gives_speed_and_auc_and_makes_its_data_once(tmp_path, capsys
     assert half["speedup"]["median"] == pytest.approx(half["together"]["median"] / default["together"]["median"])
     assert (tmp_path / "settings.png").exists() and (tmp_path / "settings_auc.png").exists()
 
-    class Stopped(Exception):
-        """The jobs would start now."""
+    class Stopped(BaseException):
+        """The jobs would start now. Not an Exception, which the command would put into words."""
 
     def start(self, directory, timeout):
         raise Stopped
