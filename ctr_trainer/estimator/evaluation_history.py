@@ -53,27 +53,29 @@ class EvaluationHistory:
 
     def without_improvement(self, metric, direction, min_delta=0.0):
         """-> how many of the last evaluations were not better, by more than `min_delta`, than the best before them."""
-        reference, waited = math.nan, 0
-        for each in self.evaluations:
-            value = each.get(metric, math.nan)
-            if is_better(value, reference, direction, min_delta):
-                reference, waited = value, 0
-            else:
-                waited += 1
+        waited = 0
+        for improved in self._improved(metric, direction, min_delta):
+            waited = 0 if improved else waited + 1
         return waited
 
     def falls(self, metric, direction, min_delta=0.0, patience=1):
         """-> how often `patience` evaluations in a row were not better than the best before them; see `Plateau`."""
-        reference, waited, falls = math.nan, 0, 0
-        for each in self.evaluations:
-            value = each.get(metric, math.nan)
-            if is_better(value, reference, direction, min_delta):
-                reference, waited = value, 0
-            else:
-                waited += 1
+        waited = falls = 0
+        for improved in self._improved(metric, direction, min_delta):
+            waited = 0 if improved else waited + 1
             if waited == patience:
                 falls, waited = falls + 1, 0
         return falls
+
+    def _improved(self, metric, direction, min_delta):
+        """Yields of each evaluation whether it was better, by more than `min_delta`, than the best before it."""
+        reference = math.nan
+        for each in self.evaluations:
+            value = each.get(metric, math.nan)
+            improved = is_better(value, reference, direction, min_delta)
+            if improved:
+                reference = value
+            yield improved
 
 
 def is_better(value, reference, direction, min_delta=0.0):
