@@ -72,7 +72,11 @@ class Positives:
             self._others |= dict.fromkeys(text(values)[0].drop_null().unique().to_pylist()[: _SHOWN + 1])
 
     def check(self):
-        """Raises UserError where other values occur and it does not; warns where that is one value only."""
+        """Judges what was seen, once all rows are read. Warns if `positive` never occurs and one other value does.
+
+        Raises:
+          UserError: `positive` never occurs and several other values do; names some of them.
+        """
         if self.found or not self._others:
             return
         shown = ", ".join(map(repr, [*self._others][:_SHOWN])) + (", ..." if len(self._others) > _SHOWN else "")
