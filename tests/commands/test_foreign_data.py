@@ -191,4 +191,4 @@ def _days():
 def _without_label(record):
     parsed = tf.train.Example.FromString(record)
     del parsed.features.feature["clicked"]
-    return parsed.SerializeToString()
+    return parsed.SerializeToString(deterministic=True)

@@ -20,7 +20,7 @@ FEATURE = {
 def example(**features):
     """`name=(kind, values)` -> a serialized Example."""
     made = {name: FEATURE[kind](values) for name, (kind, values) in features.items()}
-    return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString()
+    return tf.train.Example(features=tf.train.Features(feature=made)).SerializeToString(deterministic=True)
 
 
 def row(i):

@@ -39,8 +39,9 @@ def _train(data, model_dir, model_fn=deepfm.model_fn, max_steps=20, hooks=(), **
 
 def _loss_is_nan(features, labels, mode, params):
     """DeepFM, whose gradients stay finite while its loss is NaN from STEP on."""
-    spec = deepfm.model_fn(features, labels, mode, params)
     step = tf.cast(tf1.train.get_global_step(), tf.int32)
+    with tf.control_dependencies([step]):  # Read before the gradients, and so before this step's update counts it.
+        spec = deepfm.model_fn(features, labels, mode, params)
     nan = tf.where(step >= STEP - 1, np.float32(np.nan), np.float32(0))
     return type(spec)(mode, spec.predictions, spec.loss + nan, spec.train_op)
 

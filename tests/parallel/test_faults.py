@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -86,7 +87,8 @@ def test_a_killed_service_stops_the_job_at_once_which_names_the_last_checkpoint(
         status, output = job.finish()
     assert status != 0
     saved = latest_checkpoint(job.model_dir)
-    assert "its process ended with status -9" in output
+    # Said by whichever worker notices first: the one that started the service knows the status as well.
+    assert re.search(r"its process (ended with status -9|\d+ has ended)", output)
     _, line = launch.last_line(output)
     assert f"The last checkpoint is {saved.path}, of step {saved.step}" in line
     assert output.count("error: ") == 1
