@@ -15,7 +15,8 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
-from ctr_trainer import hardware, last_words
+from ctr_trainer import batch_weight, hardware, last_words
+from ctr_trainer.batch_weight import WeighedOptimizer
 from ctr_trainer.errors import UserError
 from ctr_trainer.watchdog import Watchdog
 
@@ -161,6 +162,8 @@ def lr_scale(how):
 def optimizer(inner, local=(), fp16=False):
     """Wraps a `tf.compat.v1` optimizer so that its gradients are averaged over all workers; for your own `model_fn`.
 
+    Where shorter inputs are padded (`RunConfig.uneven_inputs`), it is the average over all examples of all workers.
+
     The package's models reduce theirs by `estimator.exchange`, since this takes the mean of the workers' means, however
     many examples each is of, and sends every gradient as a tensor of its own.
 
@@ -171,7 +174,10 @@ def optimizer(inner, local=(), fp16=False):
       fp16: send float16; the sum over workers is then in float16 too.
     """
     compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
-    wrapped = hvd.DistributedOptimizer(inner, compression=compression, scale_local_gradients=False)
+    op, weight = hvd.Average, batch_weight.current()
+    if weight is not None:
+        op, inner = hvd.Sum, WeighedOptimizer(inner, weight, local, size())
+    wrapped = hvd.DistributedOptimizer(inner, compression=compression, op=op, scale_local_gradients=False)
     for tensor in local:
         wrapped.register_local_var(tensor)
     return wrapped

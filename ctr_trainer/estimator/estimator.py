@@ -62,7 +62,8 @@ class Estimator:
 
         Args:
           input_fn: f() -> `BatchReader` or `tf.data.Dataset`. It may declare any of the arguments `mode`, `params`,
-            `config` and `position` (where a restarted run goes on in its data). All ranks must get as many batches.
+            `config` and `position` (where a restarted run goes on in its data). All ranks must get as many batches:
+            for a `tf.data.Dataset`, `RunConfig.uneven_inputs` says what happens where they do not.
           hooks: more session hooks.
           steps: how many more steps; exclusive with `max_steps`.
           max_steps: the global step to stop at; a checkpoint that is already there ends the call on all ranks.

@@ -11,6 +11,7 @@ from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.evaluation_store import open_evaluation_store
 from ctr_trainer.estimator.inputs import call_input_fn, make_input
+from ctr_trainer.estimator.padding import PaddedInput, refuse_unweighed
 from ctr_trainer.estimator.store import open_store
 from ctr_trainer.estimator_spec import ModeKeys
 
@@ -34,12 +35,16 @@ def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, se
     with contextlib.ExitStack() as stack:
         _begin(stack, config)
         position = checkpoint.position if checkpoint else None
-        inputs = make_input(call_input_fn(input_fn, ModeKeys.TRAIN, params, config, position), model_dir)
+        data = call_input_fn(input_fn, ModeKeys.TRAIN, params, config, position)
+        pads = config.uneven_inputs == "pad" and distributed.size() > 1
+        inputs = PaddedInput(data) if pads else make_input(data, model_dir)
         if distributed.size() > 1:
             inputs.count(seen.input_ends.has_read)
         batches = distributed.broadcast_object(inputs.batches, "batches")
         run_length.record(run_length.going_on(checkpoint, batches, last))
         spec = model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, params)
+        if pads:
+            refuse_unweighed()
         store = LocalStore()
         if inputs.uses_embeddings:
             store = stack.enter_context(open_store(config.embedding, model_dir))

@@ -50,8 +50,9 @@ class InputEnds:
         rank, batches, step = map(int, notice.split())
         if self._batches <= batches:
             return ""
+        pad = "have the shorter inputs padded (RunConfig(uneven_inputs='pad'))" if batches else "give it at least one"
         return (
             f"rank {rank} has no batch for step {step}: its input has ended after {batches} batches, and rank "
-            f"{self._rank} has read {self._batches}. All ranks need as many batches: cut the longer inputs "
+            f"{self._rank} has read {self._batches}. All ranks need as many batches: {pad}, cut the longer inputs "
             "(Dataset.take), or repeat all of them (Dataset.repeat) and give max_steps"
         )

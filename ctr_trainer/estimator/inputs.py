@@ -46,6 +46,14 @@ class DatasetInput:
         self.features, self.labels = data if isinstance(data, tuple) else (data, None)
         self.hook, self.hooks, self.embeddings = None, [], None
 
+    def weights(self, labels):
+        """-> float32[B], what each example counts in the metrics.
+
+        Args:
+          labels: float32[B], of the batch.
+        """
+        return tf.ones_like(labels)
+
     def count(self, has_read):
         """Calls `has_read`, f(), after each batch; before the model is built."""
 
@@ -89,6 +97,14 @@ class BatchInput:
         self.hook, self.hooks, self.embeddings = None, [], None
         self._prefetch = None
         self._has_read = None
+
+    def weights(self, labels):
+        """-> float32[B], what each example counts in the metrics.
+
+        Args:
+          labels: float32[B], of the batch.
+        """
+        return self.features["weight"]
 
     def count(self, has_read):
         """Calls `has_read`, f(), after each batch."""

@@ -5,6 +5,8 @@ import dataclasses
 from ctr_trainer.embedding.optimizers import OptimizerSettings, find_optimizer
 from ctr_trainer.errors import UserError
 
+UNEVEN_INPUTS = ("error", "pad")
+
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingConfig:
@@ -108,6 +110,9 @@ class RunConfig:
       phase_steps: every so many steps one is traced, so that a run ends with what its steps' time went to and what load
         it made, see `TracedPhasesHook` and `LoadHook`; the first so many do not count; 0 measures nothing.
       prefetch_batches: how many batches are read and looked up ahead; 0 does both in the training thread.
+      uneven_inputs: what a training does where the `tf.data.Dataset` of one rank ends before that of another: `error`
+        ends the job, naming the rank and the step; `pad` has the rank go on with batches that count nothing, until
+        all have ended, see `PaddedInput`.
       embedding: see `EmbeddingConfig`.
     """
 
@@ -125,9 +130,12 @@ class RunConfig:
     mixed_precision: str = "none"
     phase_steps: int = 0
     prefetch_batches: int = 4
+    uneven_inputs: str = "error"
     embedding: EmbeddingConfig = EmbeddingConfig()
 
     def __post_init__(self):
+        if self.uneven_inputs not in UNEVEN_INPUTS:
+            raise UserError(f"uneven_inputs={self.uneven_inputs!r}: choose one of {', '.join(UNEVEN_INPUTS)}")
         if self.phase_steps == 1:
             raise UserError(
                 "phase_steps=1 would trace every step, and a traced one tells no times: name 2 or more, or 0"

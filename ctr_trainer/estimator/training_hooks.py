@@ -103,8 +103,7 @@ def metric_tensors(inputs, spec):
             continue
         logits = tf.reshape(predictions[metric_name("logits", label)], [-1])
         values = tf.cast(tf.reshape(values, [-1]), tf.float32)
-        weights = inputs.features["weight"] if inputs.hook else tf.ones_like(values)
-        tensors[label] = {"logits": logits, "labels": values, "weights": weights}
+        tensors[label] = {"logits": logits, "labels": values, "weights": inputs.weights(values)}
     return tensors
 
 

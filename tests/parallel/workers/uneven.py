@@ -1,5 +1,10 @@
-"""Workers train on a `tf.data` input; arguments: the model directory, then the batches that each rank's input has."""
+"""Workers train on a `tf.data` input; arguments: the model directory, `uneven_inputs`, then the batches of each rank.
 
+The rows of all ranks are different. A lone worker's step takes the batches of all ranks at once. The optimizer's
+momentum moves its variables even where a gradient is 0. Rank 0 prints what `train` returns, in JSON.
+"""
+
+import json
 import sys
 
 import numpy as np
@@ -10,24 +15,53 @@ from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator_spec import EstimatorSpec
 
 tf1 = tf.compat.v1
-model_dir, *batches = sys.argv[1:]
+BATCH = 8
+model_dir, uneven_inputs, *batches = sys.argv[1:]
 distributed.init()
 
 
+def batches_of(rank):
+    """-> list of (features, labels); the last one is short of 3 rows."""
+    rows, draw = int(batches[rank]) * BATCH - 3, np.random.default_rng(rank)
+    ids, x = draw.integers(0, 40, rows), draw.normal(size=(rows, 4)).astype(np.float32)
+    labels = (x[:, 0] + ids % 3 > 1).astype(np.float32)
+    return [({"x": x[i : i + BATCH], "id": ids[i : i + BATCH]}, labels[i : i + BATCH]) for i in range(0, rows, BATCH)]
+
+
+def steps():
+    """Yields this rank's batches; for a lone worker those of all ranks together."""
+    if distributed.size() > 1:
+        yield from batches_of(distributed.rank())
+        return
+    shares = [batches_of(rank) for rank in range(len(batches))]
+    for step in range(max(map(len, shares))):
+        parts = [share[step] for share in shares if step < len(share)]
+        yield tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
+
+
 def input_fn():
-    x = np.ones([8, 4], np.float32)
-    return tf.data.Dataset.from_tensors(({"x": x}, x[:, 0])).repeat(int(batches[distributed.rank()]))
+    signature = (
+        {"x": tf.TensorSpec([None, 4], tf.float32), "id": tf.TensorSpec([None], tf.int64)},
+        tf.TensorSpec([None], tf.float32),
+    )
+    return tf.data.Dataset.from_generator(steps, output_signature=signature)
 
 
 def model_fn(features, labels, mode, params):
     weights = tf1.get_variable("w", [4, 1], initializer=tf1.zeros_initializer())
-    loss = tf.reduce_mean((tf.matmul(features["x"], weights)[:, 0] - labels) ** 2)
-    optimizer = distributed.optimizer(tf1.train.GradientDescentOptimizer(0.1))
-    return EstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss, tf1.train.get_global_step()))
+    rows = tf1.get_variable("rows", [40], initializer=tf1.zeros_initializer())
+    logits = tf.matmul(features["x"], weights)[:, 0] + tf.gather(rows, features["id"])
+    loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
+    optimizer = distributed.optimizer(tf1.train.MomentumOptimizer(0.3, 0.9))
+    train_op = optimizer.minimize(loss, tf1.train.get_global_step())
+    return EstimatorSpec(mode, {"logits": logits}, loss, train_op)
 
 
 def main():
-    Estimator(model_fn, model_dir, config=RunConfig(threads=1, save_checkpoints_steps=4)).train(input_fn)
+    config = RunConfig(threads=1, save_checkpoints_steps=4, uneven_inputs=uneven_inputs)
+    result = Estimator(model_fn, model_dir, config=config).train(input_fn)
+    if distributed.is_chief():
+        print("RESULT", json.dumps(result), flush=True)
 
 
 sys.exit(last_words.of_this_process().run(main))

@@ -1,0 +1,92 @@
+"""What a batch counts among those of all workers in a step."""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+tf1 = tf.compat.v1
+_KEY = ("ctr_trainer", "batch weight")  # No strings, so that TensorFlow does not try to serialize what is under them.
+_HEEDED = ("ctr_trainer", "optimizers that weigh batches")
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchWeight:
+    """The weight of this worker's batch, in examples; a batch that only pads has none.
+
+    Attributes:
+      own: scalar float32.
+      total: scalar float32, of all workers' batches in this step.
+    """
+
+    own: Any
+    total: Any
+
+
+class WeighedOptimizer(tf1.train.Optimizer):
+    """An optimizer whose gradients are multiplied by the share that this worker's batch has of a step's examples.
+
+        W_r / sum_s W_s * g_r, whose sum over the workers r is the gradient of the loss averaged over all examples
+
+    with g_r the gradient of the loss averaged over worker r's W_r examples. A batch that only pads has a gradient of
+    0, even where g_r is not finite; a sparse one then has no row.
+
+    Args:
+      inner: the optimizer that applies the gradients.
+      weight: `BatchWeight`.
+      local: tensors whose gradients are not summed over the workers; theirs are multiplied by `workers` too, so that
+        the mean of them over the workers is that sum.
+      workers: how many there are.
+    """
+
+    def __init__(self, inner, weight, local=(), workers=1):
+        super().__init__(use_locking=False, name=f"Weighed{inner.get_name()}")
+        self._inner, self._weight = inner, weight
+        self._local, self._workers = {id(tensor) for tensor in local}, workers
+
+    def compute_gradients(self, *args, **kwargs):
+        tf1.add_to_collection(_HEEDED, self)
+        return [
+            (None if gradient is None else self._weighed(gradient, variable), variable)
+            for gradient, variable in self._inner.compute_gradients(*args, **kwargs)
+        ]
+
+    def apply_gradients(self, *args, **kwargs):
+        return self._inner.apply_gradients(*args, **kwargs)
+
+    def get_slot(self, *args, **kwargs):
+        return self._inner.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args, **kwargs):
+        return self._inner.get_slot_names(*args, **kwargs)
+
+    def variables(self):
+        return self._inner.variables()
+
+    def _weighed(self, gradient, variable):
+        own = self._weight.own
+        factor = tf.math.divide_no_nan(own, self._weight.total)
+        if id(variable) in self._local:
+            factor *= self._workers
+        factor = tf.cast(factor, gradient.dtype)
+        if isinstance(gradient, tf.IndexedSlices):
+            # No row, since some optimizers step a row by its momentum even where its gradient is 0.
+            rows = tf.where(own > 0, tf.shape(gradient.indices)[0], 0)
+            return tf.IndexedSlices(gradient.values[:rows] * factor, gradient.indices[:rows], gradient.dense_shape)
+        return tf.math.multiply_no_nan(gradient, factor)
+
+
+def record(weight):
+    """Keeps the `BatchWeight` of the current graph's steps."""
+    tf1.add_to_collection(_KEY, weight)
+
+
+def current():
+    """-> the `BatchWeight` of the current graph; None where each worker's batch counts alike."""
+    weights = tf1.get_collection(_KEY)
+    return weights[0] if weights else None
+
+
+def is_heeded():
+    """-> whether an optimizer of the current graph weighs its batches."""
+    return bool(tf1.get_collection(_HEEDED))

@@ -1,0 +1,104 @@
+"""Batches that count nothing, for a rank whose `tf.data` input ends before that of another."""
+
+import tensorflow as tf
+
+from ctr_trainer import batch_weight, distributed
+from ctr_trainer.batch_weight import BatchWeight
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.inputs import DatasetInput
+from ctr_trainer.hooks.end_together_hook import EndTogetherHook
+
+tf1 = tf.compat.v1
+
+
+class PaddedInput(DatasetInput):
+    """The input of a rank that goes on with batches that count nothing until the inputs of all ranks have ended.
+
+    These are the last batch over again, at a weight of 0. In each step the ranks add up what their batches weigh and
+    which of them have another one, by one exchange of two numbers beside the computation: so each knows what its batch
+    counts, and after which step all of them end.
+
+    Args:
+      data: this rank's `tf.data.Dataset`. It is read one batch ahead.
+
+    Raises:
+      UserError: it is no Dataset.
+    """
+
+    def __init__(self, data):
+        if not isinstance(data, tf.data.Dataset):
+            raise UserError(
+                f"uneven_inputs='pad' is for a tf.data.Dataset, and input_fn returned {type(data).__name__}: use "
+                "uneven_inputs='error' (a BatchReader has as many batches on all ranks)"
+            )
+        super().__init__(padded(data))
+        batch, (self._weight, has_next) = self.features, self.labels
+        self.features, self.labels = batch if isinstance(batch, tuple) else (batch, None)
+        with tf.device("/cpu:0"):
+            sums = distributed.allreduce(tf.stack([self._weight, has_next]), "batch_weights")
+        batch_weight.record(BatchWeight(self._weight, sums[0]))
+        self.hooks = [EndTogetherHook(sums[1])]
+
+    def weights(self, labels):
+        return tf.ones_like(labels) * tf.minimum(self._weight, 1.0)
+
+
+def padded(dataset):
+    """-> Dataset of (element, (weight, has_next)), without an end; one without any element stays so.
+
+    `weight` is how many examples the element has, 0 where it only pads, which the last one does; `has_next` is 1 or 0,
+    whether another one follows that does not pad. Both are float32.
+    """
+    spec = dataset.element_spec
+    none = tuple(_zeros(part) for part in _parts(spec))
+    elements = dataset.map(lambda *parts: (_parts(parts if isinstance(spec, tuple) else parts[0]), True))
+    endless = elements.concatenate(tf.data.Dataset.from_tensors((none, False)).repeat())
+
+    def step(state, following):
+        (element, counts, begun), (next_element, next_counts) = state, following
+        kept = tf.cond(next_counts, lambda: next_element, lambda: element)
+        return (kept, next_counts, True), (element, counts, next_counts, begun)
+
+    def finished(element, counts, has_next, begun):
+        whole = tf.nest.pack_sequence_as(spec, element, expand_composites=True)
+        weight = tf.where(counts, tf.cast(_examples(whole), tf.float32), 0.0)
+        return whole, (weight, tf.cast(has_next, tf.float32))
+
+    steps = endless.scan((none, False, False), step)
+    return steps.take_while(lambda element, counts, has_next, begun: begun | has_next).skip(1).map(finished)
+
+
+def refuse_unweighed():
+    """Raises UserError where the current graph's training would train batches that only pad."""
+    if not batch_weight.is_heeded():
+        raise UserError(
+            "uneven_inputs='pad': the model_fn trains the batches that only pad as well, since its train_op does not "
+            "weigh them: wrap its optimizer, distributed.optimizer(...) of ctr_trainer, or use uneven_inputs='error'"
+        )
+    updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
+    if updates:
+        raise UserError(
+            f"uneven_inputs='pad': {updates[0].name} of the model_fn updates its moving statistics by each batch, and "
+            "would by those that only pad: leave batch normalization out, or use uneven_inputs='error'"
+        )
+
+
+def _parts(element):
+    return tuple(tf.nest.flatten(element, expand_composites=True))
+
+
+def _zeros(spec):
+    """-> the smallest tensor of a `tf.TensorSpec`."""
+    return tf.zeros([size or 0 for size in spec.shape.as_list()] if spec.shape.rank else [], spec.dtype)
+
+
+def _examples(element):
+    """-> how many examples an element has: the first dimension of its labels, or of its first feature without any."""
+    features, labels = element if isinstance(element, tuple) and len(element) == 2 else (element, None)
+    first = [*tf.nest.flatten(labels), *tf.nest.flatten(features)]
+    first = next(tensor for tensor in first if tensor is not None)
+    if isinstance(first, tf.SparseTensor):
+        return first.dense_shape[0]
+    if isinstance(first, tf.RaggedTensor):
+        return first.nrows()
+    return tf.shape(first)[0] if first.shape.rank != 0 else 1

@@ -1,0 +1,134 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer import batch_weight, distributed
+from ctr_trainer.batch_weight import BatchWeight, WeighedOptimizer
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import RunConfig
+from ctr_trainer.estimator.padding import PaddedInput, padded, refuse_unweighed
+
+tf1 = tf.compat.v1
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    distributed.init()
+    with tf.Graph().as_default():
+        yield
+
+
+def _dataset(rows, batch=8):
+    x = np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)
+    features = {
+        "bag": tf.ragged.constant([[i] * (i % 3) for i in range(rows)], tf.int64, ragged_rank=1),
+        "dense": x,
+        "sparse": tf.sparse.from_dense(x),
+        "word": x.astype(str),
+    }
+    return tf.data.Dataset.from_tensor_slices((features, x[:, 0])).batch(batch)
+
+
+def _read(dataset, count):
+    iterator = tf1.data.make_initializable_iterator(dataset)
+    following = iterator.get_next()
+    with tf1.Session() as session:
+        session.run(iterator.initializer)
+        return [session.run(following) for _ in range(count)]
+
+
+def test_a_padded_dataset_goes_on_with_its_last_batch_at_a_weight_of_0():
+    elements = _read(padded(_dataset(20)), 5)
+    assert [weight for _, (weight, _) in elements] == [8, 8, 4, 0, 0]
+    assert [has_next for _, (_, has_next) in elements] == [1, 1, 0, 0, 0]
+    for (features, labels), _ in elements[2:]:
+        np.testing.assert_array_equal(labels, [32, 34, 36, 38])
+        np.testing.assert_array_equal(features["dense"][:, 1], [33, 35, 37, 39])
+        assert features["bag"].to_list() == [[16], [17, 17], [], [19]]
+        assert list(features["sparse"].dense_shape) == [4, 2]
+        assert features["word"][3, 1] == b"39.0"
+
+
+def test_a_batch_without_examples_is_no_end():
+    sizes = [3, 0, 2]
+    rows = tf.data.Dataset.from_generator(
+        lambda: (np.ones(size, np.float32) for size in sizes), output_signature=tf.TensorSpec([None], tf.float32)
+    )
+    elements = _read(padded(rows), 4)
+    assert [(len(x), weight, has_next) for x, (weight, has_next) in elements] == [
+        (3, 3, 1),
+        (0, 0, 1),
+        (2, 2, 0),
+        (2, 0, 0),
+    ]
+
+
+def test_a_dataset_without_a_batch_has_nothing_to_pad_with():
+    with pytest.raises(tf.errors.OutOfRangeError):
+        _read(padded(_dataset(0)), 1)
+
+
+def test_the_training_ends_with_its_last_batch_and_metrics_count_no_padding():
+    inputs = PaddedInput(_dataset(20))
+    weights, seen = inputs.weights(inputs.labels), []
+    with tf1.train.MonitoredSession(hooks=inputs.hooks) as session:
+        while not session.should_stop():
+            seen.append(session.run([inputs.labels, weights]))
+    assert [list(labels[:1]) for labels, _ in seen] == [[0], [16], [32]]
+    np.testing.assert_array_equal(np.concatenate([weights for _, weights in seen]), np.ones(20))
+
+
+@pytest.mark.parametrize(("own", "total", "expected"), [(3.0, 4.0, 0.75), (0.0, 4.0, 0.0), (0.0, 0.0, 0.0)])
+def test_gradients_are_weighed_by_the_share_of_the_examples(own, total, expected):
+    variable = tf1.get_variable("v", initializer=[0.0, 0.0])
+    sparse = tf1.get_variable("s", initializer=[[1.0], [1.0], [1.0]])
+    # The root's gradient at 0 is infinite, and 0 times that is none.
+    loss = tf.reduce_sum(2 * variable) + tf.reduce_sum(tf.gather(sparse, [2, 0]) ** 2)
+    loss += tf.sqrt(variable[0]) if own == 0 else 0.0
+    optimizer = WeighedOptimizer(tf1.train.GradientDescentOptimizer(1.0), BatchWeight(tf.constant(own), total))
+    (dense, _), (rows, _) = optimizer.compute_gradients(loss)
+    with tf1.Session() as session:
+        session.run(tf1.global_variables_initializer())
+        dense, rows = session.run([dense, rows])
+    np.testing.assert_allclose(dense, [2 * expected] * 2)
+    assert list(rows.indices) == ([2, 0] if own else [])
+    np.testing.assert_allclose(rows.values, np.full((2 if own else 0, 1), 2 * expected))
+
+
+def test_a_local_gradient_is_multiplied_by_the_workers_too():
+    rows = tf.ones([2])
+    inner = tf1.train.GradientDescentOptimizer(1.0)
+    optimizer = WeighedOptimizer(inner, BatchWeight(tf.constant(3.0), 4.0), local=[rows], workers=2)
+    ((gradient, _),) = optimizer.compute_gradients(tf.reduce_sum(rows), var_list=[rows])
+    with tf1.Session() as session:
+        np.testing.assert_allclose(session.run(gradient), [1.5, 1.5])
+
+
+def _train_op(optimizer):
+    return optimizer.minimize(tf1.get_variable("v", initializer=1.0) ** 2)
+
+
+def test_a_model_that_would_train_the_padding_is_refused():
+    batch_weight.record(BatchWeight(tf.constant(1.0), tf.constant(1.0)))
+    _train_op(tf1.train.AdamOptimizer())
+    with pytest.raises(UserError, match="trains the batches that only pad as well.*distributed.optimizer"):
+        refuse_unweighed()
+
+
+def test_a_model_that_keeps_moving_statistics_of_the_padding_is_refused():
+    batch_weight.record(BatchWeight(tf.constant(1.0), tf.constant(1.0)))
+    _train_op(distributed.optimizer(tf1.train.AdamOptimizer()))
+    refuse_unweighed()
+    tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.no_op("moving_mean"))
+    with pytest.raises(UserError, match="moving_mean of the model_fn updates its moving statistics"):
+        refuse_unweighed()
+
+
+def test_an_input_that_is_no_dataset_is_refused():
+    with pytest.raises(UserError, match=r"is for a tf\.data\.Dataset, and input_fn returned tuple"):
+        PaddedInput(({"x": tf.ones([2])}, tf.ones([2])))
+
+
+def test_an_unknown_way_is_refused():
+    with pytest.raises(UserError, match="uneven_inputs='skip': choose one of error, pad"):
+        RunConfig(uneven_inputs="skip")
