@@ -3,10 +3,13 @@
 import tensorflow as tf
 
 from ctr_trainer.layers.mlp import dense
+from ctr_trainer.layers.weights import zeros
 
 
 def linear(features, name="linear"):
-    """`sum_f w_f + v . x + b`: a weight a sparse feature, a weight a dense feature and a bias.
+    """`sum_f w_f + v . x + b`: a weight a sparse feature, a weight a dense feature and a bias, all 0 before training.
+
+    Random v would add noise of the size of x to each logit, which small data are over before they have unlearned.
 
     Args:
       features: of which `linear` float32[B, F, 1] and `dense` float32[B, n] are read, as far as there are.
@@ -15,8 +18,8 @@ def linear(features, name="linear"):
       logits, float32[B, 1].
     """
     if "linear" not in features:
-        return dense(features["dense"], 1, name)
+        return dense(features["dense"], 1, name, zeros)
     sparse = tf.reduce_sum(features["linear"], 1)
     if "dense" in features:
-        return sparse + dense(features["dense"], 1, name)
+        return sparse + dense(features["dense"], 1, name, zeros)
     return sparse + tf.compat.v1.get_variable(f"{name}/bias", [1], initializer=tf.compat.v1.zeros_initializer())

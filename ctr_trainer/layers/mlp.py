@@ -8,8 +8,8 @@ from ctr_trainer.layers.weights import glorot
 tf1 = tf.compat.v1
 
 
-def dense(inputs, units, name):
-    """`[x_1, ..., x_k] W + b`, computed as `x_1 W_1 + ... + x_k W_k + b`: Glorot-uniform weights, zero bias.
+def dense(inputs, units, name, weights=glorot):
+    """`[x_1, ..., x_k] W + b`, computed as `x_1 W_1 + ... + x_k W_k + b`: zero bias.
 
     A kernel for each input saves the copies that concatenating them, and cutting the gradient again, would cost.
 
@@ -17,6 +17,7 @@ def dense(inputs, units, name):
       inputs: a float32[B, n_i], or a list of them.
       units: width of the output.
       name: of the variable scope.
+      weights: what W starts at, `weights.glorot` or `weights.zeros`.
 
     Returns:
       float32[B, units].
@@ -25,7 +26,7 @@ def dense(inputs, units, name):
     width = sum(x.shape[-1] for x in inputs)
     with tf1.variable_scope(name):
         names = ["kernel"] if len(inputs) == 1 else [f"kernel_{index}" for index in range(len(inputs))]
-        kernels = [glorot(kernel, [x.shape[-1], units], width, units) for kernel, x in zip(names, inputs, strict=True)]
+        kernels = [weights(kernel, [x.shape[-1], units], width, units) for kernel, x in zip(names, inputs, strict=True)]
         bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
     *others, last = (tf.matmul(x, kernel) for x, kernel in zip(inputs, kernels, strict=True))
     return sum(others, tf.nn.bias_add(last, bias))

@@ -23,3 +23,14 @@ def glorot(name, shape, fan_in, fan_out):
     limit = math.sqrt(6.0 / (fan_in + fan_out))
     seed = zlib.crc32(f"{tf1.get_variable_scope().name}/{name}".encode())
     return tf1.get_variable(name, shape, initializer=tf1.random_uniform_initializer(-limit, limit, seed=seed))
+
+
+def zeros(name, shape, fan_in, fan_out):
+    """-> a variable of zeros, to stand in the place of `glorot`.
+
+    Args:
+      name: within the current variable scope.
+      shape: list of int.
+      fan_in, fan_out: not read.
+    """
+    return tf1.get_variable(name, shape, initializer=tf1.zeros_initializer())

@@ -62,6 +62,12 @@ def test_dropout_acts_only_while_training():
     assert np.count_nonzero(dropped) < 0.7 * np.count_nonzero(kept)
 
 
+def test_the_linear_part_predicts_nothing_before_it_has_learned():
+    with tf.Graph().as_default():
+        features = {"linear": tf.zeros([2, 3, 1]), "dense": tf.constant([[1000.0, 2.0], [-30.0, 4.0]])}
+        np.testing.assert_array_equal(_run(linear(features)), [[0.0], [0.0]])
+
+
 @pytest.mark.parametrize("with_dense", [True, False])
 def test_linear_sums_a_weight_a_feature(with_dense):
     with tf.Graph().as_default():

@@ -34,6 +34,8 @@ def _logits(name, sparse=(), dense=(), **settings):
         feed = {tensor: rng.normal(size=tensor.shape) for tensor in (*features.placeholders, features.dense)}
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
+            # As if it had been trained: a linear part starts at 0, where its inputs make no difference.
+            session.run([v.assign_add(rng.uniform(0.01, 0.02, v.shape)) for v in tf1.trainable_variables()])
             return session.run(prediction, feed)
 
 
