@@ -3,8 +3,11 @@
 Horovod's last release predates today's TensorFlow. One of its sources, `xla_mpi_ops.cc`, no longer compiles and is not
 needed without `HOROVOD_ENABLE_XLA_OPS`, so the build leaves it out. And its workers of several hosts listen where their
 host's name leads and not, but for their first connection, on `horovodrun --network-interface`: on Debian, where that is
-127.0.1.1, such a job dies at its start; the build mends that. The built wheel is kept in the user's cache, under
-all that it depends on, so the next checkout or virtual environment on this machine installs it in seconds.
+127.0.1.1, such a job dies at its start; the build mends that. And without `tf.train.SessionRunHook`, which went with
+`tf.estimator`, it defines no `hvd.BroadcastGlobalVariablesHook`; the build has it look in `tf.compat.v1`.
+
+The built wheel is kept in the user's cache, under all that it depends on, so the next checkout or virtual environment
+on this machine installs it in seconds.
 
 Needs a C++ compiler, make, and the network for the sources; CMake comes from PyPI where PATH has none of 3.13 or later.
 Imports the standard library only, so it runs before anything is installed.
@@ -36,8 +39,10 @@ SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 UNUSED_SOURCE = "xla_mpi_ops.cc"
 # The first line of `GlooContext::InitializeForProcessSet`, which uses `gloo_iface_` and never sets it.
 INTERFACE_UNSET = "assert(global_context.IsEnabled());"
+# In `tensorflow/__init__.py`: dropped with `tf.estimator`; `tf.compat.v1.train` has it.
+HOOK_DROPPED = "_SessionRunHook = tf.train.SessionRunHook"
 # Part of a cached wheel's key: another one for other patches.
-PATCHES = "patched2"
+PATCHES = "patched3"
 TENSORFLOWS = ("tensorflow-cpu", "tensorflow", "tf-nightly")
 DOWNLOAD_TIMEOUT_S = 900
 BUILD_TIMEOUT_S = 3600
@@ -110,6 +115,16 @@ def set_interface(gloo_context):
       UserError: as `drop_unused_source`.
     """
     _replace_line(gloo_context, INTERFACE_UNSET, f"  {INTERFACE_UNSET}\n  gloo_iface_ = global_context.gloo_iface_;\n")
+
+
+def find_session_run_hook(tensorflow_init):
+    """Has Horovod's `tensorflow/__init__.py` define `BroadcastGlobalVariablesHook` with the TensorFlow of today.
+
+    Raises:
+      UserError: as `drop_unused_source`.
+    """
+    line = HOOK_DROPPED.replace("tf.train", "tf.compat.v1.train")
+    _replace_line(tensorflow_init, HOOK_DROPPED, f"        {line}\n")
 
 
 def _replace_line(path, marker, replacement):
@@ -209,6 +224,7 @@ def build_wheel(destination, gpu_operations):
         source = scratch / f"horovod-{VERSION}"
         drop_unused_source(source / "horovod" / "tensorflow" / "CMakeLists.txt")
         set_interface(source / "horovod" / "common" / "gloo" / "gloo_context.cc")
+        find_session_run_hook(source / "horovod" / "tensorflow" / "__init__.py")
         _say(f"compiling Horovod with make {env['MAKEFLAGS']}; about two minutes on two cores")
         options = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir", scratch / "wheel"]
         destination.mkdir(parents=True, exist_ok=True)

@@ -40,6 +40,15 @@ def test_a_process_set_takes_the_interface_of_the_whole_job(tmp_path):
         build_horovod.set_interface(path)
 
 
+def test_the_broadcast_hook_is_defined_with_the_tensorflow_of_today(tmp_path):
+    path = tmp_path / "__init__.py"
+    path.write_text("    try:\n        _SessionRunHook = tf.train.SessionRunHook\n    except AttributeError:\n")
+    build_horovod.find_session_run_hook(path)
+    assert path.read_text().splitlines()[1] == "        _SessionRunHook = tf.compat.v1.train.SessionRunHook"
+    with pytest.raises(UserError, match="__init__.py: expected _SessionRunHook.* on 0;"):
+        build_horovod.find_session_run_hook(path)
+
+
 @pytest.mark.parametrize("times", [0, 2])
 def test_the_patch_refuses_other_sources_and_leaves_them(cmake_lists, times):
     lines = CMAKE_LISTS.splitlines(keepends=True)
@@ -61,7 +70,7 @@ def test_the_cache_is_the_users_and_names_all_that_a_wheel_depends_on(tmp_path, 
     assert len(keys) == 4
     for key in keys:
         assert key.parent == tmp_path / "ctr_trainer" / "wheels"
-        assert key.name.startswith(f"horovod-0.28.1_patched2_{sys.implementation.cache_tag}")
+        assert key.name.startswith(f"horovod-0.28.1_patched3_{sys.implementation.cache_tag}")
 
 
 def test_without_xdg_cache_home_the_cache_is_in_the_home_directory(tmp_path, monkeypatch):
