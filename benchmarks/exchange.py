@@ -1,7 +1,9 @@
 """What the exchange of dense gradients costs: W1's dense tower on two workers, a core each, the ways in turn.
 
-CPU is what both threads of a worker, TensorFlow's and Horovod's, take a step; `none` is the tower alone. The dense
-variables of `every_30_steps` are averaged in shared memory; all but this and `shared_memory` goes through Horovod.
+CPU is what both threads of a worker, TensorFlow's and Horovod's, take a step; `none` is the tower alone.
+`distributed_optimizer` and `grouped` are Horovod's own, in a plain script; `horovod` is the package's use of
+`hvd.DistributedOptimizer`, exact for unequal numbers of examples. The dense variables of `every_30_steps` are averaged
+in shared memory; all but this and `shared_memory` goes through Horovod.
 The last line is JSON. Other settings of Horovod are measured by its variables, as HOROVOD_CYCLE_TIME=5.
 
 Example: python benchmarks/exchange.py --rounds 5
@@ -17,7 +19,7 @@ import sys
 import time
 
 WAYS = (
-    *("none", "distributed_optimizer", "grouped", "fused", "fused_fp16", "overlapped", "shared_memory"),
+    *("none", "distributed_optimizer", "grouped", "horovod", "horovod_fp16", "overlapped", "shared_memory"),
     "every_30_steps",
 )
 
@@ -68,7 +70,7 @@ def _build(way):
             train_op, rows = _with_optimizer(way, loss, features)
             step = None
         else:
-            settings = dict(fp16_allreduce=way == "fused_fp16", overlap_allreduce=way == "overlapped")
+            settings = dict(fp16_allreduce=way == "horovod_fp16", overlap_allreduce=way == "overlapped")
             train_op = TrainOp(dense_sync_steps=30 if way == "every_30_steps" else 1, **settings)(loss, features)
             rows, step = features.gradients, OptimizerStep(train_op, step_plan.current())
         session = tf1.Session(config=distributed.session_config(1))

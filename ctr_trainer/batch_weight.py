@@ -45,7 +45,7 @@ class WeighedOptimizer(tf1.train.Optimizer):
         self._local, self._workers = {id(tensor) for tensor in local}, workers
 
     def compute_gradients(self, *args, **kwargs):
-        tf1.add_to_collection(_HEEDED, self)
+        heed()
         return [
             (None if gradient is None else self._weighed(gradient, variable), variable)
             for gradient, variable in self._inner.compute_gradients(*args, **kwargs)
@@ -64,16 +64,22 @@ class WeighedOptimizer(tf1.train.Optimizer):
         return self._inner.variables()
 
     def _weighed(self, gradient, variable):
-        own = self._weight.own
-        factor = tf.math.divide_no_nan(own, self._weight.total)
-        if id(variable) in self._local:
-            factor *= self._workers
-        factor = tf.cast(factor, gradient.dtype)
-        if isinstance(gradient, tf.IndexedSlices):
-            # No row, since some optimizers step a row by its momentum even where its gradient is 0.
-            rows = tf.where(own > 0, tf.shape(gradient.indices)[0], 0)
-            return tf.IndexedSlices(gradient.values[:rows] * factor, gradient.indices[:rows], gradient.dense_shape)
-        return tf.math.multiply_no_nan(gradient, factor)
+        return share_of(gradient, self._weight, self._workers if id(variable) in self._local else 1)
+
+
+def share_of(gradient, weight, times=1):
+    """-> W_r / sum_s W_s * times * gradient; of a batch that only pads 0, even where the gradient is not finite.
+
+    Args:
+      gradient: tensor or `tf.IndexedSlices`, which of such a batch has no row then: some optimizers step a row by its
+        momentum even where its gradient is 0.
+      weight: `BatchWeight`.
+    """
+    factor = tf.cast(tf.math.divide_no_nan(weight.own, weight.total) * times, gradient.dtype)
+    if isinstance(gradient, tf.IndexedSlices):
+        rows = tf.where(weight.own > 0, tf.shape(gradient.indices)[0], 0)
+        return tf.IndexedSlices(gradient.values[:rows] * factor, gradient.indices[:rows], gradient.dense_shape)
+    return tf.math.multiply_no_nan(gradient, factor)
 
 
 def record(weight):
@@ -85,6 +91,11 @@ def current():
     """-> the `BatchWeight` of the current graph; None where each worker's batch counts alike."""
     weights = tf1.get_collection(_KEY)
     return weights[0] if weights else None
+
+
+def heed():
+    """Says that the optimizer of the current graph weighs its batches."""
+    tf1.add_to_collection(_HEEDED, True)
 
 
 def is_heeded():

@@ -5,6 +5,7 @@ rank. A collective that some rank does not reach ends the job after `init`'s `st
 """
 
 import functools
+import importlib
 import json
 import logging
 import math
@@ -30,6 +31,8 @@ except ImportError as error:
     raise ImportError(
         "Horovod with TensorFlow support is not installed; build it with `python -m ctr_trainer.build_horovod`"
     ) from error
+if not hasattr(hvd, "BroadcastGlobalVariablesHook"):  # It was imported before, and was not built by this package.
+    hvd = importlib.reload(hvd)
 
 PRECISIONS = ("none", "bfloat16")
 _IDLE_CYCLE_MS = 20
@@ -159,39 +162,37 @@ def lr_scale(how):
     return {"linear": float(hvd.size()), "sqrt": math.sqrt(hvd.size()), "none": 1.0}[how]
 
 
-def optimizer(inner, local=(), fp16=False):
-    """Wraps a `tf.compat.v1` optimizer so that its gradients are averaged over all workers; for your own `model_fn`.
+def optimizer(inner, local=(), fp16=False, op="average"):
+    """-> `hvd.DistributedOptimizer`, whose gradients are the average, or the sum, of all workers'.
 
-    Where shorter inputs are padded (`RunConfig.uneven_inputs`), it is the average over all examples of all workers.
-
-    The package's models reduce theirs by `estimator.exchange`, since this takes the mean of the workers' means, however
-    many examples each is of, and sends every gradient as a tensor of its own.
+    The average is of the workers' means, however many examples each is of, unless shorter inputs are padded
+    (`RunConfig.uneven_inputs`); for one of the examples return the optimizer itself, as `EstimatorSpec(optimizer=...)`.
 
     Args:
-      inner: the optimizer of one worker.
+      inner: a `tf.compat.v1` optimizer.
       local: tensors that may stand in `compute_gradients(var_list=...)` and whose gradient stays this worker's own: the
         embedding rows, which the lookup service merges.
       fp16: send float16; the sum over workers is then in float16 too.
+      op: `average` or `sum`.
     """
     compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
-    op, weight = hvd.Average, batch_weight.current()
+    weight = batch_weight.current() if op == "average" else None
     if weight is not None:
-        op, inner = hvd.Sum, WeighedOptimizer(inner, weight, local, size())
+        op, inner = "sum", WeighedOptimizer(inner, weight, local, size())
+    op = {"average": hvd.Average, "sum": hvd.Sum}[op]
     wrapped = hvd.DistributedOptimizer(inner, compression=compression, op=op, scale_local_gradients=False)
     for tensor in local:
         wrapped.register_local_var(tensor)
     return wrapped
 
 
-def allreduce(tensor, name, fp16=False):
+def allreduce(tensor, name):
     """-> the sum of every rank's tensor (equal shapes and dtypes), inside the graph, by Horovod. A collective.
 
     Args:
       name: of the reduction, the same on every rank.
-      fp16: send float16; the sum is then in float16 too.
     """
-    compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
-    return hvd.allreduce(tensor, op=hvd.Sum, compression=compression, name=name)
+    return hvd.allreduce(tensor, op=hvd.Sum, name=name)
 
 
 def broadcast_hook():

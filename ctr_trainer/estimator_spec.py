@@ -23,10 +23,13 @@ class EstimatorSpec:
         `probabilities`, both float32[B], the hooks and `evaluate` compute the click metrics from them; of several
         labels `logits/<label>` and `probabilities/<label>`, and the metrics are `auc/<label>` and so on.
       loss: scalar; needed for training and evaluation.
-      train_op: needed for training.
+      train_op: for training, this or `optimizer`. Several workers exchange nothing by themselves here: it has to be of
+        `hvd.DistributedOptimizer` or of the package's `TrainOp`.
       eval_metric_ops: dict of name -> (value, update_op). Over several workers the values are averaged, weighted by
         examples, which is exact for means only.
       training_hooks, evaluation_hooks: session hooks of this model.
+      optimizer: a `tf.compat.v1.train.Optimizer`, with which the Estimator makes the `train_op` of all workers, see
+        `estimator.given_optimizer`. The loss has to be the mean over the batch's examples.
     """
 
     mode: str
@@ -36,9 +39,13 @@ class EstimatorSpec:
     eval_metric_ops: Mapping[str, Any] | None = None
     training_hooks: Sequence[Any] = ()
     evaluation_hooks: Sequence[Any] = ()
+    optimizer: Any = None
 
     def __post_init__(self):
-        needs = {ModeKeys.TRAIN: ("loss", "train_op"), ModeKeys.EVAL: ("loss",), ModeKeys.PREDICT: ("predictions",)}
+        if self.train_op is not None and self.optimizer is not None:
+            raise ValueError("an EstimatorSpec has train_op or optimizer, not both")
+        step = "train_op" if self.optimizer is None else "optimizer"
+        needs = {ModeKeys.TRAIN: ("loss", step), ModeKeys.EVAL: ("loss",), ModeKeys.PREDICT: ("predictions",)}
         if self.mode not in needs:
             raise ValueError(f"mode {self.mode!r} is not one of {', '.join(needs)}")
         missing = [name for name in needs[self.mode] if getattr(self, name) is None]

@@ -36,6 +36,11 @@ def record(plan):
     tf1.add_to_collection(_KEY, plan)
 
 
+def is_recorded():
+    """-> whether the current graph's `train_op` is one of the package."""
+    return bool(tf1.get_collection(_KEY))
+
+
 def current():
     """-> the plan of the current graph; where none was recorded, that of one batch a step."""
     plans = tf1.get_collection(_KEY)

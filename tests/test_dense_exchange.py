@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 
 from ctr_trainer import dense_exchange
@@ -20,3 +24,18 @@ def test_steps_wait_for_horovod_where_the_workers_share_no_memory(how, here, wor
         if value:
             monkeypatch.setenv(f"HOROVOD_{name}", str(value))
     assert dense_exchange.is_by_horovod(how) == expected
+
+
+def test_what_horovodrun_is_told_of_the_exchange_has_it_go_through_horovod(monkeypatch):
+    for name in ("LOCAL_SIZE", "SIZE"):
+        monkeypatch.setenv(f"HOROVOD_{name}", "2")
+    code = "from ctr_trainer import dense_exchange; print(dense_exchange.is_by_horovod('auto'))"
+    found = {}
+    for setting in ("", *dense_exchange.SETTINGS[:1]):
+        environment = {**os.environ, **({setting: "1"} if setting else {})}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+        found[setting] = done.stdout.strip()
+    assert found == {"": "False", "HOROVOD_AUTOTUNE": "True"}
+    monkeypatch.setattr(dense_exchange, "_asked", ["HOROVOD_TIMELINE"])
+    assert dense_exchange.is_by_horovod("auto")
+    assert not dense_exchange.is_by_horovod("shared_memory")

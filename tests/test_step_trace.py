@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.core.framework import step_stats_pb2
 
 from ctr_trainer import step_trace
-from ctr_trainer.estimator.exchange import weighted_mean
+from ctr_trainer.estimator.step_gradients import step_gradients
 from ctr_trainer.models.head import cross_entropy
 
 tf1 = tf.compat.v1
@@ -93,14 +93,15 @@ def test_a_trace_without_operations_says_nothing():
 def test_the_packages_own_operations_are_found_in_a_real_trace():
     with tf.Graph().as_default():
         x = tf1.placeholder(tf.float32, [4, 3])
-        w = tf1.get_variable("w", [3, 1])
+        w = tf1.get_variable("w", [3, 1], use_resource=True)
         loss = cross_entropy(tf.ones(4), tf.squeeze(tf.matmul(x, w), 1), tf.ones(4))
-        mean = weighted_mean(tf.gradients(loss, [w]), tf.constant(4.0), 4, accumulation_steps=2, exchange=False)
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        gradients = step_gradients(optimizer, loss, tf.constant(4.0), accumulation_steps=2, exchange=False)
         metadata = tf1.RunMetadata()
         with tf1.Session() as session:
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)
-            session.run(mean.tensors, {x: np.ones((4, 3))}, options, metadata)
+            session.run([gradient for gradient, _ in gradients.pairs], {x: np.ones((4, 3))}, options, metadata)
     purposes = {
         step_trace.purpose(node.node_name, node.timeline_label.partition("= ")[2].partition("(")[0])
         for device in metadata.step_stats.dev_stats

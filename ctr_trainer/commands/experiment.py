@@ -1,5 +1,7 @@
 """From an experiment's flags to its Estimator and its data."""
 
+import logging
+
 import tensorflow as tf
 
 from ctr_trainer import dense_exchange, distributed
@@ -27,7 +29,7 @@ def make_estimator(model, data, training, embedding, run):
       UserError: no --model_dir, no such model, or params that it does not take.
     """
     require(model, "model_dir")
-    tf.get_logger().setLevel("ERROR")  # its warnings are about TensorFlow 1 names, which are used on purpose
+    _quiet_tensorflow()
     shared = dict(
         train_op_fn=make_train_op(training, embedding),
         hidden_units=model.hidden_units,
@@ -54,6 +56,7 @@ def make_estimator(model, data, training, embedding, run):
         threads=run.threads,
         mixed_precision=run.mixed_precision,
         phase_steps=run.phase_steps,
+        prepared_runs=run.prepared_runs,
         prefetch_batches=data.prefetch_batches,
         embedding=EmbeddingConfig(
             service=embedding.embedding_service,
@@ -112,6 +115,20 @@ def make_train_op(training, embedding):
         l2=training.l2,
         lr_groups=LrGroups.parse(training.lr_groups),
     )
+
+
+def _quiet_tensorflow():
+    """Has TensorFlow log its errors, and what its session hooks say.
+
+    Its warnings are about TensorFlow 1 names, which are used on purpose.
+    """
+    tf.get_logger().setLevel("INFO")
+    tf.get_logger().addFilter(_is_error_or_of_a_hook)
+
+
+def _is_error_or_of_a_hook(record):
+    says = record.levelno == logging.INFO and record.module == "basic_session_run_hooks"
+    return says or record.levelno >= logging.ERROR
 
 
 def way_of_exchange(training, run):

@@ -11,7 +11,7 @@ import tensorflow as tf
 from ctr_trainer import distributed, last_words, step_plan
 from ctr_trainer.errors import ServiceLost, UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator import finding, plateau, retention
+from ctr_trainer.estimator import finding, latest_file, plateau, retention
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
 from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
 from ctr_trainer.estimator.graphs import trained_graph, training_graph
@@ -21,9 +21,10 @@ from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.observation import Observation
 from ctr_trainer.estimator.one_job import one_job
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
+from ctr_trainer.estimator.prepared_runs import run_steps
 from ctr_trainer.estimator.run_config import RunConfig
 from ctr_trainer.estimator.saving import Saving
-from ctr_trainer.estimator.session import open_session
+from ctr_trainer.estimator.session import session_of, training_session
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.export.saved_model import export_saved_model
@@ -33,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class Estimator:
-    """Runs a `model_fn` in a `MonitoredSession`, each rank on its own share of the input.
+    """Runs a `model_fn` in a `MonitoredTrainingSession`, each rank on its own share of the input.
 
     `train`, `evaluate` and `predict` are collectives: all ranks call them alike, after `distributed.init`.
 
@@ -122,6 +123,7 @@ class Estimator:
             self._model.check(checkpoint, self.model_dir, training=True)
         if distributed.is_chief():
             retention.set_aside(self.model_dir, start, later)
+            latest_file.point_to(self.model_dir, checkpoint)
         seen = Observation(self.config, self.model_dir)
         phases = seen.phases
         made = (self.model_fn, self.params, self.config, self.model_dir)
@@ -133,7 +135,7 @@ class Estimator:
             if inputs.hook and distributed.is_chief():
                 save_features(self.model_dir, inputs.features)
             saver = tf1.train.Saver(max_to_keep=None)
-            step = OptimizerStep(spec.train_op, step_plan.current())
+            step = OptimizerStep(spec.train_op, step_plan.current(), self.config.prepared_runs)
             model = self._model.to_dict(inputs.features if inputs.fed else None)
             save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config, model, step.settle)
             own = [*seen.hooks, *inputs.hooks]
@@ -142,18 +144,19 @@ class Estimator:
             if evaluation:
                 evaluations = EvaluatedTraining(self, evaluation, inputs, store, save, start, own, step.settle, phases)
             all_hooks = seen.around(own, [*evaluations.hooks, *hooks], inputs, store)
-            threads, precision = self.config.threads, self.config.mixed_precision
-            with (
-                save.naming_the_last_checkpoint(lambda: seen.step > start),
-                _closing([evaluations, *own]),
-                open_session(checkpoint, all_hooks, threads, saver, precision) as session,
-            ):
+
+            def steps(runs):
                 if seen.step != start:
                     raise UserError(f"{checkpoint.path} was restored to step {seen.step}, not {start}: it is damaged")
-                while not session.should_stop():
+                while not runs.should_stop():
                     waiting = distributed.watchdog().waiting(f"step {seen.step + 1} and its gradient exchange")
                     with waiting, seen.input_ends.noticed():
-                        step(session)
+                        step(runs)
+
+            with save.naming_the_last_checkpoint(lambda: seen.step > start), _closing([evaluations, *own]):
+                session, every_hook = training_session(checkpoint, all_hooks, self.model_dir, self.config, saver)
+                with session:
+                    run_steps(session, every_hook, steps, self.config.prepared_runs)
             results = seen.results()
         return {**results, **evaluations.results()}
 
@@ -179,9 +182,14 @@ class Estimator:
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (inputs, spec):
             evaluation = Evaluation(inputs, spec, metrics)
             own = [*inputs.hooks, *spec.evaluation_hooks, *hooks]
-            with open_session(checkpoint, own, self.config.threads) as session:
-                while not session.should_stop() and (steps is None or evaluation.steps < steps):
-                    evaluation.step(session)
+
+            def batches(runs):
+                while not runs.should_stop() and (steps is None or evaluation.steps < steps):
+                    evaluation.step(runs)
+
+            session, every_hook = session_of(checkpoint, own, self.config)
+            with session:
+                run_steps(session, every_hook, batches, self.config.prepared_runs)
         return {"global_step": checkpoint.step, **evaluation.results()}
 
     def predict(self, input_fn, hooks=(), checkpoint=None, yield_single_examples=True):
@@ -194,7 +202,8 @@ class Estimator:
         checkpoint = self._of_this_model(checkpoint or self.latest_checkpoint(required=True))
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (inputs, spec):
             predictions = spec.predictions if isinstance(spec.predictions, dict) else {"output": spec.predictions}
-            with open_session(checkpoint, [*inputs.hooks, *hooks], self.config.threads) as session:
+            session, _ = session_of(checkpoint, [*inputs.hooks, *hooks], self.config)
+            with session:
                 while not session.should_stop():
                     values = session.run(predictions)
                     if inputs.hook:

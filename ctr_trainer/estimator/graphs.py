@@ -10,6 +10,7 @@ from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.evaluation_store import open_evaluation_store
+from ctr_trainer.estimator.given_optimizer import with_train_op
 from ctr_trainer.estimator.inputs import call_input_fn, make_input
 from ctr_trainer.estimator.padding import PaddedInput, refuse_unweighed
 from ctr_trainer.estimator.store import open_store
@@ -42,7 +43,7 @@ def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, se
             inputs.count(seen.input_ends.has_read)
         batches = distributed.broadcast_object(inputs.batches, "batches")
         run_length.record(run_length.going_on(checkpoint, batches, last))
-        spec = model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, params)
+        spec = with_train_op(model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, params), inputs)
         if pads:
             refuse_unweighed()
         store = LocalStore()

@@ -7,7 +7,7 @@ from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.inputs import call_input_fn, make_input
-from ctr_trainer.estimator.prepared_session import PreparedSessionCreator
+from ctr_trainer.estimator.prepared_runs import run_steps
 from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.hooks.progress_hook import ProgressHook
 from ctr_trainer.hooks.service_loss_hook import raise_together
@@ -102,13 +102,18 @@ class InLoopEvaluation:
         steps = self._eval_spec.steps or getattr(self._data, "steps_per_epoch", None)
         if distributed.is_chief() and steps:
             hooks.append(ProgressHook("evaluating", steps))
+
+        def batches(runs):
+            while not runs.should_stop() and self._evaluation.steps != self._eval_spec.steps:
+                self._evaluation.step(runs)
+                # The training step that this is part of is watched, and takes as long as it has to.
+                distributed.watchdog().progress()
+
         with self._graph.as_default():
-            creator = PreparedSessionCreator(self._scaffold, config=distributed.session_config(self._config.threads))
+            config = distributed.session_config(self._config.threads)
+            creator = tf1.train.ChiefSessionCreator(self._scaffold, config=config)
             with tf1.train.MonitoredSession(creator, hooks) as session:
-                while not session.should_stop() and self._evaluation.steps != self._eval_spec.steps:
-                    self._evaluation.step(session)
-                    # The training step that this is part of is watched, and takes as long as it has to.
-                    distributed.watchdog().progress()
+                run_steps(session, hooks, batches, self._config.prepared_runs)
 
     def close(self):
         """Ends what reads the data."""

@@ -8,11 +8,10 @@ import tensorflow as tf
 from ctr_trainer import distributed, run_length, step_plan
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import quality
-from ctr_trainer.estimator.exchange import weighted_mean
 from ctr_trainer.estimator.lr_groups import LrGroups
-from ctr_trainer.estimator.optimizers import DenseOptimizer, is_kernel
+from ctr_trainer.estimator.optimizers import DenseOptimizer, DenseUpdate
 from ctr_trainer.estimator.schedules import Schedule, cooldown_steps
-from ctr_trainer.layers.moving_moments import batch_statistics
+from ctr_trainer.estimator.step_gradients import step_gradients
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -110,39 +109,39 @@ class TrainOp:
         """-> the train_op; sets `features.gradients`, `learning_rate`, `learning_rate_scale` and `row_scale`."""
         step = tf1.train.get_or_create_global_step().read_value()
         learning_rate = self._learning_rates(step, features)
-        variables, gradients = self._gradients(loss, features)
-        statistics = batch_statistics()
         exchange = self.dense_sync_steps == 1 and distributed.size() > 1
         overlap = self.overlap_allreduce and exchange
-        mean = weighted_mean(
-            [*gradients, *(each.value for each in statistics)],
+        count = step - 1 if overlap else step
+        gradients = step_gradients(
+            DenseUpdate(self.optimizer, learning_rate, count, self.l2, self.clip_norm, self.lr_groups),
+            loss,
             tf.reduce_sum(features["weight"]),
-            features.batch_size,
+            features.placeholders,
             self.accumulation_steps,
             exchange,
             overlap,
             self.fp16_allreduce,
         )
+        features.gradients = gradients.rows
         if exchange and not overlap:
-            features.row_scale = tf.math.divide_no_nan(float(distributed.size()), mean.weight)
+            features.row_scale = tf.math.divide_no_nan(float(distributed.size()), gradients.weight)
         elif self.accumulation_steps > 1:
-            features.row_scale = tf.math.reciprocal_no_nan(mean.own_weight)
+            features.row_scale = tf.math.reciprocal_no_nan(gradients.own_weight)
 
-        def update(count):
-            updates = self._updates(variables, mean.tensors[: len(variables)], learning_rate, count)
-            means = mean.tensors[len(variables) :]
-            return updates + [s.update(m, mean.weight) for s, m in zip(statistics, means, strict=True)]
+        def update():
+            updates = [gradients.optimizer.apply_gradients(gradients.pairs)] if gradients.pairs else []
+            return updates + gradients.statistics()
 
         begin = drain = None
         if overlap:
-            begin = _next_step([*mean.kept, *mean.after])
-            drain = tf.group(*update(step - 1))
-            with tf.control_dependencies(mean.kept):  # When all of the step has read the variables.
-                train_op = _next_step([*update(step - 1), *mean.after])
+            begin = next_step([*gradients.kept, *gradients.after])
+            drain = tf.group(*update())
+            with tf.control_dependencies(gradients.kept):  # When all of the step has read the variables.
+                train_op = next_step([*update(), *gradients.after])
         else:
-            train_op = _next_step([*update(step), *mean.after])
+            train_op = next_step([*update(), *gradients.after])
         step_plan.record(
-            step_plan.StepPlan(mean.accumulate, self.accumulation_steps, begin, drain, self.dense_sync_steps)
+            step_plan.StepPlan(gradients.accumulate, self.accumulation_steps, begin, drain, self.dense_sync_steps)
         )
         return train_op
 
@@ -162,32 +161,8 @@ class TrainOp:
                 _log.info("%s", line)
         return tf.multiply(scale * self.learning_rate, factor, name="learning_rate")
 
-    def _gradients(self, loss, features):
-        """-> (dense variables, their gradients) as far as the loss depends on them; sets the rows'."""
-        variables, rows = tf1.trainable_variables(), features.placeholders
-        gradients = tf.gradients(loss, variables + rows)
-        of_rows = gradients[len(variables) :]
-        features.gradients = {row.name: g for row, g in zip(rows, of_rows, strict=True) if g is not None}
-        found = [(v, tf.convert_to_tensor(g)) for v, g in zip(variables, gradients, strict=False) if g is not None]
-        return [v for v, _ in found], [g for _, g in found]
 
-    def _updates(self, variables, gradients, learning_rate, step):
-        with tf.name_scope("dense_update"):
-            return self._updates_in_scope(variables, gradients, learning_rate, step)
-
-    def _updates_in_scope(self, variables, gradients, learning_rate, step):
-        if self.l2:
-            gradients = [g + self.l2 * v if is_kernel(v) else g for v, g in zip(variables, gradients, strict=True)]
-        if self.clip_norm:
-            gradients, _ = tf.clip_by_global_norm(gradients, self.clip_norm)
-        factors = self.lr_groups.factors_of(variables)
-        return [
-            self.optimizer.update(v, g, learning_rate if factor == 1 else factor * learning_rate, step)
-            for v, g, factor in zip(variables, gradients, factors, strict=True)
-        ]
-
-
-def _next_step(operations):
+def next_step(operations):
     """-> operation that raises the global step after these, so that whatever reads it has done so before."""
     with tf.control_dependencies(operations):
         return tf1.train.get_or_create_global_step().assign_add(1, read_value=False)

@@ -3,8 +3,8 @@
 import tensorflow as tf
 
 from ctr_trainer import distributed
-from ctr_trainer.estimator.exchange import average_of_ranks
-from ctr_trainer.estimator.prepared_session import prepare
+from ctr_trainer.dense_exchange import average_of_ranks
+from ctr_trainer.estimator.prepared_runs import prepare
 
 tf1 = tf.compat.v1
 
@@ -15,12 +15,13 @@ class OptimizerStep:
     Args:
       train_op: of the `EstimatorSpec`.
       plan: the graph's `StepPlan`.
+      prepared: whether `prepare` does something.
     """
 
-    def __init__(self, train_op, plan):
-        self._train_op, self._plan = train_op, plan
+    def __init__(self, train_op, plan, prepared=False):
+        self._train_op, self._plan, self._prepares = train_op, plan, prepared
         self._kept = False
-        self._average = None
+        self._average = self._averaged = None
         if plan.dense_sync_steps > 1 and distributed.size() > 1:
             # The optimizer's state too: it says how large a worker's own gradients were, so each going on with its own
             # would step by its own measure from equal variables, and a checkpoint holds one worker's only.
@@ -28,7 +29,11 @@ class OptimizerStep:
             self._average = average_of_ranks(variables, "dense_variables")
 
     def __call__(self, session):
-        """Takes a batch, or as many as a step needs."""
+        """Takes a batch, or as many as a step needs.
+
+        Args:
+          session: a `MonitoredSession` or its `PreparedRuns`.
+        """
         for _ in range(self._plan.accumulation_steps - 1):
             session.run(self._plan.accumulate)
         begins = self._plan.begin is not None and not self._kept
@@ -37,9 +42,9 @@ class OptimizerStep:
         session.run(self._plan.begin if begins else self._train_op)
 
     def prepare(self, session):
-        """Has a session prepare what `settle` runs, 30 ms of work that all ranks would otherwise wait for."""
-        if self._average is not None:
-            prepare(session, self._average)
+        """Prepares what `settle` runs in a session, 30 ms of work that all ranks would otherwise wait for."""
+        if self._average is not None and self._prepares:
+            self._averaged = prepare(session, self._average)
 
     def settle(self, session):
         """Makes the dense variables what all steps so far made of them, equal on all ranks. A collective.
@@ -47,7 +52,9 @@ class OptimizerStep:
         Under local SGD they become their mean over the workers, the optimizer's state and moving statistics as well.
         """
         with distributed.watchdog().waiting("the other ranks' dense variables"):
-            if self._average is not None:
+            if self._averaged is not None:
+                self._averaged()
+            elif self._average is not None:
                 session.run(self._average)
             if self._kept:
                 session.run(self._plan.drain)

@@ -5,6 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.lr_groups import LrGroups
 
 tf1 = tf.compat.v1
 _ops = tf.raw_ops
@@ -80,6 +81,43 @@ class DenseOptimizer:
         learning_rate = tf.cast(learning_rate, variable.dtype.base_dtype)
         count = tf.cast(step + 1, variable.dtype.base_dtype)
         return rule(self, variable, gradient, learning_rate, count)
+
+
+class DenseUpdate(tf1.train.Optimizer):
+    """A `DenseOptimizer` at a learning rate, in the shape of TensorFlow's optimizers; with regularization.
+
+    The gradients become + l2 * w, are then clipped, and then applied.
+
+    Args:
+      optimizer: `DenseOptimizer`.
+      learning_rate: scalar tensor.
+      step: scalar integer tensor, the optimizer steps before this one.
+      l2: of the gradients of kernels, see `is_kernel`.
+      clip_norm: the largest global norm of the gradients; 0 for any.
+      lr_groups: `LrGroups`.
+    """
+
+    def __init__(self, optimizer, learning_rate, step, l2=0.0, clip_norm=0.0, lr_groups=LrGroups()):  # noqa: B008, frozen
+        super().__init__(use_locking=False, name=optimizer.name)
+        self._optimizer, self._learning_rate, self._step = optimizer, learning_rate, step
+        self._l2, self._clip_norm, self._lr_groups = l2, clip_norm, lr_groups
+
+    def apply_gradients(self, grads_and_vars, global_step=None, name=None):
+        """-> operation of one update of each variable; of `global_step`, which is the caller's to raise, it makes none.
+
+        Args:
+          grads_and_vars: pairs of dense gradients and resource variables.
+        """
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        with tf.name_scope(name or "dense_update"):
+            if self._l2:
+                gradients = [g + self._l2 * v if is_kernel(v) else g for g, v in grads_and_vars]
+            if self._clip_norm:
+                gradients, _ = tf.clip_by_global_norm(gradients, self._clip_norm)
+            factors = self._lr_groups.factors_of(variables)
+            rates = [self._learning_rate if factor == 1 else factor * self._learning_rate for factor in factors]
+            steps = zip(variables, gradients, rates, strict=True)
+            return tf.group(*(self._optimizer.update(v, g, rate, self._step) for v, g, rate in steps))
 
 
 def is_kernel(variable):

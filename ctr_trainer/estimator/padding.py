@@ -61,7 +61,8 @@ def padded(dataset):
 
     def finished(element, counts, has_next, begun):
         whole = tf.nest.pack_sequence_as(spec, element, expand_composites=True)
-        weight = tf.where(counts, tf.cast(_examples(whole), tf.float32), 0.0)
+        parts = whole if isinstance(whole, tuple) and len(whole) == 2 else (whole, None)
+        weight = tf.where(counts, tf.cast(example_count(*parts), tf.float32), 0.0)
         return whole, (weight, tf.cast(has_next, tf.float32))
 
     steps = endless.scan((none, False, False), step)
@@ -73,7 +74,8 @@ def refuse_unweighed():
     if not batch_weight.is_heeded():
         raise UserError(
             "uneven_inputs='pad': the model_fn trains the batches that only pad as well, since its train_op does not "
-            "weigh them: wrap its optimizer, distributed.optimizer(...) of ctr_trainer, or use uneven_inputs='error'"
+            "weigh them: return EstimatorSpec(mode, loss=loss, optimizer=...), or wrap the optimizer, "
+            "distributed.optimizer(...) of ctr_trainer, or use uneven_inputs='error'"
         )
     updates = tf1.get_collection(tf1.GraphKeys.UPDATE_OPS)
     if updates:
@@ -92,9 +94,8 @@ def _zeros(spec):
     return tf.zeros([size or 0 for size in spec.shape.as_list()] if spec.shape.rank else [], spec.dtype)
 
 
-def _examples(element):
-    """-> how many examples an element has: the first dimension of its labels, or of its first feature without any."""
-    features, labels = element if isinstance(element, tuple) and len(element) == 2 else (element, None)
+def example_count(features, labels):
+    """-> how many examples a batch has: the first dimension of its labels, or of its first feature without any."""
     first = [*tf.nest.flatten(labels), *tf.nest.flatten(features)]
     first = next(tensor for tensor in first if tensor is not None)
     if isinstance(first, tf.SparseTensor):

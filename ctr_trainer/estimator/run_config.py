@@ -109,6 +109,8 @@ class RunConfig:
         prediction and exports are float32 all the same.
       phase_steps: every so many steps one is traced, so that a run ends with what its steps' time went to and what load
         it made, see `TracedPhasesHook` and `LoadHook`; the first so many do not count; 0 measures nothing.
+      prepared_runs: whether a step's fetches and feeds are prepared once, see `PreparedRuns`; False runs each step by
+        `MonitoredTrainingSession.run`.
       prefetch_batches: how many batches are read and looked up ahead; 0 does both in the training thread.
       uneven_inputs: what a training does where the `tf.data.Dataset` of one rank ends before that of another: `error`
         ends the job, naming the rank and the step; `pad` has the rank go on with batches that count nothing, until
@@ -129,6 +131,7 @@ class RunConfig:
     threads: int = 0
     mixed_precision: str = "none"
     phase_steps: int = 0
+    prepared_runs: bool = True
     prefetch_batches: int = 4
     uneven_inputs: str = "error"
     embedding: EmbeddingConfig = EmbeddingConfig()

@@ -12,7 +12,7 @@ from ctr_trainer.divergence import diverged
 from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.errors import ServiceLost, UserError, reason
 from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator import retention
+from ctr_trainer.estimator import latest_file, retention
 from ctr_trainer.hooks.service_loss_hook import raise_together
 
 tf1 = tf.compat.v1
@@ -109,6 +109,7 @@ class Saving:
             written = checkpoints.commit(
                 path, step, tables, position, examples, self._negative_sampling, self._model, self._decay
             )
+            latest_file.point_to(self._model_dir, written)
         except (OSError, tf.errors.OpError) as error:
             raise UserError(
                 f"the checkpoint {path} cannot be written: {reason(error)}; make room there. The checkpoints "

@@ -3,32 +3,87 @@
 import tensorflow as tf
 
 from ctr_trainer import distributed
-from ctr_trainer.estimator.prepared_session import PreparedSessionCreator
+from ctr_trainer.errors import UserError
 from ctr_trainer.restoring import refusing_other_variables
 
 tf1 = tf.compat.v1
 
 
-def open_session(checkpoint, hooks, threads, saver=None, precision="none"):
-    """-> the `MonitoredSession` of the current graph: rank 0 restores the dense variables, then all ranks get its.
+def training_session(checkpoint, hooks, model_dir, config, saver):
+    """-> (the `MonitoredTrainingSession` of the current graph, all of its hooks in their order). A collective.
 
-    A collective.
+    Rank 0 restores the dense variables, from the checkpoint that the file `checkpoint` in the model directory names;
+    then all ranks get its. What that session adds of hooks of its own on rank 0 (`StepCounterHook`, `SummarySaverHook`)
+    it adds itself, unless runs are prepared: then they stand among ours. Checkpoints of dense variables and rows
+    together are written by our hook in place of its `CheckpointSaverHook`.
 
     Args:
       checkpoint: the `Checkpoint` to restore; None for the variables' initial values.
       hooks: of the session.
-      threads, precision: of `distributed.session_config`.
-      saver: of the dense variables; by default of all.
+      model_dir: for its summaries.
+      config: `RunConfig`.
+      saver: of the dense variables.
 
     Raises:
       UserError: the checkpoint has not the graph's variables.
     """
-    restore = checkpoint is not None and distributed.is_chief()
-    creator = PreparedSessionCreator(
-        tf1.train.Scaffold(saver=saver or tf1.train.Saver(max_to_keep=None)),
-        config=distributed.session_config(threads, precision),
+    is_chief = distributed.is_chief()
+    log_steps, summary_steps = config.log_step_count_steps, config.save_summary_steps
+    scaffold = tf1.train.Scaffold(saver=saver)
+    hooks = [distributed.broadcast_hook(), _OneSessionHook(), *hooks]
+    if log_steps and (config.prepared_runs or not is_chief):
+        hooks.insert(0, tf1.train.StepCounterHook(log_steps, output_dir=model_dir if is_chief else None))
+    if summary_steps and is_chief and config.prepared_runs:
+        hooks.insert(1, tf1.train.SummarySaverHook(summary_steps, output_dir=model_dir, scaffold=scaffold))
+    with refusing_other_variables(checkpoint if is_chief else None, tf1.global_variables()):
+        session = tf1.train.MonitoredTrainingSession(
+            checkpoint_dir=model_dir if is_chief else None,
+            scaffold=scaffold,
+            hooks=hooks,
+            config=distributed.session_config(config.threads, config.mixed_precision),
+            save_checkpoint_secs=None,
+            save_checkpoint_steps=None,
+            log_step_count_steps=None if config.prepared_runs else log_steps,
+            save_summaries_steps=None if config.prepared_runs else summary_steps,
+        )
+    return session, hooks
+
+
+def session_of(checkpoint, hooks, config):
+    """-> (`MonitoredSession` of the current graph, all of its hooks), to evaluate or predict with a checkpoint.
+
+    A collective.
+
+    Rank 0 restores the dense variables, then all ranks get its.
+
+    Args:
+      checkpoint: the `Checkpoint`.
+      hooks: of the session.
+      config: `RunConfig`.
+
+    Raises:
+      UserError: the checkpoint has not the graph's variables.
+    """
+    restored = checkpoint if distributed.is_chief() else None
+    creator = tf1.train.ChiefSessionCreator(
+        tf1.train.Scaffold(saver=tf1.train.Saver(max_to_keep=None)),
+        config=distributed.session_config(config.threads),
         # Not by its directory: there TensorFlow keeps the absolute path that it was first written to.
-        checkpoint_filename_with_path=checkpoint.dense_prefix if restore else None,
+        checkpoint_filename_with_path=restored.dense_prefix if restored else None,
     )
-    with refusing_other_variables(checkpoint if restore else None, tf1.global_variables()):
-        return tf1.train.MonitoredSession(creator, [distributed.broadcast_hook(), *hooks])
+    hooks = [distributed.broadcast_hook(), *hooks]
+    with refusing_other_variables(restored, tf1.global_variables()):
+        return tf1.train.MonitoredSession(creator, hooks), hooks
+
+
+class _OneSessionHook(tf1.train.SessionRunHook):
+    """Ends a training whose session was lost: TensorFlow makes another, from an older step than the rows are of."""
+
+    _made = False
+
+    def after_create_session(self, session, coord):
+        if self._made:
+            raise UserError(
+                "TensorFlow lost its session, and would go on from older dense variables than the rows are of"
+            )
+        self._made = True

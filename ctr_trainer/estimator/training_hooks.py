@@ -18,7 +18,6 @@ from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
 from ctr_trainer.hooks.profile_hook import ProfileHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
 from ctr_trainer.hooks.service_loss_hook import ServiceLossHook
-from ctr_trainer.hooks.step_rate_hook import StepRateHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
 from ctr_trainer.hooks.training_progress_hook import TrainingProgressHook
 from ctr_trainer.latency import Latency
@@ -67,7 +66,6 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
         hooks.append(MetricsHook(tensors, scalars, config.auc_window_steps, every_n_steps=every))
     else:
         hooks.append(tf1.train.LoggingTensorHook({"loss": spec.loss}, every_n_iter=every))
-    hooks.append(StepRateHook(every_n_steps=every))
     learning_rate = _learning_rate(tf1.get_default_graph())
     if learning_rate is not None:
         hooks.append(LearningRateHook(learning_rate, scalars, every_n_steps=every))

@@ -19,6 +19,9 @@ class RunFlags:
         "bfloat16 multiplies matrices in training by AVX-512 BF16 or AMX; all else stays float32",
         choices=("none", "bfloat16"),
     )
+    prepared_runs: bool = flag(
+        True, "prepare a step's fetches and feeds once, for less time; else each step is MonitoredTrainingSession.run"
+    )
     phase_steps: int = flag(
         0, "trace a step in so many, to tell at the end what a step's time goes to; 0 does not", "steps", minimum=0
     )

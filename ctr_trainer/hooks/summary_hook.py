@@ -24,7 +24,9 @@ class SummaryHook(StepHook):
 
     def begin(self):
         super().begin()
-        self._writer = tf1.summary.FileWriter(self._directory, graph=tf1.get_default_graph())
+        # The one that the session's own hooks write to as well.
+        self._writer = tf1.summary.FileWriterCache.get(self._directory)
+        self._writer.add_graph(tf1.get_default_graph())
 
     def before_run(self, run_context):
         return tf1.train.SessionRunArgs(self._loss)
@@ -37,4 +39,4 @@ class SummaryHook(StepHook):
             self._writer.add_summary(summary, self.step)
 
     def end(self, session):
-        self._writer.close()
+        self._writer.flush()

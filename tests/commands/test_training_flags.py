@@ -105,7 +105,9 @@ def test_flags_that_cannot_work_together_are_refused():
 def test_the_documentation_names_flags_that_exist_and_its_example_is_accepted():
     text = DOCS.read_text()
     known = set(flags.define(flags.EXPERIMENT))
-    named = {name.removeprefix("no") if name not in known else name for name in re.findall(r"--([a-z0-9_]+)", text)}
+    named = {
+        name.removeprefix("no") if name not in known else name for name in re.findall(r"--([a-z0-9_]+)\b(?!-)", text)
+    }
     assert named - known - {"help", "flagfile"} == set()
     (example,) = re.findall(r"^    horovodrun (?:.+\\\n)*.+", text, re.MULTILINE)
     arguments = [part for part in re.findall(r"--\S+", example) if not part.startswith("--flagfile")]

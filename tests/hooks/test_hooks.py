@@ -9,7 +9,6 @@ from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
-from ctr_trainer.hooks.step_rate_hook import StepRateHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
 from ctr_trainer.latency import Latency
 
@@ -36,7 +35,6 @@ def _constants(logits, labels, weights):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda periods: StepRateHook(**periods),
         lambda periods: RunStatusHook([], **periods),
         lambda periods: LearningRateHook(None, {}, **periods),
         lambda periods: MetricsHook({}, {}, **periods),

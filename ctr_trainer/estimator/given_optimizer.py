@@ -1,0 +1,118 @@
+"""The training operation of an optimizer that a `model_fn` gives, and the refusal of one that exchanges nothing."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from ctr_trainer import batch_weight, distributed, step_plan
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.optimize import next_step
+from ctr_trainer.estimator.padding import example_count
+from ctr_trainer.estimator.step_gradients import step_gradients
+from ctr_trainer.estimator_spec import ModeKeys
+
+tf1 = tf.compat.v1
+
+
+def with_train_op(spec, inputs):
+    """-> the `EstimatorSpec` of a training, with the `train_op` of its optimizer where it gives one.
+
+    With g_r the gradient of the loss on worker r, a mean over its W_r examples, the optimizer applies
+
+        sum_r W_r g_r / sum_r W_r
+
+    by `hvd.DistributedOptimizer` or `HostSumOptimizer`, so K workers step as one does on all their examples.
+
+    Args:
+      spec: of `model_fn` in training.
+      inputs: `DatasetInput` or `BatchInput`. The examples of a `tf.data` batch weigh 1 each.
+
+    Raises:
+      UserError: the optimizer is none of TensorFlow 1, or distributed already; or on several workers nothing exchanges
+        the gradients of `train_op`.
+    """
+    if spec.optimizer is None:
+        if distributed.size() > 1 and not step_plan.is_recorded() and tf1.trainable_variables():
+            _refuse_lone(spec.train_op)
+        return spec
+    optimizer = spec.optimizer
+    if not isinstance(optimizer, tf1.train.Optimizer):
+        raise UserError(
+            f"EstimatorSpec(optimizer=...) is of {type(optimizer).__module__}.{type(optimizer).__name__}: give one of "
+            "tf.compat.v1.train, as tf.compat.v1.train.AdagradOptimizer(learning_rate)"
+        )
+    if type(optimizer).__module__.startswith("horovod"):
+        raise UserError(
+            "EstimatorSpec(optimizer=...) is distributed already: give the optimizer that is within it, which the "
+            "Estimator wraps, or train_op=optimizer.minimize(loss, global_step)"
+        )
+    fed = inputs.features if inputs.fed else None
+    several = distributed.size() > 1
+    weight = tf.reduce_sum(fed["weight"]) if inputs.fed else _examples(inputs)
+    rows = fed.placeholders if inputs.fed else ()
+    gradients = step_gradients(optimizer, spec.loss, weight, rows, exchange=several, sparse=True)
+    batch_weight.heed()
+    if inputs.fed:
+        fed.gradients = gradients.rows
+        if several:
+            fed.row_scale = tf.math.divide_no_nan(float(distributed.size()), gradients.weight)
+    updates = [gradients.optimizer.apply_gradients(gradients.pairs)] if gradients.pairs else []
+    step_plan.record(step_plan.StepPlan())
+    train_op = next_step([*updates, *gradients.statistics()])
+    return dataclasses.replace(spec, mode=ModeKeys.TRAIN, train_op=train_op, optimizer=None)
+
+
+def _examples(inputs):
+    """-> scalar float32, how many examples a batch of a `tf.data.Dataset` counts."""
+    padded = batch_weight.current()
+    if padded is not None:
+        return padded.own
+    return tf.cast(example_count(inputs.features, inputs.labels), tf.float32)
+
+
+def _refuse_lone(train_op):
+    if not _exchanges(train_op):
+        raise UserError(
+            f"the train_op {train_op.name!r} of the model_fn exchanges no gradients, so each of the "
+            f"{distributed.size()} workers would train alone. In place of "
+            "train_op=optimizer.minimize(loss, global_step) write: "
+            "EstimatorSpec(mode, loss=loss, optimizer=optimizer); or wrap it yourself: "
+            "hvd.DistributedOptimizer(optimizer).minimize(loss, global_step)"
+        )
+
+
+def _exchanges(operation):
+    """-> whether an operation waits for one of Horovod's, also within the functions that it calls."""
+    graph = operation.graph
+    bodies = {function.signature.name: function.node_def for function in graph.as_graph_def().library.function}
+    seen, queue = set(), [getattr(operation, "op", operation)]
+    called, known = [], set()
+    while queue:
+        op = queue.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if op.type.startswith("Horovod"):
+            return True
+        called += _functions(op.node_def)
+        queue += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    while called:
+        name = called.pop()
+        if name in known:
+            continue
+        known.add(name)
+        for node in bodies.get(name, ()):
+            if node.op.startswith("Horovod"):
+                return True
+            called += _functions(node)
+    return False
+
+
+def _functions(node):
+    """-> the names of the functions that a NodeDef calls."""
+    return [
+        name
+        for value in node.attr.values()
+        for name in [value.func.name, *(each.name for each in value.list.func)]
+        if name
+    ]

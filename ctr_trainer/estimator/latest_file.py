@@ -1,0 +1,39 @@
+"""The file `checkpoint` of a model directory, by which TensorFlow finds the dense variables that were saved last."""
+
+import os
+
+import tensorflow as tf
+
+from ctr_trainer import durable_file
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.checkpoint import RECENT
+
+tf1 = tf.compat.v1
+_NAME = "checkpoint"
+
+
+def point_to(model_dir, checkpoint):
+    """Has `tf.train.latest_checkpoint(model_dir)` find the dense variables of a `Checkpoint`; of None, nothing.
+
+    Raises:
+      UserError: the file is of another program, whose checkpoints would no longer be found; or cannot be written.
+    """
+    path = os.path.join(model_dir, _NAME)
+    if os.path.lexists(path):
+        _refuse_foreign(path)
+    if checkpoint is not None:
+        prefix = os.path.relpath(checkpoint.dense_prefix, model_dir)  # So that the directory can be moved.
+        state = tf1.train.generate_checkpoint_state_proto(os.path.abspath(model_dir), prefix, [prefix])
+        durable_file.write_text(path, str(state))
+    elif os.path.lexists(path):
+        os.remove(path)
+
+
+def _refuse_foreign(path):
+    state = tf.train.get_checkpoint_state(os.path.dirname(path))
+    own = os.path.join(os.path.dirname(path), RECENT, "")
+    if state is None or not state.model_checkpoint_path.startswith(own):
+        found = f"names {state.model_checkpoint_path}" if state else "is no checkpoint file of TensorFlow"
+        raise UserError(
+            f"{path} {found}, so another program trains in this directory: name another --model_dir, or move the file"
+        )

@@ -1,0 +1,179 @@
+"""The gradients of an optimizer step: of a batch, of several, of all workers' or of the step before."""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from ctr_trainer import dense_exchange
+from ctr_trainer.layers.moving_moments import batch_statistics
+from ctr_trainer.mean_optimizer import Fused, MeanOptimizer
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True)
+class StepGradients:
+    """What `step_gradients` makes.
+
+    Attributes:
+      optimizer: the given one in all that is around it.
+      pairs: (gradient, variable) of the dense variables that the loss depends on, for its `apply_gradients`.
+      statistics: operations' makers, f() -> list of operations that move what layers keep of the batches.
+      rows: by placeholder name, the gradients of the embedding rows, of this worker's batch.
+      weight: scalar float32, the weights of the examples that the gradients are the mean of.
+      own_weight: scalar float32, the weights of this worker's examples among them, in this step.
+      accumulate: operation that only adds a micro-batch; None for one a step.
+      kept: with `overlap`, operations that keep this step's gradients for the next; else [].
+      after: operations that have to run in a step that ends.
+    """
+
+    optimizer: Any
+    pairs: list
+    statistics: Any
+    rows: dict
+    weight: Any
+    own_weight: Any
+    accumulate: Any = None
+    kept: list = dataclasses.field(default_factory=list)
+    after: list = dataclasses.field(default_factory=list)
+
+
+def step_gradients(
+    optimizer, loss, weight, rows=(), accumulation_steps=1, exchange=True, overlap=False, fp16=False, sparse=False
+):
+    """-> `StepGradients` of a loss averaged over a batch's examples: of it averaged over all examples of a step.
+
+    Those of the micro-batches, and then those of the workers, become their mean; a batch of padding counts nothing.
+
+    Staleness: with `overlap`, they are those that the step before kept, so that their reduction waits for nothing in
+    this step and goes on beside its forward and backward pass.
+
+    Args:
+      optimizer: a `tf.compat.v1.train.Optimizer`.
+      loss: scalar.
+      weight: scalar float32, the sum of the weights of this batch's examples.
+      rows: placeholders of embedding rows, whose gradients stay this batch's own.
+      accumulation_steps: micro-batches of a step.
+      exchange: whether over all ranks; else over this rank's micro-batches only.
+      overlap: see above; only with an exchange.
+      fp16: reduce in float16.
+      sparse: whether gradients that are `tf.IndexedSlices` stay so; then all go through Horovod if one is.
+    """
+    batch = _BatchGradients(optimizer, weight, loss, rows, sparse)
+    outer, micro_batches, step_before = batch, None, None
+    if accumulation_steps > 1:
+        outer = micro_batches = _MicroBatches(outer)
+    own = outer
+    if overlap:
+        outer = step_before = _StepBefore(outer)
+    if exchange and batch.is_sparse:
+        outer = dense_exchange.HorovodOptimizer(outer, fp16)
+    elif exchange:
+        outer = dense_exchange.optimizer(outer, fp16, overlap)
+    pairs = outer.compute_gradients()
+    dense = len(pairs) - len(batch.statistics)
+    means = [mean for mean, _ in pairs[dense:]]
+
+    def statistics():
+        return [each.update(mean, outer.weight) for each, mean in zip(batch.statistics, means, strict=True)]
+
+    return StepGradients(
+        optimizer=outer,
+        pairs=pairs[:dense],
+        statistics=statistics,
+        rows=batch.rows,
+        weight=outer.weight,
+        own_weight=own.weight,
+        accumulate=micro_batches and micro_batches.accumulate,
+        kept=step_before.kept if step_before else [],
+        after=micro_batches.after if micro_batches else [],
+    )
+
+
+class _BatchGradients(MeanOptimizer):
+    """The gradients of one batch of this worker; behind those of the variables, what its layers' statistics are.
+
+    Args:
+      optimizer: a `tf.compat.v1.train.Optimizer`.
+      weight: scalar float32, the sum of the weights of the batch's examples.
+      loss: scalar.
+      rows: placeholders.
+      sparse: whether gradients that are `tf.IndexedSlices` stay so.
+
+    Attributes:
+      rows: by placeholder name, the gradients of the embedding rows.
+      statistics: `BatchStatistic`s, of the pairs at the end.
+      is_sparse: whether a gradient is a `tf.IndexedSlices`.
+    """
+
+    def __init__(self, optimizer, weight, loss, rows, sparse):
+        super().__init__(optimizer)
+        self.weight, self.statistics = weight, batch_statistics()
+        variables, names = tf1.trainable_variables(), {row.name for row in rows}
+        pairs = []
+        if variables or rows:  # One backward pass for both.
+            gate = tf1.train.Optimizer.GATE_NONE
+            pairs = optimizer.compute_gradients(loss, var_list=[*variables, *rows], gate_gradients=gate)
+        pairs = [(gradient, of) for gradient, of in pairs if gradient is not None]
+        self.rows = {of.name: gradient for gradient, of in pairs if of.name in names}
+        self._pairs = [(gradient, of) for gradient, of in pairs if of.name not in names]
+        if not sparse:
+            self._pairs = [(tf.convert_to_tensor(gradient), of) for gradient, of in self._pairs]
+        self.is_sparse = any(isinstance(gradient, tf.IndexedSlices) for gradient, _ in self._pairs)
+
+    def compute_gradients(self):
+        """-> pairs of the trainable variables that the loss depends on, and then of the statistics."""
+        return self._pairs + [(each.value, each.value) for each in self.statistics]
+
+
+class _MicroBatches(MeanOptimizer):
+    """The means over the micro-batches of a step.
+
+    Attributes:
+      accumulate: operation that only adds a micro-batch.
+      after: operations that start anew, for the step's end.
+    """
+
+    def _mean(self, tensors, weight):
+        with tf.name_scope("dense_exchange"):
+            fused, sums, added, self.after = Fused(tensors), {}, [], []
+            for dtype, vector in fused.vectors(weight).items():
+                total = _local_zeros("accumulated", vector)
+                added.append(total.assign_add(vector, read_value=False))
+                with tf.control_dependencies(added[-1:]):
+                    sums[dtype] = total.read_value()
+                with tf.control_dependencies([sums[dtype]]):
+                    self.after.append(total.assign(tf.zeros_like(vector), read_value=False))
+            self.accumulate = tf.group(*added)
+            return fused.means(sums)
+
+
+class _StepBefore(MeanOptimizer):
+    """The gradients of the step before.
+
+    Attributes:
+      kept: operations that keep this step's.
+    """
+
+    def _mean(self, tensors, weight):
+        with tf.name_scope("dense_exchange"):
+            fused, before, self.kept = Fused(tensors), {}, []
+            for dtype, vector in fused.vectors(weight).items():
+                variable = _local_zeros("kept", vector)
+                before[dtype] = variable.read_value()
+                with tf.control_dependencies([before[dtype]]):
+                    self.kept.append(variable.assign(vector, read_value=False))
+            return fused.means(before)
+
+
+def _local_zeros(name, like):
+    """-> a variable of this rank's own, in no checkpoint."""
+    return tf1.get_variable(
+        f"{name}/{like.dtype.name}",
+        like.shape,
+        like.dtype,
+        tf1.zeros_initializer(),
+        trainable=False,
+        collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+    )

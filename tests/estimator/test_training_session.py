@@ -1,0 +1,95 @@
+"""The session of a training is TensorFlow's MonitoredTrainingSession, with all that its users expect of it."""
+
+import glob
+import logging
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer import distributed
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig
+
+tf1 = tf.compat.v1
+RUNS = pytest.mark.parametrize("prepared", [True, False])
+
+
+@pytest.fixture(autouse=True)
+def _horovod():
+    distributed.init()
+
+
+def _model_fn(features, labels, mode, params):
+    w = tf1.get_variable("w", [2], initializer=tf1.zeros_initializer())
+    loss = tf.reduce_mean(tf.square(tf.linalg.matvec(features["x"], w) - labels))
+    tf1.summary.scalar("a_summary_of_the_model", loss)
+    given = {"optimizer": tf1.train.GradientDescentOptimizer(0.1)} if mode == ModeKeys.TRAIN else {}
+    return EstimatorSpec(mode, loss=loss, **given)
+
+
+def _input_fn():
+    return tf.data.Dataset.from_tensors(({"x": np.ones([4, 2], np.float32)}, np.ones(4, np.float32))).repeat()
+
+
+def _train(model_dir, steps, prepared=True):
+    config = RunConfig(threads=1, prepared_runs=prepared, log_step_count_steps=2, save_summary_steps=2)
+    Estimator(_model_fn, model_dir, config=config).train(_input_fn, steps=steps)
+
+
+@RUNS
+def test_it_is_tensorflows_own_and_is_told_the_model_directory(tmp_path, prepared, monkeypatch):
+    told, made = [], tf1.train.MonitoredTrainingSession
+
+    def session(**settings):
+        told.append(settings)
+        return made(**settings)
+
+    monkeypatch.setattr(tf1.train, "MonitoredTrainingSession", session)
+    _train(tmp_path, 3, prepared)
+    (settings,) = told
+    assert settings["checkpoint_dir"] == str(tmp_path)
+    assert settings["log_step_count_steps"] == (None if prepared else 2)
+    assert type(settings["hooks"][-1]).__name__ == "StopAtStepHook"
+
+
+@RUNS
+def test_its_step_rate_is_logged_and_the_models_own_summaries_are_written(tmp_path, prepared, caplog):
+    tf.get_logger().setLevel("INFO")
+    with caplog.at_level(logging.INFO):
+        _train(tmp_path, 7, prepared)
+    lines = [record.getMessage() for record in caplog.records if record.module == "basic_session_run_hooks"]
+    assert sum(re.fullmatch(r"global_step/sec: [\d.e+]+", line) is not None for line in lines) == 3
+    tags = {
+        value.tag
+        for path in glob.glob(f"{tmp_path}/events.out.tfevents.*")
+        for event in tf1.train.summary_iterator(path)
+        for value in event.summary.value
+    }
+    assert {"a_summary_of_the_model", "global_step/sec", "loss"} <= tags
+
+
+@RUNS
+def test_tensorflow_finds_the_newest_dense_variables_and_a_run_goes_on_from_them(tmp_path, prepared):
+    _train(tmp_path, 3, prepared)
+    first = tf.train.latest_checkpoint(tmp_path)
+    assert first == str(tmp_path / "checkpoints" / "step-0000000003" / "dense")
+    _train(tmp_path, 3, prepared)
+    assert tf.train.load_variable(tf.train.latest_checkpoint(tmp_path), "global_step") == 6
+    moved = tmp_path.with_name(tmp_path.name + "-moved")
+    tmp_path.rename(moved)
+    assert tf.train.load_variable(tf.train.latest_checkpoint(moved), "global_step") == 6
+    once = tmp_path.with_name(tmp_path.name + "-once")
+    _train(once, 6, prepared)
+    np.testing.assert_array_equal(
+        *(tf.train.load_variable(tf.train.latest_checkpoint(directory), "w") for directory in (moved, once))
+    )
+
+
+@pytest.mark.parametrize("text", ['model_checkpoint_path: "model.ckpt-7"\n', "no state\n"])
+def test_a_checkpoint_file_of_another_program_is_refused_and_left(tmp_path, text):
+    (tmp_path / "checkpoint").write_text(text)
+    with pytest.raises(UserError, match="another program trains in this directory: name another --model_dir"):
+        _train(tmp_path, 1)
+    assert (tmp_path / "checkpoint").read_text() == text

@@ -1,0 +1,45 @@
+"""Programs of tf.estimator's kind on one worker and on two, by optimizers of their own."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.parallel import launch
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """-> by number of workers, by rank, what each program's variable became."""
+    found = {}
+    for workers in (0, 2):
+        out = tmp_path_factory.mktemp(f"given{workers}")
+        launch.run(workers, launch.WORKERS / "given_optimizer.py", out)
+        found[workers] = [json.loads((out / f"{rank}.json").read_text()) for rank in range(max(workers, 1))]
+    return found
+
+
+@pytest.mark.parametrize("name", ["auto", "horovod", "adam", "sparse"])
+def test_three_examples_split_two_and_one_train_as_one_batch_does(trained, name):
+    alone = trained[0][0][name]
+    np.testing.assert_allclose(trained[2][0][name], alone, atol=1e-5, rtol=0)
+    assert np.abs(np.array(alone) - 0.1).max() > 0.1
+
+
+def test_a_train_op_that_exchanges_nothing_is_refused_on_every_rank_with_the_line_to_write(trained):
+    for rank in trained[2]:
+        assert "exchanges no gradients, so each of the 2 workers would train alone" in rank["lone"]
+        assert "EstimatorSpec(mode, loss=loss, optimizer=optimizer)" in rank["lone"]
+    assert trained[0][0]["lone"] == trained[0][0]["horovod"]  # A lone worker needs no exchange.
+
+
+def test_a_train_op_of_horovods_optimizer_is_taken_also_where_it_exchanges_within_a_condition(trained):
+    assert len(trained[2][0]["distributed"]) == len(trained[2][0]["aggregated"]) == 4
+
+
+def test_an_optimizer_that_the_estimator_cannot_wrap_is_refused_by_name(trained):
+    for rank in (*trained[0], *trained[2]):
+        assert "is distributed already" in rank["twice"]
+        assert "Adagrad: give one of tf.compat.v1.train" in rank["keras"]
