@@ -10,6 +10,7 @@ Each run is a line of --results; what stands there is not run again.
 
 Example: python benchmarks/calibration.py --results=calibration.jsonl
          python benchmarks/calibration.py --data=demo --workers=1 --seeds=1 --variants=default,constant
+         python benchmarks/calibration.py --data=criteo --variants=default --flags='--batch_size=1024 --epochs=5'
 """
 
 import argparse
@@ -57,27 +58,26 @@ def main():
         there = _lines(results)
         runs = []
         for data, seed, variant in itertools.product(flags.data, flags.seeds, flags.variants):
-            key = dict(data=data, workers=workers, seed=seed, variant=variant)
+            key = dict(data=data, workers=workers, seed=seed, variant=f"{variant} {flags.flags}".strip())
             if not any(key.items() <= line.items() for line in there):
-                runs.append({"key": key, **_run(data, variant, seed, flags.real_data, work)})
+                more = (*VARIANTS[variant], *flags.flags.split())
+                runs.append({"key": key, **_run(data, more, seed, flags.real_data, work)})
         if runs:
             _start(runs, workers, results, work)
-    selected = [line for line in _lines(results) if all(line[name] in getattr(flags, f"{name}s") for name in _KEYS)]
+    variants = [f"{variant} {flags.flags}".strip() for variant in flags.variants]
+    selected = [line for line in _lines(results) if line["seed"] in flags.seeds and line["variant"] in variants]
     selected = [line for line in selected if line["data"] in flags.data]
     found = summary(selected)
     print(table(found))
     print(json.dumps(found))
 
 
-_KEYS = ("seed", "variant")
-
-
 def _run(data, variant, seed, real_data, work):
-    """-> the `flags` of a run and its `test` data."""
+    """-> the `flags` of a run, those of the `variant` behind the others, and its `test` data."""
     train, valid, test = _parts(data, real_data, work)
     flagfile, more = DATA[data]
     flags = [f"--flagfile={ROOT / 'configs' / flagfile}.flags", f"--train_data={train}", f"--eval_data={valid}"]
-    return {"flags": [*flags, f"--seed={seed}", "--threads=1", *more, *VARIANTS[variant]], "test": str(test)}
+    return {"flags": [*flags, f"--seed={seed}", "--threads=1", *more, *variant], "test": str(test)}
 
 
 def _parts(data, real_data, work):
@@ -171,6 +171,7 @@ def _flags():
     )
     parser.add_argument("--work", default=pathlib.Path(tempfile.gettempdir()) / "ctr_trainer_calibration")
     parser.add_argument("--results", help="JSON lines; default: calibration.jsonl below --work")
+    parser.add_argument("--flags", default="", help="more flags of each run, as '--model=lr --epochs=5'")
     choices = dict(data=tuple(DATA), workers=(1, 2), seeds=(1, 2, 3), variants=tuple(VARIANTS))
     for name, values in choices.items():
         kind = type(values[0])

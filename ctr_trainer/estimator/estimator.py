@@ -73,10 +73,11 @@ class Estimator:
 
         Returns:
           dict of `workers`, `steps` (done now), `global_step`, `examples` (of all workers, now), `seconds`,
-          `examples_per_sec` (of all workers) and `input_wait_seconds` (of this rank), and with `evaluation` also
-          `evaluation` (the last one's metrics), `evaluation_seconds`, `stopped_early` and `quality_advice`; None where
-          nothing was to do. Evaluations do not count as `seconds`. Besides, what `RunSummary.results` says, and with
-          `phase_steps` also `phases` and `load`, of this rank; see `TracedPhasesHook.results` and `LoadHook.results`.
+          `examples_per_sec` (of all workers), `input_wait_seconds` (of this rank) and `quality_advice` (see `quality`),
+          and with `evaluation` also `evaluation` (the last one's metrics), `evaluation_seconds` and `stopped_early`;
+          None where nothing was to do. Evaluations do not count as `seconds`. Besides, what `RunSummary.results` says,
+          and with `phase_steps` also `phases` and `load`, of this rank; see `TracedPhasesHook.results` and
+          `LoadHook.results`.
           After a lost service, of what was trained since the checkpoint that all went back to.
 
         Raises:

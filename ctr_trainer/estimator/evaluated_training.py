@@ -1,5 +1,7 @@
 """The evaluations of a training run, or none."""
 
+import dataclasses
+
 from ctr_trainer.estimator import plateau, quality
 from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
 from ctr_trainer.estimator.model_selection import ModelSelection
@@ -8,7 +10,7 @@ from ctr_trainer.hooks.plateau_hook import PlateauHook
 
 
 class NoEvaluations:
-    """A training run without any.
+    """A training run without any; made in the training graph's scope.
 
     Attributes:
       hooks: to be run after those that train, sync and save.
@@ -16,16 +18,20 @@ class NoEvaluations:
 
     hooks = ()
 
+    def __init__(self):
+        self._rates = quality.current()
+
     def results(self):
-        """-> what `Estimator.train` is to return besides."""
-        return {}
+        """-> what `Estimator.train` is to return besides: `quality_advice`, a list of dicts of `flag` and `why`."""
+        advice = quality.advise([], None, None, self._rates)
+        return {"quality_advice": [dataclasses.asdict(each) for each in advice]}
 
     def close(self):
         """Ends what reads data and writes summaries."""
 
 
 class EvaluatedTraining(NoEvaluations):
-    """A training run with evaluations by an `EvalSpec`; made in the training graph's scope.
+    """A training run with evaluations by an `EvalSpec`.
 
     Args:
       estimator: the `Estimator` in training.
@@ -41,7 +47,7 @@ class EvaluatedTraining(NoEvaluations):
 
     def __init__(self, estimator, eval_spec, inputs, store, save, start, hooks, settle=None, phases=None):
         self._in_loop = InLoopEvaluation(estimator, eval_spec, inputs, store, settle)
-        self._rates = quality.current()
+        super().__init__()
         self._positive_weight = getattr(estimator.params, "positive_weight", 1.0)
         lowered = plateau.current()
         evaluate = self._selection = ModelSelection(
@@ -62,7 +68,7 @@ class EvaluatedTraining(NoEvaluations):
     def results(self):
         """-> dict of `evaluation` (the last one's metrics), `evaluation_seconds`, `stopped_early` and `quality_advice`.
 
-        The latter is a list of dicts of `flag` and `why`, see `quality`. A collective.
+        A collective.
         """
         return {
             "evaluation": self._selection.metrics,

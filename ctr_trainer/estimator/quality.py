@@ -13,6 +13,9 @@ _KEY = ("ctr_trainer", "rates")  # No string, so that TensorFlow does not try to
 
 COPC_RANGE = (0.97, 1.03)
 _FEWEST_EVALUATIONS = 3
+# Below these a run is too short to learn, and for the noise of its last steps to average out (docs/accuracy.md).
+_FEWEST_STEPS = 35
+_FEWEST_CALIBRATED_STEPS = 100
 # How much better a last evaluation must be than the one before it, relative to that, to speak of a rise.
 _RISE = 0.002
 
@@ -57,7 +60,7 @@ class Advice:
 
 
 def advise(evaluations, metric, direction, rates, positive_weight=1.0):
-    """-> list of `Advice`, by the evaluations of a run that has ended; [] if they give no reason for any.
+    """-> list of `Advice`, by a run's length and evaluations when it has ended; [] if they give no reason for any.
 
     Args:
       evaluations: of `EvaluationHistory`, by ascending step; the last is the run's end.
@@ -65,9 +68,10 @@ def advise(evaluations, metric, direction, rates, positive_weight=1.0):
       rates: `Rates`; None if they are not known.
       positive_weight: of the loss.
     """
-    if not evaluations:
-        return []
-    found = [_miscalibrated(evaluations[-1], name, rates, positive_weight) for name in _named(evaluations[-1], "copc")]
+    found = [_too_short(rates)]
+    if evaluations:
+        last = evaluations[-1]
+        found += [_miscalibrated(last, name, rates, positive_weight) for name in _named(last, "copc")]
     if metric and len(evaluations) >= _FEWEST_EVALUATIONS:
         found.append(_best_at_an_end(evaluations, metric, direction))
     return [each for each in found if each]
@@ -75,6 +79,15 @@ def advise(evaluations, metric, direction, rates, positive_weight=1.0):
 
 def _named(evaluation, metric):
     return [name for name in evaluation if name.split("/")[0] == metric]
+
+
+def _too_short(rates):
+    """-> Advice for a run of so few steps that longer ones are better on any data."""
+    if rates is None or not rates.end or rates.end >= _FEWEST_STEPS:
+        return None
+    times = -(-_FEWEST_STEPS // rates.end)
+    why = f"the run had {rates.end} steps, too few to learn what even small data say; {times} times as many are enough"
+    return Advice("--epochs or --max_steps", why)
 
 
 def _miscalibrated(last, name, rates, positive_weight):
@@ -105,6 +118,9 @@ def _for_calibration(step, rates, positive_weight):
     if rates.dense.depends_on_end and step < rates.end:
         flag = "--lr_schedule=plateau --plateau_patience=1 --decay_rate=0.1"
         return flag, f"the run was stopped before its learning rates had fallen, and {jitter}"
+    if step < _FEWEST_CALIBRATED_STEPS:
+        why = f"{step} steps are few, so the click rate of the last ones, over which learning rates fall, is noise"
+        return "--epochs or --max_steps", why
     if rates.rows.name == "constant":
         return "--embedding_lr_schedule=cooldown", f"the rows' learning rate did not fall, and {jitter}"
     why = "learning rates had fallen, so the model overfits, or the data have another click rate than those trained on"
@@ -122,7 +138,7 @@ def _best_at_an_end(evaluations, metric, direction):
     if best == 0 and not math.isnan(values[0]):
         last = f"{values[-1]:.4f} at step {evaluations[-1]['step']}"
         why = f"{where.format('first')}, and is {last}: the model overfits; regularize it, or train for fewer steps"
-        return Advice("--embedding_l2, --dropout or --max_steps", why)
+        return Advice("--embedding_l2, --initial_accumulator (of Adagrad's rows), --dropout or --max_steps", why)
     if best == len(values) - 1 and abs(values[-1] - values[-2]) > _RISE * abs(values[-2]):
         why = f"{where.format('last')}, and {values[-2]:.4f} before it: the model still learns; train it longer"
         return Advice("--epochs or --max_steps", why)

@@ -12,6 +12,10 @@ def _evaluation(step=100, copc=1.0, examples=100_000, auc=0.7):
     return {"step": step, "copc": copc, "real_mean": 0.2, "examples": examples, "auc": auc}
 
 
+def _of(steps):
+    return Rates(Schedule("cooldown"), Schedule("cooldown"), steps)
+
+
 def _advise(*evaluations, rates=FALLING, **settings):
     return advise(list(evaluations), "auc", "max", rates, **settings)
 
@@ -55,7 +59,7 @@ def test_what_is_calibrated_or_may_be_is_not_advised_on(evaluation):
 
 def test_a_model_that_was_best_at_its_first_evaluation_is_to_be_regularized():
     (found,) = _advise(*(_evaluation(step, auc=auc) for step, auc in ((10, 0.74), (20, 0.73), (30, 0.70))))
-    assert found.flag == "--embedding_l2, --dropout or --max_steps"
+    assert found.flag == "--embedding_l2, --initial_accumulator (of Adagrad's rows), --dropout or --max_steps"
     assert "best at the first evaluation, 0.7400 at step 10, and is 0.7000 at step 30" in found.why
 
 
@@ -70,3 +74,21 @@ def test_a_model_that_still_learns_at_its_last_evaluation_is_to_be_trained_longe
 
 def test_a_best_in_the_middle_is_as_it_should_be():
     assert _advise(*(_evaluation(step, auc=auc) for step, auc in ((10, 0.70), (20, 0.72), (30, 0.71)))) == []
+
+
+@pytest.mark.parametrize(("steps", "times"), [(7, 5), (34, 2)])
+def test_a_run_of_few_steps_is_too_short_whether_evaluated_or_not(steps, times):
+    for evaluations in ([], [_evaluation(steps)]):
+        (found,) = _advise(*evaluations, rates=_of(steps))
+        assert found.flag == "--epochs or --max_steps"
+        assert found.why.startswith(f"the run had {steps} steps, ") and f"; {times} times as many" in found.why
+
+
+@pytest.mark.parametrize("rates", [None, _of(None), _of(35)])
+def test_a_run_of_enough_or_of_unknown_steps_is_not_too_short(rates):
+    assert _advise(rates=rates) == []
+
+
+def test_predictions_that_are_off_after_few_steps_are_so_by_noise():
+    (found,) = _advise(_evaluation(step=60, copc=1.08), rates=_of(60))
+    assert found.flag == "--epochs or --max_steps" and "60 steps are few" in found.why
