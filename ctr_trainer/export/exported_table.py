@@ -3,8 +3,6 @@
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.export.key_index import LINE
-
 tf1 = tf.compat.v1
 
 
@@ -19,8 +17,8 @@ class ExportedTable:
       index: the `KeyIndex` of its rows.
 
     Attributes:
-      variables: by name, those of the graph: `rows` float32[1 + n, weights], the first row of which is 0, and `starts`,
-        `keys` and `places` of the index. Empty until the first `look_up`: a table that no model reads is not exported.
+      variables: by name, those of the graph: `rows` float32[1 + n, weights], the first row of which is 0, and `line_of`
+        and `lines` of the index. Empty until the first `look_up`: a table that no model reads is not exported.
       linear_start: the column at which a row's linear weight stands.
     """
 
@@ -43,23 +41,19 @@ class ExportedTable:
     @property
     def index_values(self):
         """-> dict of the index's variables' names -> arrays."""
-        return {"starts": self._index.starts, "keys": self._index.keys, "places": self._index.places}
+        return {"line_of": self._index.line_of, "lines": self._index.lines}
 
     def look_up(self, keys):
         """int64[...] -> float32[..., weights], the keys' rows; zeros for a key without a row, as 0."""
         if not self.variables:
             self._make_variables()
-        flat = tf.reshape(keys, [-1])
-        start = tf.gather(self.variables["starts"], tf.bitwise.bitwise_and(flat, np.int64(self._index.mask)))
-        line = tf.bitwise.right_shift(start, tf.constant(LINE.bit_length() - 1, start.dtype))
-        # Whole lines: a gather of single keys takes twice as long.
-        keys_there = tf.gather(self.variables["keys"], line[:, None] + tf.range(self._index.lines, dtype=line.dtype))
-        keys_there = tf.reshape(keys_there, [-1, self._index.lines * LINE])
-        within = tf.range(self._index.lines * LINE, dtype=line.dtype)
-        # A bucket has each key once.
-        at = tf.reduce_max(tf.where(tf.equal(keys_there, flat[:, None]), within, tf.constant(-1, line.dtype)), 1)
-        at = tf.where(at < 0, tf.zeros_like(at), line * LINE + at)  # 0 is the place of no key.
-        rows = tf.gather(self.variables["rows"], tf.gather(self.variables["places"], at))
+        flat, width = tf.reshape(keys, [-1]), self._index.width
+        line_of = tf.gather(self.variables["line_of"], tf.bitwise.bitwise_and(flat, np.int64(self._index.mask)))
+        lines = tf.gather(self.variables["lines"], line_of)
+        rows_there = tf.reshape(tf.bitcast(lines[:, width:], line_of.dtype), [-1, width])
+        # A line has each key once.
+        found = tf.where(tf.equal(lines[:, :width], flat[:, None]), rows_there, tf.zeros([], rows_there.dtype))
+        rows = tf.gather(self.variables["rows"], tf.reduce_max(found, 1))
         return tf.reshape(rows, tf.concat([tf.shape(keys), [self._config.weights]], 0))
 
     def _make_variables(self):

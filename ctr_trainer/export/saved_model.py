@@ -33,7 +33,7 @@ def export_saved_model(path, model_fn, params, checkpoint, trained_features, ser
     The signature `serving_default` takes the raw values of the features that the model reads (see
     `receiver.ExportedFeatures`) and returns the model's predictions.
 
-    Memory: the keys of all tables and what finds them, about 20 bytes a row; the rows are read and written by pieces.
+    Memory: the keys of all tables and what finds them, about 25 bytes a row; the rows are read and written by pieces.
 
     Args:
       path: the SavedModel's directory.
