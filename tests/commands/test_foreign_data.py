@@ -63,6 +63,11 @@ def test_a_model_is_the_same_with_and_without_conversion(directory, tmp_path, ca
     assert {name: served[name] for name in ("examples", "auc")} == pytest.approx(
         {name: metrics[1][name] for name in ("examples", "auc")}, abs=1e-4
     )
+    write(tmp_path / "a.tfrecord", map(_with_day, map(row, range(ROWS)), _days().to_pylist()))
+    assert cli.main([*export[:2], f"--eval_data={tmp_path / 'a.tfrecord'}", "--raw_format=tfrecord"]) == 0
+    of_records = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert of_records.pop("saved_model") == served.pop("saved_model") == str(tmp_path / "e")
+    assert of_records == pytest.approx(served, rel=1e-6)
     assert cli.main([*export[:2], f"--eval_data={next((directory / 'clicks').rglob('*.parquet'))}"]) == 1
     assert "it is no text, but Parquet: read it as format parquet" in capsys.readouterr().err
 
@@ -112,7 +117,7 @@ def test_tfrecords_are_converted_on_first_use(directory, tmp_path, capsys):
     assert len(list((tmp_path / "model" / "data_cache").iterdir())) == 2
 
 
-def test_a_csv_is_trained_and_predicted_on_as_it_is(tmp_path):
+def test_a_csv_is_trained_evaluated_and_predicted_on_as_it_is(tmp_path, capsys):
     data = small.make(tmp_path / "made", 100)
     rows = tmp_path / "rows.CSV.gz"
     rows.write_bytes(gzip.compress((data.parent / "rows.csv").read_bytes()))
@@ -120,13 +125,17 @@ def test_a_csv_is_trained_and_predicted_on_as_it_is(tmp_path):
         tmp_path, tmp_path / "model", f"--train_data={rows}", f"--feature_spec={data.parent / 'spec.toml'}"
     )
     assert cli.main(["train", flagfile]) == 0
-    predicted = []
+    predicted, evaluated = [], []
     for eval_data in (data, rows):
-        where = [f"--eval_data={eval_data}", f"--output={tmp_path / 'p.parquet'}"]
-        assert cli.main(["predict", flagfile, *where]) == 0
+        where = f"--eval_data={eval_data}"
+        assert cli.main(["predict", flagfile, where, f"--output={tmp_path / 'p.parquet'}"]) == 0
         predicted.append(pq.read_table(tmp_path / "p.parquet")["logits"].to_numpy())
-    assert len(predicted[0]) == 100
+        capsys.readouterr()
+        assert cli.main(["evaluate", flagfile, where]) == 0
+        evaluated.append(json.loads(capsys.readouterr().out.splitlines()[-1]))
+    assert len(predicted[0]) == evaluated[0]["examples"] == 100
     np.testing.assert_allclose(*predicted, rtol=1e-5)
+    assert evaluated[1] == pytest.approx(evaluated[0], rel=1e-5)
 
 
 def test_a_spec_other_than_the_conversions_is_refused(directory, tmp_path, capsys):
@@ -186,6 +195,12 @@ def test_predictions_need_no_labels_and_evaluations_do(directory, tmp_path, caps
 def _days():
     """-> the column that `foreign.write_spark` makes of its directories."""
     return pa.array([f"2024-01-0{1 + i // 40 % 3}" for i in range(ROWS)])
+
+
+def _with_day(record, day):
+    parsed = tf.train.Example.FromString(record)
+    parsed.features.feature["day"].bytes_list.value[:] = [day.encode()]
+    return parsed.SerializeToString(deterministic=True)
 
 
 def _without_label(record):

@@ -1,4 +1,4 @@
-"""What is said last under a real horovodrun; its ranks import no TensorFlow, so they start at once."""
+"""What is said last under a real horovodrun."""
 
 import os
 import signal
@@ -6,6 +6,9 @@ import subprocess
 
 import pytest
 
+from ctr_trainer.estimator.checkpoint import list_checkpoints
+from ctr_trainer.held_directory import held
+from tests import small
 from tests.parallel import launch
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -41,6 +44,40 @@ def test_a_wrong_path_is_said_by_one_rank_and_ends_the_job(tmp_path):
     assert done.returncode != 0
     (line,) = _said(done.stderr)
     assert line.startswith(f"error: data set {tmp_path / 'nowhere'}: no such directory; run `convert` first")
+
+
+def _training(directory, *more):
+    """-> the command of a training of `directory / "model"` that saves each step."""
+    flags = [f"--train_data={small.make(directory, rows=200)}", f"--model_dir={directory / 'model'}"]
+    return [
+        "-m",
+        "ctr_trainer",
+        "train",
+        *flags,
+        "--hidden_units=8",
+        "--batch_size=16",
+        "--save_checkpoints_steps=1",
+        *more,
+    ]
+
+
+def test_a_second_job_in_a_model_directory_is_refused_by_one_rank(tmp_path):
+    with held(tmp_path / "model", str):
+        done = launch.run(2, *_training(tmp_path), check=False)
+    assert done.returncode != 0
+    (line,) = [line for line in _said(done.stderr) if line.startswith("error")]
+    assert line.startswith(f"error: another job (process {os.getpid()} on host ")
+    assert not (tmp_path / "model" / "checkpoints").exists()
+
+
+def test_two_workers_that_share_rows_save_nothing_that_diverged(tmp_path):
+    training = _training(tmp_path, "--embedding_service=shared", "--learning_rate=1e30")
+    done = launch.run(2, *training, check=False)
+    assert done.returncode != 0
+    (line,) = [line for line in _said(done.stderr) if line.startswith("error")]
+    assert line.startswith("error: the loss of step 2 is ")
+    assert line.endswith("step-0000000001: the same command goes on from it")
+    assert [each.step for each in list_checkpoints(tmp_path / "model")] == [1]
 
 
 def test_ctrl_c_is_said_by_one_rank_with_where_the_job_goes_on(tmp_path):
