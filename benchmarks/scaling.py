@@ -74,7 +74,7 @@ def seconds_to_first_step(directory):
         with subprocess.Popen([*spec, "train", *flags], env=environment, stderr=subprocess.PIPE, text=True) as job:
             first = None
             for line in job.stderr:
-                if first is None and line.startswith("step 1,"):
+                if first is None and "step 1, " in line:
                     first = time.perf_counter() - start
         if job.returncode or first is None:
             raise SystemExit(f"{' '.join(flags)} ended with {job.returncode} before its first step")

@@ -1,12 +1,11 @@
 """The command line: finds the command, reads its flags, calls it."""
 
 import importlib
-import logging
 import sys
 
 from absl import flags as absl_flags
 
-from ctr_trainer import flags, last_words, quiet_start
+from ctr_trainer import flags, last_words, log_lines, quiet_start
 from ctr_trainer.errors import UserError
 
 COMMANDS = {
@@ -28,7 +27,7 @@ def main(argv=None):
     """Runs one command. -> the exit status: 0, 1 for an error the user can mend, 2 for wrong flags."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     quiet_start.install()
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    log_lines.install()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
         return 0
@@ -44,6 +43,10 @@ def main(argv=None):
     except (absl_flags.Error, UserError) as error:
         print(f"error: {error}\nsee python -m ctr_trainer {name} --help", file=sys.stderr)
         return 2
+    of_log = next((group for group in groups if hasattr(group, "log_format")), None)
+    if of_log is not None:
+        rank = log_lines.rank_of_this_process() if name in _WORKERS else None
+        log_lines.install(of_log.log_format, rank, getattr(of_log, "log_ranks", "all"))
     words = last_words.of_this_process()
     words.model_dir = next((group.model_dir for group in groups if hasattr(group, "model_dir")), "")
     return words.run(lambda: command.run(*groups), takes_sigterm=name in _WORKERS)

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 
+from ctr_trainer import log_lines
 from ctr_trainer.deadline import within
 from ctr_trainer.errors import UserError, reason
 from ctr_trainer.notices import Notices
@@ -144,7 +145,7 @@ class LastWords:
         with self._lock:
             if self._claim() and not self._over:
                 self._over = True
-                print(f"error: {make()}", file=sys.stderr, flush=True)
+                print(log_lines.error_line(make()), file=sys.stderr, flush=True)
             return self._is_ours
 
     def _sentence(self, error):

@@ -2,13 +2,12 @@
 
 import dataclasses
 import json
-import logging
 import os
 import sys
 
 from absl import flags as absl_flags
 
-from ctr_trainer import flags
+from ctr_trainer import flags, log_lines
 from ctr_trainer.commands import train
 from ctr_trainer.errors import UserError
 from ctr_trainer.flags.define import flag
@@ -24,7 +23,7 @@ class WorkerFlags:
 
 def main():
     """-> the exit status, as that of `python -m ctr_trainer`."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    log_lines.install(rank=log_lines.rank_of_this_process())
     groups = (WorkerFlags, *train.GROUPS)
     try:
         values = flags.define(groups)

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 
+from ctr_trainer import log_lines
 from ctr_trainer.errors import UserError
 
 _POLL_SECONDS = 0.02
@@ -151,7 +152,8 @@ class LocalService:
 
     def _command(self, data_dir, port_file):
         arguments = ["--bind=127.0.0.1:0", f"--data_dir={data_dir}", f"--port_file={port_file}", "--exit_with_stdin"]
-        arguments += ["--token_fd=0", "--nosave_at_exit"]  # Its trainer has its own checkpoints.
+        arguments += ["--token_fd=0", f"--log_format={log_lines.installed_form()}"]
+        arguments += ["--nosave_at_exit"]  # Its trainer has its own checkpoints.
         return [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
 
     def _wait_for(self, port_file, timeout):

@@ -10,6 +10,7 @@ import time
 
 import pyarrow as pa
 
+from ctr_trainer import log_lines
 from ctr_trainer.embedding.memory import keep_freed_memory
 from ctr_trainer.embedding.memory_limits import MemoryWatch
 from ctr_trainer.embedding.security import ServerSecurity
@@ -48,8 +49,7 @@ def serve(
     Raises:
       UserError: an address that cannot be bound, a non-loopback one without a token, or a `restore` that is not whole.
     """
-    if not logging.getLogger().handlers:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log_lines.install(log_lines.installed_form())
     host, port = _split(bind)
     security.refuse_open_door(host)
     stop, signalled = threading.Event(), []

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 
+from ctr_trainer import log_lines
 from ctr_trainer.flags.define import flag
 
 
@@ -44,6 +45,14 @@ class RunFlags:
     )
     log_steps: int = flag(100, "between the log's lines", "steps", minimum=1)
     log_secs: float = flag(30.0, "between the log's [RunStatus] lines", "seconds", minimum=0.1)
+    log_format: str = flag(
+        "plain",
+        "json: each line of the log, and of a service started here, is one JSON object",
+        choices=log_lines.FORMATS,
+    )
+    log_ranks: str = flag(
+        "all", "chief: of ranks other than 0 the log has warnings and errors only", choices=log_lines.RANKS
+    )
     auc_window_steps: int = flag(0, "log the AUC over so many steps; 0 since the start", "steps", minimum=0)
     summary_steps: int = flag(100, "between TensorBoard summaries; 0 writes none", "steps", minimum=0)
     profile_steps: tuple[int, ...] = flag(

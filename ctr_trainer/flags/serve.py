@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from ctr_trainer import log_lines
 from ctr_trainer.flags.define import flag
 
 
@@ -24,4 +25,5 @@ class ServeFlags:
     port_file: str = flag("", "file that gets host:port once the service is ready", "path")
     save_at_exit: bool = flag(True, "save all rows below --data_dir at SIGTERM, for --restore")
     restore: str = flag("", "directory that such a save left, to start from", "path")
+    log_format: str = flag("plain", "json: each line of the log is a JSON object", choices=log_lines.FORMATS)
     exit_with_stdin: bool = flag(False, "end when standard input closes, that is with the process that started it")

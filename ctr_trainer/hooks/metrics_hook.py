@@ -11,6 +11,7 @@ from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name
 from ctr_trainer.metrics.curves import roc_auc
 
 _log = logging.getLogger(__name__)
+_IN_FOUR_DIGITS = ("auc", "accuracy")
 
 
 class MetricsHook(StepHook):
@@ -81,8 +82,9 @@ class MetricsHook(StepHook):
             for name, value in metrics.results().items()
         }
         for name, value in results.items():
-            line = "step %d, %s = %.4f (%.1f it/sec; %.1f examples/sec)"
-            _log.info(line, self.step, name, value, steps_per_sec, examples_per_sec)
+            digits = 4 if name.split("/")[0] in _IN_FOUR_DIGITS else 8
+            line = "step %d, %s = %.*f (%.1f it/sec; %.1f examples/sec)"
+            _log.info(line, self.step, name, digits, value, steps_per_sec, examples_per_sec)
         self._scalars.update(results, examples_per_sec=examples_per_sec)
         self._auc_is_over = 0 < self._auc_window_steps <= self.step - self._auc_from
         for metrics in self._metrics.values():

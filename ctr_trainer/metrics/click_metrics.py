@@ -11,10 +11,11 @@ _BATCHES = 32
 
 
 class ClickMetrics:
-    """AUC, cross entropy, mean prediction and mean label of the examples added, of one label."""
+    """AUC, cross entropy, accuracy, mean prediction and mean label of the examples added, of one label."""
 
     def __init__(self):
-        self._parts = {"auc": AUC(), "xentropy_mean": Mean(), "prob_mean": Mean(), "real_mean": Mean()}
+        means = {name: Mean() for name in ("xentropy_mean", "accuracy", "prob_mean", "real_mean")}
+        self._parts = {"auc": AUC(), **means}
         self._waiting = []
 
     @property
@@ -40,8 +41,15 @@ class ClickMetrics:
         self._waiting.clear()
         self._parts["auc"].update(logits, labels, weights)
         self._parts["xentropy_mean"].update(np.logaddexp(0.0, logits) - labels * logits, weights)
+        self._parts["accuracy"].update(_is_right(logits, labels), weights)
         self._parts["prob_mean"].update(sigmoid(logits), weights)
         self._parts["real_mean"].update(labels, weights)
+
+
+def _is_right(logits, labels):
+    """-> 1 where a probability above 0.5 and a positive label agree, 0 where not, NaN where the logit is no number."""
+    right = ((logits > 0) == (labels > 0.5)).astype(np.float64)
+    return np.where(np.isnan(logits), np.nan, right)
 
 
 def sigmoid(logits):

@@ -13,6 +13,7 @@ from ctr_trainer.metrics.scored_examples import ScoredExamples
 # Where a greater value is the better one. Of what is not here neither is: `prob_mean` says nothing by itself.
 DIRECTIONS = {
     "auc": "max",
+    "accuracy": "max",
     "auc_pr": "max",
     "gauc": "max",
     "logloss": "min",
@@ -25,8 +26,9 @@ DIRECTIONS = {
 class EvaluationMetrics:
     """The metrics of each label; they are called `auc/click` where labels have names.
 
-    `auc`, `auc_pr`, `logloss`, `normalized_entropy`, `brier`, `copc`, `prob_mean`, `real_mean`, and with groups `gauc`,
-    `gauc_groups` (that have both classes), `gauc_groups_left_out`.
+    `auc`, `auc_pr`, `accuracy` (a probability above 0.5 counts as positive), `logloss`, `normalized_entropy`, `brier`,
+    `copc`, `prob_mean`, `real_mean`, and with groups `gauc`, `gauc_groups` (that have both classes),
+    `gauc_groups_left_out`.
 
     Args:
       labels: their names; [""] for the one label of most models.
@@ -90,6 +92,7 @@ class _OneLabel:
         results = {
             "auc": click["auc"],
             "auc_pr": self._click.parts["auc"].average_precision(),
+            "accuracy": click["accuracy"],
             "logloss": logloss,
             "normalized_entropy": normalized_entropy(logloss, real_mean),
             "brier": self._brier.result(),

@@ -54,7 +54,13 @@ def test_metrics_are_logged_in_the_agreed_form_and_padding_is_not_counted(caplog
     assert [line.split("(")[0] for line in lines] == [
         f"step {step}, {figure} "
         for step in (2, 4)
-        for figure in ("auc = 1.0000", "xentropy_mean = 0.4100", "prob_mean = 0.6904", "real_mean = 0.5000")
+        for figure in (
+            "auc = 1.0000",
+            "xentropy_mean = 0.41003759",
+            "accuracy = 0.5000",
+            "prob_mean = 0.69039854",
+            "real_mean = 0.50000000",
+        )
     ]
     rates = lines[0].split("(")[1].rstrip(")").split("; ")
     per_step = float(rates[1].removesuffix(" examples/sec")) / float(rates[0].removesuffix(" it/sec"))

@@ -15,6 +15,23 @@ def test_means_are_those_of_the_weighted_examples():
     assert results["real_mean"] == pytest.approx(0.5)
 
 
+def test_accuracy_is_the_weighted_share_of_the_examples_on_the_right_side_of_one_half():
+    metrics = ClickMetrics()
+    # Right, right, wrong, wrong (a probability of exactly 0.5 is not above it); the last does not count.
+    logits, labels = np.float32([0.1, -0.1, 2, 0, 5]), np.float32([1, 0, 0, 1, 0])
+    metrics.update(logits, labels, np.float32([1, 2, 1, 1, 0]))
+    assert metrics.results()["accuracy"] == pytest.approx(3 / 5)
+    metrics.update(np.float32([0]), np.float32([0]), np.float32([5]))
+    assert metrics.results()["accuracy"] == pytest.approx(8 / 10)
+
+
+def test_the_accuracy_of_a_logit_that_is_no_number_is_none():
+    metrics = ClickMetrics()
+    with np.errstate(invalid="ignore"):
+        metrics.update(np.float32([np.nan, 1]), np.float32([0, 1]), np.ones(2, np.float32))
+        assert math.isnan(metrics.results()["accuracy"])
+
+
 def test_a_large_logit_does_not_overflow():
     metrics = ClickMetrics()
     with np.errstate(over="raise"):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import average_precision_score, brier_score_loss, log_loss, roc_auc_score
+from sklearn.metrics import accuracy_score, average_precision_score, brier_score_loss, log_loss, roc_auc_score
 
 from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
 from tests.metrics.ranks import Ranks
@@ -44,6 +44,7 @@ def _sklearn(logits, labels, weights, groups):
     return {
         "auc": roc_auc_score(labels, logits, sample_weight=weights),
         "auc_pr": average_precision_score(labels, logits, sample_weight=weights),
+        "accuracy": accuracy_score(labels, p > 0.5, sample_weight=weights),
         "logloss": logloss,
         "normalized_entropy": logloss / entropy,
         "brier": brier_score_loss(labels, p, sample_weight=weights),
@@ -147,7 +148,9 @@ def test_a_logit_that_is_no_number_makes_the_metrics_nan_and_not_wrong():
         with np.errstate(invalid="ignore"):
             metrics = _filled(*data, exact_auc=exact_auc)
             results = metrics.results()
-        assert all(np.isnan(results[name]) for name in ("auc", "auc_pr", "logloss", "brier", "copc", "gauc"))
+        assert all(
+            np.isnan(results[name]) for name in ("auc", "auc_pr", "accuracy", "logloss", "brier", "copc", "gauc")
+        )
         assert metrics.reliability() == {"": []}
 
 

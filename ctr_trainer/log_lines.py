@@ -1,0 +1,89 @@
+"""What a line of the log looks like: when, how important, from where in the code, and what."""
+
+import datetime
+import json
+import logging
+import os
+import sys
+
+FORMATS = ("plain", "json")
+RANKS = ("all", "chief")
+_PLAIN = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - %(message)s"
+
+
+def install(form="plain", rank=None, ranks="all"):
+    """Has the log of this process written to standard error, line by line; again with other arguments, in another form.
+
+        2024-10-02 00:21:29,534 - INFO [learning_rate_hook.py:36 - after_step] - current lr: 0.050000
+
+    A program that has set its own logging up keeps it.
+
+    Args:
+      form: of `FORMATS`; `json` writes one object a line: `time` (ISO 8601 with milliseconds), `level`, `file`, `line`,
+        `function`, `rank`, `message`, and `exception` where there is one.
+      rank: of this worker; None where this process is none.
+      ranks: of `RANKS`; with `chief`, of other ranks than 0 only warnings and errors are written.
+    """
+    root = logging.getLogger()
+    if root.handlers and _installed() is None:
+        return
+    handler = _installed() or _Handler(sys.stderr)
+    handler.setFormatter(_Json(rank) if form == "json" else logging.Formatter(_PLAIN))
+    if handler not in root.handlers:
+        root.addHandler(handler)
+        logging.captureWarnings(True)
+    root.setLevel(logging.WARNING if ranks == "chief" and rank else logging.INFO)
+
+
+def rank_of_this_process():
+    """-> the rank that `horovodrun` has given to this process; 0 without it."""
+    return int(os.environ.get("HOROVOD_RANK", 0))
+
+
+def installed_form():
+    """-> the form that is installed, of `FORMATS`."""
+    handler = _installed()
+    return "json" if handler is not None and isinstance(handler.formatter, _Json) else "plain"
+
+
+def error_line(text):
+    """-> the line that a command ends with which fails: `error: TEXT`, or in the form `json` an object like all others.
+
+    It goes around the log, whose lock a thread that hangs may hold.
+    """
+    if installed_form() == "plain":
+        return f"error: {text}"
+    caller = sys._getframe(1)
+    code = caller.f_code
+    record = logging.LogRecord(
+        __name__, logging.ERROR, code.co_filename, caller.f_lineno, text, (), None, func=code.co_name
+    )
+    return _installed().format(record)
+
+
+class _Handler(logging.StreamHandler):
+    """The one that `install` made."""
+
+
+class _Json(logging.Formatter):
+    def __init__(self, rank):
+        super().__init__()
+        self._rank = rank
+
+    def format(self, record):
+        line = {
+            "time": datetime.datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "file": record.filename,
+            "line": record.lineno,
+            "function": record.funcName,
+            "rank": self._rank,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def _installed():
+    return next((handler for handler in logging.getLogger().handlers if isinstance(handler, _Handler)), None)
