@@ -4,6 +4,7 @@ Every function that communicates is a collective: all ranks call it, in the same
 rank. A collective that some rank does not reach ends the job after `init`'s `stall_timeout`, by the name given here.
 """
 
+import contextlib
 import functools
 import importlib
 import json
@@ -215,21 +216,22 @@ def _host_collective(kind, dtype, name):
             result = hvd.broadcast(value, 0, name=f"{name}.broadcast")
     session = tf1.Session(graph=graph, config=session_config(threads=1))
 
-    def exchange(array):
-        with _watchdog.waiting(f"the other ranks in {name}"):
+    def exchange(array, watched=True):
+        with _watchdog.waiting(f"the other ranks in {name}") if watched else contextlib.nullcontext():
             return session.run(result, {value: array})
 
     return exchange
 
 
-def all_sum(array, name):
+def all_sum(array, name, watched=True):
     """-> the sum of every rank's `array` (equal shapes and dtypes), on every rank.
 
     Args:
       name: what the watchdog calls this exchange, the same on every rank.
+      watched: False in a thread whose end somebody else waits for, and watches, later.
     """
     array = np.asarray(array)
-    return array if size() == 1 else _host_collective("sum", array.dtype, name)(array)
+    return array if size() == 1 else _host_collective("sum", array.dtype, name)(array, watched)
 
 
 def all_gather(array, name):

@@ -6,6 +6,7 @@ import time
 
 from hdrh.histogram import HdrHistogram
 
+UNIT = "[RunStatus]: all in microseconds; Ops, Ps: of one operation, in any thread; Step: of the thread of the steps"
 _LONGEST_US = 3_600_000_000
 
 
@@ -30,6 +31,18 @@ class Latency:
             yield
         finally:
             self.record((time.perf_counter_ns() - start) // 1000)
+
+    def each(self, iterable):
+        """Yields the items, and records how long each of them took to come."""
+        iterator = iter(iterable)
+        while True:
+            start = time.perf_counter_ns()
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+            self.record((time.perf_counter_ns() - start) // 1000)
+            yield item
 
     def record(self, microseconds):
         """Adds one duration."""

@@ -31,6 +31,11 @@ class NegativeSampling:
         """As the reader's."""
         return self._reader.steps
 
+    @property
+    def epochs(self):
+        """As the reader's."""
+        return self._reader.epochs
+
     def position_after(self, steps):
         """As the reader's."""
         return self._reader.position_after(steps)

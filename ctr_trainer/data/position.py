@@ -57,5 +57,15 @@ class Position:
         return Position(here.epoch, [plan.advance(share, steps * batch_size) for share in here.shares])
 
 
+def epochs_done(values):
+    """-> how many epochs, a float, all workers together have read.
+
+    Args:
+      values: as `Position.to_dict` gives.
+    """
+    left = sum(stop - start for share in values["shares"] for start, stop in share)
+    return values["epoch"] + 1 - left / values["order"]["rows"]
+
+
 def _order(order):
     return dict(rows=order.rows, shuffle=order.shuffle, seed=order.seed, shuffle_buffer=order.shuffle_buffer)

@@ -35,6 +35,9 @@ class BatchReader:
       dim: width of every sparse feature's embedding, in place of the spec's.
       labels: whether the batches need labels; False to predict, where data without any will do: their labels are NaN.
 
+    Attributes:
+      epochs: the number of the epoch to stop before; None for no end.
+
     Raises:
       UserError: no such data set, an empty one, one without the labels that are needed, or a position in another order.
     """
@@ -69,7 +72,7 @@ class BatchReader:
         self._statistics = self._source.statistics
         self._groups = RowGroups(self._source, self._spec, self._statistics)
         self._order = plan.Order(self._groups.rows, shuffle, seed, shuffle_buffer)
-        self._rank, self._epochs = rank, epochs
+        self._rank, self.epochs = rank, epochs
         self._start = Position.beginning(0, self.rows, size)
         if position is not None:
             self._start = Position.restore(position, self._order, size)
@@ -105,11 +108,11 @@ class BatchReader:
     @property
     def steps(self):
         """Batches from this reader's start to its end, the same on every worker; None where it has none."""
-        if self._epochs is None:
+        if self.epochs is None:
             return None
-        if self._start.epoch >= self._epochs:
+        if self._start.epoch >= self.epochs:
             return 0
-        epochs = self._epochs - self._start.epoch - 1
+        epochs = self.epochs - self._start.epoch - 1
         return plan.steps(self._start.shares, self.batch_size) + epochs * self.steps_per_epoch
 
     def position_after(self, steps):
@@ -129,7 +132,7 @@ class BatchReader:
     def _epochs_from_start(self):
         """Yields the position that each epoch begins at."""
         position = self._start
-        while self._epochs is None or position.epoch < self._epochs:
+        while self.epochs is None or position.epoch < self.epochs:
             yield position
             position = Position.beginning(position.epoch + 1, self.rows, len(position.shares))
 

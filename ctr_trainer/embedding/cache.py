@@ -48,8 +48,8 @@ class Cache:
       prefetched: distinct keys asked for ahead of their lookup.
       rows_pulled: rows that came back, as others had changed them, or made them first.
       bytes_synced: bytes of keys, versions and rows that went to and came from the store.
-      lookup_latency: OpsEmbeddingLookup, of `find` and `find_or_create` with their pulls.
-      push_latency: OpsPushGrad, of `exchange`.
+      lookup_latency: OpsEmbeddingLookup, of each request for rows, from the question to the answer.
+      push_latency: OpsPushGrad, of each request that brings changes, likewise.
     """
 
     def __init__(self, store, config, worker, lookup_latency=None, push_latency=None, compression="none", shares=None):
@@ -95,13 +95,11 @@ class Cache:
           since: what `prefetch` returned for these keys; rows checked from then on count as up to date. None for
             those checked in this window.
         """
-        with self.lookup_latency.measure():
-            return self._find(keys, since, create=True)
+        return self._find(keys, since, create=True)
 
     def find(self, keys):
         """int64[U] -> int64[U] slots, for evaluation; -1 where the store has no row either."""
-        with self.lookup_latency.measure():
-            return self._find(keys, None, create=False)
+        return self._find(keys, None, create=False)
 
     def prefetch(self, keys):
         """Pulls what a coming `find_or_create` of these keys would; for another thread than the training one.
@@ -152,13 +150,12 @@ class Cache:
         Args:
           packed: whether as float16; by default as the cache's compression says.
         """
-        with self.push_latency.measure():
-            with self.lock:
-                slots = self._copies.stepped()
-                self._copies.begin_window()
-            for first in range(0, len(slots), self._request_rows):
-                part = slots[first : first + self._request_rows]
-                self._exchange(part, self._packed if packed is None else packed)
+        with self.lock:
+            slots = self._copies.stepped()
+            self._copies.begin_window()
+        for first in range(0, len(slots), self._request_rows):
+            part = slots[first : first + self._request_rows]
+            self._exchange(part, self._packed if packed is None else packed)
 
     def flush(self):
         """A sync after which the store has all that this worker changed, to the bit."""
@@ -207,7 +204,8 @@ class Cache:
 
     def _pull(self, keys, known, window, create, packed=None):
         packed = self._packed if packed is None else packed
-        newer = self._store.pull_newer(self.config.name, keys, known, packed)
+        with self.lookup_latency.measure():
+            newer = self._store.pull_newer(self.config.name, keys, known, packed)
         self._count(newer, keys.nbytes + known.nbytes)
         rows = _unpacked(newer.rows)
         with self.lock:
@@ -223,7 +221,8 @@ class Cache:
         for block in blocks:
             with self.lock:
                 keys[block], known[block], deltas[block] = self._copies.take(slots[block], packed)
-        newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known)
+        with self.push_latency.measure():
+            newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known)
         self._count(newer, keys.nbytes + known.nbytes + deltas.nbytes)
         rows = _unpacked(newer.rows)
         for block in blocks:

@@ -16,6 +16,7 @@ from ctr_trainer.embedding.memory_limits import MemoryWatch
 from ctr_trainer.embedding.security import ServerSecurity
 from ctr_trainer.embedding.service import Service
 from ctr_trainer.errors import UserError
+from ctr_trainer.latency import UNIT
 
 _log = logging.getLogger(__name__)
 _STATUS_SECONDS = 30
@@ -73,6 +74,7 @@ def serve(
         partial = f"{port_file}.partial"
         pathlib.Path(partial).write_text(address)
         os.replace(partial, port_file)
+    _log.info(UNIT)
     memory = MemoryWatch("this service")
     next_status = time.monotonic() + _STATUS_SECONDS
     # In short waits: Python handles a signal that comes just before a wait begins only after it.

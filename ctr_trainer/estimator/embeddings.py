@@ -1,12 +1,13 @@
 """The tables behind a model's embedding inputs: looked up before a step, trained after it."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
 
 from ctr_trainer import distributed
+from ctr_trainer.background import Background
 from ctr_trainer.embedding import merging
-from ctr_trainer.embedding.background import Background
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.distinct import distinct
 from ctr_trainer.embedding.local_store import LocalStore
@@ -58,7 +59,11 @@ class Embeddings:
 
     Attributes:
       sources: by table name, its `Cache`, `StoreReader` or, of a lone worker, its `Table`.
-      sync_latency: OpsParameterSync, of each sync from its start to its end.
+      lookup_latency: OpsEmbeddingLookup, of each lookup as the service answers its request; where the rows are in this
+        process, or in memory that it shares, of each lookup in the table.
+      push_latency: OpsPushGrad, of each request by which the service takes changes; where the rows are here, of each
+        update of the table.
+      sync_latency: OpsParameterSync, of each sync of all tables from its start to its end.
       sync_seconds: how long the last one took.
       settle: f(), called before a sync or a flush: ends what is under way elsewhere.
     """
@@ -71,7 +76,9 @@ class Embeddings:
             if table.name in features.segments
         }
         self.sources = {}
+        self.lookup_latency, self.push_latency = Latency("OpsEmbeddingLookup"), Latency("OpsPushGrad")
         self.sync_latency = Latency("OpsParameterSync")
+        self._is_local = isinstance(store, LocalStore)
         configs = {
             name: inputs.config(config, features.spec.limits_of(name), seed) for name, inputs in self._inputs.items()
         }
@@ -79,14 +86,16 @@ class Embeddings:
             configs = {name: _as_trained(table_config, trained) for name, table_config in configs.items()}
         _create_tables(store, configs.values())
         for name, table_config in configs.items():
-            if isinstance(store, LocalStore):
+            if self._is_local:
                 self.sources[name] = store.tables[name]
             elif uncached:
                 self.sources[name] = StoreReader(store, table_config)
             else:
                 shares = merging.shares(table_config, config.sync_merge, distributed.size())
-                worker, compression = f"rank{distributed.rank()}", config.sync_compression
-                self.sources[name] = Cache(store, table_config, worker, compression=compression, shares=shares)
+                worker, latencies = f"rank{distributed.rank()}", (self.lookup_latency, self.push_latency)
+                self.sources[name] = Cache(
+                    store, table_config, worker, *latencies, compression=config.sync_compression, shares=shares
+                )
         self._caches = {name: source for name, source in self.sources.items() if isinstance(source, Cache)}
         # Workers that train the same rows add up, like a sync after each step.
         merge, size = config.sync_merge if self._caches else "sum", distributed.size()
@@ -120,14 +129,15 @@ class Embeddings:
         feed, parts = {}, []
         for name, source in self.sources.items():
             lookup, since = lookups[name]
-            if not create:
-                slots = source.find(lookup.unique)
-            elif since is None or self._strict:  # A strict lookup sees every push before it, prefetched or not.
-                slots = source.find_or_create(lookup.unique)
-            else:
-                slots = source.find_or_create(lookup.unique, since)
-            with source.lock:
-                feed |= self._inputs[name].gather(lookup, source.rows, slots)
+            with self._of_table(self.lookup_latency):
+                if not create:
+                    slots = source.find(lookup.unique)
+                elif since is None or self._strict:  # A strict lookup sees every push before it, prefetched or not.
+                    slots = source.find_or_create(lookup.unique)
+                else:
+                    slots = source.find_or_create(lookup.unique, since)
+                with source.lock:
+                    feed |= self._inputs[name].gather(lookup, source.rows, slots)
             parts.append((source, self._inputs[name], lookup, slots))
         return LookedUp(feed, parts)
 
@@ -156,7 +166,8 @@ class Embeddings:
         """
         self.add_gradients(looked_up, gradients, weight)
         for part in self._gradients.take(scale * self._factor):
-            part.source.apply_gradients(part.slots, part.sums, learning_rate)
+            with self._of_table(self.push_latency):
+                part.source.apply_gradients(part.slots, part.sums, learning_rate)
 
     def sync(self):
         """Brings this worker's copies and the service together: a collective if strict, else beside the steps to come.
@@ -196,6 +207,10 @@ class Embeddings:
         """-> the share of looked-up keys that needed no request to the service; 1 where there is none."""
         hits, misses, _ = self.totals().values()
         return hits / (hits + misses) if hits + misses else 1.0
+
+    def _of_table(self, latency):
+        """-> context manager that measures its body, an operation of a table, where no request stands for it."""
+        return latency.measure() if self._is_local else contextlib.nullcontext()
 
     def _lookups(self, batch):
         return {name: inputs.lookup(batch) for name, inputs in self._inputs.items()}

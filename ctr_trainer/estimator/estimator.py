@@ -123,6 +123,8 @@ class Estimator:
         if checkpoint:
             self._model.check(checkpoint, self.model_dir, training=True)
         if distributed.is_chief():
+            if checkpoint:
+                _log.info("%s", finding.going_on(checkpoint, self.model_dir, distributed.size()))
             retention.set_aside(self.model_dir, start, later)
             latest_file.point_to(self.model_dir, checkpoint)
         seen = Observation(self.config, self.model_dir)

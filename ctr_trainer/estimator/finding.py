@@ -3,6 +3,7 @@
 import dataclasses
 
 from ctr_trainer import distributed
+from ctr_trainer.data.position import epochs_done
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
@@ -62,6 +63,24 @@ def _on_every_rank(look):
     found = look() if distributed.is_chief() else None
     values = distributed.broadcast_object(dataclasses.asdict(found) if found else None, "checkpoint")
     return checkpoints.Checkpoint(**values) if values else None
+
+
+def going_on(checkpoint, model_dir, workers):
+    """-> what a training that goes on says first: from where, how far that is, and what is another than then.
+
+    Args:
+      checkpoint: the `Checkpoint` that it goes on from.
+      workers: how many there are now.
+    """
+    said = [f"going on from {checkpoint.path}: step {checkpoint.step}"]
+    if checkpoint.position:
+        said.append(f"epoch {epochs_done(checkpoint.position):.1f}")
+    best = EvaluationHistory.load(model_dir).best
+    if best is not None:
+        said.append(f"best {best['metric']} so far {best['value']:.4f} at step {best['step']}")
+    then = len(checkpoint.position["shares"]) if checkpoint.position else None
+    said.append(f"{workers} worker{'s' * (workers > 1)} now" + (f", {then} then" if then is not None else ""))
+    return ", ".join(said)
 
 
 def where_it_goes_on(model_dir):

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import durable_file, step_plan
+from ctr_trainer.data.position import epochs_done
 from ctr_trainer.data.prefetch import Prefetch
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.embeddings import Embeddings
@@ -17,6 +18,7 @@ from ctr_trainer.estimator.whole_steps import WholeSteps
 from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.hooks.input_hook import InputHook
+from ctr_trainer.latency import Latency
 
 _log = logging.getLogger(__name__)
 _FEATURES_FILE = "features.json"
@@ -71,10 +73,14 @@ class DatasetInput:
             )
 
     fed = uses_embeddings = False
-    batch_size = steps = batches = None
+    batch_size = steps = batches = epochs = None
 
     def position_after(self, steps):
         """A Dataset starts anew after a restart."""
+        return
+
+    def epochs_after(self, steps):
+        """A Dataset does not know."""
         return
 
     def close(self):
@@ -96,7 +102,7 @@ class BatchInput:
         self.labels = self.features.labels
         self.hook, self.hooks, self.embeddings = None, [], None
         self._prefetch = None
-        self._has_read = None
+        self._has_read, self._read_latency = None, Latency("OpsReadSample")
 
     def weights(self, labels):
         """-> float32[B], what each example counts in the metrics.
@@ -111,6 +117,12 @@ class BatchInput:
         self._has_read = has_read
 
     fed = True
+
+    @property
+    def latencies(self):
+        """-> `Latency` of each operation on batches and rows, in whatever thread it is done."""
+        rows = self.embeddings
+        return [rows.lookup_latency, self._read_latency, rows.push_latency, rows.sync_latency]
 
     @property
     def uses_embeddings(self):
@@ -137,6 +149,16 @@ class BatchInput:
         if not hasattr(self._reader, "position_after"):
             return None
         return self._reader.position_after(self._batches.taken_by(steps))
+
+    @property
+    def epochs(self):
+        """How many the whole run has, with those before its start; None if the input does not know."""
+        return getattr(self._reader, "epochs", None)
+
+    def epochs_after(self, steps):
+        """-> how many epochs, a float, are done after `steps` more steps; None if the reader does not know."""
+        position = self.position_after(steps)
+        return None if position is None else epochs_done(position)
 
     def beside(self, batch, predictions):
         """-> by column, the values of a batch's examples: its id columns, its labels if the data has any, predictions.
@@ -198,7 +220,8 @@ class BatchInput:
         self._feed(self._read())
 
     def _read(self):
-        self._prefetch = Prefetch(self.embeddings.prepare(self._batches), self._prefetch_batches)
+        batches = self._read_latency.each(self._batches)
+        self._prefetch = Prefetch(self.embeddings.prepare(batches), self._prefetch_batches)
         return self._prefetch
 
     def _feed(self, batches):

@@ -12,6 +12,8 @@ from ctr_trainer.hooks.eviction_hook import EvictionHook
 from ctr_trainer.hooks.exchange_hook import ExchangeHook
 from ctr_trainer.hooks.finite_loss_hook import FiniteLossHook
 from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
+from ctr_trainer.hooks.merged_lines import MergedLines, OwnLines
+from ctr_trainer.hooks.metric_lines import MetricLines
 from ctr_trainer.hooks.metrics_file_hook import MetricsFileHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
@@ -44,10 +46,10 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
       phases: `Phases` of the training thread.
     """
     every, scalars, hooks = config.log_step_count_steps, {}, [FiniteLossHook(spec.loss)]
-    latencies = list(inputs.hook.latencies) if inputs.hook else []
+    latencies = []
     if inputs.embeddings:
-        wait = Latency("OpsSyncWait")
-        latencies += [inputs.embeddings.sync_latency, wait]
+        wait = Latency("StepSyncWait")
+        latencies = [*inputs.latencies, *inputs.hook.latencies, wait]
         steps, offset = config.embedding.sync_steps, 0
         if not config.embedding.strict_sync:  # Which is a collective; else the ranks take turns over the window.
             offset = distributed.rank() * steps // distributed.size()
@@ -61,29 +63,48 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
     if dense_sync_steps > 1:
         hooks.append(DenseSyncHook(step.prepare, phases.timed("dense_sync", step.settle), dense_sync_steps))
     hooks.append(CheckpointHook(phases.timed("checkpoint", save), config.save_checkpoints_steps))
-    tensors = metric_tensors(inputs, spec)
-    if tensors:
-        hooks.append(MetricsHook(tensors, scalars, config.auc_window_steps, every_n_steps=every))
-    else:
-        hooks.append(tf1.train.LoggingTensorHook({"loss": spec.loss}, every_n_iter=every))
     learning_rate = _learning_rate(tf1.get_default_graph())
     if learning_rate is not None:
         hooks.append(LearningRateHook(learning_rate, scalars, every_n_steps=every))
+    kept = _keep_lines(inputs, config, model_dir, last_step)
+    takers, tensors = [MetricLines(), *kept], metric_tensors(inputs, spec)
+    # Before those that take its lines, which close their files at the end.
+    hooks.append(
+        MetricsHook(tensors, spec.loss, scalars, takers, _lines(), config.auc_window_steps, every_n_steps=every)
+    )
+    hooks += kept
     if distributed.size() > 1:
         hooks.append(ExchangeHook())
     hooks.append(RunStatusHook(latencies, every_n_secs=config.log_secs))
-    if distributed.is_chief():
-        hooks.append(MetricsFileHook(model_dir, spec.loss, scalars, every_n_steps=every))
-    if distributed.is_chief() and config.save_summary_steps:
-        hooks.append(SummaryHook(model_dir, spec.loss, scalars, every_n_steps=config.save_summary_steps))
     if config.profile_steps:
         directory = os.path.join(model_dir, "profile", f"rank{distributed.rank()}")
         hooks.append(ProfileHook(directory, phases, *config.profile_steps))
-    if distributed.is_chief() and config.progress:
-        hooks.append(TrainingProgressHook(scalars, _examples_of_a_step(inputs), last_step, inputs.steps))
     if last_step is not None:
         hooks.append(tf1.train.StopAtStepHook(last_step=last_step))
     return [*hooks, *spec.training_hooks]
+
+
+def _lines():
+    """-> whose figures this rank's lines show."""
+    if distributed.size() == 1:
+        return OwnLines()
+
+    def all_sum(sums):
+        return distributed.all_sum(sums, "figures", watched=False)
+
+    return MergedLines(distributed.rank(), distributed.size(), all_sum, distributed.watchdog().waiting)
+
+
+def _keep_lines(inputs, config, model_dir, last_step):
+    """-> the hooks of this rank that take the lines of the training, beside its log."""
+    if not distributed.is_chief():
+        return []
+    hooks = [MetricsFileHook(model_dir)]
+    if config.save_summary_steps:
+        hooks.append(SummaryHook(model_dir, every_n_steps=config.save_summary_steps))
+    of_a_step = _examples_of_a_step(inputs)
+    ends = last_step, inputs.steps, inputs.epochs_after, inputs.epochs
+    return [*hooks, TrainingProgressHook(config.progress, of_a_step, *ends)]
 
 
 def metric_tensors(inputs, spec):

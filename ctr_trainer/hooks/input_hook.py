@@ -31,7 +31,8 @@ class InputHook(tf1.train.SessionRunHook):
     Attributes:
       batch: the batch of the step now running.
       examples: how many examples were fed so far.
-      latencies: of reading a batch, looking it up and applying its gradients, as far as this thread waits for them.
+      read, lookup, update: `Latency` of what this thread spends on a batch: waiting until it is read, looking its rows
+        up, and applying its gradients to them.
     """
 
     def __init__(self, features, embeddings, batches, training, overlap=False, phases=None, has_read=None):
@@ -44,12 +45,12 @@ class InputHook(tf1.train.SessionRunHook):
         self.batch = None
         self.examples = 0
         self.read, self.lookup, self.update = (
-            Latency(name) for name in ("OpsReadSample", "OpsEmbeddingLookup", "OpsPushGrad")
+            Latency(name) for name in ("StepReadWait", "StepLookup", "StepRowUpdate")
         )
 
     @property
     def latencies(self):
-        return [self.lookup, self.read, self.update] if self._training else [self.lookup, self.read]
+        return [self.read, self.lookup, self.update]
 
     def begin(self):
         features = self._features

@@ -10,11 +10,11 @@ _log = logging.getLogger(__name__)
 
 
 class LearningRateHook(StepHook):
-    """Logs `current lr: 0.050000`.
+    """Logs `current lr: 0.050000`, after the first step too.
 
     Args:
       learning_rate: scalar tensor, of the dense variables and scaled by the workers.
-      scalars: dict that gets `lr`, for the summaries.
+      scalars: dict that gets `lr` of each step, for those who take the lines of the training.
       every_n_steps, every_n_secs: exactly one.
     """
 
@@ -23,11 +23,19 @@ class LearningRateHook(StepHook):
         self._timer = periodic(every_n_steps, every_n_secs)
         self._learning_rate, self._scalars = learning_rate, scalars
 
+    def after_create_session(self, session, coord):
+        super().after_create_session(session, coord)
+        self._timer.update_last_triggered_step(self.step)
+        self._has_logged = False
+
     def before_run(self, run_context):
         return tf.compat.v1.train.SessionRunArgs(self._learning_rate)
 
     def after_step(self, run_context, run_values):
-        if self._timer.should_trigger_for_step(self.step):
+        self._scalars["lr"] = float(run_values.results)
+        is_due = self._timer.should_trigger_for_step(self.step)
+        if is_due:
             self._timer.update_last_triggered_step(self.step)
-            self._scalars["lr"] = float(run_values.results)
+        if is_due or not self._has_logged:
+            self._has_logged = True
             _log.info("current lr: %f", run_values.results)

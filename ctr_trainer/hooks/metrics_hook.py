@@ -1,33 +1,43 @@
-"""Logs the click metrics of training."""
+"""Adds up the figures of training, and gives them out line by line."""
 
-import logging
 import time
 
 import numpy as np
 import tensorflow as tf
 
+from ctr_trainer.hooks.merged_lines import OwnLines
 from ctr_trainer.hooks.step_hook import StepHook, periodic
+from ctr_trainer.metrics import line_sums
 from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name
 from ctr_trainer.metrics.curves import roc_auc
 
-_log = logging.getLogger(__name__)
-_IN_FOUR_DIGITS = ("auc", "accuracy")
-
 
 class MetricsHook(StepHook):
-    """Logs `step 2800, auc = 0.6706 (63.9 it/sec; 65430.9 examples/sec)`, and alike the means since the line before.
+    """Every N steps gives a `Line` to those who take it: the AUC since the start, and the means since the line before.
+
+    With `MergedLines` a line of step s is given some steps after it, by the next line at the latest.
 
     Args:
-      tensors: by label, a dict of `logits`, `labels`, `weights`: float32[B]; as of `metric_tensors`.
-      scalars: dict that gets the figures, for the summaries.
+      tensors: by label, a dict of `logits`, `labels`, `weights`: float32[B]; as of `metric_tensors`. {} of a model
+        without logits: then a line has the loss, and its examples are not known.
+      loss: scalar tensor.
+      scalars: dict of name -> float, in which hooks that come before leave more figures of this worker.
+      takers: objects with `take(line)`, called in their order.
+      lines: `OwnLines` or `MergedLines`; None for the former.
       auc_window_steps: 0 for the AUC since the start; n starts it anew every n steps, at a line.
-      every_n_steps, every_n_secs: exactly one; between two lines.
+      every_n_steps, every_n_secs: exactly one; between two lines. Merged ones come by steps.
     """
 
-    def __init__(self, tensors, scalars, auc_window_steps=0, every_n_steps=None, every_n_secs=None):
+    def __init__(
+        self, tensors, loss, scalars, takers, lines=None, auc_window_steps=0, every_n_steps=None, every_n_secs=None
+    ):
         super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
-        self._tensors, self._scalars, self._auc_window_steps = tensors, scalars, auc_window_steps
+        if lines is not None and every_n_steps is None:
+            raise ValueError("ranks meet at steps, not at times: give every_n_steps")
+        self._fetches = {"loss": loss, "labels": tensors}
+        self._takers, self._lines, self._auc_window_steps = takers, lines or OwnLines(), auc_window_steps
+        self._scalars, self._others = scalars, {}  # Copies of it by step, until that line is known.
         self._metrics = {label: ClickMetrics() for label in tensors}
 
     def after_create_session(self, session, coord):
@@ -37,26 +47,37 @@ class MetricsHook(StepHook):
         self._auc_from, self._auc_is_over = self.step, False
 
     def before_run(self, run_context):
-        return tf.compat.v1.train.SessionRunArgs(self._tensors)
+        return tf.compat.v1.train.SessionRunArgs(self._fetches)
 
     def after_micro_batch(self, run_context, run_values):
         if self._auc_is_over:  # Kept until here, for `auc`.
             for metrics in self._metrics.values():
                 metrics.parts["auc"].reset()
             self._auc_from, self._auc_is_over = self._from_step, False
-        for label, values in run_values.results.items():
-            self._metrics[label].update(values["logits"], values["labels"], values["weights"])
-        self._examples += np.count_nonzero(values["weights"])
+        weights = None
+        for label, values in run_values.results["labels"].items():
+            weights = values["weights"]
+            self._metrics[label].update(values["logits"], values["labels"], weights)
+        if weights is not None:
+            self._examples += np.count_nonzero(weights)
+        self._last = run_values.results["loss"], weights
 
     def after_step(self, run_context, run_values):
         self.after_micro_batch(run_context, run_values)
+        self._give(self._lines.ready())
         if self._timer.should_trigger_for_step(self.step):
             self._timer.update_last_triggered_step(self.step)
-            self._report()
+            self._end_window()
 
     def end(self, session):
+        self._give(self._lines.finish())
         if self.step > self._from_step:
-            self._report()
+            self._end_window()
+            self._give(self._lines.finish())
+
+    def close(self):
+        """Ends what is under way."""
+        self._lines.close()
 
     def exclude(self, seconds):
         """Counts a pause since the last step out of the rates."""
@@ -73,25 +94,26 @@ class MetricsHook(StepHook):
             for label, metrics in self._metrics.items()
         }
 
-    def _report(self):
+    def _end_window(self):
         seconds = time.perf_counter() - self._from_time
-        steps_per_sec, examples_per_sec = (self.step - self._from_step) / seconds, self._examples / seconds
-        results = {
-            metric_name(name, label): value
-            for label, metrics in self._metrics.items()
-            for name, value in metrics.results().items()
-        }
-        for name, value in results.items():
-            digits = 4 if name.split("/")[0] in _IN_FOUR_DIGITS else 8
-            line = "step %d, %s = %.*f (%.1f it/sec; %.1f examples/sec)"
-            _log.info(line, self.step, name, digits, value, steps_per_sec, examples_per_sec)
-        self._scalars.update(results, examples_per_sec=examples_per_sec)
+        loss, weights = self._last
+        weight = 1.0 if weights is None else float(weights.sum(dtype=np.float64))
+        pace = (self.step - self._from_step) / seconds, self._examples / seconds
+        sums = line_sums.pack(self._metrics, float(np.mean(loss)), weight, *pace)
         self._auc_is_over = 0 < self._auc_window_steps <= self.step - self._auc_from
         for metrics in self._metrics.values():
             for name, metric in metrics.parts.items():
                 if name != "auc":
                     metric.reset()
         self._start_window()
+        self._others[self.step] = dict(self._scalars)
+        self._give(self._lines.put(self.step, sums))
+
+    def _give(self, lines):
+        for step, sums, of in lines:
+            line = line_sums.unpack(sums, list(self._metrics), step, of, self._others.pop(step))
+            for taker in self._takers:
+                taker.take(line)
 
     def _start_window(self):
         self._from_step, self._from_time, self._examples = self.step, time.perf_counter(), 0

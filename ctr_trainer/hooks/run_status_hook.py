@@ -3,12 +3,15 @@
 import logging
 
 from ctr_trainer.hooks.step_hook import StepHook, periodic
+from ctr_trainer.latency import UNIT
 
 _log = logging.getLogger(__name__)
 
 
 class RunStatusHook(StepHook):
     """Logs `[RunStatus]: OpsEmbeddingLookup statistics => count: 1553  P50: ...` of the time since the line before.
+
+    The first of these lines is preceded by one that says their unit.
 
     Args:
       latencies: list of `Latency`.
@@ -18,7 +21,7 @@ class RunStatusHook(StepHook):
     def __init__(self, latencies, every_n_steps=None, every_n_secs=None):
         super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
-        self._latencies = latencies
+        self._latencies, self._has_said_unit = latencies, False
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
@@ -35,5 +38,8 @@ class RunStatusHook(StepHook):
     def _report(self):
         for latency in self._latencies:
             if latency.count:
+                if not self._has_said_unit:
+                    self._has_said_unit = True
+                    _log.info(UNIT)
                 _log.info(latency.status_line())
                 latency.reset()

@@ -1,6 +1,7 @@
-"""A line that shows at a terminal how far the training is."""
+"""Shows how far the training is: a line that is redrawn at a terminal, lines of the log elsewhere."""
 
 import contextlib
+import logging
 import sys
 
 import tqdm
@@ -8,44 +9,67 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from ctr_trainer.hooks.step_hook import StepHook
 
+_log = logging.getLogger(__name__)
 _OF_MANY = "step {n_fmt} of {total_fmt} |{bar:20}| {speed}, {remaining} left{auc}"
 _ENDLESS = "step {n_fmt}, {speed}, {elapsed} so far{auc}"
 
 
 class TrainingProgressHook(StepHook):
-    """Redraws `step 1200 of 9000 |...| 65431 examples/s, 02:05 left, auc 0.7812` in place; nothing without a terminal.
+    """Redraws `step 1200 of 9000 |...| 65431 examples/s, 02:05 left, auc 0.7812` in place, where there is a terminal.
 
     The log's lines stand above it, whole. The rate is that of the last steps, of all workers, if they are as fast as
-    this one; the AUC is the log's last.
+    this one; the AUC is the log's last. Elsewhere each `Line` of the training is followed by one such as
+    `step 2800 of 10000 (28%), epoch 1.4 of 5, 2 min 10 s left`.
 
     Args:
-      scalars: dict that `MetricsHook` fills.
+      draws: whether to draw at a terminal; False logs there too.
       examples: of a step of all workers; None where they are not known: then steps are counted.
       last_step: where training stops, or None.
       steps: how many the input has, or None.
+      epoch: f(steps since the start) -> how many epochs of the data are done, or None.
+      epochs: of the whole run, or None.
     """
 
-    def __init__(self, scalars, examples, last_step, steps):
+    def __init__(self, draws, examples, last_step, steps, epoch=lambda steps: None, epochs=None):
         super().__init__()
-        self._scalars, self._examples, self._last_step, self._steps = scalars, examples, last_step, steps
+        self._draws, self._examples, self._last_step, self._steps = draws, examples, last_step, steps
+        self._epoch, self._epochs = epoch, epochs
         self._resources = contextlib.ExitStack()
         self._bar = None
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
-        if not sys.stderr.isatty():
-            return
         ends = [self._last_step, None if self._steps is None else self.step + self._steps]
-        total = min((end for end in ends if end is not None), default=None)
+        self._total = total = min((end for end in ends if end is not None), default=None)
+        self._start, self._shown, self._seconds = self.step, self.step, 0.0
+        if not self._draws or not sys.stderr.isatty():
+            return
         # `tqdm.write` moves the bar out of a line's way; as of the log's handlers, of whoever wrote them.
         self._resources.enter_context(logging_redirect_tqdm())
         self._bar = self._resources.enter_context(
-            _Bar(self._scalars, self._examples, total=total, initial=self.step, file=sys.stderr, dynamic_ncols=True)
+            _Bar(self._examples, total=total, initial=self.step, file=sys.stderr, dynamic_ncols=True)
         )
 
     def after_step(self, run_context, run_values):
         if self._bar is not None:
             self._bar.update()
+
+    def take(self, line):
+        """Shows how far the training was at a `Line`, or in the drawn line its AUC from here on."""
+        if self._bar is not None:
+            self._bar.auc = {name: value for name, value in line.values.items() if name.split("/")[0] == "auc"}
+            return
+        self._seconds += (line.step - self._shown) / line.steps_per_sec
+        self._shown = line.step
+        parts, epoch = [f"step {line.step}"], self._epoch(line.step - self._start)
+        if self._total is not None:
+            parts = [f"step {line.step} of {self._total} ({line.step / self._total:.0%})"]
+        if epoch is not None:
+            parts.append(f"epoch {epoch:.1f}" + (f" of {self._epochs}" if self._epochs else ""))
+        if self._total is not None:
+            left = (self._total - line.step) * self._seconds / (line.step - self._start)
+            parts.append(f"{format_seconds(left)} left")
+        _log.info("%s", ", ".join(parts))
 
     def end(self, session):
         self.close()
@@ -55,9 +79,21 @@ class TrainingProgressHook(StepHook):
         self._resources.close()
 
 
+def format_seconds(seconds):
+    """-> the seconds for people: `45 s`, `2 min 10 s`, `1 h 5 min`, `3 d 4 h`."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
+
+
 class _Bar(tqdm.tqdm):
-    def __init__(self, scalars, examples, **settings):
-        self._scalars, self._examples = scalars, examples
+    def __init__(self, examples, **settings):
+        self.auc, self._examples = {}, examples
         super().__init__(bar_format=_OF_MANY if settings["total"] is not None else _ENDLESS, **settings)
 
     @property
@@ -65,5 +101,5 @@ class _Bar(tqdm.tqdm):
         values = super().format_dict
         rate = values["rate"] or (values["n"] - values["initial"]) / max(values["elapsed"], 1e-9)
         speed = f"{rate:.1f} steps/s" if self._examples is None else f"{rate * self._examples:.0f} examples/s"
-        auc = [f"{name} {value:.4f}" for name, value in self._scalars.items() if name.split("/")[0] == "auc"]
+        auc = [f"{name} {value:.4f}" for name, value in self.auc.items()]
         return {**values, "speed": speed, "auc": "".join(f", {text}" for text in auc)}

@@ -2,20 +2,27 @@
 
 import numpy as np
 
-from ctr_trainer.metrics.auc import AUC
+from ctr_trainer.metrics.auc import AUC, COARSE_BINS
+from ctr_trainer.metrics.curves import roc_auc
 from ctr_trainer.metrics.mean import Mean
 
 # Batches that are added at once: for each by itself the functions behind it are no longer in the core's cache, and a
 # batch of 1,024 takes 0.1 ms in place of 0.03.
 _BATCHES = 32
+_MEANS = ("xentropy_mean", "accuracy", "prob_mean", "real_mean")
 
 
 class ClickMetrics:
-    """AUC, cross entropy, accuracy, mean prediction and mean label of the examples added, of one label."""
+    """AUC, cross entropy, accuracy, mean prediction and mean label of the examples added, of one label.
+
+    Attributes:
+      SUMS: how long `sums` is.
+    """
+
+    SUMS = 2 * COARSE_BINS + 2 * len(_MEANS)
 
     def __init__(self):
-        means = {name: Mean() for name in ("xentropy_mean", "accuracy", "prob_mean", "real_mean")}
-        self._parts = {"auc": AUC(), **means}
+        self._parts = {"auc": AUC(), **{name: Mean() for name in _MEANS}}
         self._waiting = []
 
     @property
@@ -34,13 +41,30 @@ class ClickMetrics:
         """-> dict of name -> float."""
         return {name: metric.result() for name, metric in self.parts.items()}
 
+    def sums(self):
+        """-> float64[SUMS], which adds over workers, of 128 KB: see `results_of`."""
+        auc, *means = self.parts.values()
+        return np.concatenate([auc.coarse().reshape(-1), *(mean.state for mean in means)])
+
+    @staticmethod
+    def results_of(sums):
+        """-> dict of name -> float, of a sum of `sums`; its AUC is of bins 16 times as wide, within 1e-5 of that."""
+        histogram, *means = np.split(sums, 2 * COARSE_BINS + 2 * np.arange(len(_MEANS)))
+        results = {"auc": roc_auc(*histogram.reshape(2, -1))}
+        for name, state in zip(_MEANS, means, strict=True):
+            mean = Mean()
+            mean.state[:] = state
+            results[name] = mean.result()
+        return results
+
     def _add_waiting(self):
         if not self._waiting:
             return
         logits, labels, weights = map(np.concatenate, zip(*self._waiting, strict=True))
         self._waiting.clear()
         self._parts["auc"].update(logits, labels, weights)
-        self._parts["xentropy_mean"].update(np.logaddexp(0.0, logits) - labels * logits, weights)
+        # As float64: the log shows eight digits.
+        self._parts["xentropy_mean"].update(np.logaddexp(0.0, logits, dtype=np.float64) - labels * logits, weights)
         self._parts["accuracy"].update(_is_right(logits, labels), weights)
         self._parts["prob_mean"].update(sigmoid(logits), weights)
         self._parts["real_mean"].update(labels, weights)

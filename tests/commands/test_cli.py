@@ -41,11 +41,25 @@ def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, caps
     assert any(line.startswith("global_step/sec: ") for line in lines)
     status = "[RunStatus]: OpsEmbeddingLookup statistics => count: 20  P50: "
     assert any(line.startswith(status) for line in lines)
+    for name in ("OpsReadSample", "OpsPushGrad", "StepLookup", "StepRowUpdate"):
+        assert any(line.startswith(f"[RunStatus]: {name} statistics => count: 20 ") for line in lines)
+    assert any(line.startswith("step 5 of 20 (25%), epoch 0.5 of 2, ") for line in lines)
+    assert not any(line.startswith("going on from") for line in lines)
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        assert cli.main(["train", flagfile, "--epochs=3", "--eval_steps=10", "--best_metric=accuracy"]) == 0
+        assert cli.main(["train", flagfile, "--epochs=4"]) == 0
+    first, second = (r.getMessage() for r in caplog.records if r.getMessage().startswith("going on from"))
+    model = tmp_path / "model"
+    at = f"going on from {model}/checkpoints/step-0000000020: step 20, epoch 2.0, 1 worker now, 1 then"
+    assert first == at
+    best = json.loads((model / "evaluations.json").read_text())["best"]
+    assert f"step 30, epoch 3.0, best accuracy so far {best['value']:.4f} at step 30, 1 worker now" in second
     capsys.readouterr()
 
     assert cli.main(["evaluate", flagfile]) == 0
     metrics = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (metrics["global_step"], metrics["examples"]) == (20, 300)
+    assert (metrics["global_step"], metrics["examples"]) == (40, 300)
 
     output = tmp_path / "predictions.parquet"
     assert cli.main(["predict", flagfile, f"--output={output}"]) == 0

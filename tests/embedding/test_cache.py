@@ -354,4 +354,8 @@ def test_sync_without_steps_and_the_counters(store):
     cache.sync()
     assert cache.bytes_synced == 2 * (8 + 4) + 2 * (8 + 4 + 8)
     assert cache.lookup_latency.name == "OpsEmbeddingLookup"
-    assert (cache.lookup_latency.count, cache.push_latency.count) == (1, 2)
+    assert cache.push_latency.name == "OpsPushGrad"
+    # Requests are what counts: one for the two rows, one with their changes. The first sync had none to send.
+    assert (cache.lookup_latency.count, cache.push_latency.count) == (1, 1)
+    _step(cache, _keys(1, 2), 1.0)  # They are here, and up to date.
+    assert cache.lookup_latency.count == 1

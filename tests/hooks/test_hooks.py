@@ -1,4 +1,8 @@
+import contextlib
 import logging
+import re
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -6,11 +10,14 @@ import tensorflow as tf
 
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
+from ctr_trainer.hooks.merged_lines import MergedLines
+from ctr_trainer.hooks.metric_lines import MetricLines
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
 from ctr_trainer.latency import Latency
+from tests.metrics.ranks import Ranks
 
 tf1 = tf.compat.v1
 
@@ -37,8 +44,8 @@ def _constants(logits, labels, weights):
     [
         lambda periods: RunStatusHook([], **periods),
         lambda periods: LearningRateHook(None, {}, **periods),
-        lambda periods: MetricsHook({}, {}, **periods),
-        lambda periods: SummaryHook("unused", None, {}, **periods),
+        lambda periods: MetricsHook({}, None, {}, [], **periods),
+        lambda periods: SummaryHook("unused", **periods),
     ],
 )
 def test_a_hook_takes_exactly_one_period(make, periods):
@@ -46,18 +53,33 @@ def test_a_hook_takes_exactly_one_period(make, periods):
         make(periods)
 
 
+class Lines:
+    """Keeps the lines of the training."""
+
+    def __init__(self):
+        self.taken = []
+
+    def take(self, line):
+        self.taken.append(line)
+
+
 def test_metrics_are_logged_in_the_agreed_form_and_padding_is_not_counted(caplog):
-    scalars = {}
+    kept = Lines()
+
+    def hooks():
+        tensors, loss = _constants([2, 0, 9], [1, 0, 0], [1, 1, 0]), tf.constant(0.75)
+        return [MetricsHook(tensors, loss, {"lr": 0.5}, [MetricLines(), kept], every_n_steps=2)]
+
     with caplog.at_level(logging.INFO):
-        _run(lambda: [MetricsHook(_constants([2, 0, 9], [1, 0, 0], [1, 1, 0]), scalars, every_n_steps=2)], steps=4)
-    lines = [record.getMessage() for record in caplog.records if record.name.endswith("metrics_hook")]
+        _run(hooks, steps=4)
+    lines = [record.getMessage() for record in caplog.records if record.name.endswith("metric_lines")]
     assert [line.split("(")[0] for line in lines] == [
         f"step {step}, {figure} "
         for step in (2, 4)
         for figure in (
             "auc = 1.0000",
-            "xentropy_mean = 0.41003759",
-            "accuracy = 0.5000",
+            "xentropy_mean = 0.41003760",
+            "accuracy = 1.0000",
             "prob_mean = 0.69039854",
             "real_mean = 0.50000000",
         )
@@ -65,7 +87,94 @@ def test_metrics_are_logged_in_the_agreed_form_and_padding_is_not_counted(caplog
     rates = lines[0].split("(")[1].rstrip(")").split("; ")
     per_step = float(rates[1].removesuffix(" examples/sec")) / float(rates[0].removesuffix(" it/sec"))
     assert per_step == pytest.approx(2, rel=0.01)
-    assert scalars["auc"] == 1.0
+    assert [line.step for line in kept.taken] == [2, 4]
+    figures = kept.taken[1].figures()
+    assert (figures["auc"], figures["loss"], figures["lr"]) == (1.0, 0.75, 0.5)
+    assert figures["examples_per_sec"] == kept.taken[1].examples_per_sec
+
+
+def test_of_a_model_without_logits_the_loss_is_logged_and_its_examples_are_not_known(caplog):
+    kept = Lines()
+    with caplog.at_level(logging.INFO):
+        _run(lambda: [MetricsHook({}, tf.constant(0.28447193), {}, [MetricLines(), kept], every_n_steps=1)], steps=1)
+    (line,) = [record.getMessage() for record in caplog.records if record.name.endswith("metric_lines")]
+    assert re.fullmatch(r"step 1, loss = 0\.28447193 \(\d+\.\d it/sec\)", line)
+    assert "examples_per_sec" not in kept.taken[0].figures()
+
+
+def _merged(size, steps=3):
+    """Runs a `MetricsHook` on each rank; rank 0 alone scores its examples right. -> by rank, the lines."""
+
+    def work(rank, all_sum, all_gather):
+        kept, logit = Lines(), 1.0 if rank == 0 else -1.0
+        lines = MergedLines(rank, size, lambda sums: all_sum(sums, "f"), lambda what: contextlib.nullcontext())
+
+        def hooks():
+            # Rank 0 has two examples a step, the others one of the weight 2 and one of padding.
+            weights = [1, 1] if rank == 0 else [0, 2]
+            tensors = _constants([-logit, logit], [0, 1], weights)
+            return [MetricsHook(tensors, tf.constant(float(rank)), {"own": rank}, [kept], lines, every_n_steps=2)]
+
+        _run(hooks, steps)
+        return kept.taken
+
+    return Ranks(size).run(work)
+
+
+def test_rank_0_has_the_figures_of_all_workers_and_each_other_rank_its_own():
+    zero, one = _merged(2)
+    assert [(line.step, line.of) for line in zero] == [(2, "2 workers"), (3, "2 workers")]
+    assert [(line.step, line.of) for line in one] == [(2, "rank 1"), (3, "rank 1")]
+    # Of rank 0 a negative of weight 1 at -1 and a positive of weight 1 at 1; of rank 1 a positive of weight 2 at -1.
+    assert zero[0].values["auc"] == pytest.approx((1 * 1 + 2 * 0.5) / 3)
+    assert zero[0].values["real_mean"] == pytest.approx(3 / 4)
+    assert zero[0].values["accuracy"] == pytest.approx(2 / 4)
+    right, wrong = np.log1p(np.exp(-1)), np.log1p(np.exp(1))
+    assert zero[1].values["xentropy_mean"] == pytest.approx((right + wrong) / 2)
+    assert one[1].values["xentropy_mean"] == pytest.approx(wrong)
+    # The losses 0 and 1 count by the weights of their batches, 2 and 2; examples are counted, not weighed.
+    assert (zero[0].values["loss"], one[0].values["loss"]) == (0.5, 1.0)
+    assert zero[0].others == {"own": 0}
+    per_step = zero[0].examples_per_sec / zero[0].steps_per_sec
+    assert 2 <= per_step <= 4  # 2 + 1, of ranks that need not be equally fast
+
+
+def test_a_rank_that_is_slower_holds_up_no_step_before_the_next_line_is_due():
+    release, entered = threading.Event(), []
+
+    def all_sum(sums):
+        assert release.wait(30)
+        return 2 * sums
+
+    @contextlib.contextmanager
+    def waiting(what):
+        entered.append(what)
+        release.set()
+        yield
+
+    lines = MergedLines(0, 2, all_sum, waiting)
+    assert lines.put(100, np.ones(2)) == []
+    assert lines.ready() == []  # The other rank is not there yet.
+    assert entered == []
+    ((step, sums, of),) = lines.put(200, np.zeros(2))  # Here the one before is waited for, by its name.
+    assert (step, of, sums.tolist()) == (100, "2 workers", [2, 2])
+    assert entered == ["the figures of step 100 of the other ranks"]
+    assert [step for step, *_ in lines.finish()] == [200]
+    assert lines.finish() == lines.ready() == []
+
+
+def test_the_figures_of_ranks_that_are_gone_hold_up_no_end_and_errors_come_out_at_the_next_line():
+    stuck = threading.Event()
+    lines = MergedLines(1, 2, lambda sums: stuck.wait(60), None)
+    lines.put(100, np.ones(1))
+    began = time.perf_counter()
+    lines.close()
+    assert time.perf_counter() - began < 30
+    stuck.set()
+    lines = MergedLines(1, 2, lambda sums: 1 / 0, lambda what: contextlib.nullcontext())
+    lines.put(100, np.ones(1))
+    with pytest.raises(ZeroDivisionError):
+        lines.put(200, np.ones(1))
 
 
 def test_a_windowed_auc_starts_anew(caplog):
@@ -82,7 +191,7 @@ def test_a_windowed_auc_starts_anew(caplog):
     def hooks(window):
         tensors = _constants([0, 0], [1, 0], [1, 1])
         tensors[""]["logits"] = tf1.placeholder(tf.float32, [2], "logits")
-        return [Flips(), MetricsHook(tensors, {}, window, every_n_steps=2)]
+        return [Flips(), MetricsHook(tensors, tf.constant(0.0), {}, [MetricLines()], None, window, every_n_steps=2)]
 
     def aucs(window):
         caplog.clear()
@@ -100,7 +209,8 @@ def test_the_auc_of_a_run_is_that_of_all_ranks_in_the_last_window(window, weight
     hooks = []
 
     def make():
-        hooks.append(MetricsHook(_constants([0, 1], [1, 0], [1, 1]), {}, window, every_n_steps=1))
+        tensors = _constants([0, 1], [1, 0], [1, 1])
+        hooks.append(MetricsHook(tensors, tf.constant(0.0), {}, [], None, window, every_n_steps=1))
         return hooks
 
     _run(make, steps=3)
@@ -115,8 +225,9 @@ def test_the_auc_of_a_run_is_that_of_all_ranks_in_the_last_window(window, weight
 
 def test_learning_rate_line(caplog):
     with caplog.at_level(logging.INFO):
-        _run(lambda: [LearningRateHook(tf.constant(0.05), {}, every_n_steps=1)], steps=1)
-    assert "current lr: 0.050000" in [record.getMessage() for record in caplog.records]
+        _run(lambda: [LearningRateHook(tf.constant(0.05), {}, every_n_steps=3)], steps=7)
+    lines = [record.getMessage() for record in caplog.records if "current lr" in record.getMessage()]
+    assert lines == ["current lr: 0.050000"] * 3  # of the steps 1, 3 and 6
 
 
 def test_run_status_reports_each_interval_by_itself(caplog):
@@ -129,6 +240,7 @@ def test_run_status_reports_each_interval_by_itself(caplog):
     with caplog.at_level(logging.INFO):
         _run(lambda: [Recording(), RunStatusHook([latency], every_n_steps=2)], steps=3)
     lines = [r.getMessage() for r in caplog.records if "RunStatus" in r.getMessage()]
+    assert lines.pop(0).startswith("[RunStatus]: all in microseconds")
     assert lines == [
         "[RunStatus]: OpsReadSample statistics => count: 2  P50: 100  P95: 100  P99: 100  Max: 100",
         "[RunStatus]: OpsReadSample statistics => count: 1  P50: 100  P95: 100  P99: 100  Max: 100",
@@ -164,7 +276,7 @@ def test_syncs_come_every_n_steps_and_a_flush_at_the_end():
         def hit_rate(self):
             return 0.75
 
-    embeddings, scalars, wait = Embeddings(), {}, Latency("OpsSyncWait")
+    embeddings, scalars, wait = Embeddings(), {}, Latency("StepSyncWait")
     _run(lambda: [ParameterSyncHook(embeddings, 3, wait, scalars)], steps=7)
     assert embeddings.calls == ["sync", "sync", "flush"]  # after steps 3 and 6, and at the end
     assert wait.count == 2
@@ -172,15 +284,20 @@ def test_syncs_come_every_n_steps_and_a_flush_at_the_end():
     assert scalars["sync_ms"] == 250
 
 
-def test_summaries_hold_the_loss_and_what_other_hooks_left(tmp_path):
-    scalars = {"auc": 0.5}
-    _run(lambda: [SummaryHook(str(tmp_path), tf.constant(0.25), scalars, every_n_steps=2)], steps=4)
+def test_summaries_hold_the_figures_of_the_lines_that_are_due(tmp_path):
+    def hooks():
+        summaries = SummaryHook(str(tmp_path), every_n_steps=2)
+        tensors = _constants([0, 0], [1, 0], [1, 1])
+        return [MetricsHook(tensors, tf.constant(0.25), {"lr": 0.5}, [summaries], every_n_steps=1), summaries]
+
+    _run(hooks, steps=4)
     (events,) = tmp_path.iterdir()
     found = {
         (event.step, value.tag): value.simple_value
         for event in tf1.train.summary_iterator(str(events))
         for value in event.summary.value
     }
-    # the timer triggers at the first step, then every second one
+    # the first line, then every second one
+    assert {step for step, tag in found if tag == "loss"} == {1, 3}
     assert found[(1, "loss")] == found[(3, "loss")] == 0.25
-    assert np.isclose(found[(3, "auc")], 0.5)
+    assert (found[(3, "auc")], found[(3, "lr")]) == (0.5, 0.5)

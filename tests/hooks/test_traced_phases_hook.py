@@ -72,7 +72,7 @@ def _run(clock, steps, every, hooks=()):
         worked = tf.numpy_function(work, [], tf.float32, name="mlp/work")
         with tf.control_dependencies([worked]):
             train_op = tf1.assign_add(tf1.train.get_or_create_global_step(), 1)
-        sync = ParameterSyncHook(Embeddings(), 2, Latency("OpsSyncWait"), {})
+        sync = ParameterSyncHook(Embeddings(), 2, Latency("StepSyncWait"), {})
         every_hook = [*hooks, *phases.around([sync, _Logs(clock)])]
         with tf1.train.MonitoredSession(hooks=every_hook) as session:
             for _ in range(steps):

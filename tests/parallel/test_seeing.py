@@ -23,7 +23,7 @@ def data(tmp_path_factory):
 def test_two_workers_leave_profiles_of_both_horovods_timeline_and_one_summary(data, tmp_path):
     model, timeline = tmp_path / "model", tmp_path / "more" / "timeline.json"
     flags = f"--train_data={data} --model_dir={model} --hidden_units=8 --batch_size=16 --epochs=0 --max_steps=120"
-    seeing = f"--profile_steps=30,33 --horovod_timeline={timeline} --log_steps=40 --sync_steps=5"
+    seeing = f"--profile_steps=30,33 --horovod_timeline={timeline} --log_steps=50 --sync_steps=5 --log_format=json"
     done = launch.run(2, "-m", "ctr_trainer", "train", *flags.split(), *seeing.split())
     for rank in range(2):
         profile = model / "profile" / f"rank{rank}"
@@ -58,7 +58,60 @@ def test_two_workers_leave_profiles_of_both_horovods_timeline_and_one_summary(da
     output = done.stdout + done.stderr
     assert output.count("trained 120 steps on 2 workers") == 1
     assert output.count("slowest phase: ") == 1
+    _check_lines([_said(done.stderr, rank) for rank in range(2)], model, summary)
     assert not (model / ".ranks").exists()
+
+
+def _said(output, rank):
+    """-> the objects that a rank has logged."""
+    prefix = f"[{rank}]<stderr>:{{"
+    return [json.loads("{" + line.removeprefix(prefix)) for line in output.splitlines() if line.startswith(prefix)]
+
+
+def _check_lines(said, model, summary):
+    """Rank 0's lines are of both workers, rank 1's of its own; the files have what rank 0's lines say."""
+    assert [{line["rank"] for line in lines} for lines in said] == [{0}, {1}]
+    figures = []
+    for lines, whose in zip(said, ("2 workers", "rank 1"), strict=True):
+        found = {}
+        for line in lines:
+            pattern = rf"step (\d+), (\S+) = ([\d.]+) \([\d.]+ it/sec; ([\d.]+) examples/sec\) of {whose}"
+            if match := re.fullmatch(pattern, line["message"]):
+                step, name, value, rate = match.groups()
+                found[int(step), name] = float(value)
+                found[int(step), "examples_per_sec"] = float(rate)
+        names = {"auc", "xentropy_mean", "accuracy", "prob_mean", "real_mean", "examples_per_sec"}
+        assert set(found) == {(step, name) for step in (50, 100, 120) for name in names}
+        figures.append(found)
+    kept = [json.loads(line) for line in (model / FILE).read_text().splitlines()]
+    assert [line["step"] for line in kept] == [0, 50, 100, 120]
+    for line in kept[1:]:
+        for (step, name), value in figures[0].items():
+            if step == line["step"]:
+                assert line[name] == pytest.approx(value, abs=0.06)
+        assert line["examples_per_sec"] > 1.2 * figures[1][line["step"], "examples_per_sec"]
+    # That of the summary is of all examples of both ranks, by finer bins.
+    assert kept[-1]["auc"] == pytest.approx(summary["auc"], abs=1e-4)
+    assert figures[0][120, "auc"] != figures[1][120, "auc"]
+    progress = [line["message"] for line in said[0] if re.match(r"step \d+ of 120 ", line["message"])]
+    assert [text.rpartition(", ")[0] for text in progress] == [
+        "step 50 of 120 (42%), epoch 1.6",
+        "step 100 of 120 (83%), epoch 3.1",
+        "step 120 of 120 (100%), epoch 3.8",
+    ]
+    assert all(re.search(r", (\d+ min )?\d+ s left$", text) for text in progress)
+    assert not [line for line in said[1] if " left" in line["message"]]
+    assert sum(line["message"].startswith("[RunStatus]: all in microseconds") for line in said[1]) == 1
+    counts = {}
+    for line in said[1]:
+        if match := re.match(r"\[RunStatus\]: (\w+) statistics => count: (\d+)", line["message"]):
+            counts[match[1]] = counts.get(match[1], 0) + int(match[2])
+    # Lookups are requests of the batches read ahead; steps wait for each batch, look it up and train its rows.
+    assert counts["StepLookup"] == counts["StepRowUpdate"] == 120
+    assert 0 < counts["OpsEmbeddingLookup"] and 0 < counts["OpsPushGrad"] <= 120 / 5 + 2
+    assert counts["OpsReadSample"] >= 120
+    service = (model / "service.log").read_text().splitlines()
+    assert [json.loads(line)["rank"] for line in service] == [None] * len(service)
 
 
 def test_a_stopped_rank_is_named_with_its_phase_and_since_when_and_the_job_goes_on_when_it_does(data, tmp_path):

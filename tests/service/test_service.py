@@ -335,10 +335,11 @@ def test_the_log_has_the_latencies(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", code], cwd=root, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ)
     )
-    lines = [process.stderr.readline().decode() for _ in range(3)]
+    lines = [process.stderr.readline().decode() for _ in range(4)]
     process.stdin.close()
     process.wait(TIMEOUT)
     process.stderr.close()
     assert "answers on 127.0.0.1:" in lines[0]
-    assert "[RunStatus]: PsEmbeddingLookup statistics => count: 0  P50: 0" in lines[1]
-    assert "[RunStatus]: PsPushGrad statistics => count: 0" in lines[2]
+    assert "[RunStatus]: all in microseconds" in lines[1]
+    assert "[RunStatus]: PsEmbeddingLookup statistics => count: 0  P50: 0" in lines[2]
+    assert "[RunStatus]: PsPushGrad statistics => count: 0" in lines[3]

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from ctr_trainer.embedding.background import Background
+from ctr_trainer.background import Background
 from ctr_trainer.errors import UserError
 
 

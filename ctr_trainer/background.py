@@ -36,13 +36,23 @@ class Background:
         if error is not None:
             raise error
 
-    def close(self):
-        """Returns when no task runs, whatever became of it."""
+    @property
+    def is_busy(self):
+        """Whether a task runs."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def close(self, timeout=None):
+        """Returns when no task runs, whatever became of it.
+
+        Args:
+          timeout: seconds to wait for it; None for those of the constructor.
+        """
         if self._thread is None:
             return
-        self._thread.join(self._timeout)
+        seconds = self._timeout if timeout is None else timeout
+        self._thread.join(seconds)
         if self._thread.is_alive():
-            raise UserError(f"{self._what} did not end within {self._timeout:g} s; is the service stuck?")
+            raise UserError(f"{self._what} did not end within {seconds:g} s; is what it waits for stuck?")
         self._thread = None
 
     def _run(self, task):

@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+
+from ctr_trainer.metrics import line_sums
+from ctr_trainer.metrics.click_metrics import ClickMetrics
+
+
+def _metrics(seed, n=20_000):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(-1.5, 1.2, n).astype(np.float32)
+    labels = (rng.random(n) < 1 / (1 + np.exp(-logits - rng.normal(0, 0.5, n)))).astype(np.float32)
+    metrics = ClickMetrics()
+    metrics.update(logits, labels, np.ones(n, np.float32))
+    return metrics
+
+
+def test_the_sum_of_two_workers_is_the_line_of_all_their_examples_by_label():
+    workers = [{"click": _metrics(seed), "buy": _metrics(10 + seed)} for seed in (1, 2)]
+    whole = {"click": _metrics(1), "buy": _metrics(11)}
+    for label, first in (("click", 2), ("buy", 12)):
+        for part, other in zip(whole[label].parts.values(), _metrics(first).parts.values(), strict=True):
+            part.state[:] += other.state
+    sums = [line_sums.pack(m, loss, w, 60.0, 100.0) for m, loss, w in zip(workers, (0.5, 0.2), (30, 10), strict=True)]
+    line = line_sums.unpack(sum(sums), ["click", "buy"], 7, "2 workers", {"lr": 0.1})
+    for label, metrics in whole.items():
+        for name, value in metrics.results().items():
+            assert line.values[f"{name}/{label}"] == pytest.approx(value, abs=1e-5 if name == "auc" else 1e-12)
+    assert line.values["loss"] == pytest.approx((30 * 0.5 + 10 * 0.2) / 40)
+    assert (line.step, line.of, line.steps_per_sec, line.examples_per_sec) == (7, "2 workers", 60, 200)
+    assert line.figures().items() >= {"lr": 0.1, "examples_per_sec": 200.0}.items()
+
+
+def test_the_auc_of_coarse_bins_is_within_1e_5_of_that_of_fine_ones():
+    for seed in range(5):
+        metrics = _metrics(seed, 200_000)
+        assert ClickMetrics.results_of(metrics.sums())["auc"] == pytest.approx(metrics.results()["auc"], abs=1e-5)
+
+
+def test_a_worker_of_padding_alone_adds_nothing():
+    some, none = _metrics(3), ClickMetrics()
+    none.update(np.zeros(4, np.float32), np.zeros(4, np.float32), np.zeros(4, np.float32))
+    sums = line_sums.pack({"": some}, 0.5, 8.0, 1.0, 8.0) + line_sums.pack({"": none}, 0.1, 0.0, 1.0, 0.0)
+    line = line_sums.unpack(sums, [""], 1, "2 workers", {})
+    assert line.values["loss"] == pytest.approx(0.5)
+    assert line.values["prob_mean"] == pytest.approx(some.results()["prob_mean"])
