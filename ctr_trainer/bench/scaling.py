@@ -26,6 +26,8 @@ class Size:
       cpu: cores that all workers' processes used.
       network: dict of interface -> (received, sent) bytes/s, as the machine of rank 0 counts them.
       service_cpu, service_requests: cores that the services used, and requests/s that they answered.
+      resident_bytes, service_resident_bytes: memory of the worker that held most, and of all services at the end.
+      gpu_busy, gpu_bytes: share of the time that the workers' GPUs were busy, and memory of the one that held most.
     """
 
     job_seconds: object
@@ -39,6 +41,10 @@ class Size:
     network: dict
     service_cpu: object
     service_requests: object
+    resident_bytes: object
+    service_resident_bytes: object
+    gpu_busy: object
+    gpu_bytes: object
 
 
 def run(bench, experiment):
@@ -87,6 +93,8 @@ def summarize(rounds, alone, batches=1):
     phases = dict.fromkeys(name for ranks in rounds for rank in ranks for name in rank["phases"]["seconds"])
     loads = [ranks[0]["load"] for ranks in rounds]
     services = [load.get("service", {}) for load in loads]
+    helds = [ranks[0]["held"] for ranks in rounds]
+    gpus = [held["gpu"] for held in helds]
     interfaces = sorted({name for load in loads for name in load["network"]})
     return Size(
         job_seconds=figure(ranks[0]["job_seconds"] for ranks in rounds),
@@ -108,12 +116,20 @@ def summarize(rounds, alone, batches=1):
         },
         service_cpu=figure(service.get("cpu") for service in services),
         service_requests=figure(service.get("requests") for service in services),
+        resident_bytes=figure(held["resident_bytes"]["max"] for held in helds),
+        service_resident_bytes=figure(held["service_resident_bytes"] for held in helds),
+        gpu_busy=figure(gpu and gpu["busy"]["mean"] for gpu in gpus),
+        gpu_bytes=figure(gpu and gpu["bytes"]["max"] for gpu in gpus),
     )
 
 
 def _mean(values):
     values = list(values)
     return sum(values) / len(values)
+
+
+def _megabytes(bytes_):
+    return bytes_ and figure(value / 1e6 for value in bytes_.values)
 
 
 def _lines(found, bench, experiment, host, failed):
@@ -145,6 +161,11 @@ def _lines(found, bench, experiment, host, failed):
             rows.append(row(f"{name} {way}, MB/s", megabytes, ".2f"))
     rows.append(row("service CPU, cores", lambda size: size.service_cpu, ".2f"))
     rows.append(row("service requests/s", lambda size: size.service_requests, ",.1f"))
+    rows.append(row("memory of a worker, MB", lambda size: _megabytes(size.resident_bytes), ",.0f"))
+    rows.append(row("memory of the service, MB", lambda size: _megabytes(size.service_resident_bytes), ",.0f"))
+    if any(size.gpu_busy for size in sizes):
+        rows.append(row("GPU busy", lambda size: size.gpu_busy, ".0%"))
+        rows.append(row("memory of a GPU, MB", lambda size: _megabytes(size.gpu_bytes), ",.0f"))
     headings = ["", *(f"{n} worker{'s' * (n > 1)}" for n in found)]
     lines = [
         f"{experiment.describe()}; {bench.steps} steps a run; "

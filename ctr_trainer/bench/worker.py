@@ -73,13 +73,15 @@ def _measure(worker, model, data, training, embedding, evaluation, metrics, run,
 
 def result(rank, trained, evaluated, examples_per_step):
     """-> dict of `rank`, `examples_per_sec` of this rank over the steps that count, `phases` and `load` as
-    `Estimator.train` returns them, and where there was an evaluation `auc` and `logloss`.
+    `Estimator.train` returns them, what all ranks `held` of memory and GPUs (see `RunSummary.results`), and where there
+    was an evaluation `auc` and `logloss`.
     """
     return {
         "rank": rank,
         "examples_per_sec": examples_per_step / trained["phases"]["step_seconds"],
         "phases": trained["phases"],
         "load": trained["load"],
+        "held": {name: trained[name] for name in ("resident_bytes", "service_resident_bytes", "gpu")},
         **{name: evaluated[name] for name in ("auc", "logloss") if name in evaluated},
     }
 

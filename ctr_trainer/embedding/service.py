@@ -17,6 +17,7 @@ from ctr_trainer.embedding.metrics import ServiceMetrics
 from ctr_trainer.embedding.security import Gate, ServerSecurity
 from ctr_trainer.errors import UserError
 from ctr_trainer.held_directory import hold
+from ctr_trainer.resources import resident_bytes
 
 # Actions of whoever holds the lease, and those that need not know which rows there are now.
 _WRITES = ("push", "sync", "create_table", "save", "advance", "restore", "clear")
@@ -217,6 +218,7 @@ class Service(flight.FlightServerBase):
             "latencies": self.metrics.percentiles(),
             "requests": self.metrics.requests(),
             "cpu_seconds": time.process_time(),
+            "resident_bytes": resident_bytes(),
         }
 
     def restore_exit(self, path):

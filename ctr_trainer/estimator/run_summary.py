@@ -9,6 +9,7 @@ from ctr_trainer import dense_exchange, distributed, step_plan
 from ctr_trainer.estimator.advice import Circumstances, advise
 from ctr_trainer.hooks.exchange_hook import ExchangeHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
+from ctr_trainer.hooks.resources_hook import ResourcesHook
 from ctr_trainer.phases import PHASES
 
 # Not of training itself.
@@ -31,6 +32,7 @@ class RunSummary:
     def __init__(self, phases, inputs, config, hooks, store):
         self._phases, self._inputs, self._config, self._store = phases, inputs, config, store
         self._metrics = [hook for hook in hooks if isinstance(hook, MetricsHook)]
+        (self._seen,) = (hook for hook in hooks if isinstance(hook, ResourcesHook))
         self._exchange = [hook for hook in hooks if isinstance(hook, ExchangeHook)]
         plan = step_plan.current()
         self._exchanges_each_step = plan.begin is None and plan.dense_sync_steps == 1 and distributed.size() > 1
@@ -43,8 +45,11 @@ class RunSummary:
         the exchange was at work in, estimated by a few steps, and `syncing` how long syncs of the rows were under way,
         most of it beside the steps. `slowest_phase` is by the mean. `cache_hit_rate` is of
         looked up keys; `bytes_per_sync` what one worker sends and gets from one sync to the next, its misses included;
-        both are None where there is no service. `service_silent_seconds` is how long it stood still. `advice` has
-        `flag`, `share` and `why`, or is None.
+        both are None where there is no service. `service_silent_seconds` is how long it stood still. `resident_bytes`
+        has the `mean` and the `max` over the ranks of the most memory that each held, `service_resident_bytes` what all
+        shards hold at the end, None without a service. `gpu` has `busy` (a share of the time) and `bytes`, `mean` and
+        `max` over the ranks each, or is None without GPUs that NVML can ask. `advice` has `flag`, `share` and `why`, or
+        is None.
 
         Args:
           steps: that the run has made.
@@ -56,7 +61,8 @@ class RunSummary:
         share = self._exchange[0].share if self._exchange else 0.0
         seconds = [self._phases.seconds[phase] for phase in PHASES]
         seconds += [share * self._phases.seconds["session"], syncing.total_seconds if syncing else 0.0]
-        own = np.array([*seconds, *totals.values(), syncs, self._store.silent_seconds], np.float64)
+        own = [*seconds, *totals.values(), syncs, self._store.silent_seconds, *self._resources()]
+        own = np.array(own, np.float64)
         ranks = distributed.all_gather(own, "run_summary").reshape(distributed.size(), len(own))
         auc = {name: value for hook in self._metrics for name, value in hook.auc(distributed.all_sum).items()}
 
@@ -68,8 +74,9 @@ class RunSummary:
         training = sum(mean[i] for i, name in enumerate(PHASES) if name not in _BESIDE)
         shares = {name: mean[i] / max(training, 1e-9) for i, name in enumerate(names)}
         slowest = max((name for name in PHASES if name not in _BESIDE), key=shares.get)
-        hits, misses, bytes_synced, syncs, _ = ranks[:, len(names) :].sum(0)
-        silent = ranks[:, -1].mean()
+        hits, misses, bytes_synced, syncs, *_ = ranks[:, len(names) :].sum(0)
+        silent, resident, gpu_busy, gpu_bytes, of_service = ranks[:, -5:].T
+        silent = silent.mean()
         advice = advise(self._circumstances(shares, steps, silent / max(training, 1e-9)))
         return {
             **auc,
@@ -79,8 +86,18 @@ class RunSummary:
             "cache_hit_rate": round(hits / (hits + misses), 4) if hits + misses else None,
             "bytes_per_sync": round(bytes_synced / syncs) if syncs else None,
             "service_silent_seconds": round(silent, 3),
+            "resident_bytes": _over_ranks(resident, 0),
+            "service_resident_bytes": int(of_service[0]) if of_service[0] else None,
+            "gpu": _gpu(gpu_busy, gpu_bytes),
             "advice": advice and {"flag": advice.flag, "share": round(advice.share, 3), "why": advice.why},
         }
+
+    def _resources(self):
+        """-> [bytes of this rank's memory, share of the time that its GPU was busy, bytes of that, of all services]."""
+        services = self._store.stats().get("services", {})
+        of_service = sum(service["resident_bytes"] for service in services.values())
+        seen = self._seen
+        return [seen.resident_bytes, seen.gpu_busy, seen.gpu_bytes, of_service]
 
     def _circumstances(self, shares, steps, silent):
         return Circumstances(
@@ -99,6 +116,33 @@ class RunSummary:
             silent,
             self._inputs.fed and any(f.combiner == "none" for f in self._inputs.features.spec.sparse),
         )
+
+
+def _memory(result):
+    """-> the line of memory and GPUs."""
+
+    def megabytes(figures):
+        most = f" (most {figures['max'] / 1e6:,.0f})" if result["workers"] > 1 else ""
+        return f"{figures['mean'] / 1e6:,.0f} MB{most}"
+
+    parts = [f"memory of a worker: {megabytes(result['resident_bytes'])}"]
+    if result["service_resident_bytes"]:
+        parts.append(f"of the embedding service: {result['service_resident_bytes'] / 1e6:,.0f} MB")
+    if gpu := result["gpu"]:
+        parts.append(f"of its GPU: {megabytes(gpu['bytes'])}, busy for {gpu['busy']['mean']:.0%} of the time")
+    return ", ".join(parts)
+
+
+def _over_ranks(values, digits):
+    """-> {`mean`, `max`} of float64[ranks]."""
+    rounded = [round(float(value), digits) for value in (values.mean(), values.max())]
+    return dict(zip(("mean", "max"), rounded if digits else map(int, rounded), strict=True))
+
+
+def _gpu(busy, used):
+    """-> what `results` says of the GPUs, of float64[ranks] each; ranks that know nothing of theirs are left out."""
+    known = ~np.isnan(busy)
+    return {"busy": _over_ranks(busy[known], 3), "bytes": _over_ranks(used[known], 0)} if known.any() else None
 
 
 def lines(result):
@@ -138,6 +182,7 @@ def lines(result):
         said.append(f"cache hit rate {result['cache_hit_rate']:.1%}{synced}")
     if result["service_silent_seconds"]:
         said.append(f"the embedding service stood still for {result['service_silent_seconds']:.1f} s of it")
+    said.append(_memory(result))
     said.append(f"slowest phase: {result['slowest_phase']}, {result['slowest_phase_share']:.0%} of the training time")
     advice = result["advice"]
     if advice:

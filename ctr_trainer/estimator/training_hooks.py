@@ -18,12 +18,14 @@ from ctr_trainer.hooks.metrics_file_hook import MetricsFileHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
 from ctr_trainer.hooks.profile_hook import ProfileHook
+from ctr_trainer.hooks.resources_hook import ResourcesHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
 from ctr_trainer.hooks.service_loss_hook import ServiceLossHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
 from ctr_trainer.hooks.training_progress_hook import TrainingProgressHook
 from ctr_trainer.latency import Latency
 from ctr_trainer.metrics.click_metrics import metric_name
+from ctr_trainer.resources import NoGpu, open_gpu
 
 tf1 = tf.compat.v1
 
@@ -75,6 +77,8 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
     hooks += kept
     if distributed.size() > 1:
         hooks.append(ExchangeHook())
+    gpu = open_gpu(distributed.local_rank()) if tf.config.list_physical_devices("GPU") else NoGpu()
+    hooks.append(ResourcesHook(gpu, every_n_steps=every))
     hooks.append(RunStatusHook(latencies, every_n_secs=config.log_secs))
     if config.profile_steps:
         directory = os.path.join(model_dir, "profile", f"rank{distributed.rank()}")

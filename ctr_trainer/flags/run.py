@@ -44,7 +44,7 @@ class RunFlags:
         minimum=0,
     )
     log_steps: int = flag(100, "between the log's lines", "steps", minimum=1)
-    log_secs: float = flag(30.0, "between the log's [RunStatus] lines", "seconds", minimum=0.1)
+    log_secs: float = flag(30.0, "between the log's [RunStatus] lines of latencies", "seconds", minimum=0.1)
     log_format: str = flag(
         "plain",
         "json: each line of the log, and of a service started here, is one JSON object",
@@ -54,7 +54,9 @@ class RunFlags:
         "all", "chief: of ranks other than 0 the log has warnings and errors only", choices=log_lines.RANKS
     )
     auc_window_steps: int = flag(0, "log the AUC over so many steps; 0 since the start", "steps", minimum=0)
-    summary_steps: int = flag(100, "between TensorBoard summaries; 0 writes none", "steps", minimum=0)
+    summary_steps: int = flag(
+        100, "between TensorBoard summaries, at the log's lines; 0 writes none", "steps", minimum=0
+    )
     profile_steps: tuple[int, ...] = flag(
         (), "FIRST,LAST: profiles and Chrome traces of these steps of every rank, in MODEL_DIR/profile"
     )

@@ -13,7 +13,9 @@ from ctr_trainer.errors import UserError
 def _rank(rate, step_seconds, seconds, accounted, service=None):
     load = {"cpu": 0.5, "network": {"lo": {"received": 2e6, "sent": 1e6}}, **({"service": service} if service else {})}
     phases = {"step_seconds": step_seconds, "seconds": seconds, "accounted": accounted}
-    return {"examples_per_sec": rate, "phases": phases, "load": load, "job_seconds": 9.0}
+    gpu = {"busy": {"mean": 0.5, "max": 0.75}, "bytes": {"mean": 2e9, "max": 3e9}} if service else None
+    held = {"resident_bytes": {"mean": 1e9, "max": 2e9}, "service_resident_bytes": 5e8 if service else None, "gpu": gpu}
+    return {"examples_per_sec": rate, "phases": phases, "load": load, "held": held, "job_seconds": 9.0}
 
 
 ALONE = [[_rank(100.0, 0.010, {"forward": 0.004}, 0.95)], [_rank(50.0, 0.020, {"forward": 0.008}, 0.93)]]
@@ -39,7 +41,11 @@ def test_phases_are_the_mean_of_the_workers_and_the_load_is_of_rank_0s_machine()
     assert found.phases_ms["exchange"].values == pytest.approx((1.0, 2.0))
     assert [figure.values for figure in found.network["lo"]] == [(2e6, 2e6), (1e6, 1e6)]
     assert found.service_requests.values == (6.0, 6.0)
-    assert summarize(ALONE, ALONE).service_cpu is None
+    assert found.resident_bytes.values == (2e9, 2e9)
+    assert found.service_resident_bytes.values == (5e8, 5e8)
+    assert (found.gpu_busy.values, found.gpu_bytes.values) == ((0.5, 0.5), (3e9, 3e9))
+    alone = summarize(ALONE, ALONE)
+    assert alone.service_cpu is alone.service_resident_bytes is alone.gpu_busy is None
 
 
 def test_a_step_of_several_batches_has_its_time_divided_and_without_one_worker_there_is_no_efficiency():

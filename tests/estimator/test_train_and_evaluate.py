@@ -198,7 +198,7 @@ def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(t
     ("settings", "message"),
     [
         (dict(early_stopping_patience=2), "needs a best_metric"),
-        (dict(best_metric="accuracy"), "best_metric=accuracy are better is not known"),
+        (dict(best_metric="recall"), "best_metric=recall are better is not known"),
         (dict(best_metric="auc", best_direction="up"), "'up' is not max or min"),
         (dict(every_n_steps=0), "must be at least 1"),
         (dict(best_metric="gauc"), "best_metric=gauc: the model has no such metric; it has loss, auc, "),
