@@ -89,7 +89,9 @@ def _refuse_foreign_timeline(path):
 
 
 def watchdog():
-    """-> this process's `Watchdog`."""
+    """-> this process's `Watchdog`; a program that has called `hvd.init` itself gets the defaults of `init`."""
+    if _watchdog is None:
+        init()
     return _watchdog
 
 
@@ -217,7 +219,7 @@ def _host_collective(kind, dtype, name):
     session = tf1.Session(graph=graph, config=session_config(threads=1))
 
     def exchange(array, watched=True):
-        with _watchdog.waiting(f"the other ranks in {name}") if watched else contextlib.nullcontext():
+        with watchdog().waiting(f"the other ranks in {name}") if watched else contextlib.nullcontext():
             return session.run(result, {value: array})
 
     return exchange
@@ -291,7 +293,7 @@ def from_chief(work, name):
             broadcast_object({"advanced": text}, name)
             told = time.monotonic()
 
-    with _watchdog.waiting(f"its own work in {name}"):
+    with watchdog().waiting(f"its own work in {name}"):
         result = work(advanced)
     return broadcast_object({"result": result}, name)["result"]
 

@@ -187,9 +187,7 @@ class BatchInput:
         """
         self._phases = phases
         if spec is not None and not self.features.gradients:
-            rows = self.features.placeholders
-            gradients = tf.gradients(spec.loss, rows) if rows else []
-            self.features.gradients = {r.name: g for r, g in zip(rows, gradients, strict=True) if g is not None}
+            self.features.differentiate(spec.loss, config.embedding.learning_rate)
         if self.features.learning_rate is None:
             self.features.learning_rate = tf.constant(config.embedding.learning_rate)
         self._per_step = step_plan.current().accumulation_steps if spec is not None else 1

@@ -45,6 +45,18 @@ class FedFeatures(Features):
         self.dense = tf1.placeholder(tf.float32, [batch_size, len(spec.dense)], "dense")
         self._masks = {}
 
+    def differentiate(self, loss, learning_rate):
+        """Sets what a step of the rows takes: the gradients of a loss by the rows, and their learning rate.
+
+        Args:
+          loss: scalar tensor.
+          learning_rate: a number or a scalar tensor.
+        """
+        rows = self.placeholders
+        gradients = tf.gradients(loss, rows) if rows else []
+        self.gradients = {row.name: g for row, g in zip(rows, gradients, strict=True) if g is not None}
+        self.learning_rate = tf.convert_to_tensor(learning_rate)
+
     @property
     def placeholders(self):
         """-> the placeholders of all segments, in a fixed order."""
