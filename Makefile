@@ -24,8 +24,8 @@ install:  ## make .venv: the package, TensorFlow, and Horovod built for it; inst
 demo: install  ## generate a data set, train two workers on it, evaluate and export; the last line is JSON
 	@.venv/bin/python scripts/demo.py
 
-test: install  ## the whole test suite
-	@.venv/bin/python -m pytest -q $(ARGS)
+test: install  ## the whole test suite, in two processes
+	@.venv/bin/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: install  ## what ruff has to say
 	@.venv/bin/ruff check .

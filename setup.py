@@ -48,7 +48,7 @@ setuptools.setup(
     extras_require={
         "cpu": [f"tensorflow-cpu{TENSORFLOW_VERSIONS}"],
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW_VERSIONS}", "nvidia-ml-py"],
-        "dev": ["hypothesis", "pytest", "pytest-timeout", "ruff", "scikit-learn"],
+        "dev": ["hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "scikit-learn"],
     },
     entry_points={"console_scripts": ["ctr_trainer=ctr_trainer.cli:main"]},
     zip_safe=False,

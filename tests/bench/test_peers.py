@@ -34,6 +34,7 @@ def test_an_interpreter_of_a_peer_is_taken_and_a_wrong_one_refused():
         peers._missing(peers.PEERS["torch"], "/no/such/python")
 
 
+@pytest.mark.integration
 def test_two_workers_with_variables_in_the_graph_train(tmp_path):
     for rank in range(2):
         peers.write_workload(tmp_path / "data", 32, rank)

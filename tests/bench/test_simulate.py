@@ -41,6 +41,7 @@ def test_a_network_is_one_number(texts):
         simulate.parse_gbit(texts)
 
 
+@pytest.mark.integration
 def test_costs_are_measured_and_compared_with_jobs_of_one_and_two_workers(tmp_path):
     flags = ("--check", "--workers=1,2", "--rounds=1", "--steps=9", "--trace_steps=3", "--batch_size=64")
     found = run(tmp_path, *flags, "--most_workers=4")

@@ -6,6 +6,8 @@ import pytest
 from tests.parallel import launch
 from tests.parallel.workers.dense_batches import ALL, START, STEPS
 
+pytestmark = pytest.mark.integration
+
 RATE = 0.1
 
 

@@ -1,10 +1,13 @@
 import json
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from ctr_trainer.estimator.checkpoint import latest_checkpoint
 from tests.parallel import launch
+
+pytestmark = pytest.mark.integration
 
 
 def test_while_rank_0_goes_on_the_others_wait_and_no_longer():

@@ -12,6 +12,8 @@ from tests import small
 from tests.parallel import launch
 from tests.parallel.workers import evaluations as worker
 
+pytestmark = pytest.mark.integration
+
 ROWS = 203  # no share is divisible by the batch size of 16
 
 

@@ -18,6 +18,8 @@ from ctr_trainer.estimator.checkpoint import latest_checkpoint
 from tests import small
 from tests.parallel import launch
 
+pytestmark = pytest.mark.integration
+
 ROWS = 1003  # divides by neither 2 nor 3, and no share by the batch size of 16
 
 

@@ -4,6 +4,8 @@ import pytest
 from tests import small
 from tests.parallel import launch
 
+pytestmark = pytest.mark.integration
+
 STEPS = 50
 ROWS = 1591  # at the last step one worker has 11 examples, the other 12
 
