@@ -120,7 +120,7 @@ def _for_calibration(step, rates, positive_weight):
         return flag, f"the run was stopped before its learning rates had fallen, and {jitter}"
     if step < _FEWEST_CALIBRATED_STEPS:
         why = f"{step} steps are few, so the click rate of the last ones, over which learning rates fall, is noise"
-        return "--epochs or --max_steps", why
+        return "more --epochs with a higher --initial_accumulator (of Adagrad's rows)", why
     if rates.rows.name == "constant":
         return "--embedding_lr_schedule=cooldown", f"the rows' learning rate did not fall, and {jitter}"
     why = "learning rates had fallen, so the model overfits, or the data have another click rate than those trained on"
