@@ -10,7 +10,7 @@ Each run is a line of --results; what stands there is not run again.
 
 Example: python benchmarks/calibration.py --results=calibration.jsonl
          python benchmarks/calibration.py --data=demo --workers=1 --seeds=1 --variants=default,constant
-         python benchmarks/calibration.py --data=criteo --variants=default --flags='--epochs=5 --initial_accumulator=1e-4'
+         python benchmarks/calibration.py --data=criteo --workers=1 --flags='--epochs=5 --initial_accumulator=1e-4'
 """
 
 import argparse
