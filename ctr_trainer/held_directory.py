@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import errno
-import fcntl
 import logging
 import os
 import signal
@@ -11,6 +10,7 @@ import socket
 import time
 
 from ctr_trainer.errors import UserError
+from ctr_trainer.file_lock import lock
 
 _log = logging.getLogger(__name__)
 _ENDING_SECONDS, _LOOK_SECONDS = 30.0, 0.1
@@ -40,12 +40,10 @@ def held(directory, refusal):
 
 
 def hold(path, refusal):
-    """Locks a file for this process until it is closed or the process ends, however it ends. -> the open file
+    """Locks a file for this process by `file_lock.lock`. -> the open file
 
-    The file says who has it: process, host and since when. After a kill it stays, without its lock.
-
-    Caveat: other hosts see the lock where the file system passes `flock` on (NFS since Linux 2.6.12, Lustre and CephFS,
-    unless mounted with local locks). Where it has no locks, this warns and holds nothing.
+    The file says who has it: process, host and since when. After a kill it stays, without its lock. Where its file
+    system has no locks, this warns and holds nothing.
 
     Args:
       path: of the file, in a directory that exists.
@@ -57,37 +55,31 @@ def hold(path, refusal):
     """
     deadline = time.monotonic() + _ENDING_SECONDS
     while True:
-        file = open(path, "a+")
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(file, path):
-                break
+            file = lock(path)
+            break
         except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "of unknown number"
+            holder = _written(path) or "of unknown number"
             if not _is_ending(holder) or time.monotonic() > deadline:
-                file.close()
                 raise UserError(refusal(f"process {holder}")) from None
             time.sleep(_LOOK_SECONDS)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
-                file.close()
                 raise UserError(f"{path}: cannot be locked: {error.strerror}") from error
             _log.warning("%s cannot be locked (%s): see to it that no other job uses its directory", path, error)
+            file = open(path, "a+")
             break
-        file.close()
     file.truncate(0)
     file.write(f"{os.getpid()} on host {socket.gethostname()} since {datetime.datetime.now():%Y-%m-%d %H:%M:%S}\n")
     file.flush()
     return file
 
 
-def _is_at(file, path):
-    """-> whether an open file is still what `path` names: who had the lock may have removed it."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
-    except FileNotFoundError:
-        return False
+def _written(path):
+    """-> what is in a file, "" where it has just been removed."""
+    with contextlib.suppress(FileNotFoundError), open(path) as file:
+        return file.read().strip()
+    return ""
 
 
 def _is_ending(holder):

@@ -1,13 +1,13 @@
 """A directory that one process fills, and that another may take up or empty when that process has died."""
 
 import contextlib
-import fcntl
 import os
 import pathlib
 import socket
 
 from ctr_trainer.errors import UserError
 from ctr_trainer.file_list import FileList, refuse_others
+from ctr_trainer.file_lock import lock
 
 MARKER = ".ctr_trainer_unfinished"
 
@@ -22,7 +22,7 @@ class Unfinished:
     While the block runs, a hidden file in the directory lists what was written, and is locked. It stays for the next
     process unless `finish` removes it; a directory without any file goes at the block's end.
 
-    Caveat: hosts see each other's locks where their file system carries them (NFS 4, CephFS, not each mount of Lustre).
+    Caveat: hosts see each other's locks where their file system carries them, see `file_lock.lock`.
 
     Args:
       path: the directory; made if need be. It must be empty, or hold only what such a list names.
@@ -70,17 +70,10 @@ class Unfinished:
 
     def _locked(self):
         """-> the locked hidden file."""
-        while True:
-            file = open(self.path / MARKER, "a")
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.close()
-                raise InUse(f"{self.path}: {self._holder()} writes this {self._what} now; wait for its end") from None
-            with contextlib.suppress(FileNotFoundError):  # The one before has finished, and removed it.
-                if os.fstat(file.fileno()).st_ino == os.stat(self.path / MARKER).st_ino:
-                    return file
-            file.close()
+        try:
+            return lock(self.path / MARKER)
+        except BlockingIOError:
+            raise InUse(f"{self.path}: {self._holder()} writes this {self._what} now; wait for its end") from None
 
     def _holder(self):
         notes = [note for note in FileList(self.path, MARKER).notes if "process" in note]

@@ -10,7 +10,7 @@ import time
 
 import pyarrow as pa
 
-from ctr_trainer import log_lines
+from ctr_trainer import durable_file, log_lines
 from ctr_trainer.embedding.memory import keep_freed_memory
 from ctr_trainer.embedding.memory_limits import MemoryWatch
 from ctr_trainer.embedding.security import ServerSecurity
@@ -71,9 +71,7 @@ def serve(
     address = f"{host}:{service.port}"
     _log.info("embedding service %s answers on %s", service.incarnation, address)
     if port_file:
-        partial = f"{port_file}.partial"
-        pathlib.Path(partial).write_text(address)
-        os.replace(partial, port_file)
+        durable_file.write_text(port_file, address)
     _log.info(UNIT)
     memory = MemoryWatch("this service")
     next_status = time.monotonic() + _STATUS_SECONDS

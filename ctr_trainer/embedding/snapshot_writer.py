@@ -1,15 +1,14 @@
 """Writes the files of a snapshot; see `snapshot` for what they are."""
 
 import contextlib
-import os
 import pathlib
 import zlib
 
 import numpy as np
 import pyarrow as pa
 
+from ctr_trainer import durable_file
 from ctr_trainer.divergence import diverged
-from ctr_trainer.durable_file import fsync_path
 from ctr_trainer.embedding.row_kernels import first_not_finite
 from ctr_trainer.embedding.snapshot import key_array, row_array, schema
 from ctr_trainer.errors import UserError
@@ -42,7 +41,7 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
     with contextlib.ExitStack() as stack:
 
         def begin(kind, file, counted=None):
-            files.append(stack.enter_context(_File(path, file, schema(config, kind, counted))))
+            files.append(stack.enter_context(_arrow_file(path, file, schema(config, kind, counted))))
             entries.append(dict(file=file, kind=kind, **common))
             return files[-1]
 
@@ -93,59 +92,53 @@ def _finite(blocks, table, step):
         raise diverged(f"table {table}, step {step}: {count} {rows} not finite, as that of key {key}")
 
 
-class _File:
-    """An Arrow file that gets its name once it is whole and on the disk; if it is not finished, nothing is left of it.
+@contextlib.contextmanager
+def _arrow_file(path, name, of_schema):
+    """Gives the `_ArrowFile` of a file that has its name, and is on the disk, once the block has ended.
 
     Raises:
       UserError: it cannot be written; names it.
     """
+    target = pathlib.Path(path) / name
+    with _told(target), durable_file.replacing(target) as draft, open(draft, "xb") as file:
+        yield _ArrowFile(file, target, of_schema)
 
-    def __init__(self, path, name, of_schema):
-        self._target = pathlib.Path(path) / name
-        self._partial = self._target.with_name(f".{name}.partial")
-        self._schema = of_schema
-        self._rows = 0
 
-    def __enter__(self):
-        with self._told():
-            self._file = open(self._partial, "wb")
-            self._sink = _ChecksumFile(self._file)
+@contextlib.contextmanager
+def _told(target):
+    """Says which file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{target}: cannot be written: {error.strerror or error}; make room there (the snapshots before it are "
+            "whole), then start the same command again to go on from the last checkpoint"
+        ) from None
+
+
+class _ArrowFile:
+    """An Arrow file that knows its rows, its size and its CRC-32."""
+
+    def __init__(self, file, target, of_schema):
+        self._file, self._target, self._schema = file, target, of_schema
+        self._sink, self._rows = _ChecksumFile(file), 0
+        with _told(target):
             self._arrow_file = pa.PythonFile(self._sink, mode="w")
             self._writer = pa.ipc.new_file(self._arrow_file, self._schema)
-        return self
 
     def write(self, columns):
         """Writes a batch."""
         self._rows += len(columns[0])
-        with self._told():
+        with _told(self._target):
             self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
 
     def finish(self):
-        """-> dict of `rows`, `bytes` and `crc32`, once the file is on the disk under its name."""
-        with self._told():
+        """-> dict of `rows`, `bytes` and `crc32`, once all is written."""
+        with _told(self._target):
             self._writer.close()
             self._arrow_file.close()
             self._file.flush()
-            os.fsync(self._file.fileno())
-            os.replace(self._partial, self._target)
-            fsync_path(self._target.parent)
         return dict(rows=self._rows, bytes=self._sink.bytes, crc32=self._sink.crc32)
-
-    def __exit__(self, *_):
-        with contextlib.suppress(OSError):  # Which writes what is left, and so fails as the write before has.
-            self._file.close()
-        with contextlib.suppress(OSError):
-            self._partial.unlink()  # It would take the room that the next attempt needs.
-
-    @contextlib.contextmanager
-    def _told(self):
-        try:
-            yield
-        except OSError as error:
-            raise UserError(
-                f"{self._target}: cannot be written: {error.strerror or error}; make room there (the snapshots before "
-                "it are whole), then start the same command again to go on from the last checkpoint"
-            ) from None
 
 
 class _ChecksumFile:
@@ -167,4 +160,4 @@ class _ChecksumFile:
         self._file.flush()
 
     def close(self):
-        """Left open: `write` has it synced to the disk first."""
+        """Left open: who opened it closes it."""

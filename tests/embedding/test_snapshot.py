@@ -1,10 +1,11 @@
 import dataclasses
+import os
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from ctr_trainer.embedding import changes, snapshot
+from ctr_trainer.embedding import changes, snapshot, snapshot_writer
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import UserError
@@ -33,12 +34,21 @@ def test_restore_brings_back_every_row_and_table(store, tmp_path):
     assert len(other.tables["empty"]) == 0
 
 
-def test_a_full_disk_is_named_with_the_file_and_what_to_do(store, tmp_path):
-    (tmp_path / ".t-00000-of-00001.arrow.partial").symlink_to("/dev/full")
+@pytest.mark.parametrize("rows", [3, 200_000])  # At the end of the file, and before.
+def test_a_full_disk_is_named_with_the_file_and_what_to_do_and_leaves_nothing(store, tmp_path, monkeypatch, rows):
+    store.push("t", np.arange(1, rows + 1), np.ones((rows, 6), np.float32), "w", 2)
+
+    def opened(path, mode):
+        assert mode == "xb"
+        os.symlink("/dev/full", path)
+        return open(path, "wb")
+
+    monkeypatch.setattr(snapshot_writer, "open", opened, raising=False)
     with pytest.raises(
-        UserError, match=r"t-00000-of-00001\.arrow: cannot be written: No space left on device; make room"
+        UserError, match=r"-00000-of-00001\.arrow: cannot be written: No space left on device; make room"
     ):
         store.save(tmp_path, 7)
+    assert os.listdir(tmp_path) == []
 
 
 def test_files_are_plain_arrow_with_their_configuration(store, tmp_path):

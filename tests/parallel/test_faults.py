@@ -176,6 +176,6 @@ def test_a_full_disk_while_saving_leaves_the_checkpoints_before_and_names_the_fi
         checkpoint.verify()
     unfinished = job.model_dir / "checkpoints" / f"step-{saved.step + 10:010d}"
     assert not (unfinished / "manifest.json").exists()
-    assert not [name for name in os.listdir(unfinished) if name.endswith(".partial")]
+    assert not [name for name in os.listdir(unfinished) if name.endswith(".tmp")]
     launch.run(2, *_arguments(data, tmp_path))
     _assert_equal_rows(tmp_path, undisturbed)
