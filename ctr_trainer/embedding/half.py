@@ -8,6 +8,7 @@ import numba
 import numpy as np
 from numba import types
 
+from ctr_trainer.embedding.contiguous import float32
 from ctr_trainer.embedding.row_kernels import ROWS, ROWS_OUT
 
 # A row's largest value is scaled into [2**13, 2**14): far from float16's largest, 65504, and its smaller values keep
@@ -35,7 +36,7 @@ def pack(rows):
     vanishes; column 0 is that power, an integer of -126 to 114. Finite rows only.
     """
     out = np.empty((len(rows), rows.shape[1] + 1), np.float16)
-    _pack(np.require(rows, np.float32, ("C", "A")), out.view(np.uint16))
+    _pack(float32(rows), out.view(np.uint16))
     return out
 
 

@@ -10,12 +10,13 @@ import uuid
 
 import numpy as np
 
-from ctr_trainer.embedding import half, snapshot, snapshot_writer, version_kernels
+from ctr_trainer.embedding import half, snapshot, snapshot_writer
 from ctr_trainer.embedding.config import LIMITS
 from ctr_trainer.embedding.key_hash import shard_of
+from ctr_trainer.embedding.newer_rows import merge, newer
 from ctr_trainer.embedding.request_checks import check_deltas, check_versions
 from ctr_trainer.embedding.table import Table
-from ctr_trainer.embedding.versions import ABSENT, NONE_KNOWN, Newer, Versions
+from ctr_trainer.embedding.versions import Versions
 from ctr_trainer.errors import UserError
 
 # A save of the same store that is under way ends in this time, or its disk hangs.
@@ -84,8 +85,8 @@ class LocalStore:
     def pull_newer(self, table, keys, versions, packed=False):
         check_versions(table, keys, versions)
         with self._locked(table) as target:
-            newer = self._newer(target, keys, versions)
-        return _packed(newer) if packed else newer
+            answer = newer(target, self._versions[table], keys, versions)
+        return _packed(answer) if packed else answer
 
     def push(self, table, keys, deltas, worker, sequence):
         deltas = np.require(deltas, requirements=("C",))
@@ -104,11 +105,11 @@ class LocalStore:
         with self._locked(table) as target:
             check_deltas(target, keys, deltas)
             if self._is_new(target, worker, sequence):
-                newer = self._merge(target, keys, deltas, versions)
+                answer = merge(target, self._versions[table], keys, deltas, versions)
                 self._sequences[table, worker] = sequence
             else:
-                newer = self._newer(target, keys, None)
-        return _packed(newer) if packed else newer
+                answer = newer(target, self._versions[table], keys, None)
+        return _packed(answer) if packed else answer
 
     def advance(self, step):
         for name in list(self.tables):
@@ -239,33 +240,6 @@ class LocalStore:
         versions = self._versions[table.config.name]
         versions.reserve(len(table.keys))[slots[slots >= 0]] = versions.next()
 
-    def _merge(self, table, keys, deltas, known):
-        """-> `Newer` of the rows that were not as known, after the deltas were added."""
-        count, versions = len(keys), self._versions[table.config.name]
-        number = versions.next()
-        slots, there = table.find_or_make(keys), None
-        known = np.full(count, NONE_KNOWN, np.uint32) if known is None else np.require(known, requirements=("C", "A"))
-        if table.is_limited and slots.min(initial=0) < 0:
-            there, refused = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
-            slots, known, deltas = slots[there], known[there], deltas[there]
-        positions = np.empty(len(slots), np.int64)
-        rows = np.empty((len(slots), table.config.width), np.float32)
-        table.before_change(slots)
-        current = versions.reserve(len(table.keys))
-        newer = version_kernels.merge(table.rows, current, slots, known, deltas, number, positions, rows)
-        answer = Newer(np.full(count, number, np.uint32), positions[:newer], rows[:newer])
-        return answer if there is None else _with_refused(answer, there, refused, table.initial_rows(keys[refused]))
-
-    def _newer(self, table, keys, known):
-        slots, versions = table.find(keys), self._versions[table.config.name]
-        versions.reserve(len(table.keys))
-        new_versions, positions = versions.differ(slots, known)
-        rows = table.take(slots[positions])
-        absent = np.flatnonzero(slots[positions] < 0)
-        if len(absent):
-            rows[absent] = table.initial_rows(keys[positions[absent]])
-        return Newer(new_versions, positions, rows)
-
     def _locked(self, name):
         if name not in self.tables:
             raise UserError(f"no table {name!r}; there are: {', '.join(sorted(self.tables)) or 'none'}")
@@ -287,16 +261,8 @@ class _Locked:
         self._lock.release()
 
 
-def _with_refused(newer, there, refused, initial_rows):
-    """-> `Newer` for all keys, from that of the keys `there`: those refused a row have their initial one again."""
-    versions, positions = newer.versions, np.concatenate([there[newer.positions], refused])
-    versions[refused] = ABSENT
-    order = np.argsort(positions)
-    return Newer(versions, positions[order], np.concatenate([newer.rows, initial_rows])[order])
-
-
-def _packed(newer):
-    return dataclasses.replace(newer, rows=half.pack(newer.rows))
+def _packed(answer):
+    return dataclasses.replace(answer, rows=half.pack(answer.rows))
 
 
 def _owned(keys, shard, shards):

@@ -7,11 +7,12 @@ import numpy as np
 from ctr_trainer.embedding import row_kernels
 from ctr_trainer.embedding.admission import Admission
 from ctr_trainer.embedding.changes import Changes
+from ctr_trainer.embedding.contiguous import float32, int64
 from ctr_trainer.embedding.index import Index
+from ctr_trainer.embedding.initial_rows import InitialRows
 from ctr_trainer.embedding.memory import PrivateMemory
 from ctr_trainer.embedding.optimizers import find_optimizer
 from ctr_trainer.embedding.use import Use
-from ctr_trainer.errors import UserError
 
 
 class Table:
@@ -48,22 +49,14 @@ class Table:
           memory: where the rows and their index lie: `PrivateMemory`, or `SharedMemory` for a `SharedTable`.
 
         Raises:
-          UserError: Adagrad with an accumulator that starts at or below zero, which would divide by zero.
+          UserError: see `InitialRows`.
         """
-        if config.optimizer == "adagrad" and not config.initial_accumulator > 0:
-            raise UserError(
-                f"table {config.name}: adagrad needs an initial_accumulator above 0, not {config.initial_accumulator}"
-            )
-        self.config = config
+        self.config, self._initial = config, InitialRows(config)
         memory = memory or PrivateMemory()
         self._index = Index(memory)
         self._rows = memory.array("rows", np.float32, (config.width,))
-        self._dims = np.array(config.dims, np.int64)
-        self._scales = np.array(config.init_scales, np.float32)
         self._optimizer = find_optimizer(config.optimizer)
-        self._initial_state = self._optimizer.initial_state(config.dims, config.initial_accumulator)
         self._settings = self._optimizer.settings_array(config.settings)
-        self._seed = np.uint64(config.seed % 2**64)
         self._most_rows = config.max_rows if most_rows is None else most_rows
         self.changes = Changes(memory) if tracked else None
         self.admission = Admission(config.min_frequency) if config.min_frequency > 1 else None
@@ -92,7 +85,7 @@ class Table:
 
     def find(self, keys):
         """int64[U] -> int64[U] slots, -1 for unknown keys and for the key 0."""
-        return self._index.find(_int64(keys))
+        return self._index.find(int64(keys))
 
     def find_or_create(self, keys):
         """int64[U] -> int64[U] slots; a row that is not there is created with its initial values.
@@ -102,7 +95,7 @@ class Table:
         Raises:
           UserError: the memory is used up; the table is unchanged.
         """
-        keys = _int64(keys)
+        keys = int64(keys)
         slots = self.find_or_make(keys)
         wanting = np.flatnonzero((slots < 0) & (keys != 0)) if self.is_limited else ()
         self._lent = len(wanting)
@@ -110,7 +103,7 @@ class Table:
             first = self._index.slots
             self._rows.reserve(first + self._lent)
             slots[wanting] = np.arange(first, first + self._lent)
-            self._initialize(keys[wanting], self._rows.array[first : first + self._lent])
+            self._initial.fill(keys[wanting], self._rows.array[first : first + self._lent])
         return slots
 
     def find_or_make(self, keys):
@@ -132,9 +125,7 @@ class Table:
 
     def initial_rows(self, keys):
         """int64[U] -> float32[U, width]: what new rows of these keys are, a pure function of (config.seed, key)."""
-        rows = np.empty((len(keys), self.config.width), np.float32)
-        self._initialize(_int64(keys), rows)
-        return rows
+        return self._initial.of(int64(keys))
 
     def read(self, keys, missing="initial"):
         """int64[U] -> float32[U, width], a copy; creates no row.
@@ -160,9 +151,9 @@ class Table:
 
     def find_or_insert(self, keys, rows):
         """Sets the rows of `keys` to `rows` float32[U, width], creating those that are not there. -> int64[U] slots"""
-        slots = self._make(_int64(keys))
+        slots = self._make(int64(keys))
         self.before_change(slots)
-        row_kernels.put(self._rows.array, slots, _float32(rows))
+        row_kernels.put(self._rows.array, slots, float32(rows))
         return slots
 
     def restore(self, keys, rows):
@@ -178,9 +169,9 @@ class Table:
 
         A key that gets no row has the slot -1, and its delta is dropped.
         """
-        slots = self.find_or_make(_int64(keys))
+        slots = self.find_or_make(int64(keys))
         self.before_change(slots)
-        row_kernels.add(self._rows.array, slots, _float32(deltas))
+        row_kernels.add(self._rows.array, slots, float32(deltas))
         return slots
 
     def follow(self, follower):
@@ -189,7 +180,7 @@ class Table:
 
     def remove(self, keys):
         """Removes the rows of int64[U]; unknown keys are skipped. -> how many there were."""
-        keys, slots = _int64(keys), self.find(keys)
+        keys, slots = int64(keys), self.find(keys)
         slots = slots[slots >= 0]
         if self.changes is not None:
             self.changes.before_removal(self, slots)
@@ -253,7 +244,7 @@ class Table:
         for dim, gradient in zip(self.config.dims, gradients, strict=True):
             if gradient.shape != (len(slots), dim):
                 raise ValueError(f"gradient of shape {gradient.shape}, expected {(len(slots), dim)}")
-        slots, gradients = _int64(slots), [_float32(gradient) for gradient in gradients]
+        slots, gradients = int64(slots), [float32(gradient) for gradient in gradients]
         self.before_change(slots)
         self._optimizer.step_rows(self._rows.array, slots, gradients, learning_rate, self._settings)
 
@@ -287,7 +278,7 @@ class Table:
             reused = free[len(free) - min(made, len(free)) :]
             first = slice(before, self._index.slots)
             if initialize:
-                self._initialize(self.keys[first], self._rows.array[first])
+                self._initial.fill(self.keys[first], self._rows.array[first])
                 row_kernels.put(self._rows.array, reused, self.initial_rows(self.keys[reused]))
             if self._followers:
                 new = np.concatenate([np.arange(before, self._index.slots), reused])
@@ -306,14 +297,3 @@ class Table:
 
     def _evict(self, slots):
         self.evicted += self.remove(self.keys[slots])
-
-    def _initialize(self, keys, rows):
-        row_kernels.initialize(rows, keys, self._seed, self._dims, self._scales, self._initial_state)
-
-
-def _int64(keys):
-    return np.require(keys, np.int64, ("C", "A"))
-
-
-def _float32(rows):
-    return np.require(rows, np.float32, ("C", "A"))
