@@ -15,10 +15,10 @@ import time
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.protobuf import rewriter_config_pb2
 
 from ctr_trainer import batch_weight, hardware, last_words
 from ctr_trainer.batch_weight import WeighedOptimizer
+from ctr_trainer.device_config import config_proto
 from ctr_trainer.errors import UserError
 from ctr_trainer.watchdog import Watchdog
 
@@ -35,7 +35,6 @@ except ImportError as error:
 if not hasattr(hvd, "BroadcastGlobalVariablesHook"):  # It was imported before, and was not built by this package.
     hvd = importlib.reload(hvd)
 
-PRECISIONS = ("none", "bfloat16")
 _IDLE_CYCLE_MS = 20
 _TIMELINE_START = 200  # bytes, in which a timeline's first event is
 
@@ -122,38 +121,8 @@ def all_cores():
 
 
 def session_config(threads=0, precision="none"):
-    """The session's options: one GPU a process by local rank where there are any, else `threads` CPU threads.
-
-    With `bfloat16`, TensorFlow has oneDNN multiply matrices in bfloat16 and add the products up in float32; variables,
-    their gradients' sums, the loss and all else stay float32. Of 24 bits of a factor 8 remain.
-
-    Args:
-      threads: threads of an operation and between operations; 0 lets TensorFlow choose.
-      precision: of `PRECISIONS`.
-
-    Raises:
-      UserError: bfloat16 where this processor has no instructions for it, or on a GPU.
-    """
-    config = tf1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
-    # Idle threads that spin would take the core that Horovod's background thread wants.
-    config.experimental.disable_thread_spinning = True
-    gpus = tf.config.list_physical_devices("GPU")
-    if precision == "bfloat16":
-        if gpus:
-            raise UserError(
-                "--mixed_precision=bfloat16 is for CPUs: on a GPU TensorFlow multiplies float32 as TF32 already"
-            )
-        if not hardware.has_bfloat16():
-            raise UserError(
-                "--mixed_precision=bfloat16: this processor has no instructions for it (AVX-512 BF16 or AMX), so it "
-                "would be slower than float32: leave it out"
-            )
-        rewriting = config.graph_options.rewrite_options
-        rewriting.auto_mixed_precision_onednn_bfloat16 = rewriter_config_pb2.RewriterConfig.ON
-    if gpus:
-        config.gpu_options.visible_device_list = str(hvd.local_rank())
-        config.gpu_options.allow_growth = True
-    return config
+    """-> the options of this process's sessions, see `device_config.config_proto`."""
+    return config_proto(len(tf.config.list_physical_devices("GPU")), hvd.local_rank(), threads, precision)
 
 
 def lr_scale(how):

@@ -5,7 +5,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from ctr_trainer import distributed, last_words, negative_share, run_length
+from ctr_trainer import distributed, last_words, loss_scaling, negative_share, run_length
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import UserError
@@ -35,6 +35,8 @@ def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, se
     """
     with contextlib.ExitStack() as stack:
         _begin(stack, config)
+        if config.mixed_precision == "float16":
+            loss_scaling.ask()
         position = checkpoint.position if checkpoint else None
         data = call_input_fn(input_fn, ModeKeys.TRAIN, params, config, position)
         pads = config.uneven_inputs == "pad" and distributed.size() > 1

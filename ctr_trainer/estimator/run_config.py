@@ -105,8 +105,8 @@ class RunConfig:
       profile_steps: () or (first, last): the steps that every rank profiles, see `ProfileHook`.
       progress: whether rank 0 shows a progress line where standard error is a terminal.
       threads: CPU threads of this worker; 0 lets TensorFlow choose.
-      mixed_precision: `bfloat16` trains with matrix products in bfloat16, see `distributed.session_config`; evaluation,
-        prediction and exports are float32 all the same.
+      mixed_precision: `bfloat16`, on CPUs, and `float16`, on GPUs with loss scaling, train with matrix products in
+        these, see `device_config.config_proto`; evaluation, prediction and exports are float32 all the same.
       phase_steps: every so many steps one is traced, so that a run ends with what its steps' time went to and what load
         it made, see `TracedPhasesHook` and `LoadHook`; the first so many do not count; 0 measures nothing.
       prepared_runs: whether a step's fetches and feeds are prepared once, see `PreparedRuns`; False runs each step by

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ctr_trainer import dense_exchange
+from ctr_trainer import dense_exchange, loss_scaling
 from ctr_trainer.layers.moving_moments import batch_statistics
 from ctr_trainer.mean_optimizer import Fused, MeanOptimizer
 
@@ -60,7 +60,7 @@ def step_gradients(
       fp16: reduce in float16.
       sparse: whether gradients that are `tf.IndexedSlices` stay so; then all go through Horovod if one is.
     """
-    batch = _BatchGradients(optimizer, weight, loss, rows, sparse)
+    batch = _BatchGradients(loss_scaling.scaled(optimizer), weight, loss, rows, sparse)
     outer, micro_batches, step_before = batch, None, None
     if accumulation_steps > 1:
         outer = micro_batches = _MicroBatches(outer)
@@ -116,7 +116,7 @@ class _BatchGradients(MeanOptimizer):
             gate = tf1.train.Optimizer.GATE_NONE
             pairs = optimizer.compute_gradients(loss, var_list=[*variables, *rows], gate_gradients=gate)
         pairs = [(gradient, of) for gradient, of in pairs if gradient is not None]
-        self.rows = {of.name: gradient for gradient, of in pairs if of.name in names}
+        self.rows = loss_scaling.without_overflow({of.name: gradient for gradient, of in pairs if of.name in names})
         self._pairs = [(gradient, of) for gradient, of in pairs if of.name not in names]
         if not sparse:
             self._pairs = [(tf.convert_to_tensor(gradient), of) for gradient, of in self._pairs]

@@ -17,8 +17,9 @@ class RunFlags:
     pin_cores: bool = flag(True, "keep each of several workers of a machine on its own share of the cores")
     mixed_precision: str = flag(
         "none",
-        "bfloat16 multiplies matrices in training by AVX-512 BF16 or AMX; all else stays float32",
-        choices=("none", "bfloat16"),
+        "matrix products of training in bfloat16, on CPUs with AVX-512 BF16 or AMX, or in float16, on GPUs, with loss "
+        "scaling; all else stays float32",
+        choices=("none", "bfloat16", "float16"),
     )
     prepared_runs: bool = flag(
         True, "prepare a step's fetches and feeds once, for less time; else each step is MonitoredTrainingSession.run"

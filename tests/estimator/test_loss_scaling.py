@@ -1,0 +1,63 @@
+"""The scaling of a loss, whose arithmetic is that of float32 here: float16 is a GPU's."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer import distributed, loss_scaling
+from ctr_trainer.estimator.optimize import TrainOp
+
+tf1 = tf.compat.v1
+X = np.array([[1, 2], [3, 4]], np.float32)
+
+
+class _Features(dict):
+    batch_size, row_scale = 2, None
+
+    def __init__(self):
+        super().__init__(weight=tf.ones([2]))
+        self.row = tf1.placeholder(tf.float32, [2], "row")
+        self.placeholders = [self.row]
+
+
+def _train(feeds, scaled, optimizer="adagrad"):
+    """-> (w after each step, the gradient of the row in each step, the loss's scale at the end)."""
+    distributed.init()
+    with tf.Graph().as_default():
+        if scaled:
+            loss_scaling.ask()
+        features, times = _Features(), tf1.placeholder(tf.float32, [])
+        w = tf1.get_variable("w", initializer=np.array([0.5, -0.5], np.float32))
+        loss = times * tf.reduce_mean(tf.square(tf.linalg.matvec(X, w) + features.row - 1))
+        train_op = TrainOp(optimizer, 0.1)(loss, features)
+        scale = [v for v in tf1.global_variables() if "loss_scale" in v.op.name]
+        found = []
+        with tf1.Session() as session:
+            session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+            for value in feeds:
+                feed = {features.row: [0.1, 0.2], times: value}
+                row = session.run([features.gradients, train_op], feed)[0]["row:0"]
+                found.append((session.run(w), row))
+            step = session.run(tf1.train.get_global_step())
+            return found, session.run(scale)[0] if scale else None, step
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam", "lamb"])
+def test_a_scaled_loss_trains_as_it_is(optimizer):
+    plain, none, _ = _train([1, 1, 1], False, optimizer)
+    scaled, scale, step = _train([1, 1, 1], True, optimizer)
+    assert (none, scale, step) == (None, 2**15, 3)
+    for (w, row), (expected, expected_row) in zip(scaled, plain, strict=True):
+        np.testing.assert_allclose(w, expected, rtol=1e-5)
+        np.testing.assert_allclose(row, expected_row, rtol=1e-5)
+
+
+def test_a_step_that_overflows_changes_nothing_and_halves_the_scale():
+    huge = 1e36  # Times the scale, the gradient is infinite.
+    found, scale, step = _train([1, huge, 1], True)
+    (before, row), (after, no_row), (later, _) = found
+    np.testing.assert_array_equal(after, before)
+    np.testing.assert_array_equal(no_row, [0, 0])
+    assert np.abs(row).min() > 0
+    assert np.abs(later - after).min() > 0
+    assert (scale, step) == (2**14, 3)
