@@ -48,6 +48,8 @@ class DatasetInput:
         self.features, self.labels = data if isinstance(data, tuple) else (data, None)
         self.hook, self.hooks, self.embeddings = None, [], None
 
+    weight = None  # A scalar tensor where batches count differently.
+
     def weights(self, labels):
         """-> float32[B], what each example counts in the metrics.
 
@@ -103,6 +105,8 @@ class BatchInput:
         self.hook, self.hooks, self.embeddings = None, [], None
         self._prefetch = None
         self._has_read, self._read_latency = None, Latency("OpsReadSample")
+
+    weight = None
 
     def weights(self, labels):
         """-> float32[B], what each example counts in the metrics.

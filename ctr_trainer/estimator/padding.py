@@ -21,6 +21,9 @@ class PaddedInput(DatasetInput):
     Args:
       data: this rank's `tf.data.Dataset`. It is read one batch ahead.
 
+    Attributes:
+      weight: scalar float32, the examples of this rank's batch that count.
+
     Raises:
       UserError: it is no Dataset.
     """
@@ -32,15 +35,15 @@ class PaddedInput(DatasetInput):
                 "uneven_inputs='error' (a BatchReader has as many batches on all ranks)"
             )
         super().__init__(padded(data))
-        batch, (self._weight, has_next) = self.features, self.labels
+        batch, (self.weight, has_next) = self.features, self.labels
         self.features, self.labels = batch if isinstance(batch, tuple) else (batch, None)
         with tf.device("/cpu:0"):
-            sums = distributed.allreduce(tf.stack([self._weight, has_next]), "batch_weights")
-        batch_weight.record(BatchWeight(self._weight, sums[0]))
+            sums = distributed.allreduce(tf.stack([self.weight, has_next]), "batch_weights")
+        batch_weight.record(BatchWeight(self.weight, sums[0]))
         self.hooks = [EndTogetherHook(sums[1])]
 
     def weights(self, labels):
-        return tf.ones_like(labels) * tf.minimum(self._weight, 1.0)
+        return tf.ones_like(labels) * tf.minimum(self.weight, 1.0)
 
 
 def padded(dataset):

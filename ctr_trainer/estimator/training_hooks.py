@@ -72,7 +72,16 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
     takers, tensors = [MetricLines(), *kept], metric_tensors(inputs, spec)
     # Before those that take its lines, which close their files at the end.
     hooks.append(
-        MetricsHook(tensors, spec.loss, scalars, takers, _lines(), config.auc_window_steps, every_n_steps=every)
+        MetricsHook(
+            tensors,
+            spec.loss,
+            scalars,
+            takers,
+            _lines(),
+            config.auc_window_steps,
+            every_n_steps=every,
+            weight=inputs.weight,
+        )
     )
     hooks += kept
     if distributed.size() > 1:

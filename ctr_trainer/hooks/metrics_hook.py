@@ -26,16 +26,26 @@ class MetricsHook(StepHook):
       lines: `OwnLines` or `MergedLines`; None for the former.
       auc_window_steps: 0 for the AUC since the start; n starts it anew every n steps, at a line.
       every_n_steps, every_n_secs: exactly one; between two lines. Merged ones come by steps.
+      weight: scalar tensor, what this worker's batch counts where a model without logits says no weights; None for 1.
     """
 
     def __init__(
-        self, tensors, loss, scalars, takers, lines=None, auc_window_steps=0, every_n_steps=None, every_n_secs=None
+        self,
+        tensors,
+        loss,
+        scalars,
+        takers,
+        lines=None,
+        auc_window_steps=0,
+        every_n_steps=None,
+        every_n_secs=None,
+        weight=None,
     ):
         super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
         if lines is not None and every_n_steps is None:
             raise ValueError("ranks meet at steps, not at times: give every_n_steps")
-        self._fetches = {"loss": loss, "labels": tensors}
+        self._fetches = {"loss": loss, "labels": tensors} | ({} if weight is None else {"weight": weight})
         self._takers, self._lines, self._auc_window_steps = takers, lines or OwnLines(), auc_window_steps
         self._scalars, self._others = scalars, {}  # Copies of it by step, until that line is known.
         self._metrics = {label: ClickMetrics() for label in tensors}
@@ -54,11 +64,11 @@ class MetricsHook(StepHook):
             for metrics in self._metrics.values():
                 metrics.parts["auc"].reset()
             self._auc_from, self._auc_is_over = self._from_step, False
-        weights = None
+        weights = run_values.results.get("weight")
         for label, values in run_values.results["labels"].items():
             weights = values["weights"]
             self._metrics[label].update(values["logits"], values["labels"], weights)
-        if weights is not None:
+        if self._metrics:
             self._examples += np.count_nonzero(weights)
         self._last = run_values.results["loss"], weights
 

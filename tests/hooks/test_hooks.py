@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
-from ctr_trainer.hooks.merged_lines import MergedLines
+from ctr_trainer.hooks.merged_lines import MergedLines, OwnLines
 from ctr_trainer.hooks.metric_lines import MetricLines
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
@@ -61,6 +61,22 @@ class Lines:
 
     def take(self, line):
         self.taken.append(line)
+
+
+@pytest.mark.parametrize(("weight", "sums"), [(0.0, [0, 0]), (8.0, [40, 8])])
+def test_the_loss_of_a_model_without_logits_counts_as_its_batch_does(weight, sums):
+    class Sums(OwnLines):
+        def put(self, step, sums):
+            packed.append(sums)
+            return super().put(step, sums)
+
+    packed = []
+
+    def hooks():
+        return [MetricsHook({}, tf.constant(5.0), {}, [], Sums(), every_n_steps=1, weight=tf.constant(weight))]
+
+    _run(hooks, steps=1)
+    assert [list(each[:2]) for each in packed] == [sums]
 
 
 def test_metrics_are_logged_in_the_agreed_form_and_padding_is_not_counted(caplog):
