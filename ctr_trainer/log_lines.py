@@ -32,7 +32,9 @@ def install(form="plain", rank=None, ranks="all"):
     if handler not in root.handlers:
         root.addHandler(handler)
         logging.captureWarnings(True)
-    root.setLevel(logging.WARNING if ranks == "chief" and rank else logging.INFO)
+    root.setLevel(logging.INFO)
+    # Not the logger's level: TensorFlow's has one of its own.
+    handler.setLevel(logging.WARNING if ranks == "chief" and rank else logging.INFO)
 
 
 def rank_of_this_process():
