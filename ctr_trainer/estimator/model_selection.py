@@ -15,6 +15,7 @@ from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
+_LOSSES = ("loss", "logloss")
 
 
 class ModelSelection:
@@ -74,7 +75,8 @@ class ModelSelection:
         if not distributed.is_chief():
             return None
         for name, value in metrics.items():
-            _log.info("evaluation at step %d, %s = %s", step, name, f"{value:.6g}")
+            form = ".8f" if name.split("/")[0] in _LOSSES else ".6g"
+            _log.info("evaluation at step %d, %s = %s", step, name, format(value, form))
         self._summarise(step, metrics)
         self._history.add(step, metrics)
         self._history.save(self._model_dir)

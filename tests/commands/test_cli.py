@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 
@@ -53,6 +54,8 @@ def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, caps
     model = tmp_path / "model"
     at = f"going on from {model}/checkpoints/step-0000000020: step 20, epoch 2.0, 1 worker now, 1 then"
     assert first == at
+    said = [record.getMessage() for record in caplog.records]
+    assert any(re.fullmatch(r"evaluation at step 30, logloss = 0\.\d{8}", line) for line in said)
     best = json.loads((model / "evaluations.json").read_text())["best"]
     assert f"step 30, epoch 3.0, best accuracy so far {best['value']:.4f} at step 30, 1 worker now" in second
     capsys.readouterr()
