@@ -32,6 +32,11 @@ class NegativeSampling:
         return self._reader.steps
 
     @property
+    def read_latency(self):
+        """As the reader's."""
+        return self._reader.read_latency
+
+    @property
     def epochs(self):
         """As the reader's."""
         return self._reader.epochs

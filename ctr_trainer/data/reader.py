@@ -1,17 +1,28 @@
 """Batches of a data set, in a shuffled order that any number of workers share and can go on from."""
 
 import copy
+import dataclasses
+import time
 
 from ctr_trainer.data import plan
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
 from ctr_trainer.data.groups import RowGroups
 from ctr_trainer.data.position import Position
 from ctr_trainer.data.prefetch import Prefetch
-from ctr_trainer.data.rows import concatenate
+from ctr_trainer.data.rows import Rows, concatenate
 from ctr_trainer.data.source import ConvertedData, Source
 from ctr_trainer.errors import UserError
+from ctr_trainer.latency import Latency
 
 __all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Piece:
+    """Rows that were read at once, and how long that took for each of them."""
+
+    rows: Rows
+    seconds_a_row: float
 
 
 class BatchReader:
@@ -37,6 +48,8 @@ class BatchReader:
 
     Attributes:
       epochs: the number of the epoch to stop before; None for no end.
+      read_latency: OpsReadSample, of each batch: its share of the time in which its rows were read from the files and
+        shuffled, in a thread beside, and the time to make a batch of them.
 
     Raises:
       UserError: no such data set, an empty one, one without the labels that are needed, or a position in another order.
@@ -77,6 +90,7 @@ class BatchReader:
         if position is not None:
             self._start = Position.restore(position, self._order, size)
         self.batch_size = batch_size
+        self.read_latency = Latency("OpsReadSample")
 
     @property
     def spec(self):
@@ -137,16 +151,21 @@ class BatchReader:
             position = Position.beginning(position.epoch + 1, self.rows, len(position.shares))
 
     def _pieces(self):
-        """Yields this worker's Rows in order, some buffer's at a time, and None after each epoch. Runs in a thread."""
+        """Yields this worker's rows in order, some buffer's `_Piece` at a time, and None after each epoch.
+
+        Runs in a thread.
+        """
         try:
             for position in self._epochs_from_start():
                 share = position.shares[self._rank]
                 if not share:  # the batches are padding, which has the shape of rows
-                    yield self._groups.read((0,)).slice(0, 0)
+                    yield _Piece(self._groups.read((0,)).slice(0, 0), 0.0)
                 for buffer, start, stop in self._order.pieces(position.epoch, share):
+                    began = time.perf_counter()
                     rows = self._groups.read(buffer.groups)
                     order = self._order.permutation(position.epoch, buffer)
-                    yield rows.slice(start, stop) if order is None else rows.take(order[start:stop])
+                    rows = rows.slice(start, stop) if order is None else rows.take(order[start:stop])
+                    yield _Piece(rows, (time.perf_counter() - began) / max(len(rows), 1))
                 yield None
         finally:
             self._groups.close()
@@ -155,14 +174,18 @@ class BatchReader:
         """Yields `steps` Batches of the pieces, which it uses up."""
         piece, at = next(pieces), 0
         for _ in range(steps):
-            parts, wanted = [piece.slice(at, min(at + self.batch_size, len(piece)))], self.batch_size
+            parts, wanted, seconds = [], self.batch_size, 0.0
             while True:
+                parts.append(piece.rows.slice(at, min(at + wanted, len(piece.rows))))
                 at += len(parts[-1])
                 wanted -= len(parts[-1])
+                seconds += piece.seconds_a_row * len(parts[-1])
                 if not wanted or (following := next(pieces, None)) is None:
                     break
                 piece, at = following, 0
-                parts.append(piece.slice(0, min(wanted, len(piece))))
-            yield concatenate(parts).batch(self.batch_size)
+            began = time.perf_counter()
+            batch = concatenate(parts).batch(self.batch_size)
+            self.read_latency.record(1e6 * (seconds + time.perf_counter() - began))
+            yield batch
         for _ in pieces:
             raise AssertionError("rows are left after the epoch's last batch")

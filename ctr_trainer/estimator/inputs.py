@@ -104,7 +104,9 @@ class BatchInput:
         self.labels = self.features.labels
         self.hook, self.hooks, self.embeddings = None, [], None
         self._prefetch = None
-        self._has_read, self._read_latency = None, Latency("OpsReadSample")
+        self._has_read = None
+        # One's own reader that measures nothing is measured from outside.
+        self._read_latency = getattr(reader, "read_latency", None) or Latency("OpsReadSample")
 
     weight = None
 
@@ -222,7 +224,8 @@ class BatchInput:
         self._feed(self._read())
 
     def _read(self):
-        batches = self._read_latency.each(self._batches)
+        is_measured = hasattr(self._reader, "read_latency")
+        batches = self._batches if is_measured else self._read_latency.each(self._batches)
         self._prefetch = Prefetch(self.embeddings.prepare(batches), self._prefetch_batches)
         return self._prefetch
 

@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import distributed, step_plan
@@ -31,7 +32,7 @@ tf1 = tf.compat.v1
 
 
 def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step, phases):
-    """-> the session hooks of a training run.
+    """-> the session hooks of a training run. A collective.
 
     The input's own hook has come before these: it trains the rows. Then `FiniteLossHook` ends a training that diverged,
     `ParameterSyncHook` hands the rows on, and `CheckpointHook` saves what all workers have handed on.
@@ -98,13 +99,14 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
 
 
 def _lines():
-    """-> whose figures this rank's lines show."""
+    """-> whose figures this rank's lines show. A collective."""
     if distributed.size() == 1:
         return OwnLines()
 
     def all_sum(sums):
         return distributed.all_sum(sums, "figures", watched=False)
 
+    distributed.all_sum(np.zeros(1), "figures")  # Makes its graph and its session now, and not beside steps.
     return MergedLines(distributed.rank(), distributed.size(), all_sum, distributed.watchdog().waiting)
 
 

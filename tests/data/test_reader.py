@@ -1,12 +1,14 @@
 import collections
 import itertools
 import json
+import types
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from ctr_trainer.data import plan
+from ctr_trainer.data import reader as reader_module
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader, open_dataset
 from ctr_trainer.errors import UserError
@@ -225,3 +227,13 @@ def test_unlabelled_data_is_refused_but_to_predict_and_its_labels_are_nan(tmp_pa
     assert np.isnan(batch.labels[0]).all()
     assert batch.weights.tolist() == [1, 0]
     assert batch.dense[0].tolist() == [2.5]
+
+
+def test_each_batch_is_measured_with_its_share_of_the_reading(path, monkeypatch):
+    clock = itertools.count(0, 0.5)  # Half a second between any two looks at it.
+    monkeypatch.setattr(reader_module, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
+    batches = reader(path, epochs=1)
+    assert len(list(batches)) == 13 == batches.read_latency.total_count
+    pieces = len({buffer.start for buffer in plan.Order(batches._groups.rows, True, 0, 20).buffers(0)})
+    # Each piece took half a second to be read, and each batch as long to be made, or longer where the two met.
+    assert batches.read_latency.total_seconds >= 0.5 * (pieces + 13) - 1e-3
