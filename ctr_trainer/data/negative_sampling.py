@@ -37,6 +37,16 @@ class NegativeSampling:
         return self._reader.read_latency
 
     @property
+    def steps_per_epoch(self):
+        """As the reader's."""
+        return self._reader.steps_per_epoch
+
+    @property
+    def steps_before(self):
+        """As the reader's."""
+        return self._reader.steps_before
+
+    @property
     def epochs(self):
         """As the reader's."""
         return self._reader.epochs

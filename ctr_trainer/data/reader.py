@@ -120,6 +120,12 @@ class BatchReader:
         return plan.steps(plan.even_shares([[0, self.rows]], len(self._start.shares)), self.batch_size)
 
     @property
+    def steps_before(self):
+        """Batches before this reader's start; of those that were read otherwise, how many it would have been so."""
+        left = plan.steps(self._start.shares, self.batch_size)
+        return (self._start.epoch + 1) * self.steps_per_epoch - left
+
+    @property
     def steps(self):
         """Batches from this reader's start to its end, the same on every worker; None where it has none."""
         if self.epochs is None:

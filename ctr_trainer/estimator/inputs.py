@@ -19,6 +19,7 @@ from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.hooks.input_hook import InputHook
 from ctr_trainer.latency import Latency
+from ctr_trainer.run_length import Epochs
 
 _log = logging.getLogger(__name__)
 _FEATURES_FILE = "features.json"
@@ -75,7 +76,7 @@ class DatasetInput:
             )
 
     fed = uses_embeddings = False
-    batch_size = steps = batches = epochs = None
+    batch_size = steps = batches = epochs = in_epochs = None
 
     def position_after(self, steps):
         """A Dataset starts anew after a restart."""
@@ -144,6 +145,13 @@ class BatchInput:
     def batches(self):
         """How many the input has, from its start on; None if it does not know."""
         return getattr(self._reader, "steps", None)
+
+    @property
+    def in_epochs(self):
+        """-> `run_length.Epochs`; None if the reader does not know."""
+        if not (hasattr(self._reader, "steps_per_epoch") and hasattr(self._reader, "steps_before")):
+            return None
+        return Epochs(self._reader.steps_per_epoch, self._reader.steps_before)
 
     @property
     def steps(self):

@@ -10,7 +10,7 @@ from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import quality
 from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimizers import DenseOptimizer, DenseUpdate
-from ctr_trainer.estimator.schedules import Schedule, cooldown_steps
+from ctr_trainer.estimator.schedules import OF_THE_RUN, Schedule, cooldown_steps
 from ctr_trainer.estimator.step_gradients import step_gradients
 
 tf1 = tf.compat.v1
@@ -150,14 +150,15 @@ class TrainOp:
         scale = distributed.lr_scale(self.scale_lr)
         run = run_length.current()
         begin, end = run.begin, run.end(self.accumulation_steps)
-        factor = self.schedule.factor(step, begin, end)
+        epochs = run.steps_of_epochs(self.accumulation_steps)
+        factor = self.schedule.factor(step, begin, end, epochs)
         features.learning_rate_scale = scale
         same = self.embedding_schedule == "same"
         of_rows = self.schedule if same else _of_rows(self.embedding_schedule, begin, end)
         features.learning_rate = self.embedding_learning_rate * (factor if same else of_rows.factor(step, begin, end))
         quality.record(quality.Rates(self.schedule, of_rows, end))
         if distributed.is_chief():
-            for line in _said_of(self.schedule, of_rows, run, end):
+            for line in [*_said_of_stairs(self.schedule, epochs), *_said_of(self.schedule, of_rows, run, end, epochs)]:
                 _log.info("%s", line)
         return tf.multiply(scale * self.learning_rate, factor, name="learning_rate")
 
@@ -175,13 +176,25 @@ def _of_rows(name, begin, end):
     return Schedule(name)
 
 
-def _said_of(schedule, rows, run, end):
+def _said_of_stairs(schedule, epochs):
+    """Yields what the log says of a rate that changes at given steps, at the start of a run."""
+    of = "the learning rate of the dense variables"
+    if schedule.name == "piecewise":
+        changes = "".join(f", {factor:g} of it from step {step} on" for factor, step in schedule.changes(epochs))
+        yield f"{of}: piecewise, {schedule.factors[0]:g} of its full value{changes}"
+    elif schedule.name == "step":
+        first, steps = schedule.span(0, None, epochs)
+        yield f"{of}: step, multiplied by {schedule.decay_rate:g} every {steps:g} steps from step {first:g} on"
+
+
+def _said_of(schedule, rows, run, end, epochs):
     """Yields what the log says of the learning rates at the start of a run.
 
     Args:
       schedule, rows: of the dense variables and of the rows.
       run: `RunLength`.
       end: the global step that the run ends at; None if it is not known.
+      epochs: `StepsOfEpochs` of the run; None if they are not known.
     """
     if not (schedule.depends_on_end or rows.depends_on_end) or end == run.start:
         return
@@ -196,9 +209,10 @@ def _said_of(schedule, rows, run, end):
     elif run.earlier_end not in (None, end):
         yield f"this run ends at step {end}, and until step {run.start} it was to end at {run.earlier_end}"
     for what, of in (("dense variables", schedule), ("rows", rows)):
-        first, steps = of.span(run.begin, end)
-        if steps:
+        first, steps = of.span(run.begin, end, epochs)
+        if steps and of.name in OF_THE_RUN:
+            last = first + steps
             yield (
-                f"the learning rate of the {what}: {of.name}, from its full value at step {first} to {of.end:g} of it "
-                f"at step {first + steps}"
+                f"the learning rate of the {what}: {of.name}, from its full value at step {first:.10g} to {of.end:g} "
+                f"of it at step {last:.10g}"
             )

@@ -6,6 +6,8 @@ from absl import flags as absl_flags
 
 from ctr_trainer.errors import UserError
 
+_NUMBERS = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
+
 
 def flag(default, text, unit="", choices=None, minimum=None):
     """-> the dataclass field of a flag; its type annotation is the flag's type.
@@ -35,8 +37,8 @@ def read(group, values):
     taken = {}
     for field in dataclasses.fields(group):
         value = values[field.name].value
-        if field.type == tuple[int, ...]:
-            value = _integers(field.name, value)
+        if field.type in _NUMBERS:
+            value = _numbers(field.name, value, *_NUMBERS[field.type])
         elif field.type == tuple[str, ...]:
             value = tuple(part for text in value for part in text.split(",") if part)
         taken[field.name] = value
@@ -50,11 +52,11 @@ def require(group, *names):
             raise UserError(f"--{name} is missing: {group.__dataclass_fields__[name].metadata['help']}")
 
 
-def _integers(name, texts):
+def _numbers(name, texts, kind, expected):
     try:
-        return tuple(int(text) for text in texts)
+        return tuple(kind(text) for text in texts)
     except ValueError:
-        raise UserError(f"--{name}={','.join(texts)}: expected integers, comma separated") from None
+        raise UserError(f"--{name}={','.join(texts)}: expected {expected}, comma separated") from None
 
 
 def _define(field, group, values):
@@ -69,7 +71,7 @@ def _define(field, group, values):
         absl_flags.DEFINE_integer(name, default, lower_bound=metadata["minimum"], **common)
     elif field.type in (float, float | None):
         absl_flags.DEFINE_float(name, default, lower_bound=metadata["minimum"], **common)
-    elif field.type == tuple[int, ...]:
+    elif field.type in _NUMBERS:
         absl_flags.DEFINE_list(name, [str(part) for part in default], **common)
     elif field.type == tuple[str, ...]:  # Adds up where the flag is given more than once.
         absl_flags.DEFINE_multi_string(name, list(default), **common)

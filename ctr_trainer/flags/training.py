@@ -12,18 +12,31 @@ class ScheduleFlags:
     lr_schedule: str = flag(
         "cooldown",
         "how the dense variables' learning rate changes after the warm-up: cooldown falls over the run's last fifth, "
-        "linear and cosine over the run, plateau when --best_metric does not improve; constant stays",
-        choices=("constant", "linear", "cosine", "exponential", "cooldown", "plateau"),
+        "linear and cosine over the run, plateau when --best_metric does not improve; exponential falls step by step, "
+        "step in stairs, piecewise where --lr_boundaries say; constant stays",
+        choices=("constant", "linear", "cosine", "exponential", "step", "piecewise", "cooldown", "plateau"),
     )
-    warmup_steps: int = flag(0, "over which the learning rates rise from 0", "steps", minimum=0)
-    decay_steps: int = flag(
-        0,
-        "that the decay takes; 0 for the run's, of cooldown a fifth of them; of exponential, for one --decay_rate",
-        "steps",
-        minimum=0,
+    lr_unit: str = flag(
+        "step",
+        "what --warmup_steps, --decay_steps and --lr_boundaries count: optimizer steps, or epochs, as 0.5",
+        choices=("step", "epoch"),
+    )
+    warmup_steps: float = flag(0.0, "over which the learning rates rise from 0", "--lr_unit", minimum=0.0)
+    decay_steps: float = flag(
+        0.0,
+        "that the decay takes; 0 for the run's, of cooldown a fifth of them; of exponential and step, for one "
+        "--decay_rate",
+        "--lr_unit",
+        minimum=0.0,
     )
     decay_rate: float = flag(
-        0.0, "exponential, plateau: what the rate is multiplied by, between 0 and 1", "factor", minimum=0.0
+        0.0, "exponential, step, plateau: what the rate is multiplied by, between 0 and 1", "factor", minimum=0.0
+    )
+    lr_boundaries: tuple[float, ...] = flag(
+        (), "piecewise: where the rate changes, counted from the first step of the model, as 1000,2000", "--lr_unit"
+    )
+    lr_factors: tuple[float, ...] = flag(
+        (), "piecewise: the rate before, between and after --lr_boundaries, as 1,0.1,0.01", "factor"
     )
     plateau_patience: int = flag(
         0, "plateau: evaluations without an improvement of --best_metric that lower the rate once", "times", minimum=0

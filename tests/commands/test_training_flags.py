@@ -92,12 +92,18 @@ def test_every_setting_has_its_flag():
         "--lr_schedule=plateau", "--plateau_patience=2", "--decay_rate=0.1", "--embedding_lr_schedule=same"
     )
     assert (falling.schedule, falling.embedding_schedule) == (Schedule("plateau", decay_rate=0.1, patience=2), "same")
+    assert _train_op(
+        *("--lr_schedule=piecewise", "--lr_unit=epoch", "--warmup_steps=0.5"),
+        *("--lr_boundaries=1,2.5", "--lr_factors=1,0.1,0.01"),
+    ).schedule == Schedule("piecewise", 0.5, unit="epoch", boundaries=(1.0, 2.5), factors=(1.0, 0.1, 0.01))
     assert _train_op("--optimizer=momentum", "--momentum=0.5").optimizer == DenseOptimizer("momentum", momentum=0.5)
 
 
 def test_flags_that_cannot_work_together_are_refused():
     with pytest.raises(UserError, match="needs --decay_steps"):
         _train_op("--lr_schedule=exponential", "--decay_rate=0.5")
+    with pytest.raises(UserError, match="--lr_boundaries=a: expected numbers, comma separated"):
+        _train_op("--lr_schedule=piecewise", "--lr_boundaries=a", "--lr_factors=1,2")
     with pytest.raises(UserError, match="--optimizer=adagrad has no momentum"):
         _train_op("--momentum=0.5")
 

@@ -150,6 +150,9 @@ def test_positions_by_hand(path):
     assert r.position_after(5)["shares"] == [[], [[100, 101]]]
     after = r.position_after(7)
     assert (after["epoch"], after["shares"]) == (1, [[[10, 50]], [[60, 101]]])
+    assert r.steps_before == 0
+    assert reader(path, 10, size=2, position=after).steps_before == 7
+    assert reader(path, 10, position=after).steps_before == 11 + 2  # 81 rows are left of 101, of 11 batches 9
 
 
 @pytest.mark.parametrize("changed", [dict(seed=1), dict(shuffle=False)])

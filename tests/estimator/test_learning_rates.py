@@ -55,14 +55,16 @@ class Rates(tf.compat.v1.train.SessionRunHook):
             raise Killed
 
 
-def _train(data, model_dir, hooks=(), epochs=1, max_steps=None, evaluation=None, save_every=0, **settings):
+def _train(
+    data, model_dir, hooks=(), epochs=1, max_steps=None, evaluation=None, save_every=0, batch_size=16, **settings
+):
     settings = {"schedule": Schedule("linear"), **settings}
     params = ModelParams(TrainOp("adagrad", RATE, 0.3, **settings), hidden_units=(8,))
     config = RunConfig(threads=1, save_checkpoints_steps=save_every, save_summary_steps=0, log_step_count_steps=1)
     estimator = Estimator(deepfm.model_fn, model_dir, params, config)
 
     def input_fn(position):
-        return BatchReader(data, 16, position=position, epochs=epochs)
+        return BatchReader(data, batch_size, position=position, epochs=epochs)
 
     estimator.train(input_fn, hooks, max_steps=max_steps, evaluation=evaluation)
     return estimator
@@ -81,6 +83,50 @@ def test_the_dense_rate_runs_out_over_the_epochs_or_until_max_steps(data, tmp_pa
     by_default = _rates(data, tmp_path / "default", schedule=TrainOp().schedule)
     assert by_default == pytest.approx([1] * (STEPS - 3) + [0.75, 0.5, 0.25])  # the last fifth
     assert _rates(data, tmp_path / "constant", schedule=Schedule()) == pytest.approx([1] * STEPS)
+
+
+IN_EPOCHS = Schedule("piecewise", 0.1, unit="epoch", boundaries=(0.5, 1.25), factors=(1.0, 0.5, 0.1))
+
+
+def test_rates_by_epoch_are_those_of_its_steps_and_the_log_says_them(data, tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        found = _rates(data, tmp_path, epochs=2, schedule=IN_EPOCHS)
+    assert found == pytest.approx([0.5, 1.0] + [1.0] * 8 + [0.5] * 15 + [0.1] * 15)
+    said = "piecewise, 1 of its full value, 0.5 of it from step 10 on, 0.1 of it from step 25 on"
+    assert f"the learning rate of the dense variables: {said}" in caplog.messages
+    accumulated = _rates(data, tmp_path / "2", epochs=2, schedule=IN_EPOCHS, accumulation_steps=2)
+    assert accumulated[::2] == pytest.approx([1.0] * 5 + [0.5] * 8 + [0.1] * 7)
+
+
+def test_rates_by_epoch_go_on_by_the_place_in_the_data_with_another_batch_size(data, tmp_path):
+    """Half an epoch is left of the first one, and 32 rows a step have 10 steps in an epoch."""
+    with pytest.raises(Killed):
+        _train(data, tmp_path, [Rates(kill_after=11)], save_every=10, schedule=IN_EPOCHS)
+    found = _rates(data, tmp_path, epochs=2, schedule=IN_EPOCHS, batch_size=32)
+    assert found == pytest.approx([0.5] * 8 + [0.1] * 7)
+
+
+def test_stairs_fall_step_by_step_and_the_log_says_so(data, tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        found = _rates(data, tmp_path, schedule=Schedule("step", decay_steps=8, decay_rate=0.5))
+    assert found == pytest.approx([1.0] * 8 + [0.5] * 8 + [0.25] * 4)
+    assert (
+        "the learning rate of the dense variables: step, multiplied by 0.5 every 8 steps from step 0 on"
+        in caplog.messages
+    )
+
+
+def test_rates_by_epoch_are_refused_for_an_input_without_epochs(data, tmp_path):
+    class Unknown:
+        """A reader that does not say how many batches an epoch has."""
+
+        def __init__(self, reader):
+            self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
+
+    params = ModelParams(TrainOp("adagrad", RATE, 0.3, schedule=IN_EPOCHS), hidden_units=(8,))
+    estimator = Estimator(deepfm.model_fn, tmp_path, params, RunConfig(threads=1))
+    with pytest.raises(UserError, match="count in steps, --lr_unit=step"):
+        estimator.train(lambda: Unknown(BatchReader(data, 16)))
 
 
 def test_rows_keep_their_rate_until_the_last_tenth_of_the_run(data, tmp_path):

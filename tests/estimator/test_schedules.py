@@ -11,10 +11,10 @@ from ctr_trainer.estimator.schedules import Schedule
 tf1 = tf.compat.v1
 
 
-def _factors(schedule, steps, begin=0, end=None):
+def _factors(schedule, steps, begin=0, end=None, epochs=None):
     with tf.Graph().as_default():
         step = tf1.placeholder(tf.int64, [])
-        factor = schedule.factor(step, begin, end)
+        factor = schedule.factor(step, begin, end, epochs)
         with tf1.Session() as session:
             return [float(session.run(factor, {step: number})) for number in steps]
 
@@ -29,6 +29,13 @@ def _factors(schedule, steps, begin=0, end=None):
         (Schedule("cosine", decay_steps=8, end=0.2), {0: 1.0, 4: 0.6, 2: 0.2 + 0.4 * (1 + math.sqrt(0.5)), 9: 0.2}),
         (Schedule("exponential", decay_steps=10, decay_rate=0.5), {0: 1.0, 5: math.sqrt(0.5), 20: 0.25}),
         (Schedule("exponential", decay_steps=10, decay_rate=0.5, end=0.3), {10: 0.5, 40: 0.3}),
+        (Schedule("step", decay_steps=10, decay_rate=0.5), {0: 1.0, 9: 1.0, 10: 0.5, 19: 0.5, 20: 0.25, 31: 0.125}),
+        (Schedule("step", 2, decay_steps=3, decay_rate=0.1, end=0.05), {0: 0.5, 4: 1.0, 5: 0.1, 7: 0.1, 8: 0.05}),
+        (
+            Schedule("piecewise", boundaries=(3, 5), factors=(1.0, 0.1, 0.02)),
+            {0: 1.0, 2: 1.0, 3: 0.1, 4: 0.1, 5: 0.02, 99: 0.02},
+        ),
+        (Schedule("piecewise", 2, boundaries=(1,), factors=(0.5, 2.0)), {0: 0.25, 1: 2.0}),
     ],
 )
 def test_factors_by_step(schedule, by_step):
@@ -54,6 +61,63 @@ def test_factors_by_step(schedule, by_step):
 )
 def test_factors_by_the_length_of_the_run(schedule, begin, end, by_step):
     assert _factors(schedule, by_step, begin, end) == pytest.approx(list(by_step.values()), abs=1e-6)
+
+
+TWENTY = run_length.StepsOfEpochs(20.0)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "end", "epochs", "by_step"),
+    [
+        (Schedule(warmup_steps=0.5, unit="epoch"), None, TWENTY, {0: 0.1, 4: 0.5, 9: 1.0, 10: 1.0}),
+        (Schedule("linear", 0.5, 1, unit="epoch"), None, TWENTY, {10: 1.0, 20: 0.5, 30: 0.0}),
+        (Schedule("linear", 0.5, unit="epoch"), 50, TWENTY, {10: 1.0, 30: 0.5}),  # until the end of the run
+        (Schedule("cooldown", decay_steps=1, unit="epoch"), 100, TWENTY, {79: 1.0, 80: 1.0, 90: 0.5}),
+        (Schedule("exponential", 0, 2, 0.25, unit="epoch"), None, TWENTY, {20: 0.5, 40: 0.25}),
+        (Schedule("step", 0, 1, 0.5, unit="epoch"), None, TWENTY, {19: 1.0, 20: 0.5, 40: 0.25}),
+        # Three batches a step and 100 an epoch: the third epoch ends with step 100, within none.
+        (Schedule("step", 0, 3, 0.5, unit="epoch"), None, run_length.StepsOfEpochs(100 / 3), {99: 1.0, 100: 0.5}),
+        (Schedule("step", 0, 1, 0.5, unit="epoch"), None, run_length.StepsOfEpochs(100 / 3), {33: 1.0, 34: 0.5}),
+        (
+            Schedule("piecewise", boundaries=(0.5, 2), factors=(1.0, 0.1, 0.01), unit="epoch"),
+            None,
+            TWENTY,
+            {9: 1.0, 10: 0.1, 39: 0.1, 40: 0.01},
+        ),
+        # 30 steps of epochs of 20 were made, 1.5; then come epochs of 10 steps: the third one begins at step 35.
+        (
+            Schedule("piecewise", boundaries=(2,), factors=(1.0, 0.1), unit="epoch"),
+            None,
+            run_length.StepsOfEpochs(10.0, first=15.0),
+            {34: 1.0, 35: 0.1},
+        ),
+        (Schedule(warmup_steps=2, unit="epoch"), None, run_length.StepsOfEpochs(10.0, 15.0), {30: 0.8, 34: 1.0}),
+        (Schedule("step", 1, 1, 0.5, unit="epoch"), None, run_length.StepsOfEpochs(10.0, 15.0), {34: 1.0, 35: 0.5}),
+    ],
+)
+def test_factors_counted_in_epochs(schedule, end, epochs, by_step):
+    assert _factors(schedule, by_step, 0, end, epochs) == pytest.approx(list(by_step.values()), abs=1e-6)
+
+
+def test_epochs_of_an_input_that_does_not_know_them_are_refused():
+    with pytest.raises(UserError, match="--lr_unit=epoch: the input does not say .* count in steps, --lr_unit=step"):
+        _factors(Schedule(warmup_steps=1, unit="epoch"), [0])
+
+
+@pytest.mark.parametrize(
+    ("start", "before", "accumulation_steps", "expected"),
+    [
+        (0, 0, 1, run_length.StepsOfEpochs(20.0, 0.0)),
+        (30, 30, 1, run_length.StepsOfEpochs(20.0, 0.0)),  # as it was
+        (30, 60, 1, run_length.StepsOfEpochs(20.0, -30.0)),  # on half as many workers as before
+        (10, 40, 4, run_length.StepsOfEpochs(5.0, 0.0)),
+        (7, 21, 3, run_length.StepsOfEpochs(20 / 3, 0.0)),
+    ],
+)
+def test_where_epochs_begin_in_steps(start, before, accumulation_steps, expected):
+    length = run_length.RunLength(start=start, epochs=run_length.Epochs(20, before))
+    assert length.steps_of_epochs(accumulation_steps) == expected
+    assert run_length.RunLength(start=start).steps_of_epochs() is None
 
 
 def _after(step, begin, end):
@@ -87,15 +151,35 @@ def test_a_step_of_several_batches_counts_once():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(name="cosin"), "choose one of constant, linear, cosine, exponential, cooldown, plateau"),
+        (dict(name="cosin"), "choose one of constant, linear, cosine, exponential, step, piecewise, cooldown, plateau"),
         (dict(name="exponential", decay_rate=0.5), "needs --decay_steps"),
         (dict(name="plateau", decay_rate=0.5), "needs --plateau_patience"),
         (dict(name="plateau", patience=2), "needs a --decay_rate between 0 and 1"),
-        (dict(name="plateau", patience=2, decay_rate=0.5, decay_steps=9), "leave out --decay_steps=9"),
+        (
+            dict(name="plateau", patience=2, decay_rate=0.5, decay_steps=9),
+            "--decay_steps=9 is for .*, not plateau: leave it out",
+        ),
         (dict(name="linear", patience=2), "is for --lr_schedule=plateau, not linear"),
         (dict(name="exponential", decay_steps=10), "needs a --decay_rate"),
-        (dict(name="linear", decay_steps=10, decay_rate=0.9), "is for --lr_schedule=exponential and plateau"),
-        (dict(decay_steps=10), "does not decay"),
+        (
+            dict(name="linear", decay_steps=10, decay_rate=0.9),
+            "--decay_rate=0.9 is for --lr_schedule=exponential, step and plateau, not linear",
+        ),
+        (dict(decay_steps=10), "--decay_steps=10 is for --lr_schedule=linear, .* and cooldown, not constant"),
+        (dict(name="step", decay_rate=0.5), "needs --decay_steps"),
+        (dict(name="step", decay_steps=5, decay_rate=1.0), "needs a --decay_rate between 0 and 1, not 1"),
+        (dict(name="piecewise"), "needs --lr_boundaries and one more of --lr_factors"),
+        (dict(name="piecewise", boundaries=(1, 2), factors=(1, 0.5)), "there are 2 and 2"),
+        (dict(name="piecewise", boundaries=(2, 1), factors=(1, 1, 1)), "--lr_boundaries=2,1: expected ascending"),
+        (dict(name="piecewise", boundaries=(0, 1), factors=(1, 1, 1)), "--lr_boundaries=0,1: expected ascending"),
+        (dict(name="piecewise", boundaries=(1,), factors=(1, -1)), "--lr_factors=1,-1: expected numbers of at least 0"),
+        (dict(name="piecewise", boundaries=(1.5,), factors=(1, 0)), "--lr_boundaries=1.5: steps are whole"),
+        (dict(name="linear", boundaries=(1,)), "--lr_boundaries=1 is for --lr_schedule=piecewise, not linear"),
+        (dict(factors=(1.0, 0.5)), "--lr_factors=1,0.5 is for --lr_schedule=piecewise, not constant"),
+        (dict(warmup_steps=0.5), "--warmup_steps=0.5: steps are whole; with --lr_unit=epoch it is in epochs"),
+        (dict(warmup_steps=-1), "--warmup_steps=-1 must be at least 0"),
+        (dict(unit="epochs"), "--lr_unit=epochs: choose one of step, epoch"),
+        (dict(name="linear", unit="epoch"), "is the unit of --warmup_steps, --decay_steps, --lr_boundaries"),
         (dict(name="linear", decay_steps=10, end=1.5), "a factor of the learning rate"),
     ],
 )
