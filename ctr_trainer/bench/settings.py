@@ -1,16 +1,13 @@
 """What a setting buys and what it costs: speed and AUC in one row."""
 
-import dataclasses
 import os
-import sys
 
 from ctr_trainer import autotune, outputs
 from ctr_trainer.bench import axes, chart, machine
-from ctr_trainer.bench.jobs import Job, environment, run_rounds, scratch
+from ctr_trainer.bench.jobs import Job, run_rounds, scratch
+from ctr_trainer.bench.made_data import with_data
 from ctr_trainer.bench.report import write_report
 from ctr_trainer.bench.table import cell, figure, format_table
-from ctr_trainer.command import run as run_command
-from ctr_trainer.data import dataset
 from ctr_trainer.errors import UserError
 
 SUMMARY = "examples/s and AUC for one setting at a time beside the default"
@@ -23,7 +20,7 @@ def run(bench, experiment):
     """Measures and reports."""
     names = axes.chosen(bench.axes)
     host = machine.describe()
-    experiment = _with_data(bench, experiment)
+    experiment = with_data(bench, experiment)
     workers = max(bench.workers)
     jobs = [_job(axes.Variant(DEFAULT), bench, experiment, workers)]
     failed, notes = {}, [axes.NOTES[name] for name in names if name in axes.NOTES]
@@ -103,31 +100,6 @@ def _job(variant, bench, experiment, workers):
     steps, warmup = equal_examples(variant.flags, bench, experiment)
     flags = (*experiment.flags(evaluate=True), *variant.flags)
     return Job(variant.name, workers, flags, steps, warmup, environment=variant.environment)
-
-
-def _with_data(bench, experiment):
-    """-> the experiment on --train_data and --eval_data; where they are not given, on data that is made once.
-
-    Raises:
-      UserError: only one of the two is given, or the data cannot be made.
-    """
-    data = experiment.data
-    if bool(data.train_data) != bool(data.eval_data):
-        raise UserError("speed and AUC need both --train_data and --eval_data; without either, data is made for them")
-    if not data.train_data:
-        made = os.path.abspath(os.path.join(bench.output, f"synthetic-{bench.rows}"))
-        if not os.path.exists(os.path.join(made, "test", dataset.FILE)):
-            run_command(
-                [sys.executable, "-m", "ctr_trainer", "convert", "--format=synthetic", f"--rows={bench.rows}"]
-                + [f"--output={made}"],
-                "making the data",
-                bench.job_timeout,
-                env=environment(1),
-                merge_stderr=True,
-            )
-        train, test = (os.path.join(made, name) for name in ("train", "test"))
-        data = dataclasses.replace(data, train_data=train, eval_data=test)
-    return dataclasses.replace(experiment, data=data)
 
 
 def _tuned(bench, experiment, workers, failed, notes):

@@ -19,6 +19,7 @@ class WorkerFlags:
 
     result_dir: str = flag("", "where rank r writes rank-r.json", "path")
     core_shares: int = flag(0, "equal parts of a machine's cores; a worker gets one; 0: as many as workers", minimum=0)
+    towers: int = flag(1, "parts that a batch is cut into, each computed on a device of its own", minimum=1)
 
 
 def main():
@@ -41,6 +42,7 @@ def main():
 def _measure(worker, model, data, training, embedding, evaluation, metrics, run, export):
     """Trains, then evaluates where there is --eval_data. -> dict, see `result`."""
     from ctr_trainer import autotune, dense_exchange, distributed
+    from ctr_trainer.bench.towers import in_towers
     from ctr_trainer.bench.workload import W1Batches
     from ctr_trainer.commands.experiment import (
         make_estimator,
@@ -57,6 +59,8 @@ def _measure(worker, model, data, training, embedding, evaluation, metrics, run,
     distributed.init(run.stall_timeout, run.pin_cores, core_shares=worker.core_shares, steps_exchange=waits)
     dense_exchange.choose(exchange)
     estimator = make_estimator(model, data, training, embedding, run)
+    if worker.towers > 1:
+        estimator.model_fn = in_towers(estimator.model_fn, worker.towers)
 
     def train_input_fn(position):
         if not data.train_data:

@@ -6,7 +6,7 @@ memory: DeepFM's 26 fields and 13 numbers with random labels, which is about spe
 """
 
 from ctr_trainer import outputs
-from ctr_trainer.bench import network, peers, scaling, settings, simulate
+from ctr_trainer.bench import methods, network, peers, scaling, settings, simulate
 from ctr_trainer.bench.experiment import Experiment
 from ctr_trainer.errors import UserError
 from ctr_trainer.flags import (
@@ -23,7 +23,14 @@ from ctr_trainer.flags import (
 
 # An action is a module with its SUMMARY, and with run(bench, experiment, ...): BenchFlags, an Experiment, and what
 # other groups it uses.
-_MODULES = {"scaling": scaling, "settings": settings, "network": network, "peers": peers, "simulate": simulate}
+_MODULES = {
+    "scaling": scaling,
+    "settings": settings,
+    "methods": methods,
+    "network": network,
+    "peers": peers,
+    "simulate": simulate,
+}
 _USED = {network: (NetworkFlags,), peers: (PeersFlags,), simulate: (SimulateFlags, NetworkFlags)}
 ACTIONS = {name: module.SUMMARY for name, module in _MODULES.items()}
 GROUPS = (
@@ -41,6 +48,7 @@ EXAMPLES = (
     "python -m ctr_trainer bench scaling --workers=1,2",
     "python -m ctr_trainer bench scaling --workers=1,2,4 --flagfile=configs/demo.flags --dense_sync_steps=30",
     "python -m ctr_trainer bench settings --workers=2 --axes=sync_steps,batch_size,fp16_allreduce",
+    "python -m ctr_trainer bench methods",
     "python -m ctr_trainer bench simulate --check --workers=1,2,4 --gbit=10",
     "python -m ctr_trainer bench network --machines=4 --gbit=2.5,5 --dense_params=resnet50,vgg16 --scale=100",
     "python -m ctr_trainer bench peers --workers=1,2 --peer_python=tfra=/envs/tfra/bin/python",

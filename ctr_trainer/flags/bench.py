@@ -16,4 +16,6 @@ class BenchFlags:
     output: str = flag("bench", "directory of the reports: JSON and PNG; and of data and models made for them", "path")
     job_timeout: float = flag(1800.0, "longest time that one run may take", "seconds", minimum=1.0)
     axes: tuple[str, ...] = flag((), "of `settings`: which to vary, as sync_steps,batch_size; all by default", "name")
-    rows: int = flag(200_000, "of `settings`: training rows of the data made where none are given", "rows", minimum=1)
+    rows: int = flag(
+        200_000, "of `settings`, `methods`: training rows of the data made where none are given", "rows", minimum=1
+    )

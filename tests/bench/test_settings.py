@@ -111,7 +111,7 @@ def test_a_real_run_gives_speed_and_auc_and_makes_its_data_once(tmp_path, capsys
         raise Stopped
 
     monkeypatch.setattr("ctr_trainer.bench.jobs.Job.run", start)
-    monkeypatch.delattr("ctr_trainer.bench.settings.run_command")  # Which makes the data.
+    monkeypatch.delattr("ctr_trainer.bench.made_data.run_command")  # Which makes the data.
     with pytest.raises(Stopped):
         cli.main(command)
 

@@ -1,0 +1,142 @@
+"""The ways to train on two devices, in one table: what each saves of one worker's time, and what it does to the AUC."""
+
+import dataclasses
+
+from ctr_trainer.bench import chart, machine
+from ctr_trainer.bench.jobs import Job, run_rounds
+from ctr_trainer.bench.made_data import with_data
+from ctr_trainer.bench.report import write_report
+from ctr_trainer.bench.table import Figure, cell, figure, format_table
+
+SUMMARY = "one process, one with two devices, two processes, two with accumulation: time and validation AUC"
+ONE = "one worker"
+_DEVICES = 2
+_ACCUMULATION_STEPS = 5
+_LEAST_STEPS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Method:
+    """A way to train.
+
+    Attributes:
+      name: what the table calls it.
+      workers: processes.
+      towers: devices that one process drives.
+      batches: of one worker, in a step of all devices.
+      flags: of `train`, beside the experiment's.
+    """
+
+    name: str
+    workers: int
+    towers: int
+    batches: int
+    flags: tuple[str, ...] = ()
+
+
+def run(bench, experiment):
+    """Measures and reports."""
+    host = machine.describe()
+    experiment = with_data(bench, experiment)
+    chosen = methods(experiment)
+    jobs = [_job(method, bench, experiment) for method in chosen]
+    runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.training.seed)
+    examples = (bench.steps + bench.trace_steps) * experiment.data.batch_size
+    rows = {job.name: summarize(runs[job.name], runs.get(ONE), examples) for job in jobs if job.name in runs}
+    results = {
+        "experiment": experiment.describe(),
+        "flags": experiment.flags(evaluate=True),
+        "rounds": bench.rounds,
+        "examples": examples,
+        "methods": {name: {key: each and each.to_dict() for key, each in row.items()} for name, row in rows.items()},
+        "failed": failed,
+    }
+    lines = _lines(rows, failed, chosen, bench, experiment, examples)
+    seconds = {name: row["seconds"] for name, row in rows.items()}
+    charts = {
+        "methods.png": lambda path: chart.draw_bars(path, f"{examples:,} examples", "seconds", seconds),
+    }
+    write_report(bench.output, "methods", host, lines, results, charts)
+
+
+def methods(experiment):
+    """-> list of Method, of the same examples each; the learning rates of two towers are those of two workers."""
+    training, embedding = experiment.training, experiment.embedding
+    rates = (
+        f"--batch_size={_DEVICES * experiment.data.batch_size}",
+        f"--learning_rate={_DEVICES * training.learning_rate:g}",
+        f"--embedding_learning_rate={_DEVICES * embedding.embedding_learning_rate:g}",
+    )
+    k = training.accumulation_steps if training.accumulation_steps > 1 else _ACCUMULATION_STEPS
+    plain = ("--accumulation_steps=1",)
+    return [
+        Method(ONE, 1, 1, 1, plain),
+        Method("one process, two towers", 1, _DEVICES, _DEVICES, (*plain, *rates)),
+        Method("two processes", _DEVICES, 1, _DEVICES, plain),
+        Method(f"two processes, {k} batches a step", _DEVICES, 1, _DEVICES * k, (f"--accumulation_steps={k}",)),
+    ]
+
+
+def summarize(rounds, alone, examples):
+    """-> dict of Figures: `seconds` for the examples, `speedup_percent` and `saved_percent` over one worker's time of
+    the same round, and `auc` of the validation data.
+
+    Args:
+      rounds: a list of the ranks' results, a round.
+      alone: the same of one worker; None where that failed.
+      examples: that all methods train on.
+    """
+    seconds = [_seconds(ranks, examples) for ranks in rounds]
+    speedup = saved = [None]
+    if alone:
+        pairs = [(own, _seconds(ranks, examples)) for own, ranks in zip(seconds, alone, strict=True)]
+        speedup = [100 * (one / own - 1) for own, one in pairs]
+        saved = [100 * (1 - own / one) for own, one in pairs]
+    return {
+        "seconds": figure(seconds),
+        "speedup_percent": figure(speedup),
+        "saved_percent": figure(saved),
+        "auc": figure(ranks[0]["auc"] for ranks in rounds),
+    }
+
+
+def _seconds(ranks, examples):
+    return examples / sum(rank["examples_per_sec"] for rank in ranks)
+
+
+def _job(method, bench, experiment):
+    warmup = max(round(bench.trace_steps / method.batches), _LEAST_STEPS)
+    total = round((bench.steps + bench.trace_steps) / method.batches)
+    flags = (*experiment.flags(evaluate=True), *method.flags)
+    if method.towers > 1:
+        flags += (f"--towers={method.towers}",)
+    # Each device is a core's share of the machine; a process that drives two has both.
+    shares = _DEVICES // method.towers
+    return Job(method.name, method.workers, flags, max(total - warmup, warmup), warmup, core_shares=shares)
+
+
+def _lines(rows, failed, chosen, bench, experiment, examples):
+    columns = {
+        "seconds": ("seconds", ",.1f"),
+        "speed-up": ("speedup_percent", "+.0f"),
+        "time saved": ("saved_percent", ".0f"),
+        "validation AUC": ("auc", ".4f"),
+    }
+    cells = [
+        [name, *(_percent(row[key], form, name, key) for key, form in columns.values())] for name, row in rows.items()
+    ]
+    batches = examples // experiment.data.batch_size
+    steps = ", ".join(f"{method.name} {batches // method.batches:,}" for method in chosen)
+    return [
+        f"{experiment.describe()}; {examples:,} examples by each method, then evaluated; median (range) of "
+        f"{bench.rounds} round{'s' * (bench.rounds > 1)}, each of another seed, all methods in turn",
+        "",
+        *format_table(["method", *columns], cells),
+        "",
+        f"Optimizer steps: {steps}. Speed-up and time saved are percent of one worker's time.",
+        *(f"{name} failed: {error}" for name, error in failed.items()),
+    ]
+
+
+def _percent(value, form, name, key):
+    return "-" if name == ONE and isinstance(value, Figure) and key.endswith("percent") else cell(value, form)

@@ -1,0 +1,102 @@
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer import cli, distributed
+from ctr_trainer.bench import methods
+from ctr_trainer.bench.towers import in_towers
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator import Estimator, RunConfig
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.models import deepfm, din
+from ctr_trainer.models.params import ModelParams
+from tests import small
+from tests.constant import CONSTANT
+
+tf1 = tf.compat.v1
+
+
+class _Losses(tf1.train.SessionRunHook):
+    def __init__(self):
+        self.found = []
+
+    def begin(self):
+        self._loss = tf1.get_default_graph().get_tensor_by_name("the_loss:0")
+
+    def before_run(self, run_context):
+        return tf1.train.SessionRunArgs(self._loss)
+
+    def after_run(self, run_context, run_values):
+        self.found.append(float(run_values.results))
+
+
+def _train(data, model_dir, model_fn, **params):
+    def named(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        tf.identity(spec.loss, "the_loss")
+        return spec
+
+    losses = _Losses()
+    params = ModelParams(TrainOp("adagrad", 0.05, 0.1, **CONSTANT), hidden_units=(8,), **params)
+    estimator = Estimator(named, model_dir, params, RunConfig(threads=1), name="towers")
+    estimator.train(lambda: BatchReader(data, 32, shuffle=False, epochs=1), [losses])
+    return losses.found
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    distributed.init()
+    return small.make(tmp_path_factory.mktemp("towers"), rows=203)  # The last of 7 batches has 11 examples.
+
+
+@pytest.mark.parametrize("towers", [2, 4])
+def test_towers_train_as_the_whole_batch_does(data, tmp_path, towers):
+    whole = _train(data, tmp_path / "whole", deepfm.model_fn)
+    assert len(whole) == 7
+    np.testing.assert_allclose(_train(data, tmp_path / "cut", in_towers(deepfm.model_fn, towers)), whole, rtol=1e-5)
+
+
+def test_towers_cut_sequences_as_well(data, tmp_path):
+    def model_fn(features, labels, mode, params):
+        more = dict(sequences=("history",), target="item", attention_activation="sigmoid", attention_units=(8,))
+        return din.model_fn(features, labels, mode, din.Params(params.train_op_fn, hidden_units=(8,), **more))
+
+    whole = _train(data, tmp_path / "whole", model_fn)
+    np.testing.assert_allclose(_train(data, tmp_path / "cut", in_towers(model_fn, 2)), whole, rtol=1e-5)
+
+
+def test_what_towers_cannot_do_is_refused(data, tmp_path):
+    with pytest.raises(UserError, match="a batch of 32 examples does not divide by 3 towers"):
+        _train(data, tmp_path, in_towers(deepfm.model_fn, 3))
+    with pytest.raises(UserError, match="leave out --batch_norm"):
+        _train(data, tmp_path, in_towers(deepfm.model_fn, 2), batch_norm=True)
+
+
+def test_time_saved_and_speed_up_are_against_one_worker_of_the_same_round():
+    def ranks(auc, *rates):
+        return [{"examples_per_sec": rate, "auc": auc} for rate in rates]
+
+    alone, two = [ranks(0.7, 100.0), ranks(0.8, 200.0)], [ranks(0.6, 80.0, 80.0), ranks(0.7, 150.0, 150.0)]
+    found = methods.summarize(two, alone, 1600)
+    assert found["seconds"].values == pytest.approx((10.0, 1600 / 300))
+    assert found["speedup_percent"].values == pytest.approx((60.0, 50.0))
+    assert found["saved_percent"].values == pytest.approx((37.5, 100 / 3))
+    assert found["auc"].values == (0.6, 0.7)
+    assert methods.summarize(two, None, 1600)["saved_percent"] is None
+
+
+@pytest.mark.integration
+def test_a_real_run_measures_every_method_on_equal_examples(tmp_path, capsys):
+    sizes = ["--rows=3000", "--batch_size=32", "--hidden_units=8", "--steps=60", "--trace_steps=20", "--rounds=1"]
+    assert cli.main(["bench", "methods", f"--output={tmp_path}", *sizes]) == 0
+    shown = capsys.readouterr().out
+    found = json.loads((tmp_path / "methods.json").read_text())
+    names = ["one worker", "one process, two towers", "two processes", "two processes, 5 batches a step"]
+    assert list(found["methods"]) == names and found["failed"] == {}
+    for row in found["methods"].values():
+        assert row["seconds"]["median"] > 0 and 0 < row["auc"]["median"] < 1
+    assert "Optimizer steps: one worker 80, one process, two towers 40, two processes 40, " in shown
+    assert (tmp_path / "methods.png").exists()
