@@ -49,6 +49,9 @@ def _stats_table(stats):
         for operation, p in shard["latencies"].items():
             figures = f"{p['count']:>10,}{p['P50']:>8}{p['P95']:>8}{p['P99']:>8}{p['Max']:>9}"
             lines.append(f"{address:<24}{operation:<20}{figures}")
+    lines += ["", f"{'shard':<24}{'MB resident':>14}{'CPU s':>10}"]
+    for address, shard in stats["services"].items():
+        lines.append(f"{address:<24}{shard['resident_bytes'] / 1e6:>14,.1f}{shard['cpu_seconds']:>10,.1f}")
     return "\n".join(lines)
 
 

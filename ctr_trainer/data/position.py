@@ -57,14 +57,16 @@ class Position:
         return Position(here.epoch, [plan.advance(share, steps * batch_size) for share in here.shares])
 
 
-def epochs_done(values):
-    """-> how many epochs, a float, all workers together have read.
+def progress(values):
+    """-> (how many epochs, a float, all workers together have read; how many workers there were), of a position.
 
     Args:
-      values: as `Position.to_dict` gives.
+      values: as `Position.to_dict` gives; of what another reader calls its position, or None, nothing is known: None.
     """
+    if not isinstance(values, dict) or not {"epoch", "shares", "order"} <= values.keys():
+        return None
     left = sum(stop - start for share in values["shares"] for start, stop in share)
-    return values["epoch"] + 1 - left / values["order"]["rows"]
+    return values["epoch"] + 1 - left / values["order"]["rows"], len(values["shares"])
 
 
 def _order(order):

@@ -3,7 +3,7 @@
 import dataclasses
 
 from ctr_trainer import distributed
-from ctr_trainer.data.position import epochs_done
+from ctr_trainer.data.position import progress
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
@@ -73,13 +73,13 @@ def going_on(checkpoint, model_dir, workers):
       workers: how many there are now.
     """
     said = [f"going on from {checkpoint.path}: step {checkpoint.step}"]
-    if checkpoint.position:
-        said.append(f"epoch {epochs_done(checkpoint.position):.1f}")
+    known = progress(checkpoint.position)
+    if known:
+        said.append(f"epoch {known[0]:.1f}")
     best = EvaluationHistory.load(model_dir).best
     if best is not None:
         said.append(f"best {best['metric']} so far {best['value']:.4f} at step {best['step']}")
-    then = len(checkpoint.position["shares"]) if checkpoint.position else None
-    said.append(f"{workers} worker{'s' * (workers > 1)} now" + (f", {then} then" if then is not None else ""))
+    said.append(f"{workers} worker{'s' * (workers > 1)} now" + (f", {known[1]} then" if known else ""))
     return ", ".join(said)
 
 

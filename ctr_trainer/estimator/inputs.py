@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import durable_file, step_plan
-from ctr_trainer.data.position import epochs_done
+from ctr_trainer.data.position import progress
 from ctr_trainer.data.prefetch import Prefetch
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.embeddings import Embeddings
@@ -171,8 +171,8 @@ class BatchInput:
 
     def epochs_after(self, steps):
         """-> how many epochs, a float, are done after `steps` more steps; None if the reader does not know."""
-        position = self.position_after(steps)
-        return None if position is None else epochs_done(position)
+        known = progress(self.position_after(steps))
+        return known and known[0]
 
     def beside(self, batch, predictions):
         """-> by column, the values of a batch's examples: its id columns, its labels if the data has any, predictions.

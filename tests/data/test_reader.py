@@ -10,6 +10,7 @@ import pytest
 from ctr_trainer.data import plan
 from ctr_trainer.data import reader as reader_module
 from ctr_trainer.data.convert import convert
+from ctr_trainer.data.position import progress
 from ctr_trainer.data.reader import BatchReader, open_dataset
 from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
@@ -240,3 +241,15 @@ def test_each_batch_is_measured_with_its_share_of_the_reading(path, monkeypatch)
     pieces = len({buffer.start for buffer in plan.Order(batches._groups.rows, True, 0, 20).buffers(0)})
     # Each piece took half a second to be read, and each batch as long to be made, or longer where the two met.
     assert batches.read_latency.total_seconds >= 0.5 * (pieces + 13) - 1e-3
+
+
+def test_a_position_says_how_far_all_workers_are_and_how_many_there_were(path):
+    def after(steps):
+        return progress(reader(path, 10, size=2, epochs=3).position_after(steps))
+
+    assert after(0) == (0.0, 2)
+    assert after(2) == (pytest.approx(40 / ROWS), 2)
+    assert after(6) == (1.0, 2)  # Shares of 51 and 50 rows are six batches each.
+    assert after(7) == (pytest.approx(1 + 20 / ROWS), 2)
+    assert progress(None) is None
+    assert progress({"offset": 7}) is None  # Of a reader of somebody's own.

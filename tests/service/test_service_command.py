@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pytest
@@ -35,6 +36,9 @@ def test_stats_are_of_all_shards_and_of_each(shards, capsys):
     assert text.count("PsPushGrad") == 2
     assert " 100 " in text
     assert "restored" in text
+    resident = re.findall(r"^127\.0\.0\.1:\d+ +([\d,]+\.\d) +[\d.]+$", text, re.MULTILINE)
+    assert len(resident) == 2
+    assert all(float(megabytes.replace(",", "")) > 20 for megabytes in resident)  # Python, Arrow and Numba are in it.
 
 
 def test_stats_count_restored_rows_as_restored(start, connect, data_dir):
