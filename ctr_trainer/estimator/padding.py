@@ -5,7 +5,7 @@ import tensorflow as tf
 from ctr_trainer import batch_weight, distributed
 from ctr_trainer.batch_weight import BatchWeight
 from ctr_trainer.errors import UserError
-from ctr_trainer.estimator.inputs import DatasetInput
+from ctr_trainer.estimator.dataset_input import DatasetInput
 from ctr_trainer.hooks.end_together_hook import EndTogetherHook
 
 tf1 = tf.compat.v1
