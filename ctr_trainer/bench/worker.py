@@ -44,6 +44,7 @@ def _measure(worker, model, data, training, embedding, evaluation, metrics, run,
     from ctr_trainer import autotune, dense_exchange, distributed
     from ctr_trainer.bench.towers import in_towers
     from ctr_trainer.bench.workload import W1Batches
+    from ctr_trainer.commands.class_weight import with_class_weight
     from ctr_trainer.commands.experiment import (
         make_estimator,
         metrics_config,
@@ -58,6 +59,8 @@ def _measure(worker, model, data, training, embedding, evaluation, metrics, run,
     waits = steps_exchange(embedding, exchange)
     distributed.init(run.stall_timeout, run.pin_cores, core_shares=worker.core_shares, steps_exchange=waits)
     dense_exchange.choose(exchange)
+    if data.train_data:
+        training = with_class_weight(model, data, training)
     estimator = make_estimator(model, data, training, embedding, run)
     if worker.towers > 1:
         estimator.model_fn = in_towers(estimator.model_fn, worker.towers)

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from ctr_trainer import dense_exchange, distributed
 from ctr_trainer.commands.source import open_source
+from ctr_trainer.data.class_weight import BALANCED
 from ctr_trainer.data.negative_sampling import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.optimizers import OptimizerSettings
@@ -23,7 +24,7 @@ from ctr_trainer.models.registry import find_model
 
 
 def make_estimator(model, data, training, embedding, run):
-    """-> the Estimator that the flags describe.
+    """-> the Estimator that the flags describe; to train, with the number of `with_class_weight`.
 
     Raises:
       UserError: no --model_dir, no such model, or params that it does not take.
@@ -37,7 +38,7 @@ def make_estimator(model, data, training, embedding, run):
         batch_norm=model.batch_norm,
         activation=model.activation,
         label=model.label,
-        positive_weight=training.positive_weight,
+        positive_weight=1.0 if training.positive_weight == BALANCED else training.positive_weight,
         negative_sampling=training.negative_sampling,
     )
     found = find_model(model.model)

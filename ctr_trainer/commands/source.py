@@ -18,7 +18,7 @@ _TEXT = (".csv", ".tsv")
 _COMPRESSED = (".gz", ".bz2", ".zst")
 
 
-def open_source(path, model_dir, feature_spec, data_cache, labels=True):
+def open_source(path, model_dir, feature_spec, data_cache, labels=True, fitted=True):
     """-> the Source of a path. A collective: rank 0 looks at the files once, for all workers.
 
     Foreign data takes its feature spec from `feature_spec`, else from the model; its statistics from the model if there
@@ -32,6 +32,7 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True):
       data_cache: where TFRecords and CSV are converted to, or "" for MODEL_DIR/data_cache.
       labels: whether they are needed; False to predict: then weights are not looked at, and a label that is missing or
         none is NaN.
+      fitted: whether statistics are needed; False where only labels are looked at.
 
     Raises:
       UserError: nothing is there, or it does not fit the spec.
@@ -39,7 +40,7 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True):
     data_cache = data_cache or os.path.join(model_dir, _CACHE)
 
     def look(advanced):
-        return _look(path, model_dir, feature_spec, data_cache, labels, advanced)
+        return _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced)
 
     found = distributed.from_chief(look, "the_data_that_rank_0_found")
     if "converted" in found:
@@ -50,7 +51,7 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True):
     return foreign.ForeignParquet(found["layout"], spec, found["statistics"], labels_needed=labels)
 
 
-def _look(path, model_dir, feature_spec, data_cache, labels, advanced):
+def _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced):
     """-> what rank 0 tells the others, JSON-able.
 
     Args:
@@ -81,7 +82,9 @@ def _look(path, model_dir, feature_spec, data_cache, labels, advanced):
         return {"converted": cache.converted(files, _format(files[0]), spec, data_cache, True, labels, advanced)}
     spec = spec if labels else spec.without_labels()
     layout = foreign.scan(files, spec, advanced=advanced)
-    statistics = model[1] if model is not None else foreign.fit_statistics(files, spec, advanced=advanced)
+    statistics = model[1] if model is not None else {}
+    if fitted and model is None:
+        statistics = foreign.fit_statistics(files, spec, advanced=advanced)
     return {"spec": spec.to_dict(), "layout": layout, "statistics": statistics}
 
 

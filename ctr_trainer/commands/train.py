@@ -65,6 +65,7 @@ def run(given, *groups):
 
     from ctr_trainer import autotune, dense_exchange, distributed
     from ctr_trainer.commands.as_trained import as_trained
+    from ctr_trainer.commands.class_weight import with_class_weight
     from ctr_trainer.commands.experiment import (
         make_estimator,
         make_eval_spec,
@@ -90,6 +91,7 @@ def run(given, *groups):
     )
     dense_exchange.choose(exchange)
     model, training, embedding = as_trained(given, model, training, embedding)
+    training = with_class_weight(model, data, training)
     groups = model, data, training, embedding, evaluation, metrics, run_flags, export
     estimator = make_estimator(model, data, training, embedding, run_flags)
     if eval_spec:

@@ -36,6 +36,7 @@ class ForeignParquet(Source):
 
     def __init__(self, layout, spec, statistics, labels_needed=True):
         self.name, self.spec, self.statistics = layout["name"], spec, statistics
+        self._layout = layout
         self._wanted, self._labels_needed = typed.uses(spec), labels_needed
         self._files = {path: SourceFile(path, partitions) for path, partitions, _ in layout["files"]}
         files = [(path, rows) for path, _, rows in layout["files"]]
@@ -60,6 +61,18 @@ class ForeignParquet(Source):
         numbers = self._first[group] + 1 + np.arange(len(table))
         chunk = typed.as_chunk(table, self._wanted, file.path, numbers, self._bad_rows)
         return self._encoder.encode(chunk)
+
+    def label_means(self, advanced):
+        """As `Source`; one pass over the labels' columns, and that of a feature: a spec has to have one."""
+        dense = self.spec.dense[:1]
+        sparse = () if dense else self.spec.sparse[:1]
+        part = dataclasses.replace(self.spec, dense=dense, sparse=sparse, ids=(), weight=None, limits=())
+        statistics, columns = Statistics(part), ForeignParquet(self._layout, part, {})
+        with contextlib.closing(columns):
+            groups = range(len(self.group_rows))
+            for group in _bar(groups, f"labels of {self.name}", " row groups", True, advanced):
+                statistics.add(columns.read(group))
+        return statistics.to_dict()["label_means"]
 
     def close(self):
         self._groups.close()

@@ -36,6 +36,14 @@ class Source(abc.ABC):
         """
 
     @abc.abstractmethod
+    def label_means(self, advanced):
+        """-> by label name, the share of the examples that are positive; {} of data without labels.
+
+        Args:
+          advanced: f(text), called each time that it has gone on.
+        """
+
+    @abc.abstractmethod
     def close(self):
         """Closes the files."""
 
@@ -107,12 +115,17 @@ class ConvertedData(Source):
     def __init__(self, path):
         info = open_dataset(path)
         self.name, self.spec, self.statistics = str(path), info.spec, info.statistics
+        means = {} if info.label_mean is None else {info.spec.label.name: info.label_mean}
+        self._label_means = info.label_means or means
         files = [(pathlib.Path(info.path) / file["name"], file["row_groups"]) for file in info.files]
         self._groups = ParquetGroups(files, "convert the data again")
         self.group_rows = self._groups.rows
 
     def read(self, group):
         return self._groups.read(group)
+
+    def label_means(self, advanced):
+        return self._label_means
 
     def close(self):
         self._groups.close()

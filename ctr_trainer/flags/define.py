@@ -1,6 +1,7 @@
 """From the fields of a frozen dataclass to absl flags, and back."""
 
 import dataclasses
+import math
 
 from absl import flags as absl_flags
 
@@ -16,7 +17,7 @@ def flag(default, text, unit="", choices=None, minimum=None):
       default: its value where the flag is not given.
       text: of the help.
       unit: of the value, for the help.
-      choices: the values accepted; None for any.
+      choices: the values accepted; of a `float | str` those besides numbers; None for any.
       minimum: the smallest value accepted; None for any.
     """
     metadata = {"help": text, "unit": unit, "choices": choices, "minimum": minimum}
@@ -39,6 +40,8 @@ def read(group, values):
         value = values[field.name].value
         if field.type in _NUMBERS:
             value = _numbers(field.name, value, *_NUMBERS[field.type])
+        elif field.type == float | str:
+            value = _number_or_choice(field, value)
         elif field.type == tuple[str, ...]:
             value = tuple(part for text in value for part in text.split(",") if part)
         taken[field.name] = value
@@ -59,11 +62,26 @@ def _numbers(name, texts, kind, expected):
         raise UserError(f"--{name}={','.join(texts)}: expected {expected}, comma separated") from None
 
 
+def _number_or_choice(field, text):
+    choices, minimum = field.metadata["choices"], field.metadata["minimum"]
+    if text in choices:
+        return text
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not minimum <= value < math.inf:
+        raise UserError(f"--{field.name}={text}: expected {', '.join(choices)} or a number of at least {minimum:g}")
+    return value
+
+
 def _define(field, group, values):
     name, default, metadata = field.name, field.default, field.metadata
     unit = f" [{metadata['unit']}]" if metadata["unit"] else ""
     common = dict(help=metadata["help"] + unit, flag_values=values, module_name=group)
-    if metadata["choices"]:
+    if field.type == float | str:
+        absl_flags.DEFINE_string(name, str(default), **common)
+    elif metadata["choices"]:
         absl_flags.DEFINE_enum(name, default or None, list(metadata["choices"]), **common)
     elif field.type is bool:
         absl_flags.DEFINE_bool(name, default, **common)

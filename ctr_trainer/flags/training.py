@@ -114,7 +114,13 @@ class TrainingFlags(OptimizerFlags, ScheduleFlags, ExchangeFlags):
         0.0, "largest global norm of the dense gradients, and of the rows' of a worker; 0 for any", minimum=0.0
     )
     l2: float = flag(0.0, "adds l2 / 2 * sum w^2 of the dense kernels to the loss", minimum=0.0)
-    positive_weight: float = flag(1.0, "what the loss of a positive example is multiplied by", minimum=0.0)
+    positive_weight: float | str = flag(
+        1.0,
+        "what the loss of a positive example is multiplied by; balanced: negative over positive examples of the "
+        "training data",
+        choices=("balanced",),
+        minimum=0.0,
+    )
     negative_sampling: float | None = flag(
         None,
         "share of the negative examples to train on, all by default; kept with checkpoints, whose predictions are "

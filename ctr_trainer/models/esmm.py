@@ -24,6 +24,8 @@ class Params(ModelParams):
       conversion: the label of a conversion, 1 only where the click's is; by default the feature spec's second.
     """
 
+    several_labels = True
+
     click: str = ""
     conversion: str = ""
 

@@ -21,6 +21,8 @@ class ModelParams:
     A model that was trained is not read with other params, as they make its graph; `may_change` names those that do
     not, for a model's own Params to add to.
 
+    `several_labels` says whether it is of a model that predicts several.
+
     Attributes:
       train_op_fn: f(loss, features) -> train_op; `estimator.optimize.TrainOp`. Not needed to evaluate or predict.
       hidden_units: width of each hidden layer.
@@ -34,6 +36,7 @@ class ModelParams:
     """
 
     may_change: typing.ClassVar[tuple[str, ...]] = ("train_op_fn", "dropout", "positive_weight", "negative_sampling")
+    several_labels: typing.ClassVar[bool] = False
 
     train_op_fn: Callable | None = None
     hidden_units: tuple[int, ...] = (256, 128, 64)

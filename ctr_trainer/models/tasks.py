@@ -18,6 +18,8 @@ class TaskParams(ModelParams):
       tower_units: widths of the hidden layers of each task's tower; none for a logit straight from what is below it.
     """
 
+    several_labels = True
+
     tower_units: tuple[int, ...] = (64,)
 
     def __post_init__(self):

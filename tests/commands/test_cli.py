@@ -281,3 +281,25 @@ for arguments in {_WITHOUT_TENSORFLOW!r}:
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_balanced_positive_weight_is_counted_logged_and_kept(tmp_path, data, caplog):
+    positive = round(json.loads((data / "_dataset.json").read_text())["label_mean"] * 300)
+    weight = (300 - positive) / positive
+    flagfile = _flagfile(tmp_path, data, "--max_steps=2", "--positive_weight=balanced")
+    with caplog.at_level("INFO"):
+        assert cli.main(["train", flagfile]) == 0
+    said = f"--positive_weight=balanced: {weight:.6g}, the negative examples over the positive ones"
+    assert said in caplog.messages
+    assert json.loads((tmp_path / "model" / "flags.json").read_text())["flags"]["positive_weight"] == pytest.approx(
+        weight
+    )
+    (record,) = (tmp_path / "model" / "checkpoints").glob("step-*/manifest.json")
+    assert json.loads(record.read_text())["model"]["params"]["positive_weight"] == pytest.approx(weight)
+    assert cli.main(["evaluate", flagfile]) == 0
+
+
+def test_a_balanced_positive_weight_is_refused_for_models_of_several_labels(tmp_path, data, capsys):
+    flagfile = _flagfile(tmp_path, data, "--positive_weight=balanced", "--model=mmoe")
+    assert cli.main(["train", flagfile]) == 1
+    assert "--positive_weight=balanced is of one label, and --model=mmoe predicts several" in capsys.readouterr().err

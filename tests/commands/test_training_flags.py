@@ -99,6 +99,18 @@ def test_every_setting_has_its_flag():
     assert _train_op("--optimizer=momentum", "--momentum=0.5").optimizer == DenseOptimizer("momentum", momentum=0.5)
 
 
+@pytest.mark.parametrize(("text", "expected"), [("2.5", 2.5), ("balanced", "balanced")])
+def test_the_positive_weight_is_a_number_or_balanced(text, expected):
+    found = flags.read(flags.TrainingFlags, _values(f"--positive_weight={text}"))
+    assert found.positive_weight == expected
+
+
+@pytest.mark.parametrize("text", ["balance", "-1", "nan", "inf"])
+def test_another_positive_weight_is_refused(text):
+    with pytest.raises(UserError, match=f"--positive_weight={text}: expected balanced or a number of at least 0"):
+        flags.read(flags.TrainingFlags, _values(f"--positive_weight={text}"))
+
+
 def test_flags_that_cannot_work_together_are_refused():
     with pytest.raises(UserError, match="needs --decay_steps"):
         _train_op("--lr_schedule=exponential", "--decay_rate=0.5")

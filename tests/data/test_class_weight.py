@@ -1,0 +1,97 @@
+"""The weight of positive examples from the data: examples counted by hand."""
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ctr_trainer.data import foreign
+from ctr_trainer.data.class_weight import balanced_weight
+from ctr_trainer.data.convert import convert
+from ctr_trainer.errors import UserError
+from ctr_trainer.features.spec import FeatureSpec
+
+SPEC = """
+name = "clicks"
+{weight}
+[csv]
+header = true
+
+[[label]]
+column = "clicked"
+
+[[label]]
+name = "bought"
+column = "order"
+positive = "yes"
+
+[[dense]]
+columns = ["price"]
+transform = "standardize"
+
+[[sparse]]
+columns = ["user"]
+dim = 4
+"""
+ONE_LABEL = SPEC.replace('[[label]]\nname = "bought"\ncolumn = "order"\npositive = "yes"\n', "")
+# Of 12 examples 3 are clicks, and 1 is an order.
+CLICKED, ORDER = [1, 0, 0, 1] + [0] * 7 + [1], ["yes"] + ["no"] * 11
+
+
+def _spec(tmp_path, text, weight=""):
+    (tmp_path / "spec.toml").write_text(text.format(weight=weight))
+    return FeatureSpec.load(tmp_path / "spec.toml")
+
+
+def _columns(clicked):
+    number = len(clicked)
+    columns = {"clicked": clicked, "order": ORDER[:number], "price": [float(i) for i in range(number)]}
+    return columns | {"user": [f"u{i}" for i in range(number)], "weight": [float(i + 1) for i in range(number)]}
+
+
+def _converted(tmp_path, text, clicked, **options):
+    columns = _columns(clicked)
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n")
+    spec = _spec(tmp_path, text, **options)
+    convert("csv", str(tmp_path / "rows.csv"), tmp_path / "data", spec, progress=False)
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("weight", ["", 'weight = "weight"'])
+def test_it_is_the_negative_examples_over_the_positive_ones_whatever_their_weights(tmp_path, weight):
+    data = _converted(tmp_path, ONE_LABEL, CLICKED, weight=weight)
+    assert balanced_weight(data) == pytest.approx(9 / 3)
+    assert balanced_weight(data, label="clicked") == pytest.approx(3.0)
+    # A third of the 9 negatives is trained on.
+    assert balanced_weight(data, negative_sampling=1 / 3) == pytest.approx(1.0)
+
+
+def test_of_several_labels_one_is_to_be_named(tmp_path):
+    data = _converted(tmp_path, SPEC, CLICKED)
+    assert balanced_weight(data, "bought") == pytest.approx(11.0)
+    with pytest.raises(UserError, match="has clicked, bought: name one of them by --label, or give a number"):
+        balanced_weight(data)
+
+
+def test_parquet_made_elsewhere_takes_one_pass_over_its_labels(tmp_path, monkeypatch):
+    pq.write_table(pa.table(_columns(CLICKED)), tmp_path / "rows.parquet", row_group_size=5)
+    spec = _spec(tmp_path, SPEC)
+    layout = foreign.scan([str(tmp_path / "rows.parquet")], spec, progress=False)
+    source, read = foreign.ForeignParquet(layout, spec, {}), []
+    whole = foreign.ParquetGroups.read
+    monkeypatch.setattr(
+        foreign.ParquetGroups,
+        "read",
+        lambda groups, group, columns, **options: (
+            read.append((group, columns)) or whole(groups, group, columns, **options)
+        ),
+    )
+    assert balanced_weight(source, "clicked") == pytest.approx(3.0)
+    assert read == [(group, ["clicked", "order", "price"]) for group in range(3)]
+    assert balanced_weight(source, "bought") == pytest.approx(11.0)
+
+
+@pytest.mark.parametrize(("clicked", "lacking"), [([0, 0], "positive"), ([1, 1], "negative")])
+def test_data_of_one_class_are_refused(tmp_path, clicked, lacking):
+    with pytest.raises(UserError, match=f"has no {lacking} example of the label clicked"):
+        balanced_weight(_converted(tmp_path, ONE_LABEL, clicked))
