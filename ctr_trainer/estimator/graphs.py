@@ -45,8 +45,7 @@ def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, se
             inputs.count(seen.input_ends.has_read)
         epochs = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
         batches, epochs = distributed.broadcast_object((inputs.batches, epochs), "batches")
-        epochs = epochs and run_length.Epochs(**epochs)
-        run_length.record(run_length.going_on(checkpoint, batches, last, epochs))
+        run_length.record(run_length.going_on(checkpoint, batches, last, epochs and run_length.Epochs(**epochs)))
         spec = with_train_op(model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, params), inputs)
         if pads:
             refuse_unweighed()
