@@ -4,7 +4,9 @@ Horovod's last release predates today's TensorFlow. One of its sources, `xla_mpi
 needed without `HOROVOD_ENABLE_XLA_OPS`, so the build leaves it out. And its workers of several hosts listen where their
 host's name leads and not, but for their first connection, on `horovodrun --network-interface`: on Debian, where that is
 127.0.1.1, such a job dies at its start; the build mends that. And without `tf.train.SessionRunHook`, which went with
-`tf.estimator`, it defines no `hvd.BroadcastGlobalVariablesHook`; the build has it look in `tf.compat.v1`.
+`tf.estimator`, it defines no `hvd.BroadcastGlobalVariablesHook`; the build has it look in `tf.compat.v1`. And where a
+worker fails, `horovodrun` ends with a traceback of its own below what the worker said; the build has it end with
+status 1 and the lines that name the worker.
 
 The built wheel is kept in the user's cache, under all that it depends on, so the next checkout or virtual environment
 on this machine installs it in seconds.
@@ -41,8 +43,18 @@ UNUSED_SOURCE = "xla_mpi_ops.cc"
 INTERFACE_UNSET = "assert(global_context.IsEnabled());"
 # In `tensorflow/__init__.py`: dropped with `tf.estimator`; `tf.compat.v1.train` has it.
 HOOK_DROPPED = "_SessionRunHook = tf.train.SessionRunHook"
+# In `runner/launch.py`: all that `horovodrun` does.
+RUN = "    _run(args)"
+RUN_QUIETLY = """\
+    try:
+        _run(args)
+    except RuntimeError as error:
+        if 'one or more processes exited' not in str(error):
+            raise
+        sys.exit(1)  # Which process it was, and its status, was said.
+"""
 # Part of a cached wheel's key: another one for other patches.
-PATCHES = "patched3"
+PATCHES = "patched4"
 TENSORFLOWS = ("tensorflow-cpu", "tensorflow", "tf-nightly")
 DOWNLOAD_TIMEOUT_S = 900
 BUILD_TIMEOUT_S = 3600
@@ -125,6 +137,15 @@ def find_session_run_hook(tensorflow_init):
     """
     line = HOOK_DROPPED.replace("tf.train", "tf.compat.v1.train")
     _replace_line(tensorflow_init, HOOK_DROPPED, f"        {line}\n")
+
+
+def end_without_traceback(launch):
+    """Has `runner/launch.py` end `horovodrun` without a traceback of its own where a worker failed.
+
+    Raises:
+      UserError: as `drop_unused_source`.
+    """
+    _replace_line(launch, RUN, RUN_QUIETLY)
 
 
 def _replace_line(path, marker, replacement):
@@ -225,6 +246,7 @@ def build_wheel(destination, gpu_operations):
         drop_unused_source(source / "horovod" / "tensorflow" / "CMakeLists.txt")
         set_interface(source / "horovod" / "common" / "gloo" / "gloo_context.cc")
         find_session_run_hook(source / "horovod" / "tensorflow" / "__init__.py")
+        end_without_traceback(source / "horovod" / "runner" / "launch.py")
         _say(f"compiling Horovod with make {env['MAKEFLAGS']}; about two minutes on two cores")
         options = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir", scratch / "wheel"]
         destination.mkdir(parents=True, exist_ok=True)

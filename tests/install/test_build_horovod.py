@@ -49,6 +49,26 @@ def test_the_broadcast_hook_is_defined_with_the_tensorflow_of_today(tmp_path):
         build_horovod.find_session_run_hook(path)
 
 
+@pytest.mark.parametrize(
+    "error, status",
+    [("Horovod detected that one or more processes exited with non-zero status", 1), ("no such host", None)],
+)
+def test_horovodrun_ends_without_a_traceback_where_a_worker_failed(tmp_path, error, status):
+    path = tmp_path / "launch.py"
+    path.write_text(
+        "import sys\ndef _run(args):\n    raise RuntimeError(args)\ndef run_commandline(args):\n    _run(args)\n"
+    )
+    build_horovod.end_without_traceback(path)
+    names = {}
+    exec(path.read_text(), names)
+    with pytest.raises(SystemExit if status else RuntimeError) as caught:
+        names["run_commandline"](error)
+    assert getattr(caught.value, "code", None) == status
+    with pytest.raises(UserError, match="launch.py: expected .*_run.* on 0;"):
+        path.write_text("")
+        build_horovod.end_without_traceback(path)
+
+
 @pytest.mark.parametrize("times", [0, 2])
 def test_the_patch_refuses_other_sources_and_leaves_them(cmake_lists, times):
     lines = CMAKE_LISTS.splitlines(keepends=True)
@@ -70,7 +90,7 @@ def test_the_cache_is_the_users_and_names_all_that_a_wheel_depends_on(tmp_path, 
     assert len(keys) == 4
     for key in keys:
         assert key.parent == tmp_path / "ctr_trainer" / "wheels"
-        assert key.name.startswith(f"horovod-0.28.1_patched3_{sys.implementation.cache_tag}")
+        assert key.name.startswith(f"horovod-0.28.1_patched4_{sys.implementation.cache_tag}")
 
 
 def test_without_xdg_cache_home_the_cache_is_in_the_home_directory(tmp_path, monkeypatch):

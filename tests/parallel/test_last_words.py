@@ -1,6 +1,7 @@
 """What is said last under a real horovodrun."""
 
 import os
+import re
 import signal
 import subprocess
 
@@ -44,6 +45,8 @@ def test_a_wrong_path_is_said_by_one_rank_and_ends_the_job(tmp_path):
     assert done.returncode != 0
     (line,) = _said(done.stderr)
     assert line.startswith(f"error: data set {tmp_path / 'nowhere'}: no such directory; run `convert` first")
+    below = done.stderr.partition("run `convert` first")[2].splitlines()[1:]
+    assert all(re.match(r"Process \d+ exit|Terminating remaining workers", text) for text in below), below
 
 
 def _training(directory, *more):
