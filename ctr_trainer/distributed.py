@@ -35,6 +35,7 @@ except ImportError as error:
 if not hasattr(hvd, "BroadcastGlobalVariablesHook"):  # It was imported before, and was not built by this package.
     hvd = importlib.reload(hvd)
 
+LR_SCALES = ("linear", "sqrt", "none", "linear_batches", "sqrt_batches")
 _IDLE_CYCLE_MS = 20
 _TIMELINE_START = 200  # bytes, in which a timeline's first event is
 
@@ -125,13 +126,16 @@ def session_config(threads=0, precision="none"):
     return config_proto(len(tf.config.list_physical_devices("GPU")), hvd.local_rank(), threads, precision)
 
 
-def lr_scale(how):
-    """-> what a learning rate for one worker is multiplied by on `size()` workers.
+def lr_scale(how, accumulation_steps=1):
+    """-> what a learning rate for one worker's batch is multiplied by on `size()` workers.
 
     Args:
-      how: `linear` (size; Goyal et al. 2017, section 2.1), `sqrt` (its root) or `none`.
+      how: of `LR_SCALES`: `linear` (size; Goyal et al. 2017, section 2.1), `sqrt` (its root), `none` (1), or
+        `linear_batches` and `sqrt_batches`, the same of size * accumulation_steps, all batches of a step.
+      accumulation_steps: batches of a worker in an optimizer step.
     """
-    return {"linear": float(hvd.size()), "sqrt": math.sqrt(hvd.size()), "none": 1.0}[how]
+    batches = hvd.size() * (accumulation_steps if how.endswith("_batches") else 1)
+    return {"linear": float(batches), "sqrt": math.sqrt(batches), "none": 1.0}[how.removesuffix("_batches")]
 
 
 def optimizer(inner, local=(), fp16=False, op="average"):

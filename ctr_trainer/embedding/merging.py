@@ -33,7 +33,8 @@ workers that all meet a row would decay it K times as much, against its data, as
 counted (`sum` of Adagrad, shared memory) it is l2 * w.
 
 What a worker's gradient g_k, of the mean loss of its own batch, counts for, where `--scale_lr` makes the job s times as
-fast as one worker that has the same batch as all K together (s is 1, sqrt(K) or K):
+fast as one worker that has the same batch as all K together (s is 1, sqrt(K) or K; where the A batches that a step
+accumulates count too, sqrt(K A) or K A):
 
     s / K * g_k    `sum`, and `adaptive` but for SGD and momentum: K of them add up to s times the gradient of the mean
                    loss of all K batches; a row that one worker alone has met steps as that one worker would step it

@@ -23,11 +23,12 @@ _ROWS_COOLDOWN_SHARE = 0.1
 class TrainOp:
     """Makes the `train_op` of a loss: dense gradients averaged over the workers, one backward pass for all.
 
-    With K workers, `scale` = K, sqrt(K) or 1 (`linear`, `sqrt`, `none`), g_r the gradient of the loss averaged over
-    worker r's examples, and W_r the sum of their weights:
+    With K workers and A = `accumulation_steps`, `scale` = K, sqrt(K), 1, K A or sqrt(K A) (`linear`, `sqrt`, `none`,
+    `linear_batches`, `sqrt_batches`), g_r the gradient of the loss averaged over worker r's examples, and W_r the sum
+    of their weights:
 
         dense:  w -= scale * learning_rate * optimizer(sum_r W_r g_r / sum_r W_r)
-        rows:   see `embedding.merging`, with K W_r / sum_s W_s g_r in place of g_r
+        rows:   see `embedding.merging`, whose s is `scale`, with K W_r / sum_s W_s g_r in place of g_r
 
     so that with SGD both parts move alike, as one worker's would on all the examples in one batch: the service's sum of
     K steps of size 1/K is a mean. Over `accumulation_steps` micro-batches the sums go over these too, and there is one
@@ -52,7 +53,7 @@ class TrainOp:
     Attributes:
       optimizer: `DenseOptimizer`, or its name.
       learning_rate, embedding_learning_rate: of one worker.
-      scale_lr: `linear`, `sqrt` or `none`.
+      scale_lr: of `distributed.LR_SCALES`, see above.
       fp16_allreduce: send dense gradients as float16.
       schedule: of the dense variables' learning rate; by default it is constant until the last fifth of the run's
         steps, and runs out over that.
@@ -90,6 +91,8 @@ class TrainOp:
         for name in ("accumulation_steps", "dense_sync_steps"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name}={getattr(self, name)} must be at least 1")
+        if self.scale_lr not in distributed.LR_SCALES:
+            raise UserError(f"--scale_lr={self.scale_lr}: choose one of {', '.join(distributed.LR_SCALES)}")
         if self.embedding_schedule not in EMBEDDING_SCHEDULES:
             raise UserError(
                 f"--embedding_lr_schedule={self.embedding_schedule}: choose one of {', '.join(EMBEDDING_SCHEDULES)}"
@@ -147,7 +150,7 @@ class TrainOp:
 
     def _learning_rates(self, step, features):
         """-> the dense variables' learning rate; sets the rows'."""
-        scale = distributed.lr_scale(self.scale_lr)
+        scale = distributed.lr_scale(self.scale_lr, self.accumulation_steps)
         run = run_length.current()
         begin, end = run.begin, run.end(self.accumulation_steps)
         epochs = run.steps_of_epochs(self.accumulation_steps)

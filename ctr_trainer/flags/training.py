@@ -102,7 +102,12 @@ class TrainingFlags(OptimizerFlags, ScheduleFlags, ExchangeFlags):
 
     max_steps: int = flag(0, "global step to stop at; 0 goes on until --epochs are over", "steps", minimum=0)
     learning_rate: float = flag(0.02, "of the dense variables, for one worker", "1/step", minimum=0.0)
-    scale_lr: str = flag("linear", "how learning rates grow with the workers", choices=("linear", "sqrt", "none"))
+    scale_lr: str = flag(
+        "linear",
+        "how learning rates grow: with the workers or their root; with the workers times --accumulation_steps or its "
+        "root (linear_batches, sqrt_batches)",
+        choices=("linear", "sqrt", "none", "linear_batches", "sqrt_batches"),
+    )
     lr_groups: tuple[str, ...] = flag(
         (), "factors of the learning rate by variable scope, as mlp:0.1,linear:2", "scope:factor"
     )

@@ -196,7 +196,7 @@ def test_a_users_own_model_is_named_by_module(tmp_path, data, monkeypatch):
         (["fly"], 2, "no command 'fly'; there are train, evaluate"),
         (["train", "--max_step=3"], 2, "Did you mean: max_steps"),
         (["train", "--batch_size=0"], 2, "batch_size"),
-        (["train", "--scale_lr=cubic"], 2, "linear|sqrt|none"),
+        (["train", "--scale_lr=cubic"], 2, "linear|sqrt|none|linear_batches|sqrt_batches"),
         (["evaluate", "--max_stepss=3"], 2, "max_stepss"),
         (["train", "stray"], 2, "takes flags only, not stray"),
         (["export", "--export_dir=x", "--output=y"], 2, "export does not use --output"),

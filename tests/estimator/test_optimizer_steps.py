@@ -39,10 +39,12 @@ class _Witness(tf1.train.SessionRunHook):
         self.dense = session.run(self._variables)
 
 
-def _train(data, model_dir, batch_size, micro_batches, max_steps=None, **settings):
+def _train(
+    data, model_dir, batch_size, micro_batches, max_steps=None, optimizer="adagrad", rates=(0.05, 0.1), **settings
+):
     """-> (result, dense variables, rows by key, the checkpoint)."""
-    train_op = TrainOp("adagrad", 0.05, 0.1, accumulation_steps=micro_batches, **{**CONSTANT, **settings})
-    embedding = EmbeddingConfig(learning_rate=0.1, initial_accumulator=0.01)
+    train_op = TrainOp(optimizer, *rates, accumulation_steps=micro_batches, **{**CONSTANT, **settings})
+    embedding = EmbeddingConfig(optimizer=optimizer, learning_rate=rates[1], initial_accumulator=0.01)
     config = RunConfig(threads=1, prefetch_batches=2, save_checkpoints_steps=0, embedding=embedding)
     estimator = Estimator(deepfm.model_fn, model_dir, ModelParams(train_op, hidden_units=(8, 4)), config)
     witness = _Witness()
@@ -83,6 +85,28 @@ def test_micro_batches_train_as_the_one_batch_that_they_are_together(data, tmp_p
     assert found[0]["steps"] == whole[0]["steps"] == found[1]["global_step"] == 32
     assert found[0]["examples"] == whole[0]["examples"] == ROWS
     assert found[3].position == whole[3].position  # the beginning of the next epoch
+
+
+@pytest.mark.parametrize(("scale_lr", "scale"), [("linear_batches", 4.0), ("sqrt_batches", 2.0), ("linear", 1.0)])
+def test_rates_that_count_batches_are_for_one_of_them(data, tmp_path, scale_lr, scale):
+    """Four micro-batches at a rate for one are, with SGD, the whole batch at so many times that rate."""
+    sgd = dict(max_steps=3, optimizer="sgd")
+    found = _train(data, tmp_path / "found", 8, 4, rates=(0.01, 0.02), scale_lr=scale_lr, **sgd)
+    _assert_equal(found, _train(data, tmp_path / "whole", 32, 1, rates=(scale * 0.01, scale * 0.02), **sgd))
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [("linear", 3), ("sqrt", 3**0.5), ("none", 1), ("linear_batches", 12), ("sqrt_batches", 12**0.5)],
+)
+def test_what_the_rates_of_three_workers_with_four_batches_a_step_are_multiplied_by(monkeypatch, how, expected):
+    monkeypatch.setattr(distributed.hvd, "size", lambda: 3)
+    assert distributed.lr_scale(how, 4) == pytest.approx(expected)
+
+
+def test_another_scale_is_refused():
+    with pytest.raises(UserError, match="--scale_lr=cubic: choose one of linear, sqrt, none, linear_batches, sqrt_bat"):
+        TrainOp(scale_lr="cubic")
 
 
 def test_a_run_of_micro_batches_goes_on_where_it_stopped(data, tmp_path, whole):
