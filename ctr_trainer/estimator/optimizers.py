@@ -1,6 +1,7 @@
 """The optimizers of the dense variables."""
 
 import dataclasses
+import math
 
 import tensorflow as tf
 
@@ -20,18 +21,25 @@ class DenseOptimizer:
         adagrad:   a += g^2;  w -= lr g / sqrt(a), a starting at `initial_accumulator`
         adam:      m += (1 - beta1)(g - m);  v += (1 - beta2)(g^2 - v);
                    w -= lr sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)) m / (sqrt(v) + epsilon)
-        adamw:     w -= lr weight_decay w, then as adam
+        adamw:     as adam, with a `weight_decay` by default
         lamb:      m, v as adam;  r = m / (1 - beta1^(t+1)) / (sqrt(v / (1 - beta2^(t+1))) + epsilon) + weight_decay w;
                    w -= lr |w| / |r| r, with 1 in place of |w| / |r| where either is 0
-        ftrl:      s = (sqrt(n + g^2) - sqrt(n)) / lr;  z += g - s w;  n += g^2, n starting at `initial_accumulator`;
-                   w = -(z - sign(z) ftrl_l1) / (sqrt(n) / lr + 2 ftrl_l2) where |z| > ftrl_l1, else 0
+        ftrl:      s = sqrt(n + g^2) - sqrt(n);  z += lr g - s w;  n += g^2, n starting at `initial_accumulator`;
+                   w = -(z - sign(z) lr ftrl_l1) / (sqrt(n) + 2 lr ftrl_l2) where |z| > lr ftrl_l1, else 0
 
-    Weight decay is of kernels only, see `is_kernel`. The state is named as `tf.compat.v1` optimizers named it.
+    The paper's z of FTRL is that one over lr: at a rate that stays both make the same steps, but with the paper's a
+    rate that falls would take all weights along, to 0 at its end.
+
+    With `weight_decay`, all but LAMB, which has it in r, first do w -= lr weight_decay w; FTRL does so in w and in the
+    z that w comes from, z += lr weight_decay w (sqrt(n) + 2 lr ftrl_l2). It is of kernels only, see `is_kernel`. The
+    state is named as `tf.compat.v1` optimizers named it, but for FTRL's z, which is another.
 
     Attributes:
       name: of `OPTIMIZERS`.
-      momentum, initial_accumulator, beta1, beta2, epsilon, weight_decay, ftrl_l1, ftrl_l2: as above. One that the
-        optimizer does not use must be left as it is.
+      weight_decay: as above, the share of a kernel that a step takes off, times lr; None for 0.01 of adamw and lamb,
+        and 0 of the others.
+      momentum, initial_accumulator, beta1, beta2, epsilon, ftrl_l1, ftrl_l2: as above. One that the optimizer does not
+        use must be left as it is.
 
     Raises:
       UserError: a setting out of its range, or one that the optimizer does not use.
@@ -48,7 +56,7 @@ class DenseOptimizer:
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    weight_decay: float = 0.01
+    weight_decay: float | None = None
     ftrl_l1: float = 0.0
     ftrl_l2: float = 0.0
 
@@ -56,15 +64,19 @@ class DenseOptimizer:
         if self.name not in OPTIMIZERS:
             raise UserError(f"--optimizer={self.name}: choose one of {', '.join(OPTIMIZERS)}")
         _, used = OPTIMIZERS[self.name]
-        for field in dataclasses.fields(self)[1:]:
-            if field.name not in used and getattr(self, field.name) != field.default:
+        for field in dataclasses.fields(self):
+            if field.name not in ("name", "weight_decay", *used) and getattr(self, field.name) != field.default:
                 raise UserError(
                     f"--optimizer={self.name} has no {field.name}, which is set to {getattr(self, field.name):g}; "
-                    f"it has {', '.join(used) or 'no settings'}"
+                    f"it has {', '.join((*used, 'weight_decay'))}"
                 )
         for name in ("momentum", "beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} of --optimizer={self.name} must be at least 0 and below 1")
+        if self.weight_decay is None:
+            object.__setattr__(self, "weight_decay", _WEIGHT_DECAY.get(self.name, 0.0))
+        if not 0 <= self.weight_decay < math.inf:
+            raise UserError(f"--weight_decay={self.weight_decay:g} must be at least 0")
         if self.initial_accumulator <= 0:
             raise UserError(f"the initial accumulator of --optimizer={self.name} must be above 0")
 
@@ -80,7 +92,19 @@ class DenseOptimizer:
         rule, _ = OPTIMIZERS[self.name]
         learning_rate = tf.cast(learning_rate, variable.dtype.base_dtype)
         count = tf.cast(step + 1, variable.dtype.base_dtype)
-        return rule(self, variable, gradient, learning_rate, count)
+        decays = self.weight_decay and is_kernel(variable) and rule is not _lamb
+        with tf.control_dependencies([gradient]):  # So that what it comes from has read the variable.
+            decay = self._decay(variable, learning_rate) if decays else []
+        with tf.control_dependencies(decay):
+            return rule(self, variable, gradient, learning_rate, count)
+
+    def _decay(self, w, lr):
+        decay = lr * self.weight_decay * w
+        operations = [w.assign_sub(decay, read_value=False)]
+        if self.name == "ftrl":
+            n, z = _ftrl_state(self, w)
+            operations.append(z.assign_add(decay * (tf.sqrt(n) + 2 * lr * self.ftrl_l2), read_value=False))
+        return operations
 
 
 class DenseUpdate(tf1.train.Optimizer):
@@ -161,12 +185,6 @@ def _adam(settings, w, g, lr, count):
     )
 
 
-def _adamw(settings, w, g, lr, count):
-    decay = [w.assign_sub(lr * settings.weight_decay * w, read_value=False)] if is_kernel(w) else []
-    with tf.control_dependencies(decay):
-        return _adam(settings, w, g, lr, count)
-
-
 def _lamb(settings, w, g, lr, count):
     m, v = _state(w, "LAMB"), _state(w, "LAMB_1")
     new_m = m + (1 - settings.beta1) * (g - m)
@@ -184,25 +202,32 @@ def _lamb(settings, w, g, lr, count):
 
 
 def _ftrl(settings, w, g, lr, count):
+    n, z = _ftrl_state(settings, w)
     return _ops.ResourceApplyFtrl(
         var=w.handle,
-        accum=_state(w, "Ftrl", settings.initial_accumulator).handle,
-        linear=_state(w, "Ftrl_1").handle,
+        accum=n.handle,
+        linear=z.handle,
         grad=g,
         lr=lr,
         l1=settings.ftrl_l1,
         l2=settings.ftrl_l2,
         lr_power=-0.5,
+        multiply_linear_by_lr=True,
     )
 
 
+def _ftrl_state(settings, w):
+    return _state(w, "Ftrl", settings.initial_accumulator), _state(w, "Ftrl_linear")
+
+
+_WEIGHT_DECAY = {"adamw": 0.01, "lamb": 0.01}
 _MOMENTS = ("beta1", "beta2", "epsilon")
 OPTIMIZERS = {
     "sgd": (_sgd, ()),
     "momentum": (_momentum, ("momentum",)),
     "adagrad": (_adagrad, ("initial_accumulator",)),
     "adam": (_adam, _MOMENTS),
-    "adamw": (_adamw, (*_MOMENTS, "weight_decay")),
-    "lamb": (_lamb, (*_MOMENTS, "weight_decay")),
+    "adamw": (_adam, _MOMENTS),
+    "lamb": (_lamb, _MOMENTS),
     "ftrl": (_ftrl, ("initial_accumulator", "ftrl_l1", "ftrl_l2")),
 }

@@ -64,7 +64,12 @@ class OptimizerFlags:
     adam_beta1: float = flag(0.9, "of adam, adamw and lamb", minimum=0.0)
     adam_beta2: float = flag(0.999, "of adam, adamw and lamb", minimum=0.0)
     adam_epsilon: float = flag(1e-8, "of adam, adamw and lamb", minimum=0.0)
-    weight_decay: float = flag(0.01, "of adamw and lamb", minimum=0.0)
+    weight_decay: float | None = flag(
+        None,
+        "share of the dense kernels that a step takes off, times the learning rate; 0.01 of adamw and lamb, else 0",
+        "1/step",
+        minimum=0.0,
+    )
     ftrl_l1: float = flag(0.0, "of ftrl", minimum=0.0)
     ftrl_l2: float = flag(0.0, "of ftrl", minimum=0.0)
 

@@ -89,6 +89,7 @@ def test_every_setting_has_its_flag():
     assert ftrl.optimizer == DenseOptimizer("ftrl", initial_accumulator=0.5, ftrl_l1=1.0, ftrl_l2=2.0)
     assert ftrl.dense_sync_steps == 9
     assert _train_op("--scale_lr=linear_batches").scale_lr == "linear_batches"
+    assert _train_op("--weight_decay=0.2").optimizer == DenseOptimizer("adagrad", weight_decay=0.2)
     falling = _train_op(
         "--lr_schedule=plateau", "--plateau_patience=2", "--decay_rate=0.1", "--embedding_lr_schedule=same"
     )
