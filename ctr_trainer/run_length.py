@@ -78,6 +78,15 @@ class RunLength:
         first = self.start - self.epochs.before / accumulation_steps
         return StepsOfEpochs(self.epochs.batches / accumulation_steps, first)
 
+    def epochs_done(self, step, accumulation_steps=1):
+        """-> how many whole epochs are over after a global step; the input must know its epochs.
+
+        Args:
+          step: `start` or later.
+          accumulation_steps: batches of an optimizer step.
+        """
+        return (self.epochs.before + (step - self.start) * accumulation_steps) // self.epochs.batches
+
     def decay(self, accumulation_steps=1):
         """-> what a checkpoint keeps of it, {`begin`, `end`}."""
         return {"begin": self.begin, "end": self.end(accumulation_steps)}

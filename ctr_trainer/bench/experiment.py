@@ -6,7 +6,16 @@ from ctr_trainer.bench.jobs import training_flags
 from ctr_trainer.flags import DataFlags, EmbeddingFlags, ModelFlags, RunFlags, TrainingFlags
 
 # What `Job` sets by itself.
-_OF_JOBS = dict(model_dir="", max_steps=0, epochs=1, phase_steps=0, save_checkpoints_steps=1000, summary_steps=100)
+_OF_JOBS = dict(
+    model_dir="",
+    max_steps=0,
+    epochs=1,
+    phase_steps=0,
+    save_checkpoints_steps=None,
+    save_checkpoints_epochs=0,
+    save_checkpoints_secs=0.0,
+    summary_steps=100,
+)
 
 
 @dataclasses.dataclass(frozen=True)

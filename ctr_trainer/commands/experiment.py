@@ -46,6 +46,8 @@ def make_estimator(model, data, training, embedding, run):
     config = RunConfig(
         tf_random_seed=training.seed,
         save_checkpoints_steps=run.save_checkpoints_steps,
+        save_checkpoints_secs=run.save_checkpoints_secs,
+        save_checkpoints_epochs=run.save_checkpoints_epochs,
         keep_checkpoint_max=run.keep_checkpoint_max,
         full_checkpoint_every=run.full_checkpoint_every,
         log_step_count_steps=run.log_steps,
@@ -184,18 +186,21 @@ def make_eval_spec(evaluation, metrics, input_fn):
     """-> the `EvalSpec` that the flags describe, None where they ask for no evaluation.
 
     Raises:
-      UserError: flags of evaluations without --eval_steps, or such that exclude each other.
+      UserError: flags of evaluations without any, or such that exclude each other.
     """
-    if not evaluation.eval_steps:
+    if not evaluation.evaluates:
         given = {"best_metric": evaluation.best_metric, "early_stopping_patience": evaluation.early_stopping_patience}
         for name, value in given.items():
             if value:
-                raise UserError(f"--{name}={value} needs evaluations: give --eval_steps, and --eval_data")
+                raise UserError(
+                    f"--{name}={value} needs evaluations: give --eval_steps or --eval_epochs, and --eval_data"
+                )
         return None
     return EvalSpec(
         input_fn,
         steps=evaluation.eval_batches or None,
-        every_n_steps=evaluation.eval_steps,
+        every_n_steps=evaluation.eval_steps or None,
+        every_n_epochs=evaluation.eval_epochs,
         metrics=metrics_config(metrics),
         best_metric=evaluation.best_metric or None,
         best_direction=evaluation.best_direction,

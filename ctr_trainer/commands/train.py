@@ -56,9 +56,9 @@ def run(given, *groups):
     require_known(model.model)
     if not data.epochs and not training.max_steps:
         raise UserError("--epochs=0 never ends by itself: give --max_steps")
-    if evaluation.eval_steps:
+    if evaluation.evaluates:
         require(data, "eval_data")
-    for path in (data.train_data, data.eval_data) if evaluation.eval_steps else (data.train_data,):
+    for path in (data.train_data, data.eval_data) if evaluation.evaluates else (data.train_data,):
         require_data(path, data, model)
     if export.export_dir:
         directory.refuse_others(export.export_dir)  # Now, and not when all is trained.

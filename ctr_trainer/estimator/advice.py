@@ -139,7 +139,7 @@ def _exchange(c):
 
 
 def _checkpoint(c):
-    share, every = c.shares["checkpoint"], c.config.save_checkpoints_steps
+    share, every = c.shares["checkpoint"], c.config.checkpoint_steps
     if share <= 0.10 or not 0 < every < c.steps:  # One at the end there is in any case.
         return None
     return Finding(share, f"--save_checkpoints_steps={5 * every}", "it stands still while checkpoints are written")

@@ -2,10 +2,12 @@
 
 import dataclasses
 
+from ctr_trainer import run_length, step_plan
 from ctr_trainer.estimator import plateau, quality
 from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
 from ctr_trainer.estimator.model_selection import ModelSelection
 from ctr_trainer.hooks.evaluation_hook import EvaluationHook
+from ctr_trainer.hooks.periods import EveryEpochs, EverySteps
 from ctr_trainer.hooks.plateau_hook import PlateauHook
 
 
@@ -62,7 +64,7 @@ class EvaluatedTraining(NoEvaluations):
         timed = [hook for hook in hooks if hasattr(hook, "exclude")]
         if lowered:
             evaluate = PlateauHook(self._selection, lowered)
-        self._evaluations = EvaluationHook(evaluate, eval_spec.every_n_steps, timed, phases)
+        self._evaluations = EvaluationHook(evaluate, _period(eval_spec), timed, phases)
         self.hooks = [evaluate, self._evaluations] if lowered else [self._evaluations]
 
     def results(self):
@@ -80,3 +82,11 @@ class EvaluatedTraining(NoEvaluations):
     def close(self):
         self._in_loop.close()
         self._selection.close()
+
+
+def _period(eval_spec):
+    """-> when evaluations are due."""
+    if not eval_spec.every_n_epochs:
+        return EverySteps(eval_spec.every_n_steps)
+    length, accumulation_steps = run_length.current(), step_plan.current().accumulation_steps
+    return EveryEpochs(eval_spec.every_n_epochs, length, accumulation_steps, ("eval_epochs", "eval_steps"))

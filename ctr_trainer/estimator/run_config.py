@@ -93,7 +93,11 @@ class RunConfig:
 
     Attributes:
       tf_random_seed: of the dense variables and of new embedding rows.
-      save_checkpoints_steps: steps between checkpoints; 0 saves at the end only.
+      save_checkpoints_steps: steps between checkpoints; 0 saves at the end only; None for 1000 if no other period is
+        given.
+      save_checkpoints_secs: seconds between checkpoints, by rank 0's clock, see `periods.SecondsOfChief`; 0 for another
+        period.
+      save_checkpoints_epochs: epochs between checkpoints, counted from the very first one; 0 for another period.
       keep_checkpoint_max: how many of the newest checkpoints stay; 0 keeps all. One of the chain before theirs stays as
         well, see `retention`.
       full_checkpoint_every: at least every so many checkpoints all rows are written, otherwise those that changed since
@@ -119,7 +123,9 @@ class RunConfig:
     """
 
     tf_random_seed: int = 1
-    save_checkpoints_steps: int = 1000
+    save_checkpoints_steps: int | None = None
+    save_checkpoints_secs: float = 0.0
+    save_checkpoints_epochs: int = 0
     keep_checkpoint_max: int = 5
     full_checkpoint_every: int = 10
     log_step_count_steps: int = 100
@@ -139,6 +145,13 @@ class RunConfig:
     def __post_init__(self):
         if self.uneven_inputs not in UNEVEN_INPUTS:
             raise UserError(f"uneven_inputs={self.uneven_inputs!r}: choose one of {', '.join(UNEVEN_INPUTS)}")
+        names = ("save_checkpoints_steps", "save_checkpoints_secs", "save_checkpoints_epochs")
+        given = [f"{name}={getattr(self, name):g}" for name in names if getattr(self, name)]
+        if len(given) > 1:
+            raise UserError(f"{' and '.join(given)} exclude each other: give one of them")
+        for name in names:
+            if (getattr(self, name) or 0) < 0:
+                raise UserError(f"{name}={getattr(self, name):g} must be at least 0")
         if self.phase_steps == 1:
             raise UserError(
                 "phase_steps=1 would trace every step, and a traced one tells no times: name 2 or more, or 0"
@@ -149,3 +162,10 @@ class RunConfig:
                 f"profile_steps={','.join(map(str, steps))}: expected the first and a later last step to profile, as "
                 "100,200"
             )
+
+    @property
+    def checkpoint_steps(self):
+        """Steps between checkpoints; 0 where there are none by steps."""
+        if self.save_checkpoints_steps is not None:
+            return self.save_checkpoints_steps
+        return 0 if self.save_checkpoints_secs or self.save_checkpoints_epochs else 1000

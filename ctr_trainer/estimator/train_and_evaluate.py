@@ -8,6 +8,8 @@ from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.evaluation import MetricsConfig
 from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
 
+_EVERY_N_STEPS = 1000
+
 
 @dataclasses.dataclass(frozen=True)
 class TrainSpec:
@@ -27,14 +29,16 @@ class EvalSpec:
     """What to evaluate on while training, how often, and what comes of it.
 
     tf.estimator evaluated each new checkpoint, at most every `throttle_secs`; here all ranks evaluate the model as it
-    is, after each step whose number divides by `every_n_steps` and after the last one.
+    is, after each step whose number divides by `every_n_steps`, or with which an `every_n_epochs`-th epoch of the
+    training data ends, and after the last one.
 
     Attributes:
       input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share; read from its beginning each time.
       steps: batches of each rank; None for all.
       name: of the summaries' directory, `MODEL_DIR/eval` or `MODEL_DIR/eval_<name>`.
       hooks: more session hooks of an evaluation.
-      every_n_steps: global steps between two evaluations.
+      every_n_steps: global steps between two evaluations; 1000 if neither this nor `every_n_epochs` is given.
+      every_n_epochs: epochs between two evaluations, counted from the very first one; 0 for every_n_steps.
       metrics: `MetricsConfig`.
       best_metric: by which the best model's checkpoint is kept in `MODEL_DIR/best`; None keeps none.
       best_direction: `max` or `min`; None for a metric of this package, which knows its own.
@@ -42,14 +46,15 @@ class EvalSpec:
       early_stopping_min_delta: by how much it must be better to count as one.
 
     Raises:
-      UserError: early stopping without `best_metric`, or no direction is known.
+      UserError: both periods, early stopping without `best_metric`, or no direction is known.
     """
 
     input_fn: Callable
     steps: int | None = None
     name: str | None = None
     hooks: Sequence[Any] = ()
-    every_n_steps: int = 1000
+    every_n_steps: int | None = None
+    every_n_epochs: int = 0
     metrics: MetricsConfig = MetricsConfig()
     best_metric: str | None = None
     best_direction: str | None = None
@@ -57,7 +62,16 @@ class EvalSpec:
     early_stopping_min_delta: float = 0.0
 
     def __post_init__(self):
-        if self.every_n_steps < 1:
+        if self.every_n_steps is not None and self.every_n_epochs:
+            raise UserError(
+                f"every_n_steps={self.every_n_steps} and every_n_epochs={self.every_n_epochs} (--eval_steps, "
+                "--eval_epochs) exclude each other: leave out one of the two"
+            )
+        if self.every_n_epochs < 0:
+            raise UserError(f"every_n_epochs={self.every_n_epochs} must be at least 0")
+        if self.every_n_steps is None:
+            object.__setattr__(self, "every_n_steps", None if self.every_n_epochs else _EVERY_N_STEPS)
+        if self.every_n_steps is not None and self.every_n_steps < 1:
             raise UserError(f"every_n_steps={self.every_n_steps} must be at least 1")
         if self.early_stopping_patience and not self.best_metric:
             raise UserError(

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed, step_plan
+from ctr_trainer import distributed, run_length, step_plan
 from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
@@ -18,6 +18,7 @@ from ctr_trainer.hooks.metric_lines import MetricLines
 from ctr_trainer.hooks.metrics_file_hook import MetricsFileHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
+from ctr_trainer.hooks.periods import EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
 from ctr_trainer.hooks.profile_hook import ProfileHook
 from ctr_trainer.hooks.resources_hook import ResourcesHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
@@ -65,7 +66,8 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
     dense_sync_steps = step_plan.current().dense_sync_steps
     if dense_sync_steps > 1:
         hooks.append(DenseSyncHook(step.prepare, phases.timed("dense_sync", step.settle), dense_sync_steps))
-    hooks.append(CheckpointHook(phases.timed("checkpoint", save), config.save_checkpoints_steps))
+    period, wish = _checkpoint_period(config)
+    hooks.append(CheckpointHook(phases.timed("checkpoint", save), period))
     learning_rate = _learning_rate(tf1.get_default_graph())
     if learning_rate is not None:
         hooks.append(LearningRateHook(learning_rate, scalars, every_n_steps=every))
@@ -78,7 +80,7 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
             spec.loss,
             scalars,
             takers,
-            _lines(),
+            _lines(wish),
             config.auc_window_steps,
             every_n_steps=every,
             weight=inputs.weight,
@@ -98,8 +100,26 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
     return [*hooks, *spec.training_hooks]
 
 
-def _lines():
-    """-> whose figures this rank's lines show. A collective."""
+def _checkpoint_period(config):
+    """-> (when checkpoints are due, the `wish` of `MergedLines`)"""
+    if config.save_checkpoints_epochs:
+        flags = "save_checkpoints_epochs", "save_checkpoints_steps"
+        length, accumulation_steps = run_length.current(), step_plan.current().accumulation_steps
+        return EveryEpochs(config.save_checkpoints_epochs, length, accumulation_steps, flags), None
+    if config.save_checkpoints_secs and distributed.size() == 1:
+        return EverySeconds(config.save_checkpoints_secs), None
+    if config.save_checkpoints_secs:
+        period = SecondsOfChief(config.save_checkpoints_secs, distributed.is_chief())
+        return period, period
+    return EverySteps(config.checkpoint_steps), None
+
+
+def _lines(wish):
+    """-> whose figures this rank's lines show. A collective.
+
+    Args:
+      wish: of `MergedLines`.
+    """
     if distributed.size() == 1:
         return OwnLines()
 
@@ -107,7 +127,7 @@ def _lines():
         return distributed.all_sum(sums, "figures", watched=False)
 
     distributed.all_sum(np.zeros(1), "figures")  # Makes its graph and its session now, and not beside steps.
-    return MergedLines(distributed.rank(), distributed.size(), all_sum, distributed.watchdog().waiting)
+    return MergedLines(distributed.rank(), distributed.size(), all_sum, distributed.watchdog().waiting, wish)
 
 
 def _keep_lines(inputs, config, model_dir, last_step):

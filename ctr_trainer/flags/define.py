@@ -85,7 +85,7 @@ def _define(field, group, values):
         absl_flags.DEFINE_enum(name, default or None, list(metadata["choices"]), **common)
     elif field.type is bool:
         absl_flags.DEFINE_bool(name, default, **common)
-    elif field.type is int:
+    elif field.type in (int, int | None):
         absl_flags.DEFINE_integer(name, default, lower_bound=metadata["minimum"], **common)
     elif field.type in (float, float | None):
         absl_flags.DEFINE_float(name, default, lower_bound=metadata["minimum"], **common)

@@ -18,6 +18,9 @@ class EvaluationFlags:
     """Evaluation while training"""
 
     eval_steps: int = flag(0, "between two evaluations on --eval_data; 0 makes none", "steps", minimum=0)
+    eval_epochs: int = flag(
+        0, "of the training data between two evaluations on --eval_data, in place of --eval_steps", "epochs", minimum=0
+    )
     eval_batches: int = flag(0, "of each worker in such an evaluation; 0 takes all", "batches", minimum=0)
     best_metric: str = flag("", "keep the best checkpoint by it, as auc, logloss, gauc or auc/click; none if empty")
     best_direction: str = flag("", "which values are better, of a metric of your own", choices=("max", "min"))
@@ -25,6 +28,11 @@ class EvaluationFlags:
         0, "evaluations without an improvement of --best_metric that end the training; 0 never", "times", minimum=0
     )
     early_stopping_min_delta: float = flag(0.0, "by how much it must be better to count as improved", minimum=0.0)
+
+    @property
+    def evaluates(self):
+        """Whether there are evaluations while training."""
+        return bool(self.eval_steps or self.eval_epochs)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,7 +31,17 @@ class RunFlags:
     stall_warning: float = flag(
         60.0, "name a wait that is longer, and the rank and the phase that it is for; 0 never", "seconds", minimum=0.0
     )
-    save_checkpoints_steps: int = flag(1000, "between checkpoints; 0 saves at the end only", "steps", minimum=0)
+    save_checkpoints_steps: int | None = flag(
+        None,
+        "between checkpoints; 0 saves at the end only; 1000 without --save_checkpoints_epochs and "
+        "--save_checkpoints_secs",
+        "steps",
+        minimum=0,
+    )
+    save_checkpoints_epochs: int = flag(0, "between checkpoints; 0 for another period", "epochs", minimum=0)
+    save_checkpoints_secs: float = flag(
+        0.0, "between checkpoints, by rank 0's clock, at most two of --log_steps later", "seconds", minimum=0.0
+    )
     keep_checkpoint_max: int = flag(
         5, "newest checkpoints that stay, besides one of the chain before theirs; 0 keeps all", "checkpoints", minimum=0
     )

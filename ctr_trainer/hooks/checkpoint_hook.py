@@ -1,4 +1,4 @@
-"""Saves both halves of the model every N steps."""
+"""Saves both halves of the model while it trains."""
 
 import logging
 
@@ -8,26 +8,27 @@ _log = logging.getLogger(__name__)
 
 
 class CheckpointHook(StepHook):
-    """Saves after every step whose number divides by `every_n_steps`, and at the end.
+    """Saves after each step that the period says, and at the end.
 
     Every rank takes part, since all of them must have handed their updates to the service first.
 
     Args:
       save: f(session, step) -> the path written; a collective.
-      every_n_steps: 0 saves at the end only.
+      period: `EverySteps` or another of `periods`.
     """
 
-    def __init__(self, save, every_n_steps):
+    def __init__(self, save, period):
         super().__init__()
-        self._save, self._every_n_steps = save, every_n_steps
+        self._save, self._period = save, period
         self._saved = None
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
         self._saved = self.step
+        self._period.begin()
 
     def after_step(self, run_context, run_values):
-        if self._every_n_steps and self.step % self._every_n_steps == 0:
+        if self._period.is_due(self.step):
             self._save_once(run_context.session)
 
     def end(self, session):
@@ -37,4 +38,5 @@ class CheckpointHook(StepHook):
         if self._saved != self.step:
             path = self._save(session, self.step)
             self._saved = self.step
+            self._period.begin()
             _log.info("saved the checkpoint of step %d: %s", self.step, path)

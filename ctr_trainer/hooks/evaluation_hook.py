@@ -1,4 +1,4 @@
-"""Evaluates the model every N steps."""
+"""Evaluates the model while it trains."""
 
 import time
 
@@ -7,13 +7,13 @@ from ctr_trainer.phases import Phases
 
 
 class EvaluationHook(StepHook):
-    """Evaluates after every step whose number divides by `every_n_steps`, and at the end; stops training if told to.
+    """Evaluates after each step that the period says, and at the end; stops training if told to.
 
     This hook must come after those that train, sync and save. Every rank takes part.
 
     Args:
       evaluate: f(session, step) -> whether training is to stop; a collective.
-      every_n_steps: at least 1.
+      period: `EverySteps` or `EveryEpochs`.
       timed: hooks with `exclude(seconds)`, whose rates an evaluation is not to lower.
       phases: `Phases` of the training thread; None where nobody looks at them.
 
@@ -21,12 +21,10 @@ class EvaluationHook(StepHook):
       seconds: that evaluations have taken.
     """
 
-    def __init__(self, evaluate, every_n_steps, timed=(), phases=None):
+    def __init__(self, evaluate, period, timed=(), phases=None):
         super().__init__()
-        if every_n_steps < 1:
-            raise ValueError(f"every_n_steps must be at least 1, not {every_n_steps}")
         evaluate = (phases or Phases()).timed("evaluation", evaluate)
-        self._evaluate, self._every_n_steps, self._timed = evaluate, every_n_steps, timed
+        self._evaluate, self._period, self._timed = evaluate, period, timed
         self._evaluated = None
         self.seconds = 0.0
 
@@ -35,7 +33,7 @@ class EvaluationHook(StepHook):
         self._evaluated = self.step
 
     def after_step(self, run_context, run_values):
-        if self.step % self._every_n_steps == 0 and self._evaluate_once(run_context.session):
+        if self._period.is_due(self.step) and self._evaluate_once(run_context.session):
             run_context.request_stop()
 
     def end(self, session):

@@ -91,11 +91,11 @@ def _damage_all_recent_checkpoints(model):
 def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, capsys):
     flagfile = _flagfile(tmp_path, data, "--epochs=3", f"--export_dir={tmp_path / 'export'}")
     model, output = tmp_path / "model", tmp_path / "best.json"
-    in_loop = ["--eval_steps=10", "--best_metric=auc", "--group_by=user", "--early_stopping_patience=9"]
+    in_loop = ["--eval_epochs=1", "--best_metric=auc", "--group_by=user", "--early_stopping_patience=9"]
     assert cli.main(["train", flagfile, *in_loop]) == 0
     history = json.loads((model / "evaluations.json").read_text())
     assert [each["step"] for each in history["evaluations"]] == [10, 20, 30]
-    assert json.loads((model / "flags.json").read_text())["flags"]["eval_steps"] == 10
+    assert json.loads((model / "flags.json").read_text())["flags"]["eval_epochs"] == 1
     assert json.loads((model / "train_summary.json").read_text())["evaluation"]["examples"] == 300
 
     _damage_all_recent_checkpoints(model)  # The best one does without them.
@@ -212,6 +212,7 @@ def test_a_users_own_model_is_named_by_module(tmp_path, data, monkeypatch):
             "--best_metric=auc needs evaluations",
         ),
         (["train", "--train_data=x", "--model_dir=y", "--eval_steps=5"], 1, "--eval_data is missing"),
+        (["train", "--train_data=x", "--model_dir=y", "--eval_epochs=1"], 1, "--eval_data is missing"),
         (
             ["train", "--train_data=DATA", "--model_dir=y", "--profile_steps=9,3"],
             1,

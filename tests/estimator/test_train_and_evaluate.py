@@ -30,16 +30,17 @@ def data(tmp_path_factory):
     return small.make(directory / "train", rows=320), small.make(directory / "test", rows=200, seed=1)
 
 
-def _estimator(model_dir, **config):
-    params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=(8,))
+def _estimator(model_dir, accumulation_steps=1, **config):
+    train_op = TrainOp("adagrad", 0.1, 0.3, accumulation_steps=accumulation_steps, **CONSTANT)
+    params = ModelParams(train_op, hidden_units=(8,))
     return Estimator(deepfm.model_fn, model_dir, params, RunConfig(threads=1, **config))
 
 
-def _train(data, model_dir, max_steps, eval_spec=None, epochs=None, **config):
+def _train(data, model_dir, max_steps, eval_spec=None, epochs=None, batch_size=32, **config):
     estimator = _estimator(model_dir, **config)
 
     def input_fn(position):
-        return BatchReader(data[0], 32, position=position, epochs=epochs)
+        return BatchReader(data[0], batch_size, position=position, epochs=epochs)
 
     return estimator, estimator.train(input_fn, max_steps=max_steps, evaluation=eval_spec)
 
@@ -84,6 +85,23 @@ def test_evaluations_leave_training_as_it_is_to_the_bit_and_make_no_row(data, tm
     assert set(with_evaluations) == set(without)
     for name, value in without.items():
         np.testing.assert_array_equal(with_evaluations[name], value, name)
+
+
+def test_checkpoints_and_evaluations_come_at_the_ends_of_epochs_also_of_runs_that_go_on_within_one(data, tmp_path):
+    """320 rows in batches of 32: 10 steps an epoch; of accumulated pairs 5, and 20 with batches of 16."""
+    by_epoch = dict(save_checkpoints_epochs=1, keep_checkpoint_max=0)
+    spec = _eval_spec(data, every_n_epochs=2)
+    _train(data, tmp_path, 13, spec, **by_epoch)
+    _train(data, tmp_path, 45, spec, **by_epoch)
+    # 5 batches of 32 are left of the fifth epoch: 10 of 16.
+    _train(data, tmp_path, 100, spec, epochs=6, batch_size=16, **by_epoch)
+    steps = sorted(int(name.removeprefix("step-")) for name in os.listdir(tmp_path / "checkpoints"))
+    assert steps == [10, 13, 20, 30, 40, 45, 55, 75]
+    assert [each["step"] for each in EvaluationHistory.load(tmp_path).evaluations] == [13, 20, 40, 45, 75]
+    _train(data, tmp_path / "accumulated", None, spec, epochs=4, accumulation_steps=3, **by_epoch)
+    # Steps of three batches: 10, 20, 30 and 40 batches are over with these.
+    steps = sorted(int(name.removeprefix("step-")) for name in os.listdir(tmp_path / "accumulated" / "checkpoints"))
+    assert steps == [4, 7, 10, 14]
 
 
 def test_the_best_checkpoint_outlives_the_others_and_is_found_by_its_name(data, tmp_path):
@@ -197,10 +215,41 @@ def test_metrics_of_several_labels_are_apart_and_either_chooses_the_best_model(t
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (
+            dict(save_checkpoints_steps=5, save_checkpoints_secs=60),
+            "save_checkpoints_steps=5 and save_checkpoints_secs=60",
+        ),
+        (dict(save_checkpoints_secs=60, save_checkpoints_epochs=1), "save_checkpoints_epochs=1 exclude each other"),
+        (dict(save_checkpoints_secs=-1), "save_checkpoints_secs=-1 must be at least 0"),
+    ],
+)
+def test_periods_of_checkpoints_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        RunConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        ({}, 1000),
+        (dict(save_checkpoints_steps=0), 0),
+        (dict(save_checkpoints_secs=60), 0),
+        (dict(save_checkpoints_epochs=1), 0),
+    ],
+)
+def test_checkpoints_come_by_steps_unless_another_period_is_given(settings, steps):
+    assert RunConfig(**settings).checkpoint_steps == steps
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
         (dict(early_stopping_patience=2), "needs a best_metric"),
         (dict(best_metric="recall"), "best_metric=recall are better is not known"),
         (dict(best_metric="auc", best_direction="up"), "'up' is not max or min"),
         (dict(every_n_steps=0), "must be at least 1"),
+        (dict(every_n_steps=5, every_n_epochs=2), "every_n_steps=5 and every_n_epochs=2 .* exclude each other"),
+        (dict(every_n_epochs=-1), "every_n_epochs=-1 must be at least 0"),
         (dict(best_metric="gauc"), "best_metric=gauc: the model has no such metric; it has loss, auc, "),
         (dict(metrics=MetricsConfig(group_by="age")), "no column 'age' to group by.*row, user, item, place"),
     ],

@@ -14,6 +14,7 @@ from ctr_trainer.hooks.merged_lines import MergedLines, OwnLines
 from ctr_trainer.hooks.metric_lines import MetricLines
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
+from ctr_trainer.hooks.periods import EverySteps
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
 from ctr_trainer.latency import Latency
@@ -266,13 +267,13 @@ def test_run_status_reports_each_interval_by_itself(caplog):
 
 def test_checkpoints_come_every_n_steps_and_once_at_the_end():
     saved = []
-    _run(lambda: [CheckpointHook(lambda session, step: saved.append(step), every_n_steps=2)], steps=5)
+    _run(lambda: [CheckpointHook(lambda session, step: saved.append(step), EverySteps(2))], steps=5)
     assert saved == [2, 4, 5]
     saved.clear()
-    _run(lambda: [CheckpointHook(lambda session, step: saved.append(step), every_n_steps=2)], steps=4)
+    _run(lambda: [CheckpointHook(lambda session, step: saved.append(step), EverySteps(2))], steps=4)
     assert saved == [2, 4]
     saved.clear()
-    _run(lambda: [CheckpointHook(lambda session, step: saved.append(step), every_n_steps=0)], steps=3)
+    _run(lambda: [CheckpointHook(lambda session, step: saved.append(step), EverySteps(0))], steps=3)
     assert saved == [3]
 
 

@@ -75,6 +75,13 @@ def test_evaluations_on_the_way_are_those_of_their_checkpoints_and_end_the_train
     assert os.listdir(directory / "model" / "best") == [f"step-{history.best['step']:010d}"]
 
 
+def test_two_ranks_save_by_rank_0s_clock_and_evaluate_by_epochs(job):
+    """The time is always over: a line of the log asks, the next one, 5 steps later, grants, the step after it saves."""
+    model = job[0] / "by_time"
+    assert sorted(os.listdir(model / "checkpoints")) == [f"step-{step:010d}" for step in (11, 21, 31, 40)]
+    assert [each["step"] for each in EvaluationHistory.load(model).evaluations] == [20, 40]
+
+
 def test_predictions_come_in_a_part_a_rank_in_the_order_of_the_input(job):
     directory, ranks, _ = job
     names = [f"predictions-{rank:05d}-of-00002.parquet" for rank in (0, 1)]

@@ -36,10 +36,11 @@ class Rates(tf.compat.v1.train.SessionRunHook):
         self.values.append(round(float(run_values.results), 4))
 
 
-def make_estimator(model_dir):
+def make_estimator(model_dir, **config):
     params = ModelParams(TrainOp("adagrad", 0.1, 0.3, scale_lr="none", schedule=FALLING), hidden_units=(8,))
     embedding = EmbeddingConfig(learning_rate=0.3, sync_steps=7)
-    config = RunConfig(threads=1, save_checkpoints_steps=5, keep_checkpoint_max=0, embedding=embedding)
+    config = config or {"save_checkpoints_steps": 5}
+    config = RunConfig(threads=1, keep_checkpoint_max=0, embedding=embedding, **config)
     return Estimator(deepfm.model_fn, model_dir, params, config)
 
 
@@ -77,6 +78,9 @@ def main():
     result = estimator.train(
         lambda position: reader(flags.train, position=position), [rates], max_steps=100, evaluation=eval_spec
     )
+    by_epoch = EvalSpec(eval_spec.input_fn, every_n_epochs=1)
+    by_time = make_estimator(flags.model_dir.parent / "by_time", save_checkpoints_secs=1e-6, log_step_count_steps=5)
+    by_time.train(lambda position: reader(flags.train, position=position, epochs=2), evaluation=by_epoch)
     found = {"train": result, "rates": rates.values, **evaluations(estimator, flags.test, flags.one_row)}
     flags.out.mkdir(parents=True, exist_ok=True)
     (flags.out / f"evaluations-{distributed.rank()}.json").write_text(json.dumps(found))
