@@ -32,6 +32,8 @@ def install(form="plain", rank=None, ranks="all"):
     if handler not in root.handlers:
         root.addHandler(handler)
         logging.captureWarnings(True)
+        # The one that TensorFlow adds where it is imported before there is a log: its lines would come twice.
+        logging.getLogger("tensorflow").handlers.clear()
     root.setLevel(logging.INFO)
     # Not the logger's level: TensorFlow's has one of its own.
     handler.setLevel(logging.WARNING if ranks == "chief" and rank else logging.INFO)

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed, last_words
+from ctr_trainer import distributed, last_words, log_lines
 from ctr_trainer.estimator import Estimator, EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec, train_and_evaluate
 
 tf1 = tf.compat.v1
@@ -50,6 +50,7 @@ def main():
     parser.add_argument("--batch_size", type=int, default=256, help="examples of a step, of all workers together")
     flags = parser.parse_args()
     distributed.init()
+    log_lines.install()
     config = RunConfig(save_checkpoints_steps=100, threads=1)
     estimator = Estimator(model_fn, flags.model_dir, {"learning_rate": 0.1}, config)
     train = TrainSpec(lambda: input_fn(flags, 25_600, 0, 2))

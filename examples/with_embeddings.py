@@ -12,7 +12,7 @@ import sys
 
 import tensorflow as tf
 
-from ctr_trainer import distributed, last_words
+from ctr_trainer import distributed, last_words, log_lines
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, EstimatorSpec, ModeKeys, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
@@ -48,6 +48,7 @@ def main():
     parser.add_argument("--model_dir", required=True, help="where checkpoints and summaries go")
     flags = parser.parse_args()
     distributed.init()
+    log_lines.install()
     share = dict(batch_size=1024, rank=distributed.rank(), size=distributed.size(), epochs=1)
     config = RunConfig(threads=1, embedding=EmbeddingConfig(service="auto", sync_steps=30))
     estimator = Estimator(model_fn, flags.model_dir, Params(), config, name="with_embeddings")

@@ -65,6 +65,13 @@ def test_a_program_that_logs_in_its_own_way_keeps_it(tmp_path):
     assert _lines(tmp_path, install, "logging.warning('w')") == ["mine w"]
 
 
+def test_a_line_of_tensorflow_comes_once_though_it_was_imported_before(tmp_path):
+    install = "import tensorflow as tf\nlog_lines.install()"
+    lines = _lines(tmp_path, install, "tf.compat.v1.logging.warning('of a graph')")
+    (line,) = [line for line in lines if "of a graph" in line]
+    assert PLAIN.fullmatch(line).groups() == ("WARNING", "program.py", "6", "work", "of a graph")
+
+
 @pytest.mark.parametrize("form", ["plain", "json"])
 def test_what_a_command_says_at_its_end_has_the_form_of_the_log(tmp_path, form):
     command = [sys.executable, "-m", "ctr_trainer", "train", f"--train_data={tmp_path / 'x'}", "--model_dir=m"]
