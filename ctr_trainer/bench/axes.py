@@ -55,7 +55,6 @@ NOTES = {
     "compare them with dense_exchange=horovod.",
     "hierarchical_allreduce": "Horovod leaves hierarchical_allreduce off where all workers are on one machine, and "
     "without NCCL or MPI.",
-    "tensor_fusion": "The package sends a step's dense gradients as one tensor, so that Horovod has nothing to fuse.",
 }
 
 
