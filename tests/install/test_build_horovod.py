@@ -69,6 +69,18 @@ def test_horovodrun_ends_without_a_traceback_where_a_worker_failed(tmp_path, err
         build_horovod.end_without_traceback(path)
 
 
+def test_what_is_built_is_known_without_importing_tensorflow(tmp_path):
+    path = tmp_path / "util.py"
+    asks = "def {}_built(verbose=False):\n    raise ImportError\n"
+    path.write_text("".join(map(asks.format, ("mpi", "gloo", "nccl"))))
+    build_horovod.answer_what_is_built(path)
+    names = {}
+    exec(path.read_text(), names)
+    assert (names["mpi_built"](), names["gloo_built"](verbose=True)) == (False, True)
+    with pytest.raises(ImportError):
+        names["nccl_built"]()
+
+
 @pytest.mark.parametrize("times", [0, 2])
 def test_the_patch_refuses_other_sources_and_leaves_them(cmake_lists, times):
     lines = CMAKE_LISTS.splitlines(keepends=True)
@@ -90,7 +102,7 @@ def test_the_cache_is_the_users_and_names_all_that_a_wheel_depends_on(tmp_path, 
     assert len(keys) == 4
     for key in keys:
         assert key.parent == tmp_path / "ctr_trainer" / "wheels"
-        assert key.name.startswith(f"horovod-0.28.1_patched4_{sys.implementation.cache_tag}")
+        assert key.name.startswith(f"horovod-0.28.1_patched5_{sys.implementation.cache_tag}")
 
 
 def test_without_xdg_cache_home_the_cache_is_in_the_home_directory(tmp_path, monkeypatch):
@@ -140,16 +152,21 @@ Available Tensor Operations:
 
 
 @pytest.mark.parametrize(
-    "output, gpu_operations, missing",
+    "output, gloo, gpu_operations, missing",
     [
-        (CHECK_BUILD, "", None),
-        (CHECK_BUILD, "NCCL", "NCCL"),
-        (CHECK_BUILD.replace("[X] TensorFlow", "[ ] TensorFlow"), "", "TensorFlow"),
-        (CHECK_BUILD.replace("[X]", "[ ]"), "", "TensorFlow, Gloo"),
+        (CHECK_BUILD, True, "", None),
+        (CHECK_BUILD, True, "NCCL", "NCCL"),
+        (CHECK_BUILD, False, "", "Gloo"),
+        (CHECK_BUILD.replace("[X] TensorFlow", "[ ] TensorFlow"), True, "", "TensorFlow"),
+        (CHECK_BUILD.replace("[X]", "[ ]"), True, "", "TensorFlow, Gloo"),
     ],
 )
-def test_an_installed_horovod_without_what_is_needed_is_refused(monkeypatch, output, gpu_operations, missing):
-    monkeypatch.setattr(build_horovod.command, "run", lambda *_, **__: output.splitlines())
+def test_an_installed_horovod_without_what_is_needed_is_refused(monkeypatch, output, gloo, gpu_operations, missing):
+
+    def run(arguments, *_, **__):
+        return output.splitlines() if "--check-build" in map(str, arguments) else ["noise", f"Gloo: {gloo}"]
+
+    monkeypatch.setattr(build_horovod.command, "run", run)
     if missing is None:
         build_horovod.check_installed(gpu_operations)
     else:
