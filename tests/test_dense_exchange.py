@@ -32,7 +32,9 @@ def test_what_horovodrun_is_told_of_the_exchange_has_it_go_through_horovod(monke
     code = "from ctr_trainer import dense_exchange; print(dense_exchange.is_by_horovod('auto'))"
     found = {}
     for setting in ("", *dense_exchange.SETTINGS[:1]):
-        environment = {**os.environ, **({setting: "1"} if setting else {})}
+        # Without those that `distributed.init` of an earlier test has set in this process.
+        others = {name: value for name, value in os.environ.items() if name not in dense_exchange.SETTINGS}
+        environment = {**others, **({setting: "1"} if setting else {})}
         done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
         found[setting] = done.stdout.strip()
     assert found == {"": "False", "HOROVOD_AUTOTUNE": "True"}
