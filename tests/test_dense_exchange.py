@@ -19,6 +19,7 @@ from ctr_trainer import dense_exchange
     ],
 )
 def test_steps_wait_for_horovod_where_the_workers_share_no_memory(how, here, workers, expected, monkeypatch):
+    monkeypatch.setattr(dense_exchange, "_asked", [])
     for name, value in (("LOCAL_SIZE", here), ("SIZE", workers)):
         monkeypatch.delenv(f"HOROVOD_{name}", raising=False)
         if value:

@@ -8,16 +8,21 @@ import time
 
 import psutil
 
+from ctr_trainer import dense_exchange
+
 WORKERS = pathlib.Path(__file__).parent / "workers"
 ROOT = pathlib.Path(__file__).parents[2]
 TIMEOUT_SECONDS = 240
 
 
 def environment():
-    """-> the environment of a job: this interpreter first, one thread a worker, quiet."""
+    """-> the environment of a job: this interpreter first, one thread a worker, quiet, Horovod as it is.
+
+    `distributed.init` of a test in this process may have set something of Horovod's.
+    """
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {
-        **os.environ,
+        **{name: value for name, value in os.environ.items() if name not in dense_exchange.SETTINGS},
         "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         "TF_CPP_MIN_LOG_LEVEL": "3",
