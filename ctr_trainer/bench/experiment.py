@@ -16,6 +16,7 @@ _OF_JOBS = dict(
     save_checkpoints_secs=0.0,
     summary_steps=100,
 )
+_LEAST_WARMUP = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,3 +57,19 @@ class Experiment:
         """-> what is trained, on what, in words."""
         data = self.data.train_data or "W1 from memory: 26 fields, 13 numbers, random labels"
         return f"{self.model.model} on {data}, {self.data.batch_size} examples a batch"
+
+
+def equal_examples(flags, bench, experiment):
+    """-> (steps, warmup) of a job with such flags that trains on as many examples as the default.
+
+    At least two steps each, so that one is traced and one is not.
+    """
+    given = dict(flag.lstrip("-").partition("=")[::2] for flag in flags)
+
+    def batches(name):
+        return int(given.get(name, experiment.value(name))) / experiment.value(name)
+
+    factor = batches("batch_size") * batches("accumulation_steps")
+    warmup = max(round(bench.trace_steps / factor), _LEAST_WARMUP)
+    total = round((bench.steps + bench.trace_steps) / factor)
+    return max(total - warmup, warmup), warmup

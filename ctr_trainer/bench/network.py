@@ -1,29 +1,40 @@
 """The same job over several machines with a limited network, made of namespaces on this one."""
 
-import dataclasses
 import math
 import os
 import pathlib
 import tempfile
 
-from ctr_trainer.bench import chart, machine, namespaces, ssh
-from ctr_trainer.bench.jobs import Job, environment, require_horovodrun, run_rounds
-from ctr_trainer.bench.machine_service import MachineService
+from ctr_trainer import autotune
+from ctr_trainer.bench import autotune_search, chart, machine, namespaces, network_columns, ssh
+from ctr_trainer.bench.dense_params import CONVOLUTION, PARAMS, networks
+from ctr_trainer.bench.experiment import equal_examples
+from ctr_trainer.bench.jobs import Job, require_horovodrun, run_rounds
+from ctr_trainer.bench.network_job import NetworkJob
 from ctr_trainer.bench.report import write_report
 from ctr_trainer.bench.table import cell, figure, format_table
 from ctr_trainer.errors import UserError
 
 SUMMARY = "one job over --machines=4 with --gbit=2.5,5 between them, built on this machine (root)"
+ALONE, ONE_MACHINE = "one worker", "one machine"
+SEARCHING, TUNED = "searching", "tuned"
+AUTOTUNE = "autotune"
+_ACCUMULATION_STEPS = 5
+# What `--ways` names, but for autotune, which is two: the search, and a job with what it found.
 WAYS = {
     "plain": (),
     "fp16": ("--fp16_allreduce",),
-    "accumulation": ("--accumulation_steps=5",),
+    "accumulation": (f"--accumulation_steps={_ACCUMULATION_STEPS}",),
     "sync": ("--dense_sync_steps=30", "--sync_steps=30"),
 }
-PARAMS = {"resnet50": 25_600_000, "vgg16": 138_000_000}
+_WAYS = (*WAYS, AUTOTUNE)
+_DEFAULT_WAYS = ("plain", "fp16", AUTOTUNE)
+_MEANINGS = {
+    **{way: " ".join(flags) or "an allreduce each step" for way, flags in WAYS.items()},
+    SEARCHING: "--autotune, while Horovod searches for its best settings",
+    TUNED: "--autotune_log, with the best settings of the search before it",
+}
 _DEFAULT_GBIT = ("2.5", "5")
-_SERVICE_SECONDS = 120.0
-_ENDS = 64
 
 # Time in percent of one GPU's for equal data: (tower, machines, Gbit/s, way), and of four GPUs in one machine.
 REFERENCE = {
@@ -35,59 +46,14 @@ REFERENCE = {
 }
 REFERENCE_ONE_MACHINE = {("resnet50", 4): 29, ("vgg16", 4): 28}
 _REFERENCE_TEXT = (
-    "Reference: 4 machines with a GPU each (or 4 GPUs in one), convolutional networks. Ours has the parameters, over "
-    "--scale, as layers of an MLP behind embeddings, on CPU cores; a convolution computes 50 to 160 times more with "
-    "each parameter, so these towers meet the limit sooner, and it moves with what a machine computes.",
-    "Horovod's autotune, which took the first at 5 Gbit/s from 49% to 61%: see `bench settings --axes=autotune`.",
+    "Reference: 4 machines with a GPU each (or 4 GPUs in one), convolutional networks. Our resnet50 and vgg16 have the "
+    "parameters, over --scale, as layers of an MLP behind embeddings, on CPU cores; a convolution computes 50 to 160 "
+    "times more with each parameter, so these towers meet the limit sooner, and it moves with what a machine computes.",
+    "Horovod's autotune took the first at 5 Gbit/s from 49% to 61%.",
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class NetworkJob:
-    """A `Job` over machines, at a speed of their network, with a service of its own on the first one.
-
-    Attributes:
-      job: the Job, but for what its machines add.
-      machines: of `namespaces.machines`.
-      gbit: for `namespaces.limit`.
-      programs: directory with the `ssh` that reaches the machines.
-    """
-
-    job: Job
-    machines: list
-    gbit: float
-    programs: pathlib.Path
-
-    @property
-    def name(self):
-        return self.job.name
-
-    @property
-    def workers(self):
-        return self.job.workers
-
-    @property
-    def launcher(self):
-        """-> horovodrun on the first machine."""
-        hosts = ",".join(f"{each.address}:1" for each in self.machines)
-        run = ["horovodrun", "-np", self.workers, "-H", hosts, "--gloo"]
-        return tuple(self.machines[0].command([*run, "--network-interface", namespaces.INTERFACE]))
-
-    def run(self, directory, timeout):
-        """As `Job.run`."""
-        namespaces.limit(self.machines, self.gbit)
-        path = os.pathsep.join([str(self.programs), environment(1)["PATH"]])
-        runs = pathlib.Path(directory).resolve().parent
-        runs.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory() as own:
-            with MachineService(self.machines[0], pathlib.Path(own), runs, _SERVICE_SECONDS) as service:
-                rows = (f"--embedding_service={service.address}", f"--token_file={service.token_file}")
-                # sshd reads no profile's PATH for a command, and each machine has one core.
-                variables = (("PATH", path), ("CTR_TRAINER_THREADS", "1"), ("OMP_NUM_THREADS", "1"))
-                job = dataclasses.replace(
-                    self.job, flags=(*self.job.flags, *rows), environment=variables, launcher=self.launcher
-                )
-                return job.run(directory, timeout)
+_CONVOLUTION_TEXT = (
+    "conv has the parameters of ResNet-50, over --scale, in convolutions that compute as much with each of them."
+)
 
 
 def run(bench, experiment, flags):
@@ -98,33 +64,37 @@ def run(bench, experiment, flags):
       experiment: `Experiment`.
       flags: NetworkFlags.
     """
-    speeds, ways, towers = _speeds(flags.gbit), _ways(flags.ways), _towers(flags)
+    speeds, ways, towers = _speeds(flags.gbit), _ways(flags.ways), networks(flags.dense_params, flags.scale)
     if experiment.value("embedding_service") != "auto":
         raise UserError(
             "`bench network` starts a service of its own on the first machine: leave out --embedding_service"
         )
+    if CONVOLUTION in towers and experiment.value("model_params"):
+        raise UserError(f"--dense_params={CONVOLUTION} is a model of its own: leave out --model_params")
     namespaces.require_privileges({**namespaces.PACKAGES, **ssh.PACKAGES})
     require_horovodrun()
     host, cores = machine.describe(), sorted(os.sched_getaffinity(0))
-    shares = dict(core_shares=max(flags.machines, len(cores)))
     with namespaces.machines(flags.machines, cores) as machines, tempfile.TemporaryDirectory() as directory:
         with ssh.daemons(machines, directory) as programs:
+            logs = {
+                (tower, _place(gbit)): pathlib.Path(directory, f"{tower}-{gbit:g}.csv")
+                for tower in towers
+                for gbit in speeds
+            }
             jobs = []
-            for tower, tower_flags in towers.items():
-
-                def make(name, workers, more=(), tower=tower, tower_flags=tower_flags, **settings):
-                    every = (*experiment.flags(), *tower_flags, *more)
-                    return Job(f"{tower} {name}", workers, every, bench.steps, bench.trace_steps, **settings)
-
-                jobs += [make("alone", 1, **shares), make("one machine", flags.machines)]
-                jobs += [
-                    NetworkJob(make(f"{gbit:g} Gbit {way}", flags.machines, WAYS[way]), machines, gbit, programs)
-                    for gbit in speeds
-                    for way in ways
-                ]
+            for tower, own in towers.items():
+                make = _Maker(tower, own, bench, experiment)
+                shares = max(flags.machines, len(cores))
+                jobs += [make.job("alone", 1, core_shares=shares), make.job(ONE_MACHINE, flags.machines)]
+                for gbit in speeds:
+                    for way in ways:
+                        job = make.job_of_way(_place(gbit), way, flags.machines, logs[tower, _place(gbit)])
+                        jobs.append(NetworkJob(job, machines, gbit, programs))
             runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout)
+        tuned = _best_rows(logs) if TUNED in ways else {}
     found = {tower: summarize(tower, runs, speeds, ways) for tower in towers}
-    lines = _lines(found, failed, bench, experiment, flags, host)
+    columns = {tower: _columns(tower, runs, speeds, ways, bench, experiment) for tower in towers}
+    lines = _lines(found, columns, tuned, ways, failed, bench, experiment, flags, host)
     results = {
         "experiment": experiment.describe(),
         "machines": flags.machines,
@@ -138,11 +108,37 @@ def run(bench, experiment, flags):
             }
             for tower, rows in found.items()
         },
+        "columns": {
+            tower: {" ".join(key).strip(): column.to_dict() for key, column in own.items()}
+            for tower, own in columns.items()
+        },
+        "autotune": {" ".join(key): row for key, row in tuned.items()},
         "exchange_ms": _exchange_ms(runs),
         "failed": failed,
     }
     charts = {f"network_{tower}.png": lambda path, tower=tower: _draw(path, tower, found[tower]) for tower in towers}
     write_report(bench.output, "network", host, lines, results, charts)
+
+
+class _Maker:
+    """Makes the jobs of a tower."""
+
+    def __init__(self, tower, flags, bench, experiment):
+        self._tower, self._flags, self._bench, self._experiment = tower, flags, bench, experiment
+
+    def job(self, name, workers, more=(), least_steps=0, **settings):
+        """-> Job"""
+        steps, warmup = equal_examples(more, self._bench, self._experiment)
+        flags = (*self._experiment.flags(), *self._flags, *more)
+        return Job(f"{self._tower} {name}", workers, flags, max(steps, least_steps), warmup, **settings)
+
+    def job_of_way(self, place, way, workers, log):
+        """-> Job of a way at a place, as `5 Gbit`; of a search it writes the log, that with its best reads it."""
+        name = f"{place} {way}"
+        if way == SEARCHING:
+            more, least = autotune_search.flags(log), autotune_search.LEAST_STEPS
+            return self.job(name, workers, more, least, environment=autotune_search.pace())
+        return self.job(name, workers, (f"--autotune_log={log}",) if way == TUNED else WAYS[way])
 
 
 def summarize(tower, runs, speeds, ways):
@@ -151,28 +147,41 @@ def summarize(tower, runs, speeds, ways):
     """
 
     def percent(name):
-        alone, together = runs.get(f"{tower} alone"), runs.get(f"{tower} {name}")
-        if not alone or not together:
-            return None
-        return figure(100 * _rate(a) / _rate(b) for a, b in zip(alone, together, strict=False))
+        return network_columns.time_percent(runs.get(f"{tower} {name}"), runs.get(f"{tower} alone"))
 
-    rows = {"one machine": {"plain": percent("one machine")}}
-    return rows | {f"{gbit:g} Gbit": {way: percent(f"{gbit:g} Gbit {way}") for way in ways} for gbit in speeds}
+    rows = {ONE_MACHINE: {"plain": percent(ONE_MACHINE)}}
+    return rows | {_place(gbit): {way: percent(f"{_place(gbit)} {way}") for way in ways} for gbit in speeds}
 
 
-def hidden_units(params):
-    """-> widths 64, h, h, 64 of layers with about so many parameters in all but the first, h^2 + 128 h of them.
+def _columns(tower, runs, speeds, ways, bench, experiment):
+    """-> dict of (place, way) -> `network_columns.Column` of what did not fail."""
+    batches = experiment.training.accumulation_steps
+    examples = (bench.steps + bench.trace_steps) * batches * experiment.data.batch_size
+    alone = runs.get(f"{tower} alone")
+    names = {(ALONE, ""): "alone", (ONE_MACHINE, ""): ONE_MACHINE}
+    names |= {(_place(gbit), way): f"{_place(gbit)} {way}" for gbit in speeds for way in ways}
+    return {
+        (place, way): network_columns.measure(
+            runs[f"{tower} {name}"],
+            alone,
+            examples,
+            interface=namespaces.INTERFACE if way else "lo",
+            batches=_ACCUMULATION_STEPS if way == "accumulation" else batches,
+        )
+        for (place, way), name in names.items()
+        if f"{tower} {name}" in runs
+    }
 
-    The first layer has the model's input to it, so its size is the model's own.
-    """
-    h = round(math.sqrt(_ENDS**2 + params) - _ENDS)
-    if h < 1:
-        raise UserError(f"--dense_params: {params:g} parameters are too few for a tower; lower --scale")
-    return (_ENDS, h, h, _ENDS)
 
-
-def _rate(ranks):
-    return sum(rank["examples_per_sec"] for rank in ranks)
+def _best_rows(logs):
+    """-> dict of (tower, place) -> the best row of the last round's search, where there is one."""
+    found = {}
+    for key, log in logs.items():
+        try:
+            found[key] = autotune.best_row(log)
+        except UserError:  # Its job has failed, and the report says so.
+            continue
+    return found
 
 
 def _exchange_ms(runs):
@@ -187,23 +196,37 @@ def _exchange_ms(runs):
     return found
 
 
-def _lines(found, failed, bench, experiment, flags, host):
+def _lines(found, columns, tuned, ways, failed, bench, experiment, flags, host):
     lines = [
         f"{experiment.describe()}; {flags.machines} machines with a core each; {bench.steps} steps a run; "
-        f"{bench.rounds} rounds, all jobs in turn",
-        "Time for equal data, percent of one worker's; median (range).",
+        f"{bench.rounds} round{'s' * (bench.rounds > 1)}, all jobs in turn",
     ]
+    for tower, own in columns.items():
+        lines += ["", f"{tower}, medians:", *network_columns.table(own)]
+    lines += ["", "Time for equal data, percent of one worker's; median (range)."]
     for tower, rows in found.items():
-        ways = list(dict.fromkeys(way for row in rows.values() for way in row))
+        shown = list(dict.fromkeys(way for row in rows.values() for way in row))
         table = []
         for place, row in rows.items():
-            table.append(
-                [place, *(cell(row.get(way), ".0f") for way in ways), _reference(tower, place, flags.machines)]
-            )
-        lines += ["", f"{tower}:", *format_table(["", *ways, "reference"], table)]
-    lines += ["", *(f"  {way}: {' '.join(each) or 'an allreduce each step'}" for way, each in WAYS.items())]
+            cells = (cell(row.get(way), ".0f") for way in shown)
+            table.append([place, *cells, _reference(tower, place, flags.machines)])
+        lines += ["", f"{tower}:", *format_table(["", *shown, "reference"], table)]
+    lines += ["", *(f"  {way}: {_MEANINGS[way]}" for way in ways)]
+    lines += [
+        f"{tower}, {place}: Horovod was fastest with {autotune.format_row(row)}"
+        for (tower, place), row in tuned.items()
+    ]
+    lines += [
+        f"Total time is for the {(bench.steps + bench.trace_steps) * experiment.training.accumulation_steps} batches "
+        "of one worker, shared among all. Receiving and sending are a machine's, the mean of all; of jobs on one "
+        "machine, what passes its loopback.",
+    ]
     if any(tower in PARAMS for tower in found):
-        lines += [*_REFERENCE_TEXT, f"Parameters are over --scale={flags.scale:g}."]
+        lines += _REFERENCE_TEXT
+    if CONVOLUTION in found:
+        lines.append(_CONVOLUTION_TEXT)
+    if any(tower in PARAMS or tower == CONVOLUTION for tower in found):
+        lines.append(f"Parameters are over --scale={flags.scale:g}.")
     if flags.machines > host["cores"]:
         lines.append(
             f"{flags.machines} machines share {host['cores']} cores here, so the compute does not grow with them."
@@ -212,7 +235,7 @@ def _lines(found, failed, bench, experiment, flags, host):
 
 
 def _reference(tower, place, machines):
-    if place == "one machine":
+    if place == ONE_MACHINE:
         known = {"plain": REFERENCE_ONE_MACHINE.get((tower, machines))}
     else:
         gbit = float(place.split()[0])
@@ -223,6 +246,10 @@ def _reference(tower, place, machines):
 def _draw(path, tower, rows):
     bars = {f"{place}, {way}": value for place, row in rows.items() for way, value in row.items() if value}
     chart.draw_bars(path, f"Time for equal data, {tower}", "percent of one worker's", bars)
+
+
+def _place(gbit):
+    return f"{gbit:g} Gbit"
 
 
 def _speeds(texts):
@@ -238,21 +265,9 @@ def _speeds(texts):
 
 
 def _ways(names):
-    wrong = [name for name in names if name not in WAYS]
+    """-> the ways to measure, in which autotune is two."""
+    wrong = [name for name in names if name not in _WAYS]
     if wrong:
-        raise UserError(f"--ways={','.join(names)}: there is no {', '.join(wrong)}, only {', '.join(WAYS)}")
-    return list(names or WAYS)
-
-
-def _towers(flags):
-    """-> dict of name -> flags of `train`."""
-    towers = {}
-    for text in flags.dense_params:
-        params = PARAMS.get(text)
-        if params is None:
-            if not text.isdecimal():
-                raise UserError(f"--dense_params={text}: expected {', '.join(PARAMS)} or a number of parameters")
-            params = int(text)
-        units = ",".join(map(str, hidden_units(params / flags.scale)))
-        towers[text] = (f"--hidden_units={units}",)
-    return towers or {"model": ()}
+        raise UserError(f"--ways={','.join(names)}: there is no {', '.join(wrong)}, only {', '.join(_WAYS)}")
+    chosen = names or _DEFAULT_WAYS
+    return [way for name in chosen for way in ((SEARCHING, TUNED) if name == AUTOTUNE else (name,))]

@@ -3,7 +3,8 @@
 import os
 
 from ctr_trainer import autotune, outputs
-from ctr_trainer.bench import axes, chart, machine
+from ctr_trainer.bench import autotune_search, axes, chart, machine
+from ctr_trainer.bench.experiment import equal_examples
 from ctr_trainer.bench.jobs import Job, run_rounds, scratch
 from ctr_trainer.bench.made_data import with_data
 from ctr_trainer.bench.report import write_report
@@ -13,7 +14,6 @@ from ctr_trainer.errors import UserError
 SUMMARY = "examples/s and AUC for one setting at a time beside the default"
 DEFAULT = "default"
 ONE_ROUND = "AUC change is not shown for one round, whose seed moves the AUC as well: --rounds=3 has three seeds."
-_LEAST_WARMUP = 2
 
 
 def run(bench, experiment):
@@ -76,22 +76,6 @@ def summarize(rounds, default):
     }
 
 
-def equal_examples(flags, bench, experiment):
-    """-> (steps, warmup) of a job with such flags that trains on as many examples as the default.
-
-    At least two steps each, so that one is traced and one is not.
-    """
-    given = dict(flag.lstrip("-").partition("=")[::2] for flag in flags)
-
-    def batches(name):
-        return int(given.get(name, experiment.value(name))) / experiment.value(name)
-
-    factor = batches("batch_size") * batches("accumulation_steps")
-    warmup = max(round(bench.trace_steps / factor), _LEAST_WARMUP)
-    total = round((bench.steps + bench.trace_steps) / factor)
-    return max(total - warmup, warmup), warmup
-
-
 def _rates(rounds):
     return [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
 
@@ -110,15 +94,8 @@ def _tuned(bench, experiment, workers, failed, notes):
       notes: list of lines, to add to.
     """
     log = os.path.abspath(outputs.claim(bench.output, ["autotune.csv"])["autotune.csv"])
-    # Horovod's own pace takes 1,200 steps and more; what the user has set stays.
-    pace = {"STEPS_PER_SAMPLE": "3", "WARMUP_SAMPLES": "1", "BAYES_OPT_MAX_SAMPLES": "8"}
-    pace = {f"HOROVOD_AUTOTUNE_{name}": value for name, value in pace.items()}
     search = _job(
-        axes.Variant(
-            "autotune search",
-            ("--autotune", f"--autotune_log={log}", "--eval_data="),
-            tuple((name, os.environ.get(name, value)) for name, value in pace.items()),
-        ),
+        axes.Variant("autotune search", (*autotune_search.flags(log), "--eval_data="), autotune_search.pace()),
         bench,
         experiment,
         workers,

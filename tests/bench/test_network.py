@@ -1,6 +1,7 @@
 """Machines of namespaces, and what `bench network` makes of its figures."""
 
 import dataclasses
+import json
 import os
 import socket
 import subprocess
@@ -8,8 +9,11 @@ import sys
 
 import pytest
 
-from ctr_trainer.bench import namespaces, network, ssh
+from ctr_trainer import cli
+from ctr_trainer.bench import convolution, dense_params, namespaces, network, network_columns, ssh
+from ctr_trainer.bench.jobs import Job
 from ctr_trainer.bench.namespaces import Machine
+from ctr_trainer.bench.network_job import NetworkJob
 from ctr_trainer.errors import UserError
 from ctr_trainer.flags import NetworkFlags
 
@@ -27,9 +31,57 @@ def test_time_is_for_equal_data_against_one_worker_of_the_same_round():
     assert rows["one machine"]["plain"] is None
 
 
+def _rank(rate, step_seconds, exchange, received, sent):
+    load = {"cpu": 1.0, "network": {"eth0": {"received": received, "sent": sent}, "lo": {"received": 9e9, "sent": 9e9}}}
+    phases = {"step_seconds": step_seconds, "seconds": {"forward": 0.001, "exchange": exchange}, "accounted": 0.9}
+    held = {"resident_bytes": {"mean": 1.0, "max": 1.0}, "service_resident_bytes": None, "gpu": None}
+    return {"examples_per_sec": rate, "phases": phases, "load": load, "held": held, "job_seconds": 30.0}
+
+
+def _column(**settings):
+    # Two machines, each 100 examples/s: 200 against 80. 1 and 3 Gbit/s come in, 0.8 and 1.6 go out.
+    rounds = [[_rank(100.0, 0.010, 0.004, 125e6, 100e6), _rank(100.0, 0.020, 0.006, 375e6, 200e6)]]
+    return network_columns.measure(rounds, [ranks(80.0)], 1000, "eth0", **settings)
+
+
+def test_a_column_has_times_for_equal_data_phases_and_gigabits_of_the_jobs_own_interface():
+    found = _column(batches=5)
+    assert found.total_seconds.values == (5.0,) and found.percent.values == (40.0,)
+    assert found.batch_ms.values == pytest.approx((3.0,))  # 15 ms a step of five batches.
+    assert found.phases_ms["exchange"].values == pytest.approx((5.0,))
+    assert found.received_gbit.values == pytest.approx((2.0,)) and found.sent_gbit.values == pytest.approx((1.2,))
+    assert found.job_seconds.values == (30.0,)
+    text = json.loads(json.dumps(found.to_dict()))
+    assert text["phases_ms"]["forward"]["median"] == pytest.approx(1.0) and text["percent"]["values"] == [40.0]
+
+
+def test_the_table_has_a_column_a_job_and_a_row_a_figure():
+    lines = network_columns.table({("one worker", ""): _column(), ("5 Gbit", "fp16"): _column(batches=5)})
+    cells = {line[:28].strip(): line[28:].split() for line in lines}
+    assert lines[0].split() == ["one", "worker", "5", "Gbit"] and lines[1].split() == ["fp16"]
+    assert cells["total time, s"] == ["5.00", "5.00"] and cells["percent of one worker's"] == ["40", "40"]
+    assert cells["time a batch, ms"] == ["15.00", "3.00"] and cells["gradient exchange"] == ["5.00", "5.00"]
+    assert cells["receiving, Gbit/s"] == ["2.000", "2.000"] and cells["sending, Gbit/s"] == ["1.200", "1.200"]
+
+
+def test_without_one_worker_there_is_no_percent():
+    rounds = [[_rank(100.0, 0.010, 0.004, 0.0, 0.0)]]
+    found = network_columns.measure(rounds, None, 1000, "lo")
+    assert found.percent is None and found.received_gbit.values == (72.0,)
+
+
+def test_the_convolutions_have_the_parameters_of_resnet50_over_the_scale():
+    found = dense_params.networks(("conv", "1000000"), 10.0)
+    model, channels = found["conv"]
+    assert model == f"--model={convolution.__name__}:model_fn"
+    assert convolution.parameters(int(channels.rpartition("=")[2])) == pytest.approx(2_560_000, rel=0.05)
+    assert found["1000000"] == (f"--hidden_units={','.join(map(str, dense_params.hidden_units(100_000)))}",)
+    assert dense_params.networks((), 10.0) == {"model": ()}
+
+
 @pytest.mark.parametrize("params", [256_000, 1_380_000, 25_600_000])
 def test_a_tower_has_about_the_parameters_asked_for(params):
-    first, h, same, last = network.hidden_units(params)
+    first, h, same, last = dense_params.hidden_units(params)
     assert h == same and first * h + h * same + same * last == pytest.approx(params, rel=0.01)
 
 
@@ -38,9 +90,10 @@ def test_a_tower_has_about_the_parameters_asked_for(params):
     [
         ({"gbit": ("fast",)}, "--gbit=fast: expected Gbit/s"),
         ({"gbit": ("-1",)}, "--gbit=-1: expected Gbit/s"),
-        ({"ways": ("plain", "slow")}, "there is no slow, only plain, fp16"),
-        ({"dense_params": ("alexnet",)}, "--dense_params=alexnet: expected resnet50, vgg16 or a number"),
+        ({"ways": ("plain", "slow")}, "there is no slow, only plain, fp16, accumulation, sync, autotune"),
+        ({"dense_params": ("alexnet",)}, "--dense_params=alexnet: expected resnet50, vgg16, conv or a number"),
         ({"dense_params": ("100",), "scale": 1000.0}, "too few for a tower; lower --scale"),
+        ({"dense_params": ("conv",), "scale": 1e6}, "too few for convolutions; lower --scale"),
     ],
 )
 def test_wrong_flags_are_refused_before_anything_is_made(flags, message):
@@ -62,8 +115,7 @@ def test_who_is_not_root_is_refused(monkeypatch):
 
 def test_hosts_run_one_worker_each_by_horovodrun_on_the_first(tmp_path):
     found = [Machine("n-0", "10.213.0.1", 0), Machine("n-1", "10.213.0.2", 1)]
-    job = network.Job("j", 2, (), 10, 5)
-    launcher = network.NetworkJob(job, found, 5.0, tmp_path).launcher
+    launcher = NetworkJob(Job("j", 2, (), 10, 5), found, 5.0, tmp_path).launcher
     assert launcher[1:6] == ("netns", "exec", "n-0", launcher[4], "-c")
     assert "horovodrun -np 2 -H 10.213.0.1:1,10.213.0.2:1 --gloo --network-interface eth0" in " ".join(launcher)
 
@@ -129,3 +181,30 @@ def test_a_namespace_of_a_process_that_is_gone_is_removed(monkeypatch):
     monkeypatch.setattr(namespaces, "_run", lambda command, check=True: listed)
     monkeypatch.setattr(namespaces, "_remove", removed.append)
     assert namespaces.remove_leftovers() == removed == [f"ctr-bench-{ended.pid}-0"]
+
+
+@pytest.mark.integration
+def test_a_real_run_has_a_column_for_each_job_the_search_among_them(tmp_path, capsys):
+    if not _can_make_machines():
+        return  # What is refused then, and how, the tests above tell.
+    sizes = ["--batch_size=32", "--steps=10", "--trace_steps=4", "--rounds=1", "--machines=2", "--gbit=1"]
+    more = ["--dense_params=conv", "--scale=20000", "--ways=plain,accumulation,autotune"]
+    assert cli.main(["bench", "network", f"--output={tmp_path}", *sizes, *more]) == 0
+    shown = capsys.readouterr().out
+    found = json.loads((tmp_path / "network.json").read_text())
+    assert found["failed"] == {}, found["failed"]
+    columns = found["columns"]["conv"]
+    ways = ["plain", "accumulation", "searching", "tuned"]
+    assert list(columns) == ["one worker", "one machine", *(f"1 Gbit {way}" for way in ways)]
+    assert columns["one worker"]["percent"]["values"] == pytest.approx([100.0])
+    for name, column in columns.items():
+        assert column["total_seconds"]["median"] > 0 and column["batch_ms"]["median"] > 0, name
+        assert ("exchange" in column["phases_ms"]) == (name != "one worker"), name
+        for phase in ("input_to_device", "forward", "loss", "backward", "dense_update"):
+            assert column["phases_ms"][phase]["median"] > 0, (name, phase)
+    for way in ways:
+        assert columns[f"1 Gbit {way}"]["received_gbit"]["median"] > 0, way
+        percent = found["time_percent"]["conv"]["1 Gbit"][way]
+        assert columns[f"1 Gbit {way}"]["percent"] == percent
+    assert found["autotune"]["conv 1 Gbit"]["score"] > 0
+    assert "conv, 1 Gbit: Horovod was fastest with cycle time" in shown and "gradient exchange" in shown

@@ -6,8 +6,8 @@ import pytest
 
 from ctr_trainer import cli, flags
 from ctr_trainer.bench import axes
-from ctr_trainer.bench.experiment import Experiment
-from ctr_trainer.bench.settings import ONE_ROUND, equal_examples, lines, summarize
+from ctr_trainer.bench.experiment import Experiment, equal_examples
+from ctr_trainer.bench.settings import ONE_ROUND, lines, summarize
 from ctr_trainer.errors import UserError
 from ctr_trainer.flags import BenchFlags
 
