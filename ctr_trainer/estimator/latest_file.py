@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from ctr_trainer import durable_file
 from ctr_trainer.errors import UserError
-from ctr_trainer.estimator.checkpoint import RECENT
+from ctr_trainer.estimator.checkpoint import BEST, RECENT
 
 tf1 = tf.compat.v1
 _NAME = "checkpoint"
@@ -31,7 +31,7 @@ def point_to(model_dir, checkpoint):
 
 def _refuse_foreign(path):
     state = tf.train.get_checkpoint_state(os.path.dirname(path))
-    own = os.path.join(os.path.dirname(path), RECENT, "")
+    own = tuple(os.path.join(os.path.dirname(path), place, "") for place in (RECENT, BEST))
     if state is None or not state.model_checkpoint_path.startswith(own):
         found = f"names {state.model_checkpoint_path}" if state else "is no checkpoint file of TensorFlow"
         raise UserError(

@@ -3,6 +3,7 @@
 import glob
 import logging
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from ctr_trainer import distributed
 from ctr_trainer.errors import UserError
-from ctr_trainer.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig
+from ctr_trainer.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig, retention
 
 tf1 = tf.compat.v1
 RUNS = pytest.mark.parametrize("prepared", [True, False])
@@ -93,3 +94,12 @@ def test_a_checkpoint_file_of_another_program_is_refused_and_left(tmp_path, text
     with pytest.raises(UserError, match="another program trains in this directory: name another --model_dir"):
         _train(tmp_path, 1)
     assert (tmp_path / "checkpoint").read_text() == text
+
+
+def test_a_run_goes_on_from_the_best_checkpoint_and_saves_again(tmp_path):
+    _train(tmp_path, 3)
+    retention.keep_best(str(tmp_path), str(tmp_path / "checkpoints" / "step-0000000003"))
+    shutil.rmtree(tmp_path / "checkpoints" / "step-0000000003")
+    estimator = Estimator(_model_fn, tmp_path, config=RunConfig(threads=1, save_checkpoints_steps=2))
+    estimator.train(_input_fn, max_steps=7, resume_from=3)
+    assert tf.train.load_variable(tf.train.latest_checkpoint(tmp_path), "global_step") == 7
