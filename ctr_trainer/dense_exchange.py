@@ -25,7 +25,7 @@ _how = "auto"
 
 
 def choose(how):
-    """Says how `sum_of_ranks` sums, from now on, alike on every rank.
+    """Says how workers exchange their dense gradients and variables from now on, alike on every rank.
 
     Args:
       how: of `WAYS`.
