@@ -1,11 +1,10 @@
 """A small residual convolutional network, for a benchmark's job that computes much with each parameter it exchanges."""
 
 import dataclasses
-import math
 
 import tensorflow as tf
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.bench.convolution_size import BLOCKS, SIDE
 from ctr_trainer.layers.inputs import field_embeddings
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.weights import glorot
@@ -13,9 +12,6 @@ from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
 
 tf1 = tf.compat.v1
-MODEL = f"{__name__}:model_fn"
-_SIDE = 3
-_BLOCKS = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,32 +49,9 @@ def model_fn(features, labels, mode, params):
     return binary_head(features, labels, mode, params, dense(inputs, 1, "logits"))
 
 
-def parameters(channels):
-    """-> how many parameters there are in the convolutions: 198 c^2 + 24 c, c the channels."""
-    wide, area = 2 * channels, _SIDE**2
-    count = _of_convolution(area, 1, channels) + 2 * _BLOCKS * _of_convolution(area, channels, channels)
-    return count + _of_convolution(area, channels, wide) + 2 * _BLOCKS * _of_convolution(area, wide, wide)
-
-
-def channels_for(params):
-    """-> the channels with which there are about so many parameters.
-
-    Raises:
-      UserError: there is no such network of so few.
-    """
-    if params < parameters(1):
-        raise UserError(f"--dense_params: {params:g} parameters are too few for convolutions; lower --scale")
-    least = int(math.sqrt(params / parameters(1)))  # As if all parameters grew with the square.
-    return min(range(least, 2 * least + 1), key=lambda channels: abs(parameters(channels) - params))
-
-
-def _of_convolution(area, inputs, outputs):
-    return area * inputs * outputs + outputs
-
-
 def _stage(image, name):
     with tf1.variable_scope(name):
-        for block in range(_BLOCKS):
+        for block in range(BLOCKS):
             inner = tf.nn.relu(_convolution(image, image.shape[3], f"block_{block}_0"))
             image = tf.nn.relu(image + _convolution(inner, image.shape[3], f"block_{block}_1"))
     return image
@@ -86,8 +59,8 @@ def _stage(image, name):
 
 def _convolution(image, channels, name, stride=1):
     """float32[B, H, W, C] -> float32[B, ceil(H / stride), ceil(W / stride), channels]"""
-    inputs, area = image.shape[3], _SIDE**2
+    inputs, area = image.shape[3], SIDE**2
     with tf1.variable_scope(name):
-        kernel = glorot("kernel", [_SIDE, _SIDE, inputs, channels], area * inputs, area * channels)
+        kernel = glorot("kernel", [SIDE, SIDE, inputs, channels], area * inputs, area * channels)
         bias = tf1.get_variable("bias", [channels], initializer=tf1.zeros_initializer())
     return tf.nn.bias_add(tf.nn.conv2d(image, kernel, stride, "SAME"), bias)

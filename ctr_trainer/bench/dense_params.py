@@ -2,7 +2,7 @@
 
 import math
 
-from ctr_trainer.bench import convolution
+from ctr_trainer.bench import convolution_size
 from ctr_trainer.errors import UserError
 
 PARAMS = {"resnet50": 25_600_000, "vgg16": 138_000_000}
@@ -24,8 +24,8 @@ def networks(names, scale):
     found = {}
     for name in names:
         if name == CONVOLUTION:
-            channels = convolution.channels_for(PARAMS["resnet50"] / scale)
-            found[name] = (f"--model={convolution.MODEL}", f"--model_params=channels={channels}")
+            channels = convolution_size.channels_for(PARAMS["resnet50"] / scale)
+            found[name] = (f"--model={convolution_size.MODEL}", f"--model_params=channels={channels}")
             continue
         params = PARAMS.get(name)
         if params is None:

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.bench import convolution, dense_params, namespaces, network, network_columns, ssh
+from ctr_trainer.bench import convolution, convolution_size, dense_params, namespaces, network, network_columns, ssh
 from ctr_trainer.bench.jobs import Job
 from ctr_trainer.bench.namespaces import Machine
 from ctr_trainer.bench.network_job import NetworkJob
@@ -74,7 +74,7 @@ def test_the_convolutions_have_the_parameters_of_resnet50_over_the_scale():
     found = dense_params.networks(("conv", "1000000"), 10.0)
     model, channels = found["conv"]
     assert model == f"--model={convolution.__name__}:model_fn"
-    assert convolution.parameters(int(channels.rpartition("=")[2])) == pytest.approx(2_560_000, rel=0.05)
+    assert convolution_size.parameters(int(channels.rpartition("=")[2])) == pytest.approx(2_560_000, rel=0.05)
     assert found["1000000"] == (f"--hidden_units={','.join(map(str, dense_params.hidden_units(100_000)))}",)
     assert dense_params.networks((), 10.0) == {"model": ()}
 
