@@ -1,6 +1,6 @@
 """How rare the positive examples of a data set are."""
 
-from ctr_trainer.data.source import ConvertedData, Source
+from ctr_trainer.data.source import source_of
 from ctr_trainer.errors import UserError
 
 BALANCED = "balanced"
@@ -30,7 +30,7 @@ def balanced_weight(data, label="", negative_sampling=None, advanced=lambda text
 
     Caveat: predictions are of data with as many clicks as other examples: COPC falls far below 1.
     """
-    source = data if isinstance(data, Source) else ConvertedData(data)
+    source = source_of(data)
     means = source.label_means(advanced)
     if not label and len(means) == 1:
         label = next(iter(means))

@@ -10,7 +10,7 @@ from ctr_trainer.data.groups import RowGroups
 from ctr_trainer.data.position import Position
 from ctr_trainer.data.prefetch import Prefetch
 from ctr_trainer.data.rows import Rows, concatenate
-from ctr_trainer.data.source import ConvertedData, Source
+from ctr_trainer.data.source import source_of
 from ctr_trainer.errors import UserError
 from ctr_trainer.latency import Latency
 
@@ -35,7 +35,7 @@ class BatchReader:
     Caveat: a batch's arrays are views of the buffer; do not write to them.
 
     Args:
-      data: a data set that `convert` made, as its path, or another Source.
+      data: a data set that `convert` made, as its path, or another `Source`.
       batch_size: rows of a batch.
       rank, size: this worker and how many there are.
       shuffle: False for the order of the files.
@@ -73,7 +73,7 @@ class BatchReader:
             raise UserError(f"batch size {batch_size} is not at least 1")
         if not 0 <= rank < size:
             raise ValueError(f"rank {rank} is not one of {size} workers'")
-        self._source = data if isinstance(data, Source) else ConvertedData(data)
+        self._source = source_of(data)
         self._spec = self._source.spec.with_dim(dim) if dim else self._source.spec
         if not sum(self._source.group_rows):
             raise UserError(f"data set {self._source.name}: it has no rows")

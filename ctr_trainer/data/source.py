@@ -1,6 +1,7 @@
 """Where a reader's rows come from."""
 
 import abc
+import os
 import pathlib
 
 import pyarrow as pa
@@ -129,3 +130,15 @@ class ConvertedData(Source):
 
     def close(self):
         self._groups.close()
+
+
+def source_of(data):
+    """-> the `Source` that a caller names.
+
+    Args:
+      data: a data set that `convert` made, as its path, or a `Source`.
+
+    Raises:
+      UserError: the path is of no finished data set.
+    """
+    return ConvertedData(data) if isinstance(data, str | os.PathLike) else data

@@ -17,6 +17,8 @@ class CheckpointHook(StepHook):
       period: `EverySteps` or another of `periods`.
     """
 
+    phase = "checkpoint"
+
     def __init__(self, save, period):
         super().__init__()
         self._save, self._period = save, period

@@ -14,6 +14,8 @@ class DenseSyncHook(StepHook):
       every_n_steps: at least 1.
     """
 
+    phase = "exchange"
+
     def __init__(self, prepare, settle, every_n_steps):
         super().__init__()
         if every_n_steps < 1:

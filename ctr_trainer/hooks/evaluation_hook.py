@@ -21,6 +21,8 @@ class EvaluationHook(StepHook):
       seconds: that evaluations have taken.
     """
 
+    phase = "evaluation"
+
     def __init__(self, evaluate, period, timed=(), phases=None):
         super().__init__()
         evaluate = (phases or Phases()).timed("evaluation", evaluate)

@@ -88,6 +88,12 @@ class InputHook(tf1.train.SessionRunHook):
             arguments = results["gradients"], learning_rate, weight, scale
             self._rows.train(self._embeddings.apply_gradients, self._looked_up, *arguments)
 
+    def seconds_by_phase(self, seconds):
+        """As `StepHook`; what is left is the making of the feed."""
+        latencies = {"read_sample": self.read, "embedding_lookup": self.lookup, "push": self.update}
+        parts = {name: latency.total_seconds for name, latency in latencies.items()}
+        return {**parts, "input_to_device": seconds - sum(parts.values())}
+
     def close(self):
         """Ends the thread that looks rows up beside the steps, where there is one."""
         self._rows.close()

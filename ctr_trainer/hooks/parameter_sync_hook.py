@@ -20,6 +20,8 @@ class ParameterSyncHook(StepHook):
       phases: `Phases` of the training thread; None where nobody looks at them.
     """
 
+    phase = "sync"
+
     def __init__(self, embeddings, every_n_steps, wait=None, scalars=None, offset=0, phases=None):
         super().__init__()
         if every_n_steps < 1:

@@ -15,6 +15,8 @@ class ServiceLossHook(StepHook):
       every_n_steps: at least 1; each time costs a reduction of one number.
     """
 
+    phase = "sync"
+
     def __init__(self, guard, every_n_steps):
         super().__init__()
         self._guard, self._every_n_steps = guard, every_n_steps

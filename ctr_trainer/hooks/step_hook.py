@@ -11,8 +11,12 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
     Subclasses define `after_step(run_context, run_values)`, in which `self.step` is the number of the step just done.
     A step is an optimizer step: where it takes several micro-batches, `after_micro_batch` is called for all but the
     last, after which comes `after_step`. `before_run` is called for each.
+
+    Attributes:
+      phase: what the time of the hook counts for, of `TracedPhasesHook`'s PHASES.
     """
 
+    phase = "hooks"
     _accumulate = None
 
     def __init__(self):
@@ -31,6 +35,14 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
             return
         self.step += 1
         self.after_step(run_context, run_values)
+
+    def seconds_by_phase(self, seconds):
+        """-> by phase, what of the hook's time went to it.
+
+        Args:
+          seconds: so far, in `before_run` and `after_run`.
+        """
+        return {self.phase: seconds}
 
     def after_micro_batch(self, run_context, run_values):
         """Called after each micro-batch of a step but its last; by default does nothing."""

@@ -20,6 +20,12 @@ class TimedHook(tf.compat.v1.train.SessionRunHook):
         self.hook = hook
         self.seconds = 0.0
 
+    @property
+    def seconds_by_phase(self):
+        """By phase, what of `seconds` went to it; all to `hooks` if the hook does not say."""
+        split = getattr(self.hook, "seconds_by_phase", None)  # Hooks of TensorFlow and of users have none.
+        return split(self.seconds) if split else {"hooks": self.seconds}
+
     def begin(self):
         self.hook.begin()
 

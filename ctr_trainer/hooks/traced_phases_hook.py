@@ -6,12 +6,6 @@ import time
 import tensorflow as tf
 
 from ctr_trainer import step_trace
-from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
-from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
-from ctr_trainer.hooks.evaluation_hook import EvaluationHook
-from ctr_trainer.hooks.input_hook import InputHook
-from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
-from ctr_trainer.hooks.service_loss_hook import ServiceLossHook
 from ctr_trainer.hooks.step_hook import StepHook
 from ctr_trainer.hooks.timed_hook import TimedHook
 
@@ -22,13 +16,6 @@ PHASES = (
     *("read_sample", "embedding_lookup", "input_to_device", "forward", "loss", "backward", "exchange"),
     *("dense_update", "push", "sync", "hooks", "checkpoint", "evaluation"),
 )
-_OF_HOOKS = {
-    ParameterSyncHook: "sync",
-    ServiceLossHook: "sync",
-    DenseSyncHook: "exchange",
-    CheckpointHook: "checkpoint",
-    EvaluationHook: "evaluation",
-}
 
 
 class TracedPhasesHook(StepHook):
@@ -134,14 +121,7 @@ class TracedPhasesHook(StepHook):
         """-> by phase, the seconds so far outside of the graph."""
         found = {}
         for timed in self._timed:
-            if isinstance(timed.hook, InputHook):
-                latencies = timed.hook.read, timed.hook.lookup, timed.hook.update
-                parts = dict(zip(("read_sample", "embedding_lookup", "push"), latencies, strict=True))
-                parts = {name: latency.total_seconds for name, latency in parts.items()}
-                parts["input_to_device"] = timed.seconds - sum(parts.values())
-            else:
-                parts = {_OF_HOOKS.get(type(timed.hook), "hooks"): timed.seconds}
-            for name, value in parts.items():
+            for name, value in timed.seconds_by_phase.items():
                 found[name] = found.get(name, 0.0) + value
         return found
 
