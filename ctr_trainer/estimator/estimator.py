@@ -142,11 +142,12 @@ class Estimator:
             model = self._model.to_dict(inputs.features if inputs.fed else None)
             save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config, model, step.settle)
             own = [*seen.hooks, *inputs.hooks]
-            own += training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, step, phases)
+            more, measuring = training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, step, phases)
+            own += more
             evaluations = NoEvaluations()
             if evaluation:
                 evaluations = EvaluatedTraining(self, evaluation, inputs, store, save, start, own, step.settle, phases)
-            all_hooks = seen.around(own, [*evaluations.hooks, *hooks], inputs, store)
+            all_hooks = seen.around(own, measuring, [*evaluations.hooks, *hooks], inputs, store)
 
             def steps(runs):
                 if seen.step != start:

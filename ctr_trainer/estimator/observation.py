@@ -43,16 +43,17 @@ class Observation:
         """-> context manager within which the other ranks can tell where this one is; see `stalls`."""
         return observed_phases(self.phases, self._model_dir, self.input_ends)
 
-    def around(self, own, others, inputs, store):
+    def around(self, own, measuring, others, inputs, store):
         """-> the hooks of the session.
 
         Args:
-          own: the training's own hooks, beginning with `hooks`, which the summary asks for their figures.
+          own: the training's own hooks, beginning with `hooks`.
+          measuring: `MeasuringHooks`, those of `own` that the summary asks for their figures.
           others: more hooks.
           inputs: of `make_input`.
           store: of `open_store`.
         """
-        self._inputs, self._summary = inputs, RunSummary(self.phases, inputs, self._config, own, store)
+        self._inputs, self._summary = inputs, RunSummary(self.phases, inputs, self._config, measuring, store)
         self._traced, self._load, every = None, None, self._config.phase_steps
         if not every:
             return [*own, *others]

@@ -1,5 +1,6 @@
 """What a training run was, and where its time went, over all ranks."""
 
+import dataclasses
 import os
 
 import numpy as np
@@ -18,6 +19,21 @@ _BESIDE = ("start", "evaluation")
 _WITHIN = ("exchange", "syncing")
 
 
+@dataclasses.dataclass(frozen=True)
+class MeasuringHooks:
+    """The hooks of a training that a summary asks for their figures.
+
+    Attributes:
+      metrics: `MetricsHook`.
+      resources: `ResourcesHook`.
+      exchange: `ExchangeHook`, which sees no step of a lone worker.
+    """
+
+    metrics: MetricsHook
+    resources: ResourcesHook
+    exchange: ExchangeHook
+
+
 class RunSummary:
     """Adds up the ranks' figures at the end of a run; made in the training graph's scope.
 
@@ -25,15 +41,12 @@ class RunSummary:
       phases: `Phases` of the training thread.
       inputs: `DatasetInput` or `BatchInput`, connected.
       config: `RunConfig`.
-      hooks: of the training, among which it looks for those that measure.
+      hooks: `MeasuringHooks` of the training.
       store: of `open_store`.
     """
 
     def __init__(self, phases, inputs, config, hooks, store):
-        self._phases, self._inputs, self._config, self._store = phases, inputs, config, store
-        self._metrics = [hook for hook in hooks if isinstance(hook, MetricsHook)]
-        (self._seen,) = (hook for hook in hooks if isinstance(hook, ResourcesHook))
-        self._exchange = [hook for hook in hooks if isinstance(hook, ExchangeHook)]
+        self._phases, self._inputs, self._config, self._hooks, self._store = phases, inputs, config, hooks, store
         plan = step_plan.current()
         self._exchanges_each_step = plan.begin is None and plan.dense_sync_steps == 1 and distributed.size() > 1
 
@@ -58,13 +71,13 @@ class RunSummary:
         totals = embeddings.totals() if embeddings else dict(hits=0, misses=0, bytes_synced=0)
         syncing = embeddings.sync_latency if embeddings else None
         syncs = syncing.total_count if syncing else 0
-        share = self._exchange[0].share if self._exchange else 0.0
         seconds = [self._phases.seconds[phase] for phase in PHASES]
-        seconds += [share * self._phases.seconds["session"], syncing.total_seconds if syncing else 0.0]
+        exchange = self._hooks.exchange.share * self._phases.seconds["session"]
+        seconds += [exchange, syncing.total_seconds if syncing else 0.0]
         own = [*seconds, *totals.values(), syncs, self._store.silent_seconds, *self._resources()]
         own = np.array(own, np.float64)
         ranks = distributed.all_gather(own, "run_summary").reshape(distributed.size(), len(own))
-        auc = {name: value for hook in self._metrics for name, value in hook.auc(distributed.all_sum).items()}
+        auc = self._hooks.metrics.auc(distributed.all_sum)
 
         names = [*PHASES, *_WITHIN]
         mean, most = ranks[:, : len(names)].mean(0), ranks[:, : len(names)].max(0)
@@ -96,7 +109,7 @@ class RunSummary:
         """-> [bytes of this rank's memory, share of the time that its GPU was busy, bytes of that, of all services]."""
         services = self._store.stats().get("services", {})
         of_service = sum(service["resident_bytes"] for service in services.values())
-        seen = self._seen
+        seen = self._hooks.resources
         return [seen.resident_bytes, seen.gpu_busy, seen.gpu_bytes, of_service]
 
     def _circumstances(self, shares, steps, silent):

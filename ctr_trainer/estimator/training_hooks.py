@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from ctr_trainer import distributed, run_length, step_plan
 from ctr_trainer.embedding.guard import Guard
+from ctr_trainer.estimator.run_summary import MeasuringHooks
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
 from ctr_trainer.hooks.eviction_hook import EvictionHook
@@ -33,7 +34,7 @@ tf1 = tf.compat.v1
 
 
 def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step, phases):
-    """-> the session hooks of a training run. A collective.
+    """-> (the session hooks of a training run, the `MeasuringHooks` among them). A collective.
 
     The input's own hook has come before these: it trains the rows. Then `FiniteLossHook` ends a training that diverged,
     `ParameterSyncHook` hands the rows on, and `CheckpointHook` saves what all workers have handed on.
@@ -74,30 +75,30 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
     kept = _keep_lines(inputs, config, model_dir, last_step)
     takers, tensors = [MetricLines(), *kept], metric_tensors(inputs, spec)
     # Before those that take its lines, which close their files at the end.
-    hooks.append(
-        MetricsHook(
-            tensors,
-            spec.loss,
-            scalars,
-            takers,
-            _lines(wish),
-            config.auc_window_steps,
-            every_n_steps=every,
-            weight=inputs.weight,
-        )
+    metrics = MetricsHook(
+        tensors,
+        spec.loss,
+        scalars,
+        takers,
+        _lines(wish),
+        config.auc_window_steps,
+        every_n_steps=every,
+        weight=inputs.weight,
     )
-    hooks += kept
+    hooks += [metrics, *kept]
+    exchange = ExchangeHook()
     if distributed.size() > 1:
-        hooks.append(ExchangeHook())
+        hooks.append(exchange)
     gpu = open_gpu(distributed.local_rank()) if tf.config.list_physical_devices("GPU") else NoGpu()
-    hooks.append(ResourcesHook(gpu, every_n_steps=every))
+    resources = ResourcesHook(gpu, every_n_steps=every)
+    hooks.append(resources)
     hooks.append(RunStatusHook(latencies, every_n_secs=config.log_secs))
     if config.profile_steps:
         directory = os.path.join(model_dir, "profile", f"rank{distributed.rank()}")
         hooks.append(ProfileHook(directory, phases, *config.profile_steps))
     if last_step is not None:
         hooks.append(tf1.train.StopAtStepHook(last_step=last_step))
-    return [*hooks, *spec.training_hooks]
+    return [*hooks, *spec.training_hooks], MeasuringHooks(metrics, resources, exchange)
 
 
 def _checkpoint_period(config):
