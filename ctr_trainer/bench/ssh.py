@@ -100,7 +100,7 @@ def _wait(machine, log, process, programs):
     deadline = time.monotonic() + _TIMEOUT_SECONDS
     login = machine.command([programs / "ssh", "-o", "PasswordAuthentication=no", machine.address, "true"])
     while True:
-        done = subprocess.run(login, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
+        done = subprocess.run(login, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_SECONDS)
         if done.returncode == 0:
             return
         if process.poll() is not None or time.monotonic() > deadline:

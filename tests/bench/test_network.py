@@ -173,6 +173,22 @@ def test_machines_reach_each_other_by_ssh_at_the_speed_asked_for_and_leave_nothi
     assert {name for _, name in socket.if_nameindex()} & {"bridge", "port0", "port1"} == set()
 
 
+def test_what_stands_on_standard_input_stays_for_others(tmp_path):
+    if not _can_make_machines():
+        return  # What is refused then, and how, the tests above tell.
+    typed, before = tmp_path / "typed", os.dup(0)
+    typed.write_text("kept")
+    (tmp_path / "keys").mkdir()
+    try:
+        with open(typed) as file:
+            os.dup2(file.fileno(), 0)
+        with namespaces.machines(2, [0]) as found, ssh.daemons(found, tmp_path / "keys"):
+            assert os.read(0, 10) == b"kept"
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+
+
 def test_a_namespace_of_a_process_that_is_gone_is_removed(monkeypatch):
     removed = []
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
