@@ -37,6 +37,18 @@ def networks(names, scale):
     return found or {_MODEL: ()}
 
 
+def describe(names, model):
+    """-> the networks of `networks` in words, as `deepfm (resnet50, vgg16), conv`.
+
+    Args:
+      names: of `--dense_params`.
+      model: whose layers all but the convolutions are.
+    """
+    layers = [name for name in names if name != CONVOLUTION]
+    parts = [f"{model} ({', '.join(layers)})"] if layers else []
+    return ", ".join([*parts, *([CONVOLUTION] if CONVOLUTION in names else [])]) or model
+
+
 def hidden_units(params):
     """-> widths 64, h, h, 64 of layers with about so many parameters in all but the first, h^2 + 128 h of them.
 

@@ -53,10 +53,14 @@ class Experiment:
                 return getattr(getattr(self, field.name), name)
         raise KeyError(name)
 
-    def describe(self):
-        """-> what is trained, on what, in words."""
+    def describe(self, model=None):
+        """-> what is trained, on what, in words.
+
+        Args:
+          model: what to call the model; None for its name.
+        """
         data = self.data.train_data or "W1 from memory: 26 fields, 13 numbers, random labels"
-        return f"{self.model.model} on {data}, {self.data.batch_size} examples a batch"
+        return f"{model or self.model.model} on {data}, {self.data.batch_size} examples a batch"
 
 
 def equal_examples(flags, bench, experiment):

@@ -9,10 +9,9 @@ import sys
 import tempfile
 import time
 
-import tqdm
-
 from ctr_trainer import command
 from ctr_trainer.bench.machine import usable_cores
+from ctr_trainer.bench.progress import Progress
 from ctr_trainer.errors import UserError
 
 _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
@@ -117,7 +116,7 @@ def require_horovodrun():
 
 
 def run_rounds(jobs, rounds, directory, timeout, seed=None):
-    """Runs all jobs in turn, `rounds` times, so that the machine's drift hits all alike. Shows a progress bar.
+    """Runs all jobs in turn, `rounds` times, so that the machine's drift hits all alike. Shows `Progress`.
 
     A job that fails is not run again.
 
@@ -137,19 +136,20 @@ def run_rounds(jobs, rounds, directory, timeout, seed=None):
     if any(job.workers > 1 and not job.launcher for job in jobs):
         require_horovodrun()
     runs, failed = {job.name: [] for job in jobs}, {}
-    bar = tqdm.tqdm(total=rounds * len(jobs), unit=" runs", disable=not sys.stderr.isatty())
-    with bar, scratch(directory) as own:
+    with Progress(jobs, rounds) as progress, scratch(directory) as own:
         for number in range(rounds):
             for place, job in enumerate(jobs):
-                bar.set_description(job.name)
+                if job.name in failed:
+                    progress.skip(job.name)
+                    continue
                 if seed is not None:
                     job = dataclasses.replace(job, flags=(*job.flags, f"--seed={seed + number}"))
-                if job.name not in failed:
-                    try:
-                        runs[job.name].append(job.run(os.path.join(own, f"run-{number}-{place}"), timeout))
-                    except UserError as error:
-                        failed[job.name] = str(error)
-                bar.update()
+                progress.begin(job.name)
+                try:
+                    runs[job.name].append(job.run(os.path.join(own, f"run-{number}-{place}"), timeout))
+                except UserError as error:
+                    failed[job.name] = str(error)
+                progress.end(job.name)
     if len(failed) == len(jobs):
         raise UserError("\n".join(failed.values()))
     return {name: results for name, results in runs.items() if name not in failed}, failed

@@ -7,7 +7,7 @@ import tempfile
 
 from ctr_trainer import autotune
 from ctr_trainer.bench import autotune_search, chart, machine, namespaces, network_columns, ssh
-from ctr_trainer.bench.dense_params import CONVOLUTION, PARAMS, networks
+from ctr_trainer.bench.dense_params import CONVOLUTION, PARAMS, describe, networks
 from ctr_trainer.bench.experiment import equal_examples
 from ctr_trainer.bench.jobs import Job, require_horovodrun, run_rounds
 from ctr_trainer.bench.network_job import NetworkJob
@@ -51,6 +51,7 @@ _REFERENCE_TEXT = (
     "times more with each parameter, so these towers meet the limit sooner, and it moves with what a machine computes.",
     "Horovod's autotune took the first at 5 Gbit/s from 49% to 61%.",
 )
+_ONE_ROUND = "One round tells no range: figures that differ by a tenth may do so by chance; --rounds=3 shows it."
 _CONVOLUTION_TEXT = (
     "conv has the parameters of ResNet-50, over --scale, in convolutions that compute as much with each of them."
 )
@@ -94,9 +95,10 @@ def run(bench, experiment, flags):
         tuned = _best_rows(logs) if TUNED in ways else {}
     found = {tower: summarize(tower, runs, speeds, ways) for tower in towers}
     columns = {tower: _columns(tower, runs, speeds, ways, bench, experiment) for tower in towers}
-    lines = _lines(found, columns, tuned, ways, failed, bench, experiment, flags, host)
+    trained = experiment.describe(describe(flags.dense_params, experiment.value("model")))
+    lines = _lines(trained, found, columns, tuned, ways, failed, bench, experiment, flags, host)
     results = {
-        "experiment": experiment.describe(),
+        "experiment": trained,
         "machines": flags.machines,
         "towers": {tower: list(each) for tower, each in towers.items()},
         "scale": flags.scale,
@@ -196,9 +198,9 @@ def _exchange_ms(runs):
     return found
 
 
-def _lines(found, columns, tuned, ways, failed, bench, experiment, flags, host):
+def _lines(trained, found, columns, tuned, ways, failed, bench, experiment, flags, host):
     lines = [
-        f"{experiment.describe()}; {flags.machines} machines with a core each; {bench.steps} steps a run; "
+        f"{trained}; {flags.machines} machines with a core each; {bench.steps} steps a run; "
         f"{bench.rounds} round{'s' * (bench.rounds > 1)}, all jobs in turn",
     ]
     for tower, own in columns.items():
@@ -227,6 +229,8 @@ def _lines(found, columns, tuned, ways, failed, bench, experiment, flags, host):
         lines.append(_CONVOLUTION_TEXT)
     if any(tower in PARAMS or tower == CONVOLUTION for tower in found):
         lines.append(f"Parameters are over --scale={flags.scale:g}.")
+    if bench.rounds == 1:
+        lines.append(_ONE_ROUND)
     if flags.machines > host["cores"]:
         lines.append(
             f"{flags.machines} machines share {host['cores']} cores here, so the compute does not grow with them."

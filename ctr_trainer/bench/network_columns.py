@@ -3,10 +3,10 @@
 import dataclasses
 
 from ctr_trainer.bench import scaling
-from ctr_trainer.bench.table import cell, figure, format_table
+from ctr_trainer.bench.table import Figure, cell, figure, format_table
 from ctr_trainer.report.phases_table import TITLES
 
-_BITS, _GIGA = 8, 1e9
+_BITS, _GIGA, _MEGA = 8, 1e9, 1e6
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,6 +21,9 @@ class Column:
       phases_ms: dict by phase, of a step, the mean of the workers.
       accounted: share of the step that the phases make up; of the worker where it is least.
       received_gbit, sent_gbit: Gbit/s by the job's network interface, the mean of the workers' machines.
+      resident_bytes: tuple of each worker's memory, by rank.
+      service_resident_bytes: memory of the lookup service; None without one.
+      gpu_bytes: memory of the GPU in which most was in use, where NVML tells.
     """
 
     total_seconds: object
@@ -31,12 +34,17 @@ class Column:
     accounted: object
     received_gbit: object
     sent_gbit: object
+    resident_bytes: tuple[Figure, ...]
+    service_resident_bytes: object
+    gpu_bytes: object
 
     def to_dict(self):
         """-> the attributes, JSON-able."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         phases = {name: value.to_dict() for name, value in found.pop("phases_ms").items()}
-        return {**{name: value and value.to_dict() for name, value in found.items()}, "phases_ms": phases}
+        memory = [value.to_dict() for value in found.pop("resident_bytes")]
+        figures = {name: value and value.to_dict() for name, value in found.items()}
+        return {**figures, "phases_ms": phases, "resident_bytes": memory}
 
 
 def measure(rounds, alone, examples, interface, batches=1):
@@ -60,6 +68,11 @@ def measure(rounds, alone, examples, interface, batches=1):
         accounted=size.accounted,
         received_gbit=received,
         sent_gbit=sent,
+        resident_bytes=tuple(
+            map(figure, zip(*(ranks[0]["held"]["resident_bytes"]["ranks"] for ranks in rounds), strict=True))
+        ),
+        service_resident_bytes=size.service_resident_bytes,
+        gpu_bytes=size.gpu_bytes,
     )
 
 
@@ -99,9 +112,23 @@ def table(columns):
         row("  accounted", lambda column: column.accounted, ".1%"),
         row("receiving, Gbit/s", lambda column: column.received_gbit, ".3f"),
         row("sending, Gbit/s", lambda column: column.sent_gbit, ".3f"),
-        row("start to end of the job, s", lambda column: column.job_seconds, ".1f"),
+        ["memory of each worker, MB", *(_range(column.resident_bytes) for column in columns.values())],
+        row("memory of the service, MB", lambda column: _megabytes(column.service_resident_bytes), ",.0f"),
     ]
+    if any(column.gpu_bytes for column in columns.values()):
+        rows.append(row("memory of a GPU, MB", lambda column: _megabytes(column.gpu_bytes), ",.0f"))
+    rows.append(row("start to end of the job, s", lambda column: column.job_seconds, ".1f"))
     return format_table(["", *(place for place, _ in columns)], rows)
+
+
+def _megabytes(bytes_):
+    return bytes_ and figure(value / _MEGA for value in bytes_.values)
+
+
+def _range(workers):
+    """-> megabytes of the worker that holds least and of the one that holds most, as `702-715`."""
+    medians = [_megabytes(each).median for each in workers]
+    return "-".join(dict.fromkeys(f"{each:,.0f}" for each in (min(medians), max(medians))))
 
 
 def _gbit(ranks, interface, way):

@@ -5,6 +5,8 @@ memory: DeepFM's 26 fields and 13 numbers with random labels, which is about spe
 --rounds times; figures are medians and ranges.
 """
 
+import dataclasses
+
 from ctr_trainer import outputs
 from ctr_trainer.bench import methods, network, peers, scaling, settings, simulate
 from ctr_trainer.bench.experiment import Experiment
@@ -31,6 +33,8 @@ _MODULES = {
     "peers": peers,
     "simulate": simulate,
 }
+_ROUNDS = {network: 1}  # Of --rounds=0; its jobs are many and of many workers.
+_OTHERS_ROUNDS = 3
 _USED = {network: (NetworkFlags,), peers: (PeersFlags,), simulate: (SimulateFlags, NetworkFlags)}
 ACTIONS = {name: module.SUMMARY for name, module in _MODULES.items()}
 GROUPS = (
@@ -67,5 +71,6 @@ def run(action, bench, simulation, machines, others, *groups):
     # Now, and not after an hour of measuring.
     outputs.refuse_foreign_files(bench.output, [f"{action}.txt", f"{action}.json", f"{action}*.png"])
     module, extra = _MODULES[action], (simulation, machines, others)
+    bench = dataclasses.replace(bench, rounds=bench.rounds or _ROUNDS.get(module, _OTHERS_ROUNDS))
     used = [group for group in extra if type(group) in _USED.get(module, ())]
     module.run(bench, Experiment(*groups), *used)

@@ -111,7 +111,7 @@ def run(given, *groups):
         resume_from=run_flags.resume_from or None,
     )
     if result and "phases" in result and distributed.is_chief():
-        for line in format_phases(result["phases"]):
+        for line in format_phases(result):
             _log.info("%s", line)
     if tuning and distributed.is_chief():
         autotune.report(tuning)

@@ -59,10 +59,10 @@ class RunSummary:
         most of it beside the steps. `slowest_phase` is by the mean. `cache_hit_rate` is of
         looked up keys; `bytes_per_sync` what one worker sends and gets from one sync to the next, its misses included;
         both are None where there is no service. `service_silent_seconds` is how long it stood still. `resident_bytes`
-        has the `mean` and the `max` over the ranks of the most memory that each held, `service_resident_bytes` what all
-        shards hold at the end, None without a service. `gpu` has `busy` (a share of the time) and `bytes`, `mean` and
-        `max` over the ranks each, or is None without GPUs that NVML can ask. `advice` has `flag`, `share` and `why`, or
-        is None.
+        has the most memory that each rank held, as `ranks`, with its `mean` and `max`, `service_resident_bytes` what
+        all shards hold at the end, None without a service. `gpu` has `busy` (a share of the time) and `bytes`, `mean`
+        and `max` over the ranks each, or is None without GPUs that NVML can ask. `advice` has `flag`, `share` and
+        `why`, or is None.
 
         Args:
           steps: that the run has made.
@@ -99,7 +99,7 @@ class RunSummary:
             "cache_hit_rate": round(hits / (hits + misses), 4) if hits + misses else None,
             "bytes_per_sync": round(bytes_synced / syncs) if syncs else None,
             "service_silent_seconds": round(silent, 3),
-            "resident_bytes": _over_ranks(resident, 0),
+            "resident_bytes": {**_over_ranks(resident, 0), "ranks": [int(each) for each in resident]},
             "service_resident_bytes": int(of_service[0]) if of_service[0] else None,
             "gpu": _gpu(gpu_busy, gpu_bytes),
             "advice": advice and {"flag": advice.flag, "share": round(advice.share, 3), "why": advice.why},

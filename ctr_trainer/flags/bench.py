@@ -10,7 +10,9 @@ class BenchFlags:
     """Bench"""
 
     workers: tuple[int, ...] = flag((1, 2), "of each job that is measured, comma separated", "workers")
-    rounds: int = flag(3, "how often each setting is measured; all of them in turn", "times", minimum=1)
+    rounds: int = flag(
+        0, "how often each setting is measured, all of them in turn; 0: 3 times, of `network` once", "times", minimum=0
+    )
     steps: int = flag(200, "measured in each run, after a warm-up of --trace_steps", "steps", minimum=1)
     trace_steps: int = flag(20, "between two steps whose operations are traced", "steps", minimum=2)
     output: str = flag("bench", "directory of the reports: JSON and PNG; and of data and models made for them", "path")

@@ -7,6 +7,7 @@ import sys
 import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from ctr_trainer.durations import format_seconds
 from ctr_trainer.hooks.step_hook import StepHook
 
 _log = logging.getLogger(__name__)
@@ -77,18 +78,6 @@ class TrainingProgressHook(StepHook):
     def close(self):
         """Leaves the line as it is and gives the log its terminal back."""
         self._resources.close()
-
-
-def format_seconds(seconds):
-    """-> the seconds for people: `45 s`, `2 min 10 s`, `1 h 5 min`, `3 d 4 h`."""
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"
 
 
 class _Bar(tqdm.tqdm):

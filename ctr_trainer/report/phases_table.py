@@ -18,8 +18,13 @@ TITLES = {
 }
 
 
-def format_phases(phases):
-    """-> one line a phase, of what `TracedPhasesHook.results` returned; None is of a run too short to tell."""
+def format_phases(result):
+    """-> one line a phase, of rank 0, then what a worker, the service and a GPU hold of memory, the mean of all ranks.
+
+    Args:
+      result: of `Estimator.train` with `phase_steps`.
+    """
+    phases = result["phases"]
     if phases is None:
         return ["phases of a step: the run was too short, no step was traced after the first --phase_steps"]
     step = phases["step_seconds"]
@@ -28,4 +33,11 @@ def format_phases(phases):
     ]
     for name, seconds in phases["seconds"].items():
         lines.append(f"  {TITLES[name]:<20}{1000 * seconds:>9.2f} ms{seconds / step:>8.1%}")
-    return [*lines, f"  {'accounted':<20}{'':>12}{phases['accounted']:>8.1%}"]
+    lines.append(f"  {'accounted':<20}{'':>12}{phases['accounted']:>8.1%}")
+    gpu = result["gpu"] or {"bytes": {"mean": None}}
+    memory = {
+        "worker's memory": result["resident_bytes"]["mean"],
+        "service's memory": result["service_resident_bytes"],
+        "GPU's memory": gpu["bytes"]["mean"],
+    }
+    return lines + [f"  {title:<20}{bytes_ / 1e6:>9,.0f} MB" for title, bytes_ in memory.items() if bytes_ is not None]

@@ -34,7 +34,9 @@ def test_time_is_for_equal_data_against_one_worker_of_the_same_round():
 def _rank(rate, step_seconds, exchange, received, sent):
     load = {"cpu": 1.0, "network": {"eth0": {"received": received, "sent": sent}, "lo": {"received": 9e9, "sent": 9e9}}}
     phases = {"step_seconds": step_seconds, "seconds": {"forward": 0.001, "exchange": exchange}, "accounted": 0.9}
-    held = {"resident_bytes": {"mean": 1.0, "max": 1.0}, "service_resident_bytes": None, "gpu": None}
+    memory = {"mean": 1.1e9, "max": 1.3e9, "ranks": [0.9e9, 1.3e9]}
+    gpu = {"busy": {"mean": 0.5, "max": 0.5}, "bytes": {"mean": 2e9, "max": 3e9}}
+    held = {"resident_bytes": memory, "service_resident_bytes": 5e8, "gpu": gpu}
     return {"examples_per_sec": rate, "phases": phases, "load": load, "held": held, "job_seconds": 30.0}
 
 
@@ -51,7 +53,10 @@ def test_a_column_has_times_for_equal_data_phases_and_gigabits_of_the_jobs_own_i
     assert found.phases_ms["exchange"].values == pytest.approx((5.0,))
     assert found.received_gbit.values == pytest.approx((2.0,)) and found.sent_gbit.values == pytest.approx((1.2,))
     assert found.job_seconds.values == (30.0,)
+    assert [each.values for each in found.resident_bytes] == [(0.9e9,), (1.3e9,)]
+    assert (found.service_resident_bytes.values, found.gpu_bytes.values) == ((5e8,), (3e9,))
     text = json.loads(json.dumps(found.to_dict()))
+    assert [each["median"] for each in text["resident_bytes"]] == [0.9e9, 1.3e9]
     assert text["phases_ms"]["forward"]["median"] == pytest.approx(1.0) and text["percent"]["values"] == [40.0]
 
 
@@ -61,6 +66,8 @@ def test_the_table_has_a_column_a_job_and_a_row_a_figure():
     assert lines[0].split() == ["one", "worker", "5", "Gbit"] and lines[1].split() == ["fp16"]
     assert cells["total time, s"] == ["5.00", "5.00"] and cells["percent of one worker's"] == ["40", "40"]
     assert cells["time a batch, ms"] == ["15.00", "3.00"] and cells["gradient exchange"] == ["5.00", "5.00"]
+    assert cells["memory of each worker, MB"] == ["900-1,300"] * 2
+    assert cells["memory of the service, MB"] == ["500"] * 2 and cells["memory of a GPU, MB"] == ["3,000"] * 2
     assert cells["receiving, Gbit/s"] == ["2.000", "2.000"] and cells["sending, Gbit/s"] == ["1.200", "1.200"]
 
 
@@ -77,6 +84,18 @@ def test_the_convolutions_have_the_parameters_of_resnet50_over_the_scale():
     assert convolution_size.parameters(int(channels.rpartition("=")[2])) == pytest.approx(2_560_000, rel=0.05)
     assert found["1000000"] == (f"--hidden_units={','.join(map(str, dense_params.hidden_units(100_000)))}",)
     assert dense_params.networks((), 10.0) == {"model": ()}
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ((), "deepfm"),
+        (("conv",), "conv"),
+        (("resnet50", "conv", "vgg16"), "deepfm (resnet50, vgg16), conv"),
+    ],
+)
+def test_what_is_trained_is_named_by_its_networks(names, said):
+    assert dense_params.describe(names, "deepfm") == said
 
 
 @pytest.mark.parametrize("params", [256_000, 1_380_000, 25_600_000])
@@ -209,11 +228,14 @@ def test_a_real_run_has_a_column_for_each_job_the_search_among_them(tmp_path, ca
     shown = capsys.readouterr().out
     found = json.loads((tmp_path / "network.json").read_text())
     assert found["failed"] == {}, found["failed"]
+    assert shown.startswith("conv on W1") and found["experiment"].startswith("conv on W1")
     columns = found["columns"]["conv"]
     ways = ["plain", "accumulation", "searching", "tuned"]
     assert list(columns) == ["one worker", "one machine", *(f"1 Gbit {way}" for way in ways)]
     assert columns["one worker"]["percent"]["values"] == pytest.approx([100.0])
     for name, column in columns.items():
+        assert len(column["resident_bytes"]) == (1 if name == "one worker" else 2), name
+        assert all(each["median"] > 1e8 for each in column["resident_bytes"]), name
         assert column["total_seconds"]["median"] > 0 and column["batch_ms"]["median"] > 0, name
         assert ("exchange" in column["phases_ms"]) == (name != "one worker"), name
         for phase in ("input_to_device", "forward", "loss", "backward", "dense_update"):

@@ -1,16 +1,8 @@
 import pytest
 
-from ctr_trainer.hooks.training_progress_hook import TrainingProgressHook, format_seconds
+from ctr_trainer.hooks.training_progress_hook import TrainingProgressHook
 from ctr_trainer.metrics.line_sums import Line
 from tests.hooks.test_hooks import _run
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (59.6, "1 min 0 s"), (130, "2 min 10 s"), (3900, "1 h 5 min"), (273_600, "3 d 4 h")],
-)
-def test_seconds_for_people(seconds, text):
-    assert format_seconds(seconds) == text
 
 
 @pytest.mark.parametrize(
