@@ -49,7 +49,7 @@ def _build(way):
     import numpy as np
     import tensorflow as tf
 
-    from ctr_trainer import dense_exchange, distributed, step_plan
+    from ctr_trainer import dense_exchange, distributed, row_training, step_plan
     from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.estimator.optimizer_step import OptimizerStep
@@ -72,7 +72,7 @@ def _build(way):
         else:
             settings = dict(fp16_allreduce=way == "horovod_fp16", overlap_allreduce=way == "overlapped")
             train_op = TrainOp(dense_sync_steps=30 if way == "every_30_steps" else 1, **settings)(loss, features)
-            rows, step = features.gradients, OptimizerStep(train_op, step_plan.current())
+            rows, step = row_training.current().gradients, OptimizerStep(train_op, step_plan.current())
         session = tf1.Session(config=distributed.session_config(1))
         session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
     ids, numbers, labels = w1.arrays(batch_size, distributed.rank())

@@ -22,7 +22,7 @@ def main():
     import numpy as np
     import tensorflow as tf
 
-    from ctr_trainer import distributed
+    from ctr_trainer import distributed, row_training
     from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.estimator_spec import ModeKeys
@@ -41,7 +41,7 @@ def main():
         rng = np.random.default_rng(0)
         feed = {row: w1.STDDEV * rng.standard_normal(row.shape, dtype=np.float32) for row in features.placeholders}
         feed |= {features.labels: batch.labels, features.weights: batch.weights, features.dense: batch.dense}
-        fetches = [spec.train_op, features.gradients]
+        fetches = [spec.train_op, row_training.current().gradients]
         with tf1.Session(config=distributed.session_config(1, flags.mixed_precision)) as session:
             session.run(tf1.global_variables_initializer())
             for _ in range(flags.warmup):

@@ -19,6 +19,7 @@ from ctr_trainer.estimator.store import open_store
 from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.hooks.input_hook import InputHook
 from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
+from ctr_trainer.row_training import RowTraining
 
 tf1 = tf.compat.v1
 
@@ -67,11 +68,12 @@ def main():
         optimizer = hvd.DistributedOptimizer(optimizer)  # 4: gradients are averaged over the workers.
         train_op = optimizer.minimize(loss, step)
         embeddings = Embeddings(features, config, seed=1, store=store)
-        features.differentiate(loss, config.learning_rate)
+        training = RowTraining.of_loss(features, loss, config.learning_rate)
+        rows = embeddings.feed(embeddings.prepare(batches), training=True)
         last = Last(loss, step)
         hooks = [
             hvd.BroadcastGlobalVariablesHook(0),  # 5: all workers begin with rank 0's variables.
-            InputHook(features, embeddings, embeddings.prepare(batches), training=True),
+            InputHook(features, embeddings, rows, training),
             ParameterSyncHook(embeddings, every_n_steps=30),
             last,
         ]

@@ -7,6 +7,7 @@ import numpy as np
 
 from ctr_trainer.embedding import half, wire
 from ctr_trainer.embedding.copies import Copies
+from ctr_trainer.embedding.worker_rows import RowTotals, WorkerRows
 from ctr_trainer.latency import Latency
 
 COMPRESSIONS = ("none", "fp16")
@@ -17,7 +18,7 @@ _REQUEST_ROWS = 1 << 17
 _LOCKED_ROWS = 1 << 13
 
 
-class Cache:
+class Cache(WorkerRows):
     """One worker's copies of one table's rows, trained on at once and merged with the other workers' at each sync.
 
     For each row it keeps the row, which steps change, and its base: the service's row as far as this worker knows it,
@@ -38,19 +39,18 @@ class Cache:
     With `shares`, a sync sends those shares of a change, as `merging` says; the rest of it is dropped.
 
     Threads: one trains (`find_or_create`, `apply_gradients`, `begin_window`), one may `prefetch`, one may `exchange`.
-    They share the cache's `lock`, which is held around each use of its memory and never across a request. Slots are
+    They share a lock, which is held around each use of its memory and never across a request. Slots are
     valid from a lookup until `begin_window`, which only the training thread calls, when no `exchange` is under way.
 
     Attributes:
-      config: the TableConfig.
-      lock: to be held while `rows` is read.
-      hits, misses: distinct keys found here and up to date, and asked for, since the start, by lookups.
+      hits, misses, bytes_synced: see `RowTotals`.
       prefetched: distinct keys asked for ahead of their lookup.
       rows_pulled: rows that came back, as others had changed them, or made them first.
-      bytes_synced: bytes of keys, versions and rows that went to and came from the store.
       lookup_latency: OpsEmbeddingLookup, of each request for rows, from the question to the answer.
       push_latency: OpsPushGrad, of each request that brings changes, likewise.
     """
+
+    are_copies = True
 
     def __init__(self, store, config, worker, lookup_latency=None, push_latency=None, compression="none", shares=None):
         """Creates the table in the store, where it is not there.
@@ -66,7 +66,7 @@ class Cache:
         if compression not in COMPRESSIONS:
             raise ValueError(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")
         self.config = config
-        self.lock = threading.Lock()
+        self._lock = threading.Lock()
         self.hits = self.misses = self.prefetched = self.rows_pulled = self.bytes_synced = 0
         self.lookup_latency = lookup_latency or Latency("OpsEmbeddingLookup")
         self.push_latency = push_latency or Latency("OpsPushGrad")
@@ -88,6 +88,12 @@ class Cache:
         """float32[n, width], in slot order."""
         return self._copies.table.rows
 
+    def locked(self):
+        return self._lock
+
+    def totals(self):
+        return RowTotals(self.hits, self.misses, self.bytes_synced)
+
     def find_or_create(self, keys, since=None):
         """int64[U] -> int64[U] slots; what is not here or not up to date is pulled.
 
@@ -108,7 +114,7 @@ class Cache:
           `since` for that lookup: then its rows are up to date as of the window of this call, so the staleness of a
           lookup is raised by as many steps as it was prefetched ahead.
         """
-        with self.lock:
+        with self._lock:
             since = self._window
             _, wanted, known = self._copies.stale(keys, since)
             self.prefetched += len(wanted)
@@ -118,7 +124,7 @@ class Cache:
 
     def apply_gradients(self, slots, gradients, learning_rate):
         """As Table's: one optimizer step on each row, here and at once."""
-        with self.lock:
+        with self._lock:
             self._refuse_between_push_and_refresh("apply_gradients")
             self._copies.table.apply_gradients(slots, gradients, learning_rate)
             self._copies.mark_stepped(slots)
@@ -129,7 +135,7 @@ class Cache:
         Args:
           slots: int64[U]; what it says of -1 means nothing.
         """
-        with self.lock:
+        with self._lock:
             return self._copies.l2_shares(slots)
 
     def sync(self):
@@ -139,7 +145,7 @@ class Cache:
 
     def begin_window(self):
         """Starts a sync, which `exchange` has to follow before the next one; renumbers the slots at times."""
-        with self.lock:
+        with self._lock:
             self._refuse_between_push_and_refresh("a sync")
             self._copies.tidy(self._window)
             self._window += 1
@@ -150,7 +156,7 @@ class Cache:
         Args:
           packed: whether as float16; by default as the cache's compression says.
         """
-        with self.lock:
+        with self._lock:
             slots = self._copies.stepped()
             self._copies.begin_window()
         for first in range(0, len(slots), self._request_rows):
@@ -161,7 +167,7 @@ class Cache:
         """A sync after which the store has all that this worker changed, to the bit."""
         self.begin_window()
         if self._packed:
-            with self.lock:
+            with self._lock:
                 self._copies.mark_unsent()
         self.exchange(packed=False)
 
@@ -174,7 +180,7 @@ class Cache:
         """The second half: from here on each row that is used is, to the bit, what all workers' pushes made of it."""
         if not self._pushed:
             raise RuntimeError("refresh without a push")
-        with self.lock:
+        with self._lock:
             # Rows that came at the push were checked before other workers' pushes: all are to be checked again. Those
             # just stepped are likely to be used next, so they are checked at once.
             keys, known = self._copies.checked_in(self._window)
@@ -190,7 +196,7 @@ class Cache:
             raise RuntimeError(f"{what} between push and refresh: rows would be lost or stale")
 
     def _find(self, keys, since, create):
-        with self.lock:
+        with self._lock:
             self._refuse_between_push_and_refresh("a lookup")
             window = self._window
             slots, wanted, known = self._copies.stale(keys, window if since is None else since)
@@ -199,7 +205,7 @@ class Cache:
         if not len(wanted):
             return slots
         self._pull(wanted, known, window, create)
-        with self.lock:
+        with self._lock:
             return self._copies.table.find(keys)
 
     def _pull(self, keys, known, window, create, packed=None):
@@ -208,7 +214,7 @@ class Cache:
             newer = self._store.pull_newer(self.config.name, keys, known, packed)
         self._count(newer, keys.nbytes + known.nbytes)
         rows = _unpacked(newer.rows)
-        with self.lock:
+        with self._lock:
             self._copies.accept(keys, known, newer, rows, window, create)
 
     def _exchange(self, slots, packed):
@@ -219,7 +225,7 @@ class Cache:
         deltas = np.empty((len(slots), width + 1), np.float16) if packed else np.empty((len(slots), width), np.float32)
         blocks = [slice(first, first + _LOCKED_ROWS) for first in range(0, len(slots), _LOCKED_ROWS)]
         for block in blocks:
-            with self.lock:
+            with self._lock:
                 keys[block], known[block], deltas[block] = self._copies.take(slots[block], packed)
         with self.push_latency.measure():
             newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known)
@@ -228,7 +234,7 @@ class Cache:
         for block in blocks:
             first, last = np.searchsorted(newer.positions, (block.start, block.stop))
             positions = newer.positions[first:last] - block.start
-            with self.lock:
+            with self._lock:
                 self._copies.land(slots[block], newer.versions[block], positions, rows[first:last], self._window)
 
     def _count(self, newer, bytes_up):

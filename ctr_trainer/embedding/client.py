@@ -11,11 +11,12 @@ from ctr_trainer.embedding.key_hash import shard_of
 from ctr_trainer.embedding.renewal import Renewal
 from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.embedding.shard import Shard
+from ctr_trainer.embedding.store import Store
 from ctr_trainer.embedding.versions import NONE_KNOWN, Newer
 from ctr_trainer.errors import UserError
 
 
-class ServiceClient:
+class ServiceClient(Store):
     """A Store over S services, each the owner of the keys with hash(key) % S == its place in the list.
 
     A service that does not answer is asked again, with the same sequence, until `timeout` has passed; so a push is

@@ -5,13 +5,14 @@ import logging
 import numpy as np
 
 from ctr_trainer.embedding import half
+from ctr_trainer.embedding.store import Store
 from ctr_trainer.embedding.versions import Newer
 from ctr_trainer.errors import ServiceLost
 
 _log = logging.getLogger(__name__)
 
 
-class Guard:
+class Guard(Store):
     """A Store that answers by itself once the service behind it is lost, so that a worker comes to the next step.
 
     A worker that left the loop alone would leave the others waiting in a collective that it never reaches. So it goes
@@ -19,10 +20,9 @@ class Guard:
     the last checkpoint. What it trains until then is thrown away: no row is newer than it knows, pushes go nowhere.
 
     Only what happens between two steps is guarded; `create_table`, `restore` and the like raise as they do.
-
-    Attributes:
-      lost: the ServiceLost that was raised, or None.
     """
+
+    is_guarded = True
 
     def __init__(self, store):
         self._store = store

@@ -15,7 +15,9 @@ from ctr_trainer.embedding.config import LIMITS
 from ctr_trainer.embedding.key_hash import shard_of
 from ctr_trainer.embedding.newer_rows import merge, newer
 from ctr_trainer.embedding.request_checks import check_deltas, check_versions
+from ctr_trainer.embedding.store import Store
 from ctr_trainer.embedding.table import Table
+from ctr_trainer.embedding.table_rows import TableRows
 from ctr_trainer.embedding.versions import Versions
 from ctr_trainer.errors import UserError
 
@@ -27,14 +29,12 @@ _NOTHING = contextlib.nullcontext()
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
-class LocalStore:
+class LocalStore(Store):
     """The Store in this process. Safe to use from several threads: one lock a table.
 
     Attributes:
       tables: dict[str, Table].
     """
-
-    silent_seconds = 0.0
 
     def __init__(self, make_table=Table):
         """`make_table`: f(TableConfig, tracked=True, most_rows) -> Table."""
@@ -77,6 +77,9 @@ class LocalStore:
                 table.follow(self._versions[config.name])
                 self.tables[config.name] = table
             return self.tables[config.name]
+
+    def worker_rows(self, config, copies):
+        return TableRows(self.tables[config.name])
 
     def pull(self, table, keys, missing="initial"):
         with self._locked(table) as target:

@@ -1,9 +1,9 @@
 """What a trainer sees of the place where its embedding rows are kept."""
 
-from typing import Protocol
+import abc
 
 
-class Store(Protocol):
+class Store(abc.ABC):
     """Embedding tables by name, shared by the workers of a job.
 
     Keys are int64[U], distinct within a call and not 0; rows and deltas are float32[U, width] as TableConfig lays them
@@ -14,16 +14,32 @@ class Store(Protocol):
 
     Attributes:
       silent_seconds: how long a request waited for a store that did not answer; 0 of one in this process.
+      is_guarded: whether a store that is lost answers all the same, see `Guard`.
+      lost: the ServiceLost that a guarded store has met; None if it has met none.
     """
 
-    silent_seconds: float
+    silent_seconds = 0.0
+    is_guarded = False
+    lost = None
 
+    @abc.abstractmethod
     def create_table(self, config):
         """Makes an empty table; a table that is there with the same TableConfig stays as it is."""
 
+    def worker_rows(self, config, copies):
+        """-> the `WorkerRows` of a table that `create_table` made: a worker's copies of them.
+
+        Args:
+          config: its TableConfig.
+          copies: f(Store, TableConfig) -> `WorkerRows`; not called by a store of this process, whose rows need none.
+        """
+        return copies(self, config)
+
+    @abc.abstractmethod
     def pull(self, table, keys, missing="initial"):
         """-> float32[U, width]. A key without a row reads its initial row, or `zeros`; no row is created."""
 
+    @abc.abstractmethod
     def pull_newer(self, table, keys, versions, packed=False):
         """-> `Newer`: the rows whose version is not that of `versions` uint32[U], which the asker knows.
 
@@ -31,6 +47,7 @@ class Store(Protocol):
           packed: whether rows come as float16[n, width + 1], see `half`.
         """
 
+    @abc.abstractmethod
     def push(self, table, keys, deltas, worker, sequence):
         """Adds `deltas` to rows, creating missing ones at their initial values.
 
@@ -38,6 +55,7 @@ class Store(Protocol):
         `worker` has to be another name each time a worker starts.
         """
 
+    @abc.abstractmethod
     def sync(self, table, keys, deltas, worker, sequence, versions=None):
         """`push`, and back the rows that others changed, in one round trip.
 
@@ -50,9 +68,11 @@ class Store(Protocol):
           among them is the one the worker knew plus its delta, to the bit. A repeated sync brings all rows back.
         """
 
+    @abc.abstractmethod
     def advance(self, step):
         """Tells the global step, the clock of `lru` and `ttl_steps`; evicts the rows that have expired."""
 
+    @abc.abstractmethod
     def save(self, path, step, since=None):
         """Writes every table, as it is at the moment of the call, into the directory `path`; pulls and pushes go on.
 
@@ -66,6 +86,7 @@ class Store(Protocol):
           for `restore`, a list of dicts: see `snapshot_writer.write`. Each `since` is None if all rows were written.
         """
 
+    @abc.abstractmethod
     def restore(self, path, files):
         """Replaces all rows by those of a chain, from any number of shards; a bad file leaves the rows as they are.
 
@@ -74,9 +95,11 @@ class Store(Protocol):
           files: what `save` returned for a full snapshot, and after it for each of its deltas.
         """
 
+    @abc.abstractmethod
     def clear(self):
         """Forgets every row; the tables stay."""
 
+    @abc.abstractmethod
     def reopen(self):
         """Goes on with the rows as they are now.
 
@@ -84,11 +107,13 @@ class Store(Protocol):
         before; until then it is refused with ServiceLost.
         """
 
+    @abc.abstractmethod
     def stats(self):
         """-> {"tables": {name: {"rows", "bytes", "created", "restored", "admitted", "evicted", "refused": int}}, ...}
 
         See `Table` for the counters.
         """
 
+    @abc.abstractmethod
     def close(self):
         """Ends the use of the store."""

@@ -1,7 +1,5 @@
 """A table of embedding rows that grows as keys come."""
 
-import contextlib
-
 import numpy as np
 
 from ctr_trainer.embedding import row_kernels
@@ -24,8 +22,6 @@ class Table:
     Rows come and go as `config` says: `find_or_create` and `add` first count a key (`min_frequency`), and make room
     (`max_rows`); `advance` removes rows that were not trained for too long (`ttl_steps`).
 
-    A table serves a lone worker where several would each use a `Cache`.
-
     Caveat: not safe to use from several threads at a time. `keys` and `rows` are views, valid until a row is created.
     Who writes to `rows` tells first, with `before_change`.
 
@@ -35,10 +31,7 @@ class Table:
       changes: `Changes` since the last snapshot, or None.
       created, restored, admitted, evicted, refused: new rows, rows of a snapshot, keys let in by the counting filter,
         rows evicted, and times that a key was asked for and got no row, since the start.
-      lock: what a user of `rows` holds who may have a `Cache` in a table's place; here it locks nothing.
     """
-
-    lock = contextlib.nullcontext()
 
     def __init__(self, config, tracked=False, most_rows=None, memory=None):
         """
@@ -247,9 +240,6 @@ class Table:
         slots, gradients = int64(slots), [float32(gradient) for gradient in gradients]
         self.before_change(slots)
         self._optimizer.step_rows(self._rows.array, slots, gradients, learning_rate, self._settings)
-
-    def l2_shares(self, slots):
-        """As `Cache`'s: all of it."""
 
     def clear(self):
         """Forgets every row."""

@@ -1,7 +1,6 @@
 """The tables behind a model's embedding inputs: looked up before a step, trained after it."""
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import itertools
 
@@ -10,11 +9,12 @@ from ctr_trainer.background import Background
 from ctr_trainer.embedding import merging
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.distinct import distinct
-from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.store_reader import StoreReader
+from ctr_trainer.embedding.worker_rows import RowTotals
 from ctr_trainer.errors import UserError
-from ctr_trainer.estimator.row_gradients import RowGradients, SourceGradients
+from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 from ctr_trainer.estimator.table_inputs import TableInputs
+from ctr_trainer.hooks.row_pipeline import RowPipeline, RowsInTurn
 from ctr_trainer.latency import Latency
 
 
@@ -24,7 +24,7 @@ class LookedUp:
 
     Attributes:
       feed: feed_dict of the embedding inputs.
-      parts: by table, (source, `TableInputs`, `Lookup`, slots int64[U]).
+      parts: by table, (`WorkerRows`, `TableInputs`, `Lookup`, slots int64[U]).
     """
 
     feed: dict
@@ -58,14 +58,13 @@ class Embeddings:
         one would find stale.
 
     Attributes:
-      sources: by table name, its `Cache`, `StoreReader` or, of a lone worker, its `Table`.
+      rows: by table name, its `WorkerRows`.
       lookup_latency: OpsEmbeddingLookup, of each lookup as the service answers its request; where the rows are in this
         process, or in memory that it shares, of each lookup in the table.
       push_latency: OpsPushGrad, of each request by which the service takes changes; where the rows are here, of each
         update of the table.
       sync_latency: OpsParameterSync, of each sync of all tables from its start to its end.
       sync_seconds: how long the last one took.
-      settle: f(), called before a sync or a flush: ends what is under way elsewhere.
     """
 
     def __init__(self, features, config, seed, store, ahead=0, trained=None, scale=None, uncached=False):
@@ -75,38 +74,47 @@ class Embeddings:
             for table in features.spec.tables
             if table.name in features.segments
         }
-        self.sources = {}
+        self.rows = {}
         self.lookup_latency, self.push_latency = Latency("OpsEmbeddingLookup"), Latency("OpsPushGrad")
         self.sync_latency = Latency("OpsParameterSync")
-        self._is_local = isinstance(store, LocalStore)
         configs = {
             name: inputs.config(config, features.spec.limits_of(name), seed) for name, inputs in self._inputs.items()
         }
         if trained is not None:
             configs = {name: _as_trained(table_config, trained) for name, table_config in configs.items()}
         _create_tables(store, configs.values())
+
+        def copies(store, table_config):
+            shares = merging.shares(table_config, config.sync_merge, distributed.size())
+            worker, latencies = f"rank{distributed.rank()}", (self.lookup_latency, self.push_latency)
+            return Cache(store, table_config, worker, *latencies, compression=config.sync_compression, shares=shares)
+
         for name, table_config in configs.items():
-            if self._is_local:
-                self.sources[name] = store.tables[name]
-            elif uncached:
-                self.sources[name] = StoreReader(store, table_config)
-            else:
-                shares = merging.shares(table_config, config.sync_merge, distributed.size())
-                worker, latencies = f"rank{distributed.rank()}", (self.lookup_latency, self.push_latency)
-                self.sources[name] = Cache(
-                    store, table_config, worker, *latencies, compression=config.sync_compression, shares=shares
-                )
-        self._caches = {name: source for name, source in self.sources.items() if isinstance(source, Cache)}
+            self.rows[name] = store.worker_rows(table_config, StoreReader if uncached else copies)
+        self._copies = {name: rows for name, rows in self.rows.items() if rows.are_copies}
         # Workers that train the same rows add up, like a sync after each step.
-        merge, size = config.sync_merge if self._caches else "sum", distributed.size()
-        self._factor = merging.gradient_factor(config.optimizer, merge, size, scale or size)
+        merge, size = config.sync_merge if self._copies else "sum", distributed.size()
+        merge_factor = merging.gradient_factor(config.optimizer, merge, size, scale or size)
+        self._gradients = RowGradients(merge_factor, config.l2, config.clip_norm)
         self._background = Background("the sync of the embedding rows")
         # The requests of all tables are under way at once, those of a sync and of a prefetch beside it.
-        several = len(self._caches) > 1
-        self._threads = concurrent.futures.ThreadPoolExecutor(2 * len(self._caches)) if several else None
+        several = len(self._copies) > 1
+        self._threads = concurrent.futures.ThreadPoolExecutor(2 * len(self._copies)) if several else None
         self.sync_seconds = 0.0
-        self.settle = lambda: None
-        self._gradients = RowGradients(config.l2, config.clip_norm)
+        self._overlap = config.overlap_lookup
+        self._turns = RowsInTurn(self, (), training=False)
+
+    def feed(self, batches, training):
+        """-> `RowsInTurn` or `RowPipeline`, which reads batches and looks their rows up; ends what fed before.
+
+        Args:
+          batches: iterable of (`Batch`, lookups), of `prepare`.
+          training: whether keys without a row get one, and `overlap_lookup` counts.
+        """
+        self._turns.close()
+        overlap = training and self._overlap
+        self._turns = RowPipeline(self, batches) if overlap else RowsInTurn(self, batches, training)
+        return self._turns
 
     def prepare(self, batches):
         """Yields (batch, lookups by table): the part of a lookup that can be done ahead of the step.
@@ -127,18 +135,16 @@ class Embeddings:
           create: whether a key that has no row gets one (training), or zeros (evaluation and prediction).
         """
         feed, parts = {}, []
-        for name, source in self.sources.items():
+        for name, rows in self.rows.items():
             lookup, since = lookups[name]
-            with self._of_table(self.lookup_latency):
-                if not create:
-                    slots = source.find(lookup.unique)
-                elif since is None or self._strict:  # A strict lookup sees every push before it, prefetched or not.
-                    slots = source.find_or_create(lookup.unique)
+            with rows.measured(self.lookup_latency):
+                if create:  # A strict lookup sees every push before it, prefetched or not.
+                    slots = rows.find_or_create(lookup.unique, None if self._strict else since)
                 else:
-                    slots = source.find_or_create(lookup.unique, since)
-                with source.lock:
-                    feed |= self._inputs[name].gather(lookup, source.rows, slots)
-            parts.append((source, self._inputs[name], lookup, slots))
+                    slots = rows.find(lookup.unique)
+                with rows.locked():
+                    feed |= self._inputs[name].gather(lookup, rows.rows, slots)
+            parts.append((rows, self._inputs[name], lookup, slots))
         return LookedUp(feed, parts)
 
     def add_gradients(self, looked_up, gradients, weight=1.0):
@@ -148,49 +154,48 @@ class Embeddings:
           looked_up: the batch's, of `look_up`.
           gradients: by the name of the embedding input, float32 of its shape; of the loss as the graph has it. Rows
             of inputs that the loss does not depend on take a step of gradient zero. `merging` says what they count for.
-          weight: what they are multiplied by.
+          weight: see `row_step.weighed`.
         """
         parts = []
-        for source, inputs, lookup, slots in looked_up.parts:
+        for rows, inputs, lookup, slots in looked_up.parts:
             sums = inputs.sum_gradients(lookup, gradients)
-            parts.append(SourceGradients(source, lookup.unique, slots, sums))
+            parts.append(TableGradients(rows, lookup.unique, slots, sums))
         self._gradients.add(parts, weight)
 
-    def apply_gradients(self, looked_up, gradients, learning_rate, weight=1.0, scale=1.0):
+    def apply_gradients(self, looked_up, gradients, weight, step):
         """One sparse optimizer step of a batch's rows, and of those whose gradients were added before.
 
         Args:
           looked_up, gradients, weight: as for `add_gradients`.
-          learning_rate: float.
-          scale: what the sum of all that was added is multiplied by.
+          step: `RowStep`.
         """
         self.add_gradients(looked_up, gradients, weight)
-        for part in self._gradients.take(scale * self._factor):
-            with self._of_table(self.push_latency):
-                part.source.apply_gradients(part.slots, part.sums, learning_rate)
+        for part in self._gradients.take(step):
+            with part.rows.measured(self.push_latency):
+                part.rows.apply_gradients(part.slots, part.sums, step.learning_rate)
 
     def sync(self):
         """Brings this worker's copies and the service together: a collective if strict, else beside the steps to come.
 
         Waits for the sync before, if that is still under way, and raises what it raised.
         """
-        self.settle()
+        self._turns.settle()
         if self._strict:
             self._timed(self._sync_strictly)
-        elif self._caches:
+        elif self._copies:
             self._background.wait()
-            for cache in self._caches.values():
-                cache.begin_window()
+            for rows in self._copies.values():
+                rows.begin_window()
             self._background.start(lambda: self._timed(self._exchange))
 
     def flush(self):
         """As `sync`, but returns when the service has, to the bit, all that this worker's steps changed."""
-        self.settle()
+        self._turns.settle()
         if self._strict:
             self._sync_strictly()
             return
         self._background.wait()
-        self._on_all(lambda _, cache: cache.flush())
+        self._on_all(lambda _, rows: rows.flush())
 
     def close(self):
         """Waits for the sync under way, whatever becomes of it; for a training that ends early."""
@@ -199,27 +204,23 @@ class Embeddings:
             self._threads.shutdown()
 
     def totals(self):
-        """-> dict of `hits`, `misses` and `bytes_synced` since the start, see `Cache`; 0 where there is no service."""
-        names = ("hits", "misses", "bytes_synced")
-        return {name: sum(getattr(cache, name) for cache in self._caches.values()) for name in names}
+        """-> RowTotals since the start, of all tables; 0 without a service."""
+        return sum((rows.totals() for rows in self._copies.values()), RowTotals())
 
     def hit_rate(self):
         """-> the share of looked-up keys that needed no request to the service; 1 where there is none."""
-        hits, misses, _ = self.totals().values()
-        return hits / (hits + misses) if hits + misses else 1.0
-
-    def _of_table(self, latency):
-        """-> context manager that measures its body, an operation of a table, where no request stands for it."""
-        return latency.measure() if self._is_local else contextlib.nullcontext()
+        totals = self.totals()
+        asked = totals.hits + totals.misses
+        return totals.hits / asked if asked else 1.0
 
     def _lookups(self, batch):
         return {name: inputs.lookup(batch) for name, inputs in self._inputs.items()}
 
     def _prefetch(self, group):
-        """-> by table, what `Cache.prefetch` says of the keys of a group of batches."""
+        """-> by table, what `WorkerRows.prefetch` says of the keys of a group of batches."""
 
-        def prefetch(name, cache):
-            return cache.prefetch(distinct([lookups[name].unique for lookups in group]))
+        def prefetch(name, rows):
+            return rows.prefetch(distinct([lookups[name].unique for lookups in group]))
 
         return self._on_all(prefetch)
 
@@ -230,18 +231,18 @@ class Embeddings:
         self.sync_seconds = self.sync_latency.total_seconds - before
 
     def _exchange(self):
-        self._on_all(lambda _, cache: cache.exchange())
+        self._on_all(lambda _, rows: rows.exchange())
 
     def _sync_strictly(self):
-        self._on_all(lambda _, cache: cache.push())
+        self._on_all(lambda _, rows: rows.push())
         distributed.barrier("strict_sync")
-        self._on_all(lambda _, cache: cache.refresh())
+        self._on_all(lambda _, rows: rows.refresh())
 
     def _on_all(self, call):
-        """-> {name: call(name, cache)} of all tables at once; waits for all of them before it raises."""
+        """-> {name: call(name, rows)} of all copies at once; waits for all of them before it raises."""
         if self._threads is None:
-            return {name: call(name, cache) for name, cache in self._caches.items()}
-        futures = {name: self._threads.submit(call, name, cache) for name, cache in self._caches.items()}
+            return {name: call(name, rows) for name, rows in self._copies.items()}
+        futures = {name: self._threads.submit(call, name, rows) for name, rows in self._copies.items()}
         concurrent.futures.wait(futures.values())
         return {name: future.result() for name, future in futures.items()}
 

@@ -4,17 +4,18 @@ import dataclasses
 
 import tensorflow as tf
 
-from ctr_trainer import batch_weight, distributed, step_plan
+from ctr_trainer import batch_weight, distributed, row_training, step_plan
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.optimize import next_step
 from ctr_trainer.estimator.padding import example_count
 from ctr_trainer.estimator.step_gradients import step_gradients
 from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.row_training import RowTraining
 
 tf1 = tf.compat.v1
 
 
-def with_train_op(spec, inputs):
+def with_train_op(spec, inputs, row_learning_rate):
     """-> the `EstimatorSpec` of a training, with the `train_op` of its optimizer where it gives one.
 
     With g_r the gradient of the loss on worker r, a mean over its W_r examples, the optimizer applies
@@ -26,6 +27,7 @@ def with_train_op(spec, inputs):
     Args:
       spec: of `model_fn` in training.
       inputs: `DatasetInput` or `BatchInput`. The examples of a `tf.data` batch weigh 1 each.
+      row_learning_rate: of the embedding rows, a number.
 
     Raises:
       UserError: the optimizer is none of TensorFlow 1, or distributed already; or on several workers nothing exchanges
@@ -53,9 +55,8 @@ def with_train_op(spec, inputs):
     gradients = step_gradients(optimizer, spec.loss, weight, rows, exchange=several, sparse=True)
     batch_weight.heed()
     if inputs.fed:
-        fed.gradients = gradients.rows
-        if several:
-            fed.row_scale = tf.math.divide_no_nan(float(distributed.size()), gradients.weight)
+        share = tf.math.divide_no_nan(float(distributed.size()), gradients.weight) if several else None
+        row_training.record(RowTraining(gradients.rows, tf.constant(row_learning_rate), share=share))
     updates = [gradients.optimizer.apply_gradients(gradients.pairs)] if gradients.pairs else []
     step_plan.record(step_plan.StepPlan())
     train_op = next_step([*updates, *gradients.statistics()])

@@ -46,7 +46,8 @@ def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, se
         epochs = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
         batches, epochs = distributed.broadcast_object((inputs.batches, epochs), "batches")
         run_length.record(run_length.going_on(checkpoint, batches, last, epochs and run_length.Epochs(**epochs)))
-        spec = with_train_op(model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, params), inputs)
+        spec = model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, params)
+        spec = with_train_op(spec, inputs, config.embedding.learning_rate)
         if pads:
             refuse_unweighed()
         store = LocalStore()

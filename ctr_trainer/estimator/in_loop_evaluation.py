@@ -3,7 +3,6 @@
 import tensorflow as tf
 
 from ctr_trainer import distributed
-from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.inputs import call_input_fn, make_input
@@ -47,8 +46,8 @@ class InLoopEvaluation:
             self._inputs = make_input(self._data, estimator.model_dir, trained)
             self._spec = estimator.model_fn(self._inputs.features, self._inputs.labels, ModeKeys.EVAL, estimator.params)
             if self._inputs.fed:
-                tables = training.embeddings.sources if training.embeddings else {}
-                configs = {name: source.config for name, source in tables.items()}
+                tables = training.embeddings.rows if training.embeddings else {}
+                configs = {name: rows.config for name, rows in tables.items()}
                 self._inputs.connect(store, self._config, trained=configs, within_training=True)
             self._evaluation = Evaluation(self._inputs, self._spec, eval_spec.metrics)
             variables = tf1.global_variables()
@@ -91,8 +90,7 @@ class InLoopEvaluation:
         finally:
             self._inputs.close()
         results = self._evaluation.results()
-        if isinstance(self._store, Guard):
-            raise_together(self._store)
+        raise_together(self._store)
         return results
 
     def _run(self):

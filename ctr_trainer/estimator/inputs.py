@@ -5,9 +5,7 @@ import inspect
 import logging
 import os
 
-import tensorflow as tf
-
-from ctr_trainer import durable_file, step_plan
+from ctr_trainer import durable_file, row_training, step_plan
 from ctr_trainer.data.position import progress
 from ctr_trainer.data.prefetch import Prefetch
 from ctr_trainer.errors import UserError
@@ -19,6 +17,7 @@ from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.hooks.input_hook import InputHook
 from ctr_trainer.latency import Latency
+from ctr_trainer.row_training import RowTraining
 from ctr_trainer.run_length import Epochs
 
 _log = logging.getLogger(__name__)
@@ -147,10 +146,11 @@ class BatchInput:
           phases: `Phases` of the training thread; None where nobody looks at them.
         """
         self._phases = phases
-        if spec is not None and not self.features.gradients:
-            self.features.differentiate(spec.loss, config.embedding.learning_rate)
-        if self.features.learning_rate is None:
-            self.features.learning_rate = tf.constant(config.embedding.learning_rate)
+        self._row_training = None
+        if spec is not None:
+            self._row_training = row_training.current() or RowTraining.of_loss(
+                self.features, spec.loss, config.embedding.learning_rate
+            )
         self._per_step = step_plan.current().accumulation_steps if spec is not None else 1
         self._batches = WholeSteps(self._reader, self._per_step)
         ahead = config.prefetch_batches if spec is not None else 0
@@ -161,12 +161,11 @@ class BatchInput:
             store,
             ahead,
             trained,
-            self.features.learning_rate_scale,
+            self._row_training and self._row_training.learning_rate_scale,
             within_training,
         )
         self._prefetch_batches, self._training = config.prefetch_batches, spec is not None
-        self._overlap = self._training and config.embedding.overlap_lookup
-        if self._overlap and self.features.spec.limits:
+        if self._training and config.embedding.overlap_lookup and self.features.spec.limits:
             raise UserError(
                 "overlap_lookup: with [[limits]] of the feature spec a row could go while a step is to train it: leave "
                 "out one of the two"
@@ -185,9 +184,8 @@ class BatchInput:
         return self._prefetch
 
     def _feed(self, batches):
-        self.hook = InputHook(
-            self.features, self.embeddings, batches, self._training, self._overlap, self._phases, self._has_read
-        )
+        rows = self.embeddings.feed(batches, self._training)
+        self.hook = InputHook(self.features, self.embeddings, rows, self._row_training, self._phases, self._has_read)
         self.hooks = [self.hook]
 
     def close(self):

@@ -5,13 +5,14 @@ import logging
 
 import tensorflow as tf
 
-from ctr_trainer import distributed, run_length, step_plan
+from ctr_trainer import distributed, row_training, run_length, step_plan
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import quality
 from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimizers import DenseOptimizer, DenseUpdate
 from ctr_trainer.estimator.schedules import OF_THE_RUN, Schedule, cooldown_steps
 from ctr_trainer.estimator.step_gradients import step_gradients
+from ctr_trainer.row_training import RowTraining
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -109,9 +110,9 @@ class TrainOp:
             object.__setattr__(self, "optimizer", DenseOptimizer(self.optimizer))
 
     def __call__(self, loss, features):
-        """-> the train_op; sets `features.gradients`, `learning_rate`, `learning_rate_scale` and `row_scale`."""
+        """-> the train_op; records the `StepPlan` and the `RowTraining` of the graph."""
         step = tf1.train.get_or_create_global_step().read_value()
-        learning_rate = self._learning_rates(step, features)
+        learning_rate, rows_learning_rate = self._learning_rates(step)
         exchange = self.dense_sync_steps == 1 and distributed.size() > 1
         overlap = self.overlap_allreduce and exchange
         count = step - 1 if overlap else step
@@ -125,11 +126,12 @@ class TrainOp:
             overlap,
             self.fp16_allreduce,
         )
-        features.gradients = gradients.rows
+        share = None
         if exchange and not overlap:
-            features.row_scale = tf.math.divide_no_nan(float(distributed.size()), gradients.weight)
+            share = tf.math.divide_no_nan(float(distributed.size()), gradients.weight)
         elif self.accumulation_steps > 1:
-            features.row_scale = tf.math.reciprocal_no_nan(gradients.own_weight)
+            share = tf.math.reciprocal_no_nan(gradients.own_weight)
+        row_training.record(RowTraining(gradients.rows, rows_learning_rate, self._scale(), share))
 
         def update():
             updates = [gradients.optimizer.apply_gradients(gradients.pairs)] if gradients.pairs else []
@@ -148,22 +150,25 @@ class TrainOp:
         )
         return train_op
 
-    def _learning_rates(self, step, features):
-        """-> the dense variables' learning rate; sets the rows'."""
-        scale = distributed.lr_scale(self.scale_lr, self.accumulation_steps)
+    def _scale(self):
+        """-> by which the learning rates grow with the job's workers."""
+        return distributed.lr_scale(self.scale_lr, self.accumulation_steps)
+
+    def _learning_rates(self, step):
+        """-> (the dense variables' learning rate, the rows'), scalar tensors."""
         run = run_length.current()
         begin, end = run.begin, run.end(self.accumulation_steps)
         epochs = run.steps_of_epochs(self.accumulation_steps)
         factor = self.schedule.factor(step, begin, end, epochs)
-        features.learning_rate_scale = scale
         same = self.embedding_schedule == "same"
         of_rows = self.schedule if same else _of_rows(self.embedding_schedule, begin, end)
-        features.learning_rate = self.embedding_learning_rate * (factor if same else of_rows.factor(step, begin, end))
+        of_row = self.embedding_learning_rate * (factor if same else of_rows.factor(step, begin, end))
         quality.record(quality.Rates(self.schedule, of_rows, end))
         if distributed.is_chief():
             for line in [*_said_of_stairs(self.schedule, epochs), *_said_of(self.schedule, of_rows, run, end, epochs)]:
                 _log.info("%s", line)
-        return tf.multiply(scale * self.learning_rate, factor, name="learning_rate")
+        dense = tf.multiply(self._scale() * self.learning_rate, factor, name="learning_rate")
+        return dense, tf.convert_to_tensor(of_row)
 
 
 def next_step(operations):

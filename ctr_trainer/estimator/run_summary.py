@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import dense_exchange, distributed, step_plan
+from ctr_trainer.embedding.worker_rows import RowTotals
 from ctr_trainer.estimator.advice import Circumstances, advise
 from ctr_trainer.hooks.exchange_hook import ExchangeHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
@@ -68,13 +69,13 @@ class RunSummary:
           steps: that the run has made.
         """
         embeddings = self._inputs.embeddings
-        totals = embeddings.totals() if embeddings else dict(hits=0, misses=0, bytes_synced=0)
+        totals = embeddings.totals() if embeddings else RowTotals()
         syncing = embeddings.sync_latency if embeddings else None
         syncs = syncing.total_count if syncing else 0
         seconds = [self._phases.seconds[phase] for phase in PHASES]
         exchange = self._hooks.exchange.share * self._phases.seconds["session"]
         seconds += [exchange, syncing.total_seconds if syncing else 0.0]
-        own = [*seconds, *totals.values(), syncs, self._store.silent_seconds, *self._resources()]
+        own = [*seconds, *dataclasses.astuple(totals), syncs, self._store.silent_seconds, *self._resources()]
         own = np.array(own, np.float64)
         ranks = distributed.all_gather(own, "run_summary").reshape(distributed.size(), len(own))
         auc = self._hooks.metrics.auc(distributed.all_sum)

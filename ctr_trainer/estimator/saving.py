@@ -9,7 +9,6 @@ import tensorflow as tf
 
 from ctr_trainer import distributed, negative_share, run_length, step_plan
 from ctr_trainer.divergence import diverged
-from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.errors import ServiceLost, UserError, reason
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import latest_file, retention
@@ -65,13 +64,11 @@ class Saving:
         examples = self._inputs.hook.examples if self._inputs.hook else 0
         # Also the barrier after which every rank's rows are at the service.
         examples = int(distributed.all_sum(np.int64(examples), "checkpoint_examples"))
-        if isinstance(self._store, Guard):
-            raise_together(self._store)
+        raise_together(self._store)
         if distributed.is_chief():
             self._last = self._write(session, path, step, self._examples_before + examples)
         distributed.barrier("checkpoint_written")
-        if isinstance(self._store, Guard):
-            raise_together(self._store)
+        raise_together(self._store)
         self._saved_step, self._last_path = step, path
         return path
 
@@ -100,7 +97,7 @@ class Saving:
         checkpoints.begin(path)
         base = retention.base_of_next(self._model_dir, self._last, self._config.full_checkpoint_every)
         files = self._store.save(path, step, base.snapshot if base else None)
-        if isinstance(self._store, Guard) and self._store.lost:
+        if self._store.lost:
             return None
         tables = retention.extend(path, files, base)
         try:

@@ -6,7 +6,6 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import distributed, run_length, step_plan
-from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.estimator.run_summary import MeasuringHooks
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
@@ -59,10 +58,10 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
         if not config.embedding.strict_sync:  # Which is a collective; else the ranks take turns over the window.
             offset = distributed.rank() * steps // distributed.size()
         hooks.append(ParameterSyncHook(inputs.embeddings, steps, wait, scalars, offset, phases))
-    if isinstance(store, Guard):
+    if store.is_guarded:
         hooks.append(ServiceLossHook(store, config.embedding.sync_steps))
     if inputs.embeddings and distributed.is_chief():
-        if any(source.config.evicts for source in inputs.embeddings.sources.values()):
+        if any(rows.config.evicts for rows in inputs.embeddings.rows.values()):
             hooks.append(EvictionHook(store, config.embedding.sync_steps))
     dense_sync_steps = step_plan.current().dense_sync_steps
     if dense_sync_steps > 1:

@@ -19,21 +19,12 @@ class FedFeatures(Features):
       labels: float32[B] for one label; dict of label name -> float32[B] for several.
       segments: by table name, {kind: placeholder}, as far as the model asked for them: of the kinds `embedding` and
         `linear` float32[B, F, dim], of `sequence/<name>` float32[B, L, dim].
-      gradients: by placeholder name, the gradient of the loss, once `TrainOp` or the Estimator has made them.
-      learning_rate: of the embeddings, a scalar tensor or None.
-      learning_rate_scale: by which the learning rates grow with the workers, a float; None for their number.
-      row_scale: scalar tensor: a batch's gradients times this and the sum of its weights are its part of the optimizer
-        step, over all micro-batches and workers; None where the batch is the whole step.
     """
 
     def __init__(self, spec, statistics, batch_size):
         super().__init__(spec, statistics)
         self.batch_size = batch_size
         self.segments = collections.defaultdict(dict)
-        self.gradients = {}
-        self.learning_rate = None
-        self.learning_rate_scale = None
-        self.row_scale = None
         count = len(spec.labels)
         self._labels = tf1.placeholder(tf.float32, [batch_size] if count == 1 else [batch_size, count], "labels")
         self.labels = self._labels
@@ -44,18 +35,6 @@ class FedFeatures(Features):
         example_weights.record(self.weights)
         self.dense = tf1.placeholder(tf.float32, [batch_size, len(spec.dense)], "dense")
         self._masks = {}
-
-    def differentiate(self, loss, learning_rate):
-        """Sets what a step of the rows takes: the gradients of a loss by the rows, and their learning rate.
-
-        Args:
-          loss: scalar tensor.
-          learning_rate: a number or a scalar tensor.
-        """
-        rows = self.placeholders
-        gradients = tf.gradients(loss, rows) if rows else []
-        self.gradients = {row.name: g for row, g in zip(rows, gradients, strict=True) if g is not None}
-        self.learning_rate = tf.convert_to_tensor(learning_rate)
 
     @property
     def placeholders(self):

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import step_plan
-from ctr_trainer.hooks.row_pipeline import RowPipeline, RowsInTurn
+from ctr_trainer.embedding.row_step import RowStep
 from ctr_trainer.latency import Latency
 from ctr_trainer.phases import Phases
 
@@ -22,9 +22,8 @@ class InputHook(tf1.train.SessionRunHook):
     Args:
       features: `FedFeatures`.
       embeddings: `Embeddings`.
-      batches: iterable of (`Batch`, lookups), as `Embeddings.prepare` returns them.
-      training: whether keys without a row get one, and gradients are applied.
-      overlap: whether rows are looked up and trained beside the steps, see `RowPipeline`.
+      rows: `RowsInTurn` or `RowPipeline`, of `Embeddings.feed`.
+      training: `RowTraining`; None to apply no gradients.
       phases: `Phases` of this thread; None where nobody looks at them.
       has_read: f(), called after each batch that is read; None for nothing.
 
@@ -35,9 +34,8 @@ class InputHook(tf1.train.SessionRunHook):
         up, and applying its gradients to them.
     """
 
-    def __init__(self, features, embeddings, batches, training, overlap=False, phases=None, has_read=None):
-        self._features, self._embeddings, self._training = features, embeddings, training
-        self._rows = RowPipeline(embeddings, batches) if overlap else RowsInTurn(embeddings, batches, training)
+    def __init__(self, features, embeddings, rows, training=None, phases=None, has_read=None):
+        self._features, self._embeddings, self._training, self._rows = features, embeddings, training, rows
         self._looked_up, self._has_read = None, has_read or (lambda: None)
         self._phases = phases or Phases()
         self._fetches, self._last_fetches = {}, {}
@@ -53,13 +51,13 @@ class InputHook(tf1.train.SessionRunHook):
         return [self.read, self.lookup, self.update]
 
     def begin(self):
-        features = self._features
-        if self._training and features.gradients:
+        training = self._training
+        if training is not None and training.gradients:
             self._micro_batches = step_plan.current().accumulation_steps
-            self._fetches = {"gradients": features.gradients}
-            self._last_fetches = {**self._fetches, "learning_rate": features.learning_rate}
-            if features.row_scale is not None:
-                self._last_fetches["scale"] = features.row_scale
+            self._fetches = {"gradients": training.gradients}
+            self._last_fetches = {**self._fetches, "learning_rate": training.learning_rate}
+            if training.share is not None:
+                self._last_fetches["share"] = training.share
 
     def before_run(self, run_context):
         with self._phases.within("read"), self.read.measure():
@@ -70,7 +68,7 @@ class InputHook(tf1.train.SessionRunHook):
         feed = self._looked_up.feed | self._features.feed(self.batch)
         self.examples += self.batch.size
         self._micro_batch = self._micro_batch % self._micro_batches + 1
-        # The rate and the scale are those of the whole step: to compute them for a part of it would exchange that part.
+        # The rate and the share are those of the whole step: to compute them for a part of it would exchange that part.
         is_last = self._micro_batch == self._micro_batches
         return tf1.train.SessionRunArgs(self._last_fetches if is_last else self._fetches, feed)
 
@@ -80,13 +78,13 @@ class InputHook(tf1.train.SessionRunHook):
                 self._apply(run_values.results)
 
     def _apply(self, results):
-        weight = 1.0 if self._features.row_scale is None else float(np.sum(self.batch.weights))
+        weight = 1.0 if self._training.share is None else float(np.sum(self.batch.weights))
+        batch = self._looked_up, results["gradients"], weight
         if self._micro_batch < self._micro_batches:
-            self._rows.train(self._embeddings.add_gradients, self._looked_up, results["gradients"], weight)
+            self._rows.train(self._embeddings.add_gradients, *batch)
         else:
-            scale, learning_rate = float(results.get("scale", 1.0)), float(results["learning_rate"])
-            arguments = results["gradients"], learning_rate, weight, scale
-            self._rows.train(self._embeddings.apply_gradients, self._looked_up, *arguments)
+            step = RowStep(float(results["learning_rate"]), float(results.get("share", 1.0)))
+            self._rows.train(self._embeddings.apply_gradients, *batch, step)
 
     def seconds_by_phase(self, seconds):
         """As `StepHook`; what is left is the making of the feed."""

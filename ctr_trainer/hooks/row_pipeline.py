@@ -28,6 +28,9 @@ class RowsInTurn:
         """Has `call`, a method of the `Embeddings` that takes gradients, done before any later lookup but the next."""
         call(*arguments)
 
+    def settle(self):
+        """Nothing to do: every step's rows are trained when the step ends."""
+
     def close(self):
         """Nothing to do."""
 
@@ -48,7 +51,7 @@ class RowPipeline:
     yet. Not for tables with limits, whose rows may go while a step is to train them.
 
     Args:
-      embeddings: `Embeddings`, whose `settle` this sets.
+      embeddings: `Embeddings`.
       batches: iterable of (`Batch`, lookups), to be trained.
 
     Source: the semi-synchronous training pipelines of TorchRec (`TrainPipelineSemiSync`).
@@ -60,7 +63,6 @@ class RowPipeline:
         self._trainings = collections.deque()
         self._next = None  # (Batch, lookups, Future of LookedUp); None before the first batch and behind the last.
         self._has_begun = False
-        embeddings.settle = self._settle
 
     def read(self):
         """As `RowsInTurn`."""
@@ -84,6 +86,16 @@ class RowPipeline:
         """As `RowsInTurn`, in this thread's order."""
         self._trainings.append(self._thread.submit(call, *arguments))
 
+    def settle(self):
+        """Trains all rows of the steps so far, before a sync or a flush."""
+        while self._trainings:
+            self._trainings.popleft().result()
+        if self._next is not None:
+            batch, lookups, future = self._next
+            if future is not None:
+                future.result()
+            self._next = batch, lookups, None
+
     def close(self):
         """Waits for what is under way, whatever becomes of it."""
         self._thread.shutdown(cancel_futures=True)
@@ -98,12 +110,3 @@ class RowPipeline:
 
     def _start(self, lookups):
         return self._thread.submit(self._embeddings.look_up, lookups, create=True)
-
-    def _settle(self):
-        while self._trainings:
-            self._trainings.popleft().result()
-        if self._next is not None:
-            batch, lookups, future = self._next
-            if future is not None:
-                future.result()
-            self._next = batch, lookups, None

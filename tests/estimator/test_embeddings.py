@@ -8,7 +8,9 @@ import pytest
 
 from ctr_trainer import distributed
 from ctr_trainer.data.batch import Batch
+from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.embedding.local_store import LocalStore
+from ctr_trainer.embedding.row_step import RowStep
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.run_config import EmbeddingConfig
@@ -18,25 +20,22 @@ from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
 from ctr_trainer.latency import Latency
 
 
-class Remote:
+class Remote(Guard):
     """A store that is not in this process as far as `Embeddings` can tell; `gate` holds up syncs."""
 
     def __init__(self, store):
-        self._store = store
+        super().__init__(store)
         self.gate = threading.Event()
         self.gate.set()
         self.pulls = 0
 
-    def create_table(self, config):
-        self._store.create_table(config)
-
     def pull_newer(self, *arguments):
         self.pulls += 1
-        return self._store.pull_newer(*arguments)
+        return super().pull_newer(*arguments)
 
     def sync(self, *arguments):
         assert self.gate.wait(30)
-        return self._store.sync(*arguments)
+        return super().sync(*arguments)
 
 
 class Tensor:
@@ -79,7 +78,7 @@ def _train(embeddings, prepared):
     _, lookups = prepared
     looked_up = embeddings.look_up(lookups, create=True)
     (rows,) = looked_up.feed.values()
-    embeddings.apply_gradients(looked_up, {Tensor.name: -np.ones_like(rows)}, 1.0)
+    embeddings.apply_gradients(looked_up, {Tensor.name: -np.ones_like(rows)}, 1.0, RowStep(learning_rate=1.0))
     return rows[:, 0]
 
 
@@ -208,7 +207,7 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
     none = np.zeros(1, np.float32)
     batch = Batch(1, {name: np.array([[7]]) for name in names}, {}, none[:, None], none, none)
     ((_, lookups),) = embeddings.prepare([batch])
-    for name, cache in embeddings.sources.items():
+    for name, cache in embeddings.rows.items():
         lookup, since = lookups[name]
         slots = cache.find_or_create(lookup.unique, since)
         cache.apply_gradients(slots, [np.ones((1, cache.config.weights), np.float32)], 1.0)

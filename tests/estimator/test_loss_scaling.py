@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import distributed, loss_scaling
+from ctr_trainer import distributed, loss_scaling, row_training
 from ctr_trainer.estimator.optimize import TrainOp
 
 tf1 = tf.compat.v1
@@ -12,8 +12,6 @@ X = np.array([[1, 2], [3, 4]], np.float32)
 
 
 class _Features(dict):
-    batch_size, row_scale = 2, None
-
     def __init__(self):
         super().__init__(weight=tf.ones([2]))
         self.row = tf1.placeholder(tf.float32, [2], "row")
@@ -36,7 +34,7 @@ def _train(feeds, scaled, optimizer="adagrad"):
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             for value in feeds:
                 feed = {features.row: [0.1, 0.2], times: value}
-                row = session.run([features.gradients, train_op], feed)[0]["row:0"]
+                row = session.run([row_training.current().gradients, train_op], feed)[0]["row:0"]
                 found.append((session.run(w), row))
             step = session.run(tf1.train.get_global_step())
             return found, session.run(scale)[0] if scale else None, step

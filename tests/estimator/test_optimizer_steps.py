@@ -136,9 +136,7 @@ def test_the_schedule_is_logged_and_is_of_dense_variables_and_rows(data, tmp_pat
 
 
 class _Features(dict):
-    """What TrainOp reads and sets of `FedFeatures`, without rows."""
-
-    batch_size, row_scale = 1, None
+    """What TrainOp reads of `FedFeatures`, without rows."""
 
     def __init__(self):
         super().__init__(weight=tf.ones([1]))

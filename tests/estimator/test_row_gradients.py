@@ -7,9 +7,11 @@ from ctr_trainer.embedding import merging
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
+from ctr_trainer.embedding.row_step import RowStep, weighed
 from ctr_trainer.embedding.table import Table
+from ctr_trainer.embedding.table_rows import TableRows
 from ctr_trainer.errors import UserError
-from ctr_trainer.estimator.row_gradients import RowGradients, SourceGradients
+from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 
 
 def _table(**limits):
@@ -19,11 +21,11 @@ def _table(**limits):
 def _batch(table, keys, values):
     """-> gradients [v, v] and [v] of each key's two segments."""
     keys, values = np.array(keys, np.int64), np.array(values, np.float32)[:, None]
-    return [SourceGradients(table, keys, table.find_or_create(keys), [np.repeat(values, 2, 1), values])]
+    return [TableGradients(TableRows(table), keys, table.find_or_create(keys), [np.repeat(values, 2, 1), values])]
 
 
 def _step(table, gradients, scale=1.0):
-    for part in gradients.take(scale):
+    for part in gradients.take(RowStep(1.0, scale)):
         table.apply_gradients(part.slots, part.sums, 1.0)
 
 
@@ -32,7 +34,7 @@ def _rows(table, *keys):
 
 
 def test_micro_batches_are_summed_by_key_with_their_weights_and_scaled():
-    table, gradients = _table(), RowGradients()
+    table, gradients = _table(), RowGradients(1.0)
     gradients.add(_batch(table, [1, 2], [1.0, 2.0]), weight=3.0)
     gradients.add(_batch(table, [2, 3], [4.0, 8.0]), weight=1.0)
     _step(table, gradients, scale=0.5)
@@ -42,8 +44,14 @@ def test_micro_batches_are_summed_by_key_with_their_weights_and_scaled():
     assert _rows(table, 1, 2) == [[-2.5] * 3, [-5.0] * 3]  # it started anew
 
 
+def test_a_gradient_counts_its_weight_its_share_and_its_merge_factor():
+    gradient = np.float32([[1, -2]])
+    assert weighed(gradient, weight=4.0, share=0.5, merge_factor=3.0).tolist() == [[6, -12]]
+    assert weighed(gradient, weight=4.0, share=0.25, merge_factor=1.0) is gradient  # No pass over it for a factor of 1.
+
+
 def test_l2_is_of_each_distinct_row_once():
-    table, gradients = _table(), RowGradients(l2=0.1)
+    table, gradients = _table(), RowGradients(1.0, l2=0.1)
     table.find_or_insert(np.array([1, 2]), np.array([[1, 2, 3], [4, 5, 6]], np.float32))
     gradients.add(_batch(table, [1], [0.0]))
     gradients.add(_batch(table, [1], [0.0]))
@@ -61,14 +69,14 @@ def test_l2_counts_against_a_rows_data_as_with_one_worker_that_has_the_batches_o
         cache.apply_gradients(slots, [np.zeros((len(keys), 1), np.float32)], 1.0)
     store.push("t", np.array([1, 2]), np.float32([[8, 0], [8, 0]]), "another", 1)
     cache.sync()
-    slots, gradients = cache.find_or_create(np.array([1, 2])), RowGradients(l2=0.5)
-    gradients.add([SourceGradients(cache, np.array([1, 2]), slots, [np.float32([[3], [3]])])])
-    (part,) = gradients.take()
+    slots, gradients = cache.find_or_create(np.array([1, 2])), RowGradients(1.0, l2=0.5)
+    gradients.add([TableGradients(cache, np.array([1, 2]), slots, [np.float32([[3], [3]])])])
+    (part,) = gradients.take(RowStep(1.0))
     assert part.sums[0].tolist() == [[3 + 0.5 * 8 * always], [3 + 0.5 * 8 * once]]
 
 
 def test_clipping_is_by_the_norm_over_all_rows():
-    table, gradients = _table(), RowGradients(clip_norm=1.0)
+    table, gradients = _table(), RowGradients(1.0, clip_norm=1.0)
     gradients.add(_batch(table, [1, 2], [2.0, 1.0]))  # 3 * 4 + 3 * 1 = 15
     _step(table, gradients)
     norm = 15**0.5
@@ -80,7 +88,7 @@ def test_clipping_is_by_the_norm_over_all_rows():
 
 
 def test_a_row_evicted_within_the_step_takes_no_other_rows_slot():
-    table, gradients = _table(max_rows=1), RowGradients()
+    table, gradients = _table(max_rows=1), RowGradients(1.0)
     gradients.add(_batch(table, [1], [1.0]))
     gradients.add(_batch(table, [2], [8.0]))
     _step(table, gradients)
@@ -91,4 +99,4 @@ def test_a_row_evicted_within_the_step_takes_no_other_rows_slot():
 @pytest.mark.parametrize("settings", [dict(l2=-1.0), dict(clip_norm=-1.0)])
 def test_negative_settings_are_refused(settings):
     with pytest.raises(UserError, match="must be at least 0"):
-        RowGradients(**settings)
+        RowGradients(1.0, **settings)

@@ -19,10 +19,7 @@ RATE = 0.1
 
 
 class Features(dict):
-    """What TrainOp reads and sets of `FedFeatures`, without rows."""
-
-    batch_size = 2
-    row_scale = None
+    """What TrainOp reads of `FedFeatures`, without rows."""
 
     def __init__(self, weight):
         super().__init__(weight=weight)
