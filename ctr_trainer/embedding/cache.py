@@ -5,12 +5,11 @@ import uuid
 
 import numpy as np
 
-from ctr_trainer.embedding import half, wire
+from ctr_trainer.embedding import wire
 from ctr_trainer.embedding.copies import Copies
+from ctr_trainer.embedding.row_codec import PLAIN
 from ctr_trainer.embedding.worker_rows import RowTotals, WorkerRows
 from ctr_trainer.latency import Latency
-
-COMPRESSIONS = ("none", "fp16")
 
 # Rows a request at most, which bounds what the service holds at a time; fewer of long rows.
 _REQUEST_ROWS = 1 << 17
@@ -33,8 +32,8 @@ class Cache(WorkerRows):
     is awaited. Beside a sync under way, a row that is part of it still shows what the sync before it brought. Within a
     window a worker does not see the others' changes.
 
-    With `compression="fp16"`, changes and rows travel as float16 (see `half`). What rounding takes from a change stays
-    in `row - base` and goes out with the row's next change, before the row leaves the cache, or at a `flush`.
+    Changes and rows travel as the `codec` encodes them. What it rounds away from a change stays in `row - base` and
+    goes out with the row's next change, before the row leaves the cache, or at a `flush`.
 
     With `shares`, a sync sends those shares of a change, as `merging` says; the rest of it is dropped.
 
@@ -52,7 +51,7 @@ class Cache(WorkerRows):
 
     are_copies = True
 
-    def __init__(self, store, config, worker, lookup_latency=None, push_latency=None, compression="none", shares=None):
+    def __init__(self, store, config, worker, lookup_latency=None, push_latency=None, codec=PLAIN, shares=None):
         """Creates the table in the store, where it is not there.
 
         Args:
@@ -60,11 +59,9 @@ class Cache(WorkerRows):
           config: the TableConfig.
           worker: str, this worker's name; it is made unique to this start, so that the store takes its first push.
           lookup_latency, push_latency: recorders shared with other caches; by default this cache has its own.
-          compression: one of COMPRESSIONS.
+          codec: `RowCodec`, how changes and rows travel.
           shares: `merging.Shares`; None for all.
         """
-        if compression not in COMPRESSIONS:
-            raise ValueError(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")
         self.config = config
         self._lock = threading.Lock()
         self.hits = self.misses = self.prefetched = self.rows_pulled = self.bytes_synced = 0
@@ -72,7 +69,7 @@ class Cache(WorkerRows):
         self.push_latency = push_latency or Latency("OpsPushGrad")
         self._store = store
         self._worker = f"{worker}-{uuid.uuid4().hex}"
-        self._packed = compression == "fp16"
+        self._codec = codec
         self._sequence = 0
         self._window = 1
         self._pushed = False
@@ -150,26 +147,26 @@ class Cache(WorkerRows):
             self._copies.tidy(self._window)
             self._window += 1
 
-    def exchange(self, packed=None):
+    def exchange(self, codec=None):
         """Sends what this worker changed, takes back the rows that others changed.
 
         Args:
-          packed: whether as float16; by default as the cache's compression says.
+          codec: `RowCodec`; by default the cache's.
         """
         with self._lock:
             slots = self._copies.stepped()
             self._copies.begin_window()
         for first in range(0, len(slots), self._request_rows):
             part = slots[first : first + self._request_rows]
-            self._exchange(part, self._packed if packed is None else packed)
+            self._exchange(part, codec or self._codec)
 
     def flush(self):
         """A sync after which the store has all that this worker changed, to the bit."""
         self.begin_window()
-        if self._packed:
+        if not self._codec.is_exact:
             with self._lock:
                 self._copies.mark_unsent()
-        self.exchange(packed=False)
+        self.exchange(PLAIN)
 
     def push(self):
         """The first half of a strict sync: a flush. `refresh` has to follow, after a barrier."""
@@ -188,7 +185,7 @@ class Cache(WorkerRows):
             window = self._window
         for first in range(0, len(keys), self._request_rows):
             part = slice(first, first + self._request_rows)
-            self._pull(keys[part], known[part], window, create=True, packed=False)
+            self._pull(keys[part], known[part], window, create=True, codec=PLAIN)
         self._pushed = False
 
     def _refuse_between_push_and_refresh(self, what):
@@ -208,29 +205,29 @@ class Cache(WorkerRows):
         with self._lock:
             return self._copies.table.find(keys)
 
-    def _pull(self, keys, known, window, create, packed=None):
-        packed = self._packed if packed is None else packed
+    def _pull(self, keys, known, window, create, codec=None):
+        codec = codec or self._codec
         with self.lookup_latency.measure():
-            newer = self._store.pull_newer(self.config.name, keys, known, packed)
+            newer = self._store.pull_newer(self.config.name, keys, known, codec)
         self._count(newer, keys.nbytes + known.nbytes)
-        rows = _unpacked(newer.rows)
+        rows = codec.decode(newer.rows)
         with self._lock:
             self._copies.accept(keys, known, newer, rows, window, create)
 
-    def _exchange(self, slots, packed):
+    def _exchange(self, slots, codec):
         """One request of a sync."""
         self._sequence += 1
-        width = self.config.width
+        dtype, columns = codec.schema(self.config.width)
         keys, known = np.empty(len(slots), np.int64), np.empty(len(slots), np.uint32)
-        deltas = np.empty((len(slots), width + 1), np.float16) if packed else np.empty((len(slots), width), np.float32)
+        deltas = np.empty((len(slots), columns), dtype)
         blocks = [slice(first, first + _LOCKED_ROWS) for first in range(0, len(slots), _LOCKED_ROWS)]
         for block in blocks:
             with self._lock:
-                keys[block], known[block], deltas[block] = self._copies.take(slots[block], packed)
+                keys[block], known[block], deltas[block] = self._copies.take(slots[block], codec)
         with self.push_latency.measure():
-            newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known)
+            newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known, codec)
         self._count(newer, keys.nbytes + known.nbytes + deltas.nbytes)
-        rows = _unpacked(newer.rows)
+        rows = codec.decode(newer.rows)
         for block in blocks:
             first, last = np.searchsorted(newer.positions, (block.start, block.stop))
             positions = newer.positions[first:last] - block.start
@@ -240,8 +237,3 @@ class Cache(WorkerRows):
     def _count(self, newer, bytes_up):
         self.rows_pulled += len(newer.rows)
         self.bytes_synced += bytes_up + newer.rows.nbytes + 8 * len(newer.rows)
-
-
-def _unpacked(rows):
-    rows = half.unpack(rows) if rows.dtype == np.float16 else rows
-    return np.require(rows, requirements=("C",))

@@ -9,6 +9,7 @@ import numpy as np
 from ctr_trainer.embedding import snapshot, wire
 from ctr_trainer.embedding.key_hash import shard_of
 from ctr_trainer.embedding.renewal import Renewal
+from ctr_trainer.embedding.row_codec import PLAIN
 from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.embedding.shard import Shard
 from ctr_trainer.embedding.store import Store
@@ -77,14 +78,17 @@ class ServiceClient(Store):
                 rows[page][own] = answer
         return rows
 
-    def pull_newer(self, table, keys, versions, packed=False):
-        request, width = dict(op="pull_newer", table=table, packed=packed), self._width(table)
+    def pull_newer(self, table, keys, versions, codec=PLAIN):
+        request, width = dict(op="pull_newer", table=table, codec=codec.name), self._width(table)
         keys, versions = np.require(keys, np.int64, ("C",)), np.require(versions, np.uint32, ("C",))
         answers = []
         for page in _pages(len(keys), width):
             some, known = keys[page], versions[page]
             asked = self._ask(
-                some, lambda shard, own, some=some, known=known: shard.pull_newer(request, some[own], known[own], width)
+                some,
+                lambda shard, own, some=some, known=known: shard.pull_newer(
+                    request, some[own], known[own], width, codec
+                ),
             )
             answers.append((page, _joined(len(some), asked)))
         return _joined(len(keys), answers)
@@ -92,17 +96,19 @@ class ServiceClient(Store):
     def push(self, table, keys, deltas, worker, sequence):
         request = dict(op="push", table=table, worker=worker, sequence=sequence)
         keys, deltas = np.require(keys, np.int64, ("C",)), np.require(deltas, np.float32, ("C",))
-        self._check(table, keys, deltas, self._width(table))
+        self._check(table, keys, deltas, PLAIN.schema(self._width(table)))
         self._ask(keys, lambda shard, own: shard.push(request, keys[own], deltas[own]))
 
-    def sync(self, table, keys, deltas, worker, sequence, versions=None):
-        width, packed = self._width(table), deltas.dtype == np.float16
-        request = dict(op="sync", table=table, worker=worker, sequence=sequence, packed=packed)
+    def sync(self, table, keys, deltas, worker, sequence, versions=None, codec=PLAIN):
+        request = dict(op="sync", table=table, worker=worker, sequence=sequence, codec=codec.name)
+        width = self._width(table)
         keys, deltas = np.require(keys, np.int64, ("C",)), np.require(deltas, requirements=("C",))
-        self._check(table, keys, deltas, width + packed)
+        self._check(table, keys, deltas, codec.schema(width))
         if versions is None:
             versions = np.full(len(keys), NONE_KNOWN, np.uint32)
-        answers = self._ask(keys, lambda shard, own: shard.sync(request, keys[own], versions[own], deltas[own], width))
+        answers = self._ask(
+            keys, lambda shard, own: shard.sync(request, keys[own], versions[own], deltas[own], width, codec)
+        )
         return _joined(len(keys), answers)
 
     def advance(self, step):
@@ -173,9 +179,12 @@ class ServiceClient(Store):
         return self._widths[table]
 
     @staticmethod
-    def _check(table, keys, deltas, width):
-        if deltas.shape != (len(keys), width):
-            raise UserError(f"table {table}: deltas {list(deltas.shape)}, expected {[len(keys), width]}")
+    def _check(table, keys, deltas, schema):
+        dtype, columns = np.dtype(schema[0]), schema[1]
+        if deltas.dtype != dtype or deltas.shape != (len(keys), columns):
+            raise UserError(
+                f"table {table}: deltas {deltas.dtype}{list(deltas.shape)}, expected {dtype}{[len(keys), columns]}"
+            )
 
     def _ask(self, keys, call):
         """-> [(own, call(shard, own)) for each shard]; `own` indexes the keys of the shard."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ctr_trainer.embedding import half, row_kernels, version_kernels
+from ctr_trainer.embedding import row_kernels, version_kernels
 from ctr_trainer.embedding.meetings import Meetings
 from ctr_trainer.embedding.memory import GrowableArray
 from ctr_trainer.embedding.table import Table
@@ -17,8 +17,8 @@ class Copies:
     """Rows with, for each, its base, version and state, and the window in which it was last checked.
 
     The base is the service's row as far as this worker knows it, with what this worker has sent: a row that has no
-    change to send equals its base, but for what float16 took away. A row is `STEPPED` from a step until its change is
-    taken, `IN_FLIGHT` from then until it lands; it may be both.
+    change to send equals its base, but for what a codec rounded away. A row is `STEPPED` from a step until its change
+    is taken, `IN_FLIGHT` from then until it lands; it may be both.
 
     Not safe to use from several threads at a time: see `Cache`, which locks. Slots are valid until `tidy`.
 
@@ -88,34 +88,14 @@ class Copies:
         """
         return None if self._shares is None else self._shares.l2_factor * self._shares_met.array[slots]
 
-    def take(self, slots, packed):
-        """Puts the changes of the rows at `slots` in flight. -> (keys, versions, deltas packed or not)
+    def take(self, slots, codec):
+        """Puts the changes of the rows at `slots` in flight. -> (keys, versions, deltas as `codec` encodes them)
 
-        Args:
-          packed: whether as float16.
-
-        What float16 takes from a change stays in the row, so that it goes out with the next; with `shares`, so much of
-        it that its share goes out then.
+        What the codec rounds away from a change stays in the row, so that it goes out with the next; with `shares`, so
+        much of it that its share goes out then.
         """
-        rows, base = self.table.rows, self._base.array
-        deltas = np.empty((len(slots), rows.shape[1]), np.float32)
-        if packed:
-            row_kernels.difference(rows, base, slots, deltas)
-            changes, shares = deltas, 1
-            if self._shares is not None:
-                shares = self._shares.by_float(self._take_shares(slots))
-            deltas = half.pack(changes * shares)
-            sent = half.unpack(deltas)
-            row_kernels.add(base, slots, sent)
-            if self._shares is not None:
-                row_kernels.put(rows, slots, base[slots] + (changes - sent / shares))
-            self._state.array[slots] = version_kernels.IN_FLIGHT
-        elif self._shares is not None:
-            shares = self._take_shares(slots)
-            version_kernels.take_shares(rows, base, self._state.array, slots, self._shares.bounds, shares, deltas)
-        else:
-            version_kernels.take_changes(rows, base, self._state.array, slots, deltas)
-        return self.table.keys[slots], self._versions.array[slots], deltas
+        take = self._take_exact if codec.is_exact else self._take_rounded
+        return self.table.keys[slots], self._versions.array[slots], take(slots, codec)
 
     def land(self, slots, versions, positions, rows, window):
         """Ends the flight of `slots`: `rows` become the base at slots[positions], under what was stepped since.
@@ -143,7 +123,7 @@ class Copies:
         version_kernels.accept(*self._arrays(), slots, known, newer.versions, newer.positions, rows, window)
 
     def mark_unsent(self):
-        """Marks the rows of which the service lacks something that float16 took away."""
+        """Marks the rows of which the service lacks something that a codec rounded away."""
         unsent = (self.table.rows != self._base.array[: len(self)]).any(axis=1)
         self._state.array[: len(self)][unsent] |= version_kernels.STEPPED
 
@@ -166,6 +146,29 @@ class Copies:
         self.table.find_or_insert(keys, rows)
         for array, values in beside:
             array.array[: len(kept)] = values
+
+    def _take_exact(self, slots, codec):
+        rows, base, state = self.table.rows, self._base.array, self._state.array
+        deltas = np.empty((len(slots), rows.shape[1]), np.float32)
+        if self._shares is None:
+            version_kernels.take_changes(rows, base, state, slots, deltas)
+        else:
+            shares = self._take_shares(slots)
+            version_kernels.take_shares(rows, base, state, slots, self._shares.bounds, shares, deltas)
+        return codec.encode(deltas)
+
+    def _take_rounded(self, slots, codec):
+        rows, base = self.table.rows, self._base.array
+        changes = np.empty((len(slots), rows.shape[1]), np.float32)
+        row_kernels.difference(rows, base, slots, changes)
+        shares = 1 if self._shares is None else self._shares.by_float(self._take_shares(slots))
+        deltas = codec.encode(changes * shares)
+        sent = codec.decode(deltas)
+        row_kernels.add(base, slots, sent)
+        if self._shares is not None:
+            row_kernels.put(rows, slots, base[slots] + (changes - sent / shares))
+        self._state.array[slots] = version_kernels.IN_FLIGHT
+        return deltas
 
     def _take_shares(self, slots):
         """-> as of `Shares.of`; remembers what the rows' steps until now say of them."""

@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 
-from ctr_trainer.embedding import half
+from ctr_trainer.embedding.row_codec import PLAIN
 from ctr_trainer.embedding.store import Store
 from ctr_trainer.embedding.versions import Newer
 from ctr_trainer.errors import ServiceLost
@@ -37,19 +37,19 @@ class Guard(Store):
         rows = self._guarded(self._store.pull, table, keys, missing)
         return np.zeros((len(keys), self._widths[table]), np.float32) if rows is None else rows
 
-    def pull_newer(self, table, keys, versions, packed=False):
-        newer = self._guarded(self._store.pull_newer, table, keys, versions, packed)
-        return self._nothing_newer(table, versions, packed) if newer is None else newer
+    def pull_newer(self, table, keys, versions, codec=PLAIN):
+        newer = self._guarded(self._store.pull_newer, table, keys, versions, codec)
+        return self._nothing_newer(table, versions, codec) if newer is None else newer
 
     def push(self, table, keys, deltas, worker, sequence):
         self._guarded(self._store.push, table, keys, deltas, worker, sequence)
 
-    def sync(self, table, keys, deltas, worker, sequence, versions=None):
-        newer = self._guarded(self._store.sync, table, keys, deltas, worker, sequence, versions)
+    def sync(self, table, keys, deltas, worker, sequence, versions=None, codec=PLAIN):
+        newer = self._guarded(self._store.sync, table, keys, deltas, worker, sequence, versions, codec)
         if newer is not None:
             return newer
         known = np.zeros(len(keys), np.uint32) if versions is None else versions
-        return self._nothing_newer(table, known, deltas.dtype == np.float16)
+        return self._nothing_newer(table, known, codec)
 
     def advance(self, step):
         self._guarded(self._store.advance, step)
@@ -87,6 +87,6 @@ class Guard(Store):
                 _log.error("%s; going on to the next point at which all workers can go back", error)
         return None
 
-    def _nothing_newer(self, table, versions, packed):
+    def _nothing_newer(self, table, versions, codec):
         rows = np.empty((0, self._widths[table]), np.float32)
-        return Newer(versions.copy(), np.empty(0, np.int64), half.pack(rows) if packed else rows)
+        return Newer(versions.copy(), np.empty(0, np.int64), rows).encoded(codec)

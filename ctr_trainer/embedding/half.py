@@ -46,7 +46,7 @@ def unpack(packed):
     A row whose column 0 is no such power comes out not finite.
     """
     out = np.empty((len(packed), packed.shape[1] - 1), np.float32)
-    _unpack(np.require(packed, requirements=("C",)).view(np.uint16), out)
+    _unpack(np.require(packed, np.float16, ("C",)).view(np.uint16), out)
     return out
 
 

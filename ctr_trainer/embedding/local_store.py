@@ -1,7 +1,6 @@
 """The store in this process."""
 
 import contextlib
-import dataclasses
 import pathlib
 import re
 import threading
@@ -10,11 +9,12 @@ import uuid
 
 import numpy as np
 
-from ctr_trainer.embedding import half, snapshot, snapshot_writer
+from ctr_trainer.embedding import snapshot, snapshot_writer
 from ctr_trainer.embedding.config import LIMITS
 from ctr_trainer.embedding.key_hash import shard_of
 from ctr_trainer.embedding.newer_rows import merge, newer
 from ctr_trainer.embedding.request_checks import check_deltas, check_versions
+from ctr_trainer.embedding.row_codec import PLAIN
 from ctr_trainer.embedding.store import Store
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.embedding.table_rows import TableRows
@@ -85,11 +85,11 @@ class LocalStore(Store):
         with self._locked(table) as target:
             return target.read(keys, missing)
 
-    def pull_newer(self, table, keys, versions, packed=False):
+    def pull_newer(self, table, keys, versions, codec=PLAIN):
         check_versions(table, keys, versions)
         with self._locked(table) as target:
             answer = newer(target, self._versions[table], keys, versions)
-        return _packed(answer) if packed else answer
+        return answer.encoded(codec)
 
     def push(self, table, keys, deltas, worker, sequence):
         deltas = np.require(deltas, requirements=("C",))
@@ -100,9 +100,8 @@ class LocalStore(Store):
                 self._mark(target, slots)
                 self._sequences[table, worker] = sequence
 
-    def sync(self, table, keys, deltas, worker, sequence, versions=None):
-        packed = deltas.dtype == np.float16
-        deltas = half.unpack(deltas) if packed else np.require(deltas, requirements=("C",))
+    def sync(self, table, keys, deltas, worker, sequence, versions=None, codec=PLAIN):
+        deltas = codec.decode(deltas)
         if versions is not None:
             check_versions(table, keys, versions)
         with self._locked(table) as target:
@@ -112,7 +111,7 @@ class LocalStore(Store):
                 self._sequences[table, worker] = sequence
             else:
                 answer = newer(target, self._versions[table], keys, None)
-        return _packed(answer) if packed else answer
+        return answer.encoded(codec)
 
     def advance(self, step):
         for name in list(self.tables):
@@ -262,10 +261,6 @@ class _Locked:
 
     def __exit__(self, *_):
         self._lock.release()
-
-
-def _packed(answer):
-    return dataclasses.replace(answer, rows=half.pack(answer.rows))
 
 
 def _owned(keys, shard, shards):

@@ -14,6 +14,7 @@ from ctr_trainer.embedding.incarnation import Incarnation, Replaced, Restarted
 from ctr_trainer.embedding.lease import Lease, LeaseBook, LeaseHeld
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.metrics import ServiceMetrics
+from ctr_trainer.embedding.row_codec import find_codec
 from ctr_trainer.embedding.security import Gate, ServerSecurity
 from ctr_trainer.errors import UserError
 from ctr_trainer.held_directory import hold
@@ -93,41 +94,43 @@ class Service(flight.FlightServerBase):
         header, start = wire.unpack_header(body)
         request = self._request(header)
         table, count = request["table"], request["count"]
-        width, packed = self._config(table).width, bool(request.get("packed"))
+        width = self._config(table).width
         if op in _WRITES:
             self._leases.renew(request.get("lease"), op)
 
         def columns(layout):
             return wire.unpack_columns(body, start, table, count, layout)
 
-        return self._row_requests[op](request, columns, width, packed)
+        return self._row_requests[op](request, columns, width)
 
-    def _pull(self, request, columns, width, packed):
+    def _pull(self, request, columns, width):
         (keys,) = columns(wire.pull_layout())
-        wire.refuse_long_answer(request["table"], len(keys), width, packed=False)
+        wire.refuse_long_answer(request["table"], len(keys), width)
         with self._at_work("pull", request):
             rows = self._store.pull(request["table"], keys, request["missing"])
         return wire.rows_answer(rows)
 
-    def _pull_newer(self, request, columns, width, packed):
+    def _pull_newer(self, request, columns, width):
+        codec = find_codec(str(request["codec"]))
         keys, versions = columns(wire.pull_newer_layout())
-        wire.refuse_long_answer(request["table"], len(keys), width, packed)
+        wire.refuse_long_answer(request["table"], len(keys), width, codec)
         with self._at_work("pull_newer", request):
-            newer = self._store.pull_newer(request["table"], keys, versions, packed)
+            newer = self._store.pull_newer(request["table"], keys, versions, codec)
         return wire.newer_answer(newer)
 
-    def _push(self, request, columns, width, packed):
+    def _push(self, request, columns, width):
         keys, deltas = columns(wire.push_layout(width))
         worker, sequence = str(request["worker"]), int(request["sequence"])
         with self._at_work("push", request, worker):
             self._store.push(request["table"], keys, deltas, worker, sequence)
         return wire.receipt(len(keys))
 
-    def _sync(self, request, columns, width, packed):
-        keys, versions, deltas = columns(wire.sync_layout(width, packed))
+    def _sync(self, request, columns, width):
+        codec = find_codec(str(request["codec"]))
+        keys, versions, deltas = columns(wire.sync_layout(width, codec))
         worker, sequence = str(request["worker"]), int(request["sequence"])
         with self._at_work("sync", request, worker):
-            newer = self._store.sync(request["table"], keys, deltas, worker, sequence, versions)
+            newer = self._store.sync(request["table"], keys, deltas, worker, sequence, versions, codec)
         return wire.newer_answer(newer)
 
     @contextlib.contextmanager

@@ -137,24 +137,22 @@ class Shard:
         """-> float32[U, width]"""
         return self._rows(request, [keys], lambda results: wire.read_rows(results, len(keys), width))
 
-    def pull_newer(self, request, keys, versions, width):
+    def pull_newer(self, request, keys, versions, width, codec):
         """-> `Newer`"""
-        packed = request["packed"]
         return self._rows(
-            request, [keys, versions], lambda results: wire.read_newer(results, width, packed, versions, is_sync=False)
+            request, [keys, versions], lambda results: wire.read_newer(results, width, codec, versions, is_sync=False)
         )
 
     def push(self, request, keys, deltas):
         """Returns once the deltas are added."""
         self._rows(request, [keys, deltas], lambda results: wire.read_receipt(results, len(keys)))
 
-    def sync(self, request, keys, versions, deltas, width):
+    def sync(self, request, keys, versions, deltas, width, codec):
         """-> `Newer`"""
-        packed = request["packed"]
         return self._rows(
             request,
             [keys, versions, deltas],
-            lambda results: wire.read_newer(results, width, packed, versions, is_sync=True),
+            lambda results: wire.read_newer(results, width, codec, versions, is_sync=True),
         )
 
     def _rows(self, request, columns, read):

@@ -2,6 +2,8 @@
 
 import abc
 
+from ctr_trainer.embedding.row_codec import PLAIN
+
 
 class Store(abc.ABC):
     """Embedding tables by name, shared by the workers of a job.
@@ -40,11 +42,11 @@ class Store(abc.ABC):
         """-> float32[U, width]. A key without a row reads its initial row, or `zeros`; no row is created."""
 
     @abc.abstractmethod
-    def pull_newer(self, table, keys, versions, packed=False):
+    def pull_newer(self, table, keys, versions, codec=PLAIN):
         """-> `Newer`: the rows whose version is not that of `versions` uint32[U], which the asker knows.
 
         Args:
-          packed: whether rows come as float16[n, width + 1], see `half`.
+          codec: `RowCodec`, which the answer's rows are encoded with.
         """
 
     @abc.abstractmethod
@@ -56,12 +58,13 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def sync(self, table, keys, deltas, worker, sequence, versions=None):
+    def sync(self, table, keys, deltas, worker, sequence, versions=None, codec=PLAIN):
         """`push`, and back the rows that others changed, in one round trip.
 
         Args:
-          deltas: float32[U, width]; or float16[U, width + 1], see `half`: then the answer's rows are packed too.
+          deltas: float32[U, width] as `codec` encodes them.
           versions: uint32[U], what the worker last saw of each row; None brings all rows back.
+          codec: `RowCodec`, which the answer's rows are encoded with too.
 
         Returns:
           `Newer`: the rows that were of another version than the worker knew, with `deltas` added. A row that is not

@@ -21,12 +21,16 @@ class Newer:
     Attributes:
       versions: uint32[U], of each key that was asked for, as of the answer.
       positions: int64[n], ascending: which of the keys have another row than the asker knows, or would work out.
-      rows: float32[n, width], theirs; or float16[n, width + 1], as `half.pack` lays them out, if asked so.
+      rows: theirs: float32[n, width]; from a Store, as the codec of the question encodes them.
     """
 
     versions: np.ndarray
     positions: np.ndarray
     rows: np.ndarray
+
+    def encoded(self, codec):
+        """-> the same, its rows as a `RowCodec` encodes them."""
+        return dataclasses.replace(self, rows=codec.encode(self.rows))
 
 
 class Versions:

@@ -7,8 +7,8 @@ behind it, as they lie in memory, little-endian, each from a multiple of 64 byte
 
 `count` in the JSON is U, and the service knows the table's width, so a request's bytes are all that it takes: nothing
 in it is unpacked. Its answer is a JSON object and, in results of their own, columns: the rows of a pull; `position`
-uint32, `version` uint32 and `row` of the rows that are newer than the client knew. Packed rows are
-float16[n, width + 1], see `half`. No pickle, no code travels.
+uint32, `version` uint32 and `row` of the rows that are newer than the client knew. `pull_newer` and `sync` say in their
+JSON with which `codec` of `row_codec` rows are encoded, both ways; all others are plain. No pickle, no code travels.
 
 Caveat: Flight lets a stream whose connection broke look like one that ended. So sizes are checked, and an answer that
 falls short is a lost one.
@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import flight
 
+from ctr_trainer.embedding.row_codec import PLAIN
 from ctr_trainer.embedding.versions import Newer
 from ctr_trainer.errors import UserError
 
@@ -104,9 +105,10 @@ def unpack_columns(body, start, table, count, layout):
     return columns
 
 
-def refuse_long_answer(table, count, width, packed):
+def refuse_long_answer(table, count, width, codec=PLAIN):
     """Raises UserError where the answer to a pull would have more than MOST_BYTES."""
-    if count * (_row_bytes(width, packed) + _BYTES_BESIDE_ROW) > MOST_BYTES:
+    dtype, columns = codec.schema(width)
+    if count * (np.dtype(dtype).itemsize * columns + _BYTES_BESIDE_ROW) > MOST_BYTES:
         raise UserError(
             f"table {table}: the answer for {count} keys could have more than {MOST_BYTES} bytes; "
             "ask for fewer keys at a time"
@@ -123,11 +125,11 @@ def pull_newer_layout():
 
 
 def push_layout(width):
-    return [("<i8", None), ("<f4", width)]
+    return [("<i8", None), PLAIN.schema(width)]
 
 
-def sync_layout(width, packed):
-    return [("<i8", None), ("<u4", None), ("<f2", width + 1) if packed else ("<f4", width)]
+def sync_layout(width, codec):
+    return [("<i8", None), ("<u4", None), codec.schema(width)]
 
 
 def rows_answer(rows):
@@ -157,7 +159,7 @@ def read_rows(results, count, width):
       FlightUnavailableError: less came.
       UserError: something else came.
     """
-    header, (rows,) = _read_answer(results, [("<f4", width)])
+    header, (rows,) = _read_answer(results, [PLAIN.schema(width)])
     if header["count"] != count:
         raise UserError(f"the service answered with {header['count']} rows, {count} were asked for")
     return rows
@@ -170,13 +172,12 @@ def read_receipt(results, count):
         raise UserError(f"the service took {header['count']} rows, {count} were sent")
 
 
-def read_newer(results, width, packed, known, is_sync):
+def read_newer(results, width, codec, known, is_sync):
     """What `newer_answer` made, for a question with the versions `known` uint32[U] -> `Newer`.
 
     Raises as `read_rows`.
     """
-    row = ("<f2", width + 1) if packed else ("<f4", width)
-    header, (positions, numbers, rows) = _read_answer(results, [("<u4", None), ("<u4", None), row])
+    header, (positions, numbers, rows) = _read_answer(results, [("<u4", None), ("<u4", None), codec.schema(width)])
     if len(positions) and positions.max() >= len(known):
         raise UserError(f"the service answered with row {positions.max()} of {len(known)} that were asked for")
     versions = np.full(len(known), header["version"], np.uint32) if is_sync else known.copy()
@@ -236,10 +237,6 @@ def _read_column(parts, count, dtype, width):
         into[done : done + part.size] = np.frombuffer(part, np.uint8)
         done += part.size
     return column
-
-
-def _row_bytes(width, packed):
-    return 2 * (width + 1) if packed else 4 * width
 
 
 def _described(layout):

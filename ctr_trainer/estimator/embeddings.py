@@ -9,6 +9,7 @@ from ctr_trainer.background import Background
 from ctr_trainer.embedding import merging
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.distinct import distinct
+from ctr_trainer.embedding.row_codec import find_codec
 from ctr_trainer.embedding.store_reader import StoreReader
 from ctr_trainer.embedding.worker_rows import RowTotals
 from ctr_trainer.errors import UserError
@@ -87,7 +88,8 @@ class Embeddings:
         def copies(store, table_config):
             shares = merging.shares(table_config, config.sync_merge, distributed.size())
             worker, latencies = f"rank{distributed.rank()}", (self.lookup_latency, self.push_latency)
-            return Cache(store, table_config, worker, *latencies, compression=config.sync_compression, shares=shares)
+            codec = find_codec(config.sync_compression)
+            return Cache(store, table_config, worker, *latencies, codec=codec, shares=shares)
 
         for name, table_config in configs.items():
             self.rows[name] = store.worker_rows(table_config, StoreReader if uncached else copies)

@@ -3,6 +3,7 @@
 import dataclasses
 
 from ctr_trainer.embedding.optimizers import OptimizerSettings, find_optimizer
+from ctr_trainer.embedding.row_codec import find_codec
 from ctr_trainer.errors import UserError
 
 UNEVEN_INPUTS = ("error", "pad")
@@ -30,7 +31,7 @@ class EmbeddingConfig:
       strict_sync: at a sync all workers push, meet at a barrier, then pull, so that every lookup sees every push of
         the window before; training stands still meanwhile.
       sync_merge: what becomes of the workers' changes of a row, of `embedding.merging.MERGES`.
-      sync_compression: `fp16` sends changes and rows as float16, `none` as they are; of `cache.COMPRESSIONS`.
+      sync_compression: `fp16` sends changes and rows as float16, `none` as they are; of `row_codec.CODECS`.
       timeout: seconds a lost service is retried for.
       service_shards: how many services `auto` starts for several workers, each a process with a share of every table's
         rows: as many as it takes where one core cannot merge what the workers push. See `docs/embedding_service.md`.
@@ -63,6 +64,7 @@ class EmbeddingConfig:
             find_optimizer(self.optimizer).check(self.optimizer, self.settings)
         except ValueError as error:
             raise UserError(f"the embedding rows: {error}") from None
+        codec = find_codec(self.sync_compression)
         if self.service_shards < 1:
             raise UserError(f"service_shards={self.service_shards}: at least one service is needed")
         if self.service_shards > 1 and self.service != "auto":
@@ -81,7 +83,7 @@ class EmbeddingConfig:
             raise UserError(
                 "strict_sync is exact, and overlap_lookup trains a row a step late: leave out one of the two"
             )
-        if self.strict_sync and self.sync_compression != "none":
+        if self.strict_sync and not codec.is_exact:
             raise UserError(
                 f"strict_sync is exact, and sync_compression={self.sync_compression} is not: leave out one of the two"
             )

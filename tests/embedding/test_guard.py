@@ -5,6 +5,7 @@ from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.guard import Guard
 from ctr_trainer.embedding.local_store import LocalStore
+from ctr_trainer.embedding.row_codec import CODECS
 from ctr_trainer.errors import ServiceLost, UserError
 
 CONFIG = TableConfig("t", (2,), (0.1,), "sgd", seed=5)
@@ -22,11 +23,11 @@ class _Losable(LocalStore):
         return super()._locked(name)
 
 
-@pytest.mark.parametrize("compression", ["none", "fp16"])
-def test_a_cache_goes_on_while_its_service_is_lost_and_asks_it_no_more(compression):
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_a_cache_goes_on_while_its_service_is_lost_and_asks_it_no_more(codec):
     store = _Losable()
     guard = Guard(store)
-    cache = Cache(guard, CONFIG, "w", compression=compression)
+    cache = Cache(guard, CONFIG, "w", codec=codec)
     keys = np.arange(1, 6)
     cache.apply_gradients(cache.find_or_create(keys), [np.ones((5, 2), np.float32)], 0.1)
     cache.flush()

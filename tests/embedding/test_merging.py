@@ -6,6 +6,7 @@ from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.optimizers import OPTIMIZERS, OptimizerSettings
+from ctr_trainer.embedding.row_codec import CODECS
 from ctr_trainer.embedding.table import Table
 
 KEY = np.array([1])
@@ -65,10 +66,10 @@ def test_a_slow_average_forgets_as_much_as_in_the_steps_that_the_shares_stand_fo
     assert (shares[:, [1, 3]] == 0.25).all()  # m and c1
 
 
-@pytest.mark.parametrize("compression", ["none", "fp16"])
-def test_adaptive_takes_nearly_the_sum_of_rows_met_rarely_and_the_mean_of_those_met_always(compression):
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_adaptive_takes_nearly_the_sum_of_rows_met_rarely_and_the_mean_of_those_met_always(codec):
     config = TableConfig("t", (1,), (0.0,), "ftrl", initial_accumulator=1e12)
-    store, (cache, *_) = _workers(config, "adaptive", count=4, compression=compression)
+    store, (cache, *_) = _workers(config, "adaptive", count=4, codec=codec)
     once, always = np.array([1]), np.array([2])
     sent = 0.0
     for number, rate in enumerate((0, 1 / 15, 2 / 23), start=1):  # One less than met, of one step less.
@@ -175,7 +176,7 @@ def test_long_windows_of_many_workers_leave_every_optimizer_finite_and_near_the_
 
 def test_fp16_keeps_of_a_mean_what_rounding_takes_and_sends_it_later():
     config = TableConfig("t", (2,), (0.0,), "sgd")
-    store, (cache, _) = _workers(config, "mean", compression="fp16")
+    store, (cache, _) = _workers(config, "mean", codec=CODECS["fp16"])
     _step(cache, [-2.0, -2 / 3])
     cache.sync()
     third = float(np.float16(1 / 3))

@@ -6,6 +6,7 @@ import pytest
 
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
+from ctr_trainer.embedding.row_codec import CODECS
 from ctr_trainer.errors import UserError
 
 CONFIG = TableConfig("t", (2,), (1.0,), "sgd")
@@ -148,6 +149,15 @@ def test_a_bad_push_is_refused_and_harmless(store, keys, deltas, message):
     assert len(store.tables["t"]) == 0
     store.push("t", np.array([1]), _ones(1), "a", 1)  # The sequence was not used up.
     assert len(store.tables["t"]) == 1
+
+
+def test_deltas_that_are_not_as_the_codec_encodes_them_are_refused(store):
+    fp16, keys = CODECS["fp16"], np.array([1])
+    with pytest.raises(UserError, match=r"float16\[1, 3\], expected float32\[1, 2\]"):
+        store.sync("t", keys, fp16.encode(_ones(1)), "a", 1)
+    with pytest.raises(UserError, match=r"expected float32\[1, 2\]"):
+        store.sync("t", keys, _ones(1), "a", 1, codec=fp16)
+    assert len(store.tables["t"]) == 0
 
 
 def test_an_unknown_table_is_named_with_those_there_are(store):

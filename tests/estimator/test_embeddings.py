@@ -156,6 +156,11 @@ def test_strict_and_compressed_exclude_each_other():
         EmbeddingConfig(strict_sync=True, sync_compression="fp16")
 
 
+def test_a_compression_that_is_none_of_those_there_are_is_refused():
+    with pytest.raises(UserError, match="'fp8' is not one of none, fp16"):
+        EmbeddingConfig(sync_compression="fp8")
+
+
 class _Counting:
     sync_seconds = 0.0
 

@@ -9,10 +9,11 @@ import time
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding import half, key_hash, silence
+from ctr_trainer.embedding import key_hash, silence
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.config import TableConfig
 from ctr_trainer.embedding.local_store import LocalStore
+from ctr_trainer.embedding.row_codec import CODECS
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.errors import UserError
 from tests.parallel import launch
@@ -51,19 +52,28 @@ def test_one_shard_and_three_and_the_store_in_the_process_give_the_same_rows(sta
 
 
 def _newer(store, keys, deltas):
-    """-> the positions and rows of syncs and pulls that know a part, plain and packed."""
+    """-> the positions and rows of syncs and pulls that know a part, of both codecs."""
+    fp16 = CODECS["fp16"]
     known = store.pull_newer("t", keys, np.zeros(3000, np.uint32)).versions
     store.push("t", keys[::7], deltas[::7], "other", 1)
     answers = [
         store.pull_newer("t", keys, known),
-        store.pull_newer("t", keys, known, packed=True),
+        store.pull_newer("t", keys, known, fp16),
         first := store.sync("t", keys, deltas, "w", 3, known),
-        store.sync("t", keys, half.pack(deltas), "w", 4, first.versions),
+        store.sync("t", keys, fp16.encode(deltas), "w", 4, first.versions, fp16),
         store.pull_newer("t", keys, first.versions),
         store.sync("t", keys[:0], deltas[:0], "w", 5, known[:0]),
     ]
     assert [len(answer.positions) for answer in answers] == [429, 429, 429, 0, 3000, 0]
     return [part for answer in answers for part in (answer.positions, answer.rows)]
+
+
+def test_deltas_that_are_not_as_the_codec_encodes_them_are_refused(client):
+    fp16, keys = CODECS["fp16"], np.array([1])
+    with pytest.raises(UserError, match=r"table t: deltas float32\[1, 3\], expected float16\[1, 4\]"):
+        client.sync("t", keys, ones(1), "w", 1, codec=fp16)
+    with pytest.raises(UserError, match=r"table t: deltas float16\[1, 4\], expected float32\[1, 3\]"):
+        client.sync("t", keys, fp16.encode(ones(1)), "w", 1)
 
 
 def test_a_key_belongs_to_its_hash_modulo_the_shards():
