@@ -40,19 +40,21 @@ def main():
 
 
 def _measure(worker, model, data, training, embedding, evaluation, metrics, run, export):
-    """Trains, then evaluates where there is --eval_data. -> dict, see `result`."""
+    """Trains; evaluates where there is --eval_data, on the way if --eval_steps says so. -> dict, see `result`."""
     from ctr_trainer import autotune, dense_exchange, distributed
     from ctr_trainer.bench.towers import in_towers
     from ctr_trainer.bench.workload import W1Batches
     from ctr_trainer.commands.class_weight import with_class_weight
     from ctr_trainer.commands.experiment import (
         make_estimator,
+        make_eval_spec,
         metrics_config,
         reader,
         steps_exchange,
         training_reader,
         way_of_exchange,
     )
+    from ctr_trainer.estimator.evaluation_history import EvaluationHistory
 
     autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
     exchange = way_of_exchange(training, run)
@@ -70,26 +72,38 @@ def _measure(worker, model, data, training, embedding, evaluation, metrics, run,
             return W1Batches(data.batch_size, None, distributed.rank())
         return training_reader(model, data, training, position)
 
-    trained = estimator.train(train_input_fn, max_steps=training.max_steps)
-    evaluated = {}
-    if data.eval_data:
-        batches = reader(data.eval_data, model, data, training, once=True)
-        evaluated = estimator.evaluate(lambda: batches, metrics=metrics_config(metrics))
-    return result(distributed.rank(), trained, evaluated, data.batch_size * training.accumulation_steps)
+    def eval_input_fn():
+        return reader(data.eval_data, model, data, training, once=True)
+
+    eval_spec = make_eval_spec(evaluation, metrics, eval_input_fn)
+    trained = estimator.train(train_input_fn, max_steps=training.max_steps, evaluation=eval_spec)
+    evaluations = []
+    if eval_spec:
+        evaluations = EvaluationHistory.load(model.model_dir).evaluations
+    elif data.eval_data:
+        evaluated = estimator.evaluate(eval_input_fn, metrics=metrics_config(metrics))
+        evaluations = [{"step": evaluated["global_step"], **evaluated}]
+    return result(distributed.rank(), trained, evaluations, data.batch_size * training.accumulation_steps)
 
 
-def result(rank, trained, evaluated, examples_per_step):
-    """-> dict of `rank`, `examples_per_sec` of this rank over the steps that count, `phases` and `load` as
-    `Estimator.train` returns them, what all ranks `held` of memory and GPUs (see `RunSummary.results`), and where there
-    was an evaluation `auc` and `logloss`.
+def result(rank, trained, evaluations, examples_per_step):
+    """-> dict of `rank`, `examples_per_sec` of this rank over the steps that count, without the time of evaluations,
+    `phases` and `load` as `Estimator.train` returns them, what all ranks `held` of memory and GPUs (see
+    `RunSummary.results`), `training_auc` of the training examples of all ranks as they came, `auc`, `logloss` and
+    `copc` of the last evaluation, and `evaluations`, a list of dicts of each one's `step` and `auc`; what there is of
+    these.
     """
+    phases = trained["phases"]
+    last = evaluations[-1] if evaluations else {}
     return {
         "rank": rank,
-        "examples_per_sec": examples_per_step / trained["phases"]["step_seconds"],
-        "phases": trained["phases"],
+        "examples_per_sec": examples_per_step / (phases["step_seconds"] - phases["seconds"].get("evaluation", 0.0)),
+        "phases": phases,
         "load": trained["load"],
         "held": {name: trained[name] for name in ("resident_bytes", "service_resident_bytes", "gpu")},
-        **{name: evaluated[name] for name in ("auc", "logloss") if name in evaluated},
+        **({"training_auc": trained["auc"]} if "auc" in trained else {}),
+        **{name: last[name] for name in ("auc", "logloss", "copc") if name in last},
+        "evaluations": [{name: each[name] for name in ("step", "auc") if name in each} for each in evaluations],
     }
 
 

@@ -8,19 +8,20 @@ memory: DeepFM's 26 fields and 13 numbers with random labels, which is about spe
 import dataclasses
 
 from ctr_trainer import outputs
-from ctr_trainer.bench import methods, network, peers, scaling, settings, simulate
+from ctr_trainer.bench import accumulation, methods, network, peers, scaling, settings, simulate
 from ctr_trainer.bench.experiment import Experiment
 from ctr_trainer.errors import UserError
 from ctr_trainer.flags import (
+    AccumulationFlags,
     BenchFlags,
     DataFlags,
     EmbeddingFlags,
+    ListedTrainingFlags,
     ModelFlags,
     NetworkFlags,
     PeersFlags,
     RunFlags,
     SimulateFlags,
-    TrainingFlags,
 )
 
 # An action is a module with its SUMMARY, and with run(bench, experiment, ...): BenchFlags, an Experiment, and what
@@ -29,22 +30,29 @@ _MODULES = {
     "scaling": scaling,
     "settings": settings,
     "methods": methods,
+    "accumulation": accumulation,
     "network": network,
     "peers": peers,
     "simulate": simulate,
 }
 _ROUNDS = {network: 1}  # Of --rounds=0; its jobs are many and of many workers.
 _OTHERS_ROUNDS = 3
-_USED = {network: (NetworkFlags,), peers: (PeersFlags,), simulate: (SimulateFlags, NetworkFlags)}
+_USED = {
+    accumulation: (AccumulationFlags, ListedTrainingFlags),
+    network: (NetworkFlags,),
+    peers: (PeersFlags,),
+    simulate: (SimulateFlags, NetworkFlags),
+}
 ACTIONS = {name: module.SUMMARY for name, module in _MODULES.items()}
 GROUPS = (
     BenchFlags,
+    AccumulationFlags,
     SimulateFlags,
     NetworkFlags,
     PeersFlags,
     ModelFlags,
     DataFlags,
-    TrainingFlags,
+    ListedTrainingFlags,
     EmbeddingFlags,
     RunFlags,
 )
@@ -53,24 +61,38 @@ EXAMPLES = (
     "python -m ctr_trainer bench scaling --workers=1,2,4 --flagfile=configs/demo.flags --dense_sync_steps=30",
     "python -m ctr_trainer bench settings --workers=2 --axes=sync_steps,batch_size,fp16_allreduce",
     "python -m ctr_trainer bench methods",
+    "python -m ctr_trainer bench accumulation --accumulation_steps=1,2,4,8 --equal=examples,steps",
     "python -m ctr_trainer bench simulate --check --workers=1,2,4 --gbit=10",
     "python -m ctr_trainer bench network --machines=4 --gbit=2.5,5 --dense_params=resnet50,vgg16 --scale=100",
     "python -m ctr_trainer bench peers --workers=1,2 --peer_python=tfra=/envs/tfra/bin/python",
 )
 
 
-def run(action, bench, simulation, machines, others, *groups):
+def run(action, bench, compared, simulation, machines, others, model, data, training, *groups):
     """Runs the action."""
     if bench.steps < bench.trace_steps:
         raise UserError(
             f"--steps={bench.steps} must be at least --trace_steps={bench.trace_steps}, so that a step is traced"
         )
-    wrong = [n for n in bench.workers if n < 1]
-    if wrong or not bench.workers:
-        raise UserError(f"--workers={','.join(map(str, bench.workers))}: name one number or more, each at least 1")
+    module = _MODULES[action]
+    _require_numbers("workers", bench.workers)
+    batches = training.accumulation_steps or (1,)
+    _require_numbers("accumulation_steps", batches)
+    if module is accumulation:
+        batches = (1,)  # Its jobs have each their own.
+    elif len(batches) > 1:
+        listed = ",".join(map(str, batches))
+        raise UserError(
+            f"--accumulation_steps={listed}: `bench {action}` takes one number, `bench accumulation` a list"
+        )
     # Now, and not after an hour of measuring.
     outputs.refuse_foreign_files(bench.output, [f"{action}.txt", f"{action}.json", f"{action}*.png"])
-    module, extra = _MODULES[action], (simulation, machines, others)
     bench = dataclasses.replace(bench, rounds=bench.rounds or _ROUNDS.get(module, _OTHERS_ROUNDS))
+    extra = (compared, training, simulation, machines, others)
     used = [group for group in extra if type(group) in _USED.get(module, ())]
-    module.run(bench, Experiment(*groups), *used)
+    module.run(bench, Experiment(model, data, training.of_job(*batches), *groups), *used)
+
+
+def _require_numbers(name, values):
+    if not values or min(values) < 1:
+        raise UserError(f"--{name}={','.join(map(str, values))}: name one number or more, each at least 1")

@@ -1,6 +1,7 @@
 """Every flag, in groups. A group is a frozen dataclass; its values are made once, at start, and handed on."""
 
-from ctr_trainer.flags.bench import BenchFlags
+from ctr_trainer.flags.accumulation import AccumulationFlags
+from ctr_trainer.flags.bench import BenchFlags, ListedTrainingFlags
 from ctr_trainer.flags.convert import ConvertFlags
 from ctr_trainer.flags.data import DataFlags
 from ctr_trainer.flags.define import define, read, require
@@ -33,6 +34,7 @@ EXPERIMENT = (
 
 __all__ = [
     "EXPERIMENT",
+    "AccumulationFlags",
     "BenchFlags",
     "CheckpointFlags",
     "ConvertFlags",
@@ -40,6 +42,7 @@ __all__ = [
     "EmbeddingFlags",
     "EvaluationFlags",
     "ExportFlags",
+    "ListedTrainingFlags",
     "MetricsFlags",
     "ModelFlags",
     "NetworkFlags",

@@ -3,6 +3,7 @@
 import dataclasses
 
 from ctr_trainer.flags.define import flag
+from ctr_trainer.flags.training import TrainingFlags
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,5 +20,25 @@ class BenchFlags:
     job_timeout: float = flag(1800.0, "longest time that one run may take", "seconds", minimum=1.0)
     axes: tuple[str, ...] = flag((), "of `settings`: which to vary, as sync_steps,batch_size; all by default", "name")
     rows: int = flag(
-        200_000, "of `settings`, `methods`: training rows of the data made where none are given", "rows", minimum=1
+        200_000,
+        "of `settings`, `methods`, `accumulation`: training rows of the data made where none are given; the last makes "
+        "as many as its longest run reads, if that is more",
+        "rows",
+        minimum=1,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class ListedTrainingFlags(TrainingFlags):
+    # The docstring is the group's title in the help.
+    """Training"""
+
+    accumulation_steps: tuple[int, ...] = flag(
+        (),
+        "batches of an optimizer step, 1 if not given; of `accumulation` a list to compare, 1,2,4,8 if not given",
+        "batches",
+    )
+
+    def of_job(self, accumulation_steps):
+        """-> `TrainingFlags` of jobs that have --accumulation_steps in common."""
+        return TrainingFlags(**{**vars(self), "accumulation_steps": accumulation_steps})

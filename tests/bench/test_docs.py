@@ -14,7 +14,7 @@ TEXT = DOCS.read_text()
 
 
 def test_the_documentation_names_flags_that_exist():
-    known = set(flags.define((*flags.EXPERIMENT[:-1], flags.BenchFlags)))
+    known = set(flags.define((*flags.EXPERIMENT[:-1], flags.BenchFlags, flags.AccumulationFlags)))
     named = set(re.findall(r"--([a-z_]+)", TEXT))
     assert {name for name in named if name not in known and name.removeprefix("no") not in known} == {"flagfile"}
 

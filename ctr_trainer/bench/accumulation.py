@@ -1,0 +1,95 @@
+"""Batches accumulated in a step: time and AUC for a list of --accumulation_steps."""
+
+import dataclasses
+import math
+
+from ctr_trainer.bench import accumulation_table, chart, machine
+from ctr_trainer.bench.accumulation_table import EXAMPLES, TITLES, Setting
+from ctr_trainer.bench.experiment import equal_examples
+from ctr_trainer.bench.jobs import Job, run_rounds
+from ctr_trainer.bench.made_data import with_data
+from ctr_trainer.bench.report import write_report
+from ctr_trainer.errors import UserError
+
+SUMMARY = "time and AUC for each of --accumulation_steps=1,2,4,8, at equal examples or equal optimizer steps"
+_DEFAULT_BATCHES = (1, 2, 4, 8)
+
+
+def run(bench, experiment, flags, training):
+    """Measures and reports.
+
+    Args:
+      bench: BenchFlags.
+      experiment: `Experiment`, of one batch a step.
+      flags: AccumulationFlags.
+      training: ListedTrainingFlags, of which it takes --accumulation_steps.
+    """
+    host, workers = machine.describe(), max(bench.workers)
+    chosen = settings(training.accumulation_steps, flags.equal, bench, experiment)
+    measured = list(dict.fromkeys(setting for own in chosen.values() for setting in own))
+    # A run that read the data it was made several times over would lose by overfitting as well.
+    rows = max(bench.rows, *(setting.examples for setting in measured))
+    experiment = with_data(dataclasses.replace(bench, rows=rows), experiment)
+    jobs = [job(setting, experiment, workers, flags.evaluations) for setting in measured]
+    runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.training.seed)
+    tables = {equal: accumulation_table.rows(own, runs) for equal, own in chosen.items()}
+    changes = accumulation_table.auc_changes(
+        {equal: {row.setting.batches: row.figures["auc"] for row in own} for equal, own in tables.items()}
+    )
+    results = {
+        "experiment": experiment.describe(),
+        "flags": experiment.flags(evaluate=True),
+        "workers": workers,
+        "rounds": bench.rounds,
+        "equal": {equal: [row.to_dict() for row in own] for equal, own in tables.items()},
+        "auc_change": {
+            batches: {name: value.to_dict() for name, value in own.items()} for batches, own in changes.items()
+        },
+        "failed": failed,
+    }
+    lines = [
+        f"{experiment.describe()}; {workers} worker{'s' * (workers > 1)}; --scale_lr={experiment.training.scale_lr}; "
+        f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, each of another seed, all runs in turn",
+        *accumulation_table.lines(tables, changes, bench.rounds),
+        *(f"{name} failed: {error}" for name, error in failed.items()),
+    ]
+    points = {row.setting.name: (row.figures["seconds"], row.figures["auc"]) for own in tables.values() for row in own}
+    charts = {
+        "accumulation.png": lambda path: chart.draw_points(
+            path, "What accumulation saves and costs", "seconds", "validation AUC", points
+        )
+    }
+    write_report(bench.output, "accumulation", host, lines, results, charts)
+
+
+def settings(batches, equal, bench, experiment):
+    """-> by what is equal, list of `Setting`; one batch a step comes first, and is the same in both.
+
+    Args:
+      batches: of --accumulation_steps; () for the default.
+      equal: of --equal.
+      bench: BenchFlags.
+      experiment: `Experiment`, of one batch a step.
+
+    Raises:
+      UserError: --equal names nothing, or something else.
+    """
+    if not equal or set(equal) - set(TITLES):
+        raise UserError(f"--equal={','.join(equal)}: expected {' or '.join(TITLES)}, or both, comma separated")
+    batch_examples = max(bench.workers) * experiment.data.batch_size
+
+    def setting(number, name):
+        steps, warmup = bench.steps, bench.trace_steps
+        if name == EXAMPLES:
+            steps, warmup = equal_examples((f"--accumulation_steps={number}",), bench, experiment)
+        return Setting(number, steps, warmup, batch_examples)
+
+    numbers = sorted({1, *(batches or _DEFAULT_BATCHES)})
+    return {name: [setting(number, name) for number in numbers] for name in TITLES if name in equal}
+
+
+def job(setting, experiment, workers, evaluations):
+    every = math.ceil(setting.optimizer_steps / evaluations)
+    own = (f"--accumulation_steps={setting.batches}", f"--eval_steps={every}")
+    flags = (*experiment.flags(evaluate=True), *own)
+    return Job(setting.name, workers, flags, setting.steps, setting.warmup)

@@ -1,0 +1,18 @@
+"""Flags of `bench accumulation`."""
+
+import dataclasses
+
+from ctr_trainer.flags.define import flag
+
+
+@dataclasses.dataclass(frozen=True)
+class AccumulationFlags:
+    """Bench accumulation"""
+
+    equal: tuple[str, ...] = flag(
+        ("examples",),
+        "what the runs of all --accumulation_steps have as many of: examples, steps of the optimizer, or "
+        "examples,steps for both in turn, which tells the loss by fewer steps from that by larger batches",
+        "name",
+    )
+    evaluations: int = flag(5, "of each run on --eval_data, evenly spaced, the last at its end", "times", minimum=1)
