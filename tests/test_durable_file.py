@@ -6,7 +6,7 @@ import pytest
 from ctr_trainer import durable_file
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
-from ctr_trainer.estimator.inputs import load_features
+from ctr_trainer.estimator.saved_features import load_features
 from ctr_trainer.report.run import read_runs
 
 

@@ -4,7 +4,7 @@ import dataclasses
 
 from ctr_trainer import distributed
 from ctr_trainer.estimator import finding, model_record
-from ctr_trainer.estimator.inputs import load_features
+from ctr_trainer.estimator.saved_features import load_features
 from ctr_trainer.flags import require
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.params import SHARED

@@ -9,7 +9,7 @@ from ctr_trainer.data.dataset import FILE
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.source import ConvertedData
 from ctr_trainer.errors import UserError
-from ctr_trainer.estimator.inputs import load_features
+from ctr_trainer.estimator.saved_features import load_features
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.outputs import refuse_overlap
 

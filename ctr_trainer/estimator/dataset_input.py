@@ -3,54 +3,53 @@
 import numpy as np
 import tensorflow as tf
 
+from ctr_trainer.estimator.feed import Feed
+from ctr_trainer.estimator.graph_input import GraphInput
 
-class DatasetInput:
-    """A `tf.data.Dataset` of (features, labels), or a tuple of the two as tensors: read inside the graph."""
+tf1 = tf.compat.v1
 
-    fed = uses_embeddings = False
-    batch_size = steps = batches = epochs = in_epochs = None
-    weight = None  # A scalar tensor where batches count differently.
 
-    def __init__(self, data):
-        if isinstance(data, tf.data.Dataset):
-            iterator = tf.compat.v1.data.make_initializable_iterator(data)
-            # Run with the tables when a session starts, so that each session reads from the beginning.
-            tf.compat.v1.add_to_collection(tf.compat.v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
-            data = iterator.get_next()
-        self.features, self.labels = data if isinstance(data, tuple) else (data, None)
-        self.hook, self.hooks, self.embeddings = None, [], None
+class DatasetInput(GraphInput):
+    """A `tf.data.Dataset` of (features, labels), or a tuple of the two as tensors: read inside the graph.
 
-    def weights(self, labels):
-        """-> float32[B], what each example counts in the metrics.
+    It starts anew after a restart.
 
-        Args:
-          labels: float32[B], of the batch.
-        """
-        return tf.ones_like(labels)
+    Args:
+      data: the Dataset or the tensors; without labels, the features alone.
+      has_read: f(), called after each batch; None for nothing.
+    """
 
-    def count(self, has_read):
-        """Calls `has_read`, f(), after each batch; before the model is built."""
+    _hooks = ()
 
-        def counted():
-            has_read()
-            return np.int32(0)
+    def __init__(self, data, has_read=None):
+        data = read_in_graph(data) if isinstance(data, tf.data.Dataset) else data
+        batch = data if isinstance(data, tuple) else (data, None)
+        super().__init__(*(_counted(batch, has_read) if has_read else batch))
 
-        read = [tensor for tensor in tf.nest.flatten((self.features, self.labels), True) if tensor is not None]
-        with tf.control_dependencies(read), tf.device("/cpu:0"):
-            count = tf.numpy_function(counted, [], tf.int32)
-        with tf.control_dependencies([count]):
-            self.features, self.labels = (
-                tf.nest.map_structure(tf.identity, part, expand_composites=True) if part is not None else None
-                for part in (self.features, self.labels)
-            )
+    def connect(self, store, config, spec=None, trained=None, within_training=False, phases=None):
+        return Feed(self, self._hooks)
 
-    def position_after(self, steps):
-        """A Dataset starts anew after a restart."""
-        return
 
-    def epochs_after(self, steps):
-        """A Dataset does not know."""
-        return
+def read_in_graph(dataset):
+    """-> the tensors of a batch of a `tf.data.Dataset`, which each session reads from the beginning."""
+    iterator = tf1.data.make_initializable_iterator(dataset)
+    # Run with the tables when a session starts.
+    tf1.add_to_collection(tf1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    return iterator.get_next()
 
-    def close(self):
-        """Nothing to end: the graph owns the iterator."""
+
+def _counted(batch, has_read):
+    """-> (features, labels) of a batch, which come after `has_read` was called."""
+
+    def counted():
+        has_read()
+        return np.int32(0)
+
+    read = [tensor for tensor in tf.nest.flatten(batch, True) if tensor is not None]
+    with tf.control_dependencies(read), tf.device("/cpu:0"):
+        count = tf.numpy_function(counted, [], tf.int32)
+    with tf.control_dependencies([count]):
+        return [
+            tf.nest.map_structure(tf.identity, part, expand_composites=True) if part is not None else None
+            for part in batch
+        ]

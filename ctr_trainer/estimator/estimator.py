@@ -15,7 +15,6 @@ from ctr_trainer.estimator import finding, latest_file, plateau, retention
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
 from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
 from ctr_trainer.estimator.graphs import trained_graph, training_graph
-from ctr_trainer.estimator.inputs import load_features, save_features
 from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.observation import Observation
@@ -23,6 +22,7 @@ from ctr_trainer.estimator.one_job import one_job
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.estimator.prepared_runs import run_steps
 from ctr_trainer.estimator.run_config import RunConfig
+from ctr_trainer.estimator.saved_features import load_features, save_features
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.session import session_of, training_session
 from ctr_trainer.estimator.training_hooks import training_hooks
@@ -130,24 +130,25 @@ class Estimator:
         seen = Observation(self.config, self.model_dir)
         phases = seen.phases
         made = (self.model_fn, self.params, self.config, self.model_dir)
-        with seen.by_others(), training_graph(*made, input_fn, checkpoint, seen, last) as (inputs, spec, store):
-            if inputs.steps == 0:
+        with seen.by_others(), training_graph(*made, input_fn, checkpoint, seen, last) as (feed, spec, store):
+            if feed.steps == 0:
                 return self._nothing_to_do(start, "its data have been read to the end of the last epoch")
             if plateau.current():
                 plateau.check(plateau.current().patience, evaluation)
-            if inputs.hook and distributed.is_chief():
-                save_features(self.model_dir, inputs.features)
+            features = feed.inputs.features if feed.inputs.fed else None
+            if features is not None and distributed.is_chief():
+                save_features(self.model_dir, features)
             saver = tf1.train.Saver(max_to_keep=None)
             step = OptimizerStep(spec.train_op, step_plan.current(), self.config.prepared_runs)
-            model = self._model.to_dict(inputs.features if inputs.fed else None)
-            save = Saving(saver, inputs, store, checkpoint, self.model_dir, self.config, model, step.settle)
-            own = [*seen.hooks, *inputs.hooks]
-            more, measuring = training_hooks(inputs, spec, store, self.config, self.model_dir, save, last, step, phases)
+            model = self._model.to_dict(features)
+            save = Saving(saver, feed, store, checkpoint, self.model_dir, self.config, model, step.settle)
+            own = [*seen.hooks, *feed.hooks]
+            more, measuring = training_hooks(feed, spec, store, self.config, self.model_dir, save, last, step, phases)
             own += more
             evaluations = NoEvaluations()
             if evaluation:
-                evaluations = EvaluatedTraining(self, evaluation, inputs, store, save, start, own, step.settle, phases)
-            all_hooks = seen.around(own, measuring, [*evaluations.hooks, *hooks], inputs, store)
+                evaluations = EvaluatedTraining(self, evaluation, feed, store, save, start, own, step.settle, phases)
+            all_hooks = seen.around(own, measuring, [*evaluations.hooks, *hooks], feed, store)
 
             def steps(runs):
                 if seen.step != start:
@@ -183,9 +184,9 @@ class Estimator:
           `reliability`, the rows of `Reliability.table`; metrics are named `auc/click` where there are several labels.
         """
         checkpoint = self._of_this_model(checkpoint or self.latest_checkpoint(required=True))
-        with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (inputs, spec):
-            evaluation = Evaluation(inputs, spec, metrics)
-            own = [*inputs.hooks, *spec.evaluation_hooks, *hooks]
+        with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
+            evaluation = Evaluation(feed, spec, metrics)
+            own = [*feed.hooks, *spec.evaluation_hooks, *hooks]
 
             def batches(runs):
                 while not runs.should_stop() and (steps is None or evaluation.steps < steps):
@@ -201,17 +202,15 @@ class Estimator:
 
         Args:
           yield_single_examples: True yields a dict an example, False a dict of arrays a batch. The kept id columns of
-            the data stand beside the predictions, and its labels if it has any: see `BatchInput.beside`.
+            the data stand beside the predictions, and its labels if it has any: see `BatchFeed.beside`.
         """
         checkpoint = self._of_this_model(checkpoint or self.latest_checkpoint(required=True))
-        with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (inputs, spec):
+        with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
             predictions = spec.predictions if isinstance(spec.predictions, dict) else {"output": spec.predictions}
-            session, _ = session_of(checkpoint, [*inputs.hooks, *hooks], self.config)
+            session, _ = session_of(checkpoint, [*feed.hooks, *hooks], self.config)
             with session:
                 while not session.should_stop():
-                    values = session.run(predictions)
-                    if inputs.hook:
-                        values = inputs.beside(inputs.hook.batch, values)
+                    values = feed.beside(session.run(predictions))
                     if not yield_single_examples:
                         yield values
                         continue

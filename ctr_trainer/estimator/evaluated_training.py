@@ -38,7 +38,7 @@ class EvaluatedTraining(NoEvaluations):
     Args:
       estimator: the `Estimator` in training.
       eval_spec: the `EvalSpec`.
-      inputs: the training's, connected.
+      feed: the `Feed` of the training.
       store: of `open_store`.
       save: f(session, step) -> path; a collective.
       start: the step that training goes on from.
@@ -47,8 +47,8 @@ class EvaluatedTraining(NoEvaluations):
       phases: `Phases` of the training thread; None where nobody looks at them.
     """
 
-    def __init__(self, estimator, eval_spec, inputs, store, save, start, hooks, settle=None, phases=None):
-        self._in_loop = InLoopEvaluation(estimator, eval_spec, inputs, store, settle)
+    def __init__(self, estimator, eval_spec, feed, store, save, start, hooks, settle=None, phases=None):
+        self._in_loop = InLoopEvaluation(estimator, eval_spec, feed, store, settle)
         super().__init__()
         self._positive_weight = getattr(estimator.params, "positive_weight", 1.0)
         lowered = plateau.current()

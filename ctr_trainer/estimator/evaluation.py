@@ -29,7 +29,7 @@ class Evaluation:
     """Adds up a model's metrics, step by step, then over the ranks.
 
     Args:
-      inputs: `DatasetInput` or `BatchInput`.
+      feed: the `Feed` of the data.
       spec: the `EstimatorSpec`.
       config: `MetricsConfig`.
 
@@ -37,16 +37,16 @@ class Evaluation:
       UserError: there is no column to group by.
     """
 
-    def __init__(self, inputs, spec, config):
+    def __init__(self, feed, spec, config):
         own = spec.eval_metric_ops or {}
-        self._groups = ExampleGroups(inputs, config.group_by) if config.group_by else None
+        self._groups = ExampleGroups(feed.inputs, config.group_by) if config.group_by else None
         self._fetches = {
-            "click": metric_tensors(inputs, spec),
+            "click": metric_tensors(feed.inputs, spec),
             "loss": spec.loss,
             "updates": {name: update for name, (_, update) in own.items()},
             "groups": self._groups.fetch if self._groups and self._groups.fetch is not None else (),
         }
-        self._inputs, self._labels = inputs, list(self._fetches["click"])
+        self._feed, self._labels = feed, list(self._fetches["click"])
         self._config, self._own = config, tuple(own)
         self.reset()
 
@@ -65,7 +65,7 @@ class Evaluation:
     def step(self, session):
         """Evaluates one batch."""
         values = session.run(self._fetches)
-        batch = self._inputs.hook.batch if self._inputs.hook else None
+        batch = self._feed.batch
         groups = self._groups.of(batch, values["groups"]) if self._groups else None
         weight = 1.0
         for label, click in values["click"].items():

@@ -16,7 +16,7 @@ class ExampleGroups:
     A missing value is a group of its own.
 
     Args:
-      inputs: `DatasetInput` or `BatchInput`.
+      inputs: the `GraphInput`.
       name: of an id column or a single-valued sparse feature, or of one of the features of a `tf.data.Dataset`.
 
     Attributes:

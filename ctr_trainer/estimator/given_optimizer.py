@@ -26,7 +26,7 @@ def with_train_op(spec, inputs, row_learning_rate):
 
     Args:
       spec: of `model_fn` in training.
-      inputs: `DatasetInput` or `BatchInput`. The examples of a `tf.data` batch weigh 1 each.
+      inputs: the `GraphInput`. The examples of a `tf.data` batch weigh 1 each.
       row_learning_rate: of the embedding rows, a number.
 
     Raises:

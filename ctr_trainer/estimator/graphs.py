@@ -21,7 +21,7 @@ tf1 = tf.compat.v1
 
 @contextlib.contextmanager
 def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, seen, last):
-    """Gives (input, EstimatorSpec, store) of a training whose rows are as the checkpoint has them. A collective.
+    """Gives (`Feed`, EstimatorSpec, store) of a training whose rows are as the checkpoint has them. A collective.
 
     Args:
       model_fn, params, config, model_dir: see `Estimator`.
@@ -40,9 +40,8 @@ def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, se
         position = checkpoint.position if checkpoint else None
         data = call_input_fn(input_fn, ModeKeys.TRAIN, params, config, position)
         pads = config.uneven_inputs == "pad" and distributed.size() > 1
-        inputs = PaddedInput(data) if pads else make_input(data, model_dir)
-        if distributed.size() > 1:
-            inputs.count(seen.input_ends.has_read)
+        has_read = seen.input_ends.has_read if distributed.size() > 1 else None
+        inputs = PaddedInput(data, has_read) if pads else make_input(data, model_dir, has_read=has_read)
         epochs = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
         batches, epochs = distributed.broadcast_object((inputs.batches, epochs), "batches")
         run_length.record(run_length.going_on(checkpoint, batches, last, epochs and run_length.Epochs(**epochs)))
@@ -53,19 +52,18 @@ def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, se
         store = LocalStore()
         if inputs.uses_embeddings:
             store = stack.enter_context(open_store(config.embedding, model_dir))
-        stack.callback(inputs.close)  # Its threads use the store, so they end before that closes.
-        if inputs.fed:
-            inputs.connect(store, config, spec, phases=seen.phases)
+        feed = inputs.connect(store, config, spec, phases=seen.phases)
+        stack.callback(feed.close)  # Its threads use the store, so they end before that closes.
         if distributed.is_chief():
             _restore_rows(store, checkpoint, model_dir)
         distributed.barrier("embedding_rows_restored")
         store.reopen()
-        yield _ready(stack, inputs), spec, store
+        yield _ready(stack, feed), spec, store
 
 
 @contextlib.contextmanager
 def trained_graph(model_fn, params, config, model_dir, mode, input_fn, checkpoint):
-    """Gives (input, EstimatorSpec) to evaluate a checkpoint or predict with it, from rows of its own. A collective.
+    """Gives (`Feed`, EstimatorSpec) to evaluate a checkpoint or predict with it, from rows of its own. A collective.
 
     Args:
       model_fn, params, config, model_dir: see `Estimator`.
@@ -79,11 +77,10 @@ def trained_graph(model_fn, params, config, model_dir, mode, input_fn, checkpoin
         inputs = make_input(call_input_fn(input_fn, mode, params, config, None), model_dir)
         spec = model_fn(inputs.features, inputs.labels if mode == ModeKeys.EVAL else None, mode, params)
         rows = stack.enter_context(open_evaluation_store())
-        stack.callback(inputs.close)  # Its threads use the store, so they end before that closes.
-        if inputs.fed:
-            inputs.connect(rows.store, config, trained=_trained_tables(checkpoint))
+        feed = inputs.connect(rows.store, config, trained=_trained_tables(checkpoint))
+        stack.callback(feed.close)  # Its threads use the store, so they end before that closes.
         rows.restore(checkpoint)
-        yield _ready(stack, inputs), spec
+        yield _ready(stack, feed), spec
 
 
 def _begin(stack, config):
@@ -92,12 +89,11 @@ def _begin(stack, config):
     tf1.train.get_or_create_global_step()
 
 
-def _ready(stack, inputs):
-    """-> the input, which looks rows up ahead from here on; an error claims the last word of this process."""
-    if inputs.fed:
-        inputs.rewind()  # Lookups ahead read rows, so not before these are the checkpoint's.
+def _ready(stack, feed):
+    """-> the feed, which looks rows up ahead from here on; an error claims the last word of this process."""
+    feed.rewind()  # Lookups ahead read rows, so not before these are the checkpoint's.
     stack.enter_context(last_words.of_this_process().claimed_on_error())
-    return inputs
+    return feed
 
 
 def _trained_tables(checkpoint):

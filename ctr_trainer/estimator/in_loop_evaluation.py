@@ -24,7 +24,7 @@ class InLoopEvaluation:
     Args:
       estimator: the `Estimator` in training.
       eval_spec: the `EvalSpec`.
-      training: the connected input of the training.
+      training: the `Feed` of the training.
       store: of `open_store`.
       settle: f(session) after which the dense variables are what all steps made of them, on all ranks, a collective;
         None where each step leaves them so.
@@ -41,15 +41,16 @@ class InLoopEvaluation:
         with self._graph.as_default():
             tf1.set_random_seed(self._config.tf_random_seed)
             tf1.train.get_or_create_global_step()
-            self._data = call_input_fn(eval_spec.input_fn, ModeKeys.EVAL, estimator.params, self._config)
-            trained = (training.features.spec, training.features.statistics) if training.fed else None
-            self._inputs = make_input(self._data, estimator.model_dir, trained)
-            self._spec = estimator.model_fn(self._inputs.features, self._inputs.labels, ModeKeys.EVAL, estimator.params)
-            if self._inputs.fed:
-                tables = training.embeddings.rows if training.embeddings else {}
-                configs = {name: rows.config for name, rows in tables.items()}
-                self._inputs.connect(store, self._config, trained=configs, within_training=True)
-            self._evaluation = Evaluation(self._inputs, self._spec, eval_spec.metrics)
+            data = call_input_fn(eval_spec.input_fn, ModeKeys.EVAL, estimator.params, self._config)
+            features = training.inputs.features
+            trained = (features.spec, features.statistics) if training.inputs.fed else None
+            inputs = make_input(data, estimator.model_dir, trained)
+            self._spec = estimator.model_fn(inputs.features, inputs.labels, ModeKeys.EVAL, estimator.params)
+            tables = training.embeddings.rows if training.embeddings else {}
+            configs = {name: rows.config for name, rows in tables.items()}
+            self._feed = inputs.connect(store, self._config, trained=configs, within_training=True)
+            self._steps = eval_spec.steps or inputs.batches_per_epoch
+            self._evaluation = Evaluation(self._feed, self._spec, eval_spec.metrics)
             variables = tf1.global_variables()
             unknown = [v.op.name for v in variables if v.op.name not in sources]
             if unknown:
@@ -81,25 +82,22 @@ class InLoopEvaluation:
             self._settle(session)
         values = distributed.broadcast_arrays(session.run(self._sources), "evaluated_variables")
         self._values.update(zip(self._fed, values, strict=True))
-        if self._training.embeddings:
-            self._training.embeddings.flush()
+        self._training.flush()
         distributed.barrier("evaluation_rows_flushed")
         self._evaluation.reset()
         try:
             self._run()
         finally:
-            self._inputs.close()
+            self._feed.close()
         results = self._evaluation.results()
         raise_together(self._store)
         return results
 
     def _run(self):
-        if self._inputs.fed:
-            self._inputs.rewind()
-        hooks = [*self._inputs.hooks, *self._spec.evaluation_hooks, *self._eval_spec.hooks]
-        steps = self._eval_spec.steps or getattr(self._data, "steps_per_epoch", None)
-        if distributed.is_chief() and steps:
-            hooks.append(ProgressHook("evaluating", steps))
+        self._feed.rewind()
+        hooks = [*self._feed.hooks, *self._spec.evaluation_hooks, *self._eval_spec.hooks]
+        if distributed.is_chief() and self._steps:
+            hooks.append(ProgressHook("evaluating", self._steps))
 
         def batches(runs):
             while not runs.should_stop() and self._evaluation.steps != self._eval_spec.steps:
@@ -115,4 +113,4 @@ class InLoopEvaluation:
 
     def close(self):
         """Ends what reads the data."""
-        self._inputs.close()
+        self._feed.close()

@@ -43,17 +43,17 @@ class Observation:
         """-> context manager within which the other ranks can tell where this one is; see `stalls`."""
         return observed_phases(self.phases, self._model_dir, self.input_ends)
 
-    def around(self, own, measuring, others, inputs, store):
+    def around(self, own, measuring, others, feed, store):
         """-> the hooks of the session.
 
         Args:
           own: the training's own hooks, beginning with `hooks`.
           measuring: `MeasuringHooks`, those of `own` that the summary asks for their figures.
           others: more hooks.
-          inputs: of `make_input`.
+          feed: the `Feed` of the training.
           store: of `open_store`.
         """
-        self._inputs, self._summary = inputs, RunSummary(self.phases, inputs, self._config, measuring, store)
+        self._feed, self._summary = feed, RunSummary(self.phases, feed, self._config, measuring, store)
         self._traced, self._load, every = None, None, self._config.phase_steps
         if not every:
             return [*own, *others]
@@ -63,8 +63,8 @@ class Observation:
 
     def results(self):
         """-> dict, see `Estimator.train`. A collective."""
-        hook, throughput = self._inputs.hook, self._throughput
-        examples = int(distributed.all_sum(np.int64(hook.examples if hook else 0), "train_examples"))
+        throughput = self._throughput
+        examples = int(distributed.all_sum(np.int64(self._feed.examples), "train_examples"))
         return {
             "workers": distributed.size(),
             "steps": throughput.steps,
@@ -72,7 +72,7 @@ class Observation:
             "examples": examples,
             "seconds": round(throughput.seconds, 3),
             "examples_per_sec": round(examples / max(throughput.seconds, 1e-9), 1),
-            "input_wait_seconds": round(hook.read.total_seconds if hook else 0.0, 3),
+            "input_wait_seconds": round(self._feed.wait_seconds, 3),
             **({"phases": self._traced.results(), "load": self._load.results()} if self._traced else {}),
             **self._summary.results(throughput.steps),
         }

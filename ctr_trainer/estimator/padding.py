@@ -5,7 +5,7 @@ import tensorflow as tf
 from ctr_trainer import batch_weight, distributed
 from ctr_trainer.batch_weight import BatchWeight
 from ctr_trainer.errors import UserError
-from ctr_trainer.estimator.dataset_input import DatasetInput
+from ctr_trainer.estimator.dataset_input import DatasetInput, read_in_graph
 from ctr_trainer.hooks.end_together_hook import EndTogetherHook
 
 tf1 = tf.compat.v1
@@ -20,6 +20,7 @@ class PaddedInput(DatasetInput):
 
     Args:
       data: this rank's `tf.data.Dataset`. It is read one batch ahead.
+      has_read: f(), called after each batch; None for nothing.
 
     Attributes:
       weight: scalar float32, the examples of this rank's batch that count.
@@ -28,19 +29,18 @@ class PaddedInput(DatasetInput):
       UserError: it is no Dataset.
     """
 
-    def __init__(self, data):
+    def __init__(self, data, has_read=None):
         if not isinstance(data, tf.data.Dataset):
             raise UserError(
                 f"uneven_inputs='pad' is for a tf.data.Dataset, and input_fn returned {type(data).__name__}: use "
                 "uneven_inputs='error' (a BatchReader has as many batches on all ranks)"
             )
-        super().__init__(padded(data))
-        batch, (self.weight, has_next) = self.features, self.labels
-        self.features, self.labels = batch if isinstance(batch, tuple) else (batch, None)
+        batch, (self.weight, has_next) = read_in_graph(padded(data))
+        super().__init__(batch, has_read)
         with tf.device("/cpu:0"):
             sums = distributed.allreduce(tf.stack([self.weight, has_next]), "batch_weights")
         batch_weight.record(BatchWeight(self.weight, sums[0]))
-        self.hooks = [EndTogetherHook(sums[1])]
+        self._hooks = [EndTogetherHook(sums[1])]
 
     def weights(self, labels):
         return tf.ones_like(labels) * tf.minimum(self.weight, 1.0)

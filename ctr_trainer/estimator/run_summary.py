@@ -40,14 +40,14 @@ class RunSummary:
 
     Args:
       phases: `Phases` of the training thread.
-      inputs: `DatasetInput` or `BatchInput`, connected.
+      feed: the `Feed` of the training.
       config: `RunConfig`.
       hooks: `MeasuringHooks` of the training.
       store: of `open_store`.
     """
 
-    def __init__(self, phases, inputs, config, hooks, store):
-        self._phases, self._inputs, self._config, self._hooks, self._store = phases, inputs, config, hooks, store
+    def __init__(self, phases, feed, config, hooks, store):
+        self._phases, self._feed, self._config, self._hooks, self._store = phases, feed, config, hooks, store
         plan = step_plan.current()
         self._exchanges_each_step = plan.begin is None and plan.dense_sync_steps == 1 and distributed.size() > 1
 
@@ -68,7 +68,7 @@ class RunSummary:
         Args:
           steps: that the run has made.
         """
-        embeddings = self._inputs.embeddings
+        embeddings = self._feed.embeddings
         totals = embeddings.totals() if embeddings else RowTotals()
         syncing = embeddings.sync_latency if embeddings else None
         syncs = syncing.total_count if syncing else 0
@@ -114,6 +114,7 @@ class RunSummary:
         return [seen.resident_bytes, seen.gpu_busy, seen.gpu_bytes, of_service]
 
     def _circumstances(self, shares, steps, silent):
+        inputs = self._feed.inputs
         return Circumstances(
             {name: shares[name] for name in PHASES},
             shares["exchange"],
@@ -126,9 +127,9 @@ class RunSummary:
             bool(tf.config.list_physical_devices("GPU")),
             dense_exchange.is_in_memory(),
             (os.cpu_count() or 1) > distributed.local_size(),
-            bool(self._inputs.fed and self._inputs.features.spec.limits),
+            bool(inputs.fed and inputs.features.spec.limits),
             silent,
-            self._inputs.fed and any(f.combiner == "none" for f in self._inputs.features.spec.sparse),
+            inputs.fed and any(f.combiner == "none" for f in inputs.features.spec.sparse),
         )
 
 

@@ -23,7 +23,7 @@ class Saving:
 
     Args:
       saver: `tf.compat.v1.train.Saver` of the dense variables.
-      inputs: `DatasetInput` or `BatchInput`, connected.
+      feed: the `Feed` of the training.
       store: where the rows are.
       restored: the `Checkpoint` that training goes on from, or None.
       model_dir: where checkpoints are kept.
@@ -32,9 +32,9 @@ class Saving:
       settle: f(session) after which the dense variables are what all steps made of them, on all ranks; a collective.
     """
 
-    def __init__(self, saver, inputs, store, restored, model_dir, config, model, settle):
+    def __init__(self, saver, feed, store, restored, model_dir, config, model, settle):
         self._settle = settle
-        self._saver, self._inputs, self._store = saver, inputs, store
+        self._saver, self._feed, self._store = saver, feed, store
         self._model_dir, self._config, self._model = model_dir, config, model
         self._start, self._examples_before = (restored.step, restored.examples) if restored else (0, 0)
         self._last = restored  # The checkpoint that the rows of the next one add to; rank 0's from the first save on.
@@ -59,11 +59,9 @@ class Saving:
         if step == self._saved_step:
             return path
         self._settle(session)
-        if self._inputs.embeddings:
-            self._inputs.embeddings.flush()
-        examples = self._inputs.hook.examples if self._inputs.hook else 0
+        self._feed.flush()
         # Also the barrier after which every rank's rows are at the service.
-        examples = int(distributed.all_sum(np.int64(examples), "checkpoint_examples"))
+        examples = int(distributed.all_sum(np.int64(self._feed.examples), "checkpoint_examples"))
         raise_together(self._store)
         if distributed.is_chief():
             self._last = self._write(session, path, step, self._examples_before + examples)
@@ -102,7 +100,7 @@ class Saving:
         tables = retention.extend(path, files, base)
         try:
             self._saver.save(session, os.path.join(path, checkpoints.DENSE), write_meta_graph=False)
-            position = self._inputs.position_after(step - self._start)
+            position = self._feed.position_after(step - self._start)
             written = checkpoints.commit(
                 path, step, tables, position, examples, self._negative_sampling, self._model, self._decay
             )

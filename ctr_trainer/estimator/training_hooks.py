@@ -32,14 +32,14 @@ from ctr_trainer.resources import NoGpu, open_gpu
 tf1 = tf.compat.v1
 
 
-def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step, phases):
+def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, phases):
     """-> (the session hooks of a training run, the `MeasuringHooks` among them). A collective.
 
     The input's own hook has come before these: it trains the rows. Then `FiniteLossHook` ends a training that diverged,
     `ParameterSyncHook` hands the rows on, and `CheckpointHook` saves what all workers have handed on.
 
     Args:
-      inputs: `DatasetInput` or `BatchInput`, connected.
+      feed: the `Feed` of the training.
       spec: the `EstimatorSpec`.
       store: of `open_store`.
       config: `RunConfig`.
@@ -50,18 +50,18 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
       phases: `Phases` of the training thread.
     """
     every, scalars, hooks = config.log_step_count_steps, {}, [FiniteLossHook(spec.loss)]
-    latencies = []
-    if inputs.embeddings:
+    latencies = [*feed.latencies]
+    if feed.embeddings:
         wait = Latency("StepSyncWait")
-        latencies = [*inputs.latencies, *inputs.hook.latencies, wait]
+        latencies.append(wait)
         steps, offset = config.embedding.sync_steps, 0
         if not config.embedding.strict_sync:  # Which is a collective; else the ranks take turns over the window.
             offset = distributed.rank() * steps // distributed.size()
-        hooks.append(ParameterSyncHook(inputs.embeddings, steps, wait, scalars, offset, phases))
+        hooks.append(ParameterSyncHook(feed.embeddings, steps, wait, scalars, offset, phases))
     if store.is_guarded:
         hooks.append(ServiceLossHook(store, config.embedding.sync_steps))
-    if inputs.embeddings and distributed.is_chief():
-        if any(rows.config.evicts for rows in inputs.embeddings.rows.values()):
+    if feed.embeddings and distributed.is_chief():
+        if any(rows.config.evicts for rows in feed.embeddings.rows.values()):
             hooks.append(EvictionHook(store, config.embedding.sync_steps))
     dense_sync_steps = step_plan.current().dense_sync_steps
     if dense_sync_steps > 1:
@@ -71,8 +71,8 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
     learning_rate = _learning_rate(tf1.get_default_graph())
     if learning_rate is not None:
         hooks.append(LearningRateHook(learning_rate, scalars, every_n_steps=every))
-    kept = _keep_lines(inputs, config, model_dir, last_step)
-    takers, tensors = [MetricLines(), *kept], metric_tensors(inputs, spec)
+    kept = _keep_lines(feed, config, model_dir, last_step)
+    takers, tensors = [MetricLines(), *kept], metric_tensors(feed.inputs, spec)
     # Before those that take its lines, which close their files at the end.
     metrics = MetricsHook(
         tensors,
@@ -82,7 +82,7 @@ def training_hooks(inputs, spec, store, config, model_dir, save, last_step, step
         _lines(wish),
         config.auc_window_steps,
         every_n_steps=every,
-        weight=inputs.weight,
+        weight=feed.inputs.weight,
     )
     hooks += [metrics, *kept]
     exchange = ExchangeHook()
@@ -130,15 +130,15 @@ def _lines(wish):
     return MergedLines(distributed.rank(), distributed.size(), all_sum, distributed.watchdog().waiting, wish)
 
 
-def _keep_lines(inputs, config, model_dir, last_step):
+def _keep_lines(feed, config, model_dir, last_step):
     """-> the hooks of this rank that take the lines of the training, beside its log."""
     if not distributed.is_chief():
         return []
     hooks = [MetricsFileHook(model_dir)]
     if config.save_summary_steps:
         hooks.append(SummaryHook(model_dir, every_n_steps=config.save_summary_steps))
-    of_a_step = _examples_of_a_step(inputs)
-    ends = last_step, inputs.steps, inputs.epochs_after, inputs.epochs
+    of_a_step = _examples_of_a_step(feed.inputs)
+    ends = last_step, feed.steps, feed.epochs_after, feed.inputs.epochs
     return [*hooks, TrainingProgressHook(config.progress, of_a_step, *ends)]
 
 

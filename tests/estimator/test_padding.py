@@ -4,6 +4,7 @@ import tensorflow as tf
 
 from ctr_trainer import batch_weight, distributed
 from ctr_trainer.batch_weight import BatchWeight, WeighedOptimizer
+from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import RunConfig
 from ctr_trainer.estimator.padding import PaddedInput, padded, refuse_unweighed
@@ -71,7 +72,8 @@ def test_a_dataset_without_a_batch_has_nothing_to_pad_with():
 def test_the_training_ends_with_its_last_batch_and_metrics_count_no_padding():
     inputs = PaddedInput(_dataset(20))
     weights, seen = inputs.weights(inputs.labels), []
-    with tf1.train.MonitoredSession(hooks=inputs.hooks) as session:
+    feed = inputs.connect(LocalStore(), RunConfig())
+    with tf1.train.MonitoredSession(hooks=feed.hooks) as session:
         while not session.should_stop():
             seen.append(session.run([inputs.labels, weights]))
     assert [list(labels[:1]) for labels, _ in seen] == [[0], [16], [32]]

@@ -1,0 +1,43 @@
+"""A reader of batches that an `input_fn` returned."""
+
+from ctr_trainer.latency import Latency
+from ctr_trainer.run_length import Epochs
+
+
+class GivenReader:
+    """Reads what another reader does, and says None of what that one does not know.
+
+    Args:
+      reader: a `data.reader.BatchReader`, or any iterable of `Batch` with its `spec`, `statistics` and `batch_size`.
+        Of a spec with quantiles it needs `with_statistics` too, to be evaluated on data with statistics of their own.
+
+    Attributes:
+      spec, statistics, batch_size: the reader's.
+      steps: batches from its start to its end.
+      steps_per_epoch: batches of a whole epoch.
+      in_epochs: `Epochs`.
+      epochs: the number of the epoch that it stops before.
+      read_latency: OpsReadSample, of each batch. A reader that measures nothing is measured from outside.
+    """
+
+    def __init__(self, reader):
+        self._reader = reader
+        self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
+        self.steps, self.epochs = getattr(reader, "steps", None), getattr(reader, "epochs", None)
+        self.steps_per_epoch = getattr(reader, "steps_per_epoch", None)
+        knows = hasattr(reader, "steps_per_epoch") and hasattr(reader, "steps_before")
+        self.in_epochs = Epochs(reader.steps_per_epoch, reader.steps_before) if knows else None
+        self._position_after = getattr(reader, "position_after", lambda steps: None)
+        self._measures = hasattr(reader, "read_latency")
+        self.read_latency = reader.read_latency if self._measures else Latency("OpsReadSample")
+
+    def with_statistics(self, statistics):
+        """-> the reader with other statistics: those that a model was trained with, which place its quantiles."""
+        return GivenReader(self._reader.with_statistics(statistics))
+
+    def position_after(self, steps):
+        """-> where all workers stand when each has taken `steps` batches since the reader's start; None: not known."""
+        return self._position_after(steps)
+
+    def __iter__(self):
+        return iter(self._reader) if self._measures else self.read_latency.each(self._reader)

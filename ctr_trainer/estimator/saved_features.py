@@ -1,0 +1,48 @@
+"""The feature spec and the dense statistics of a model, as they are kept beside it."""
+
+import logging
+import os
+
+from ctr_trainer import durable_file
+from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.finding import newest_record
+from ctr_trainer.features.spec import FeatureSpec
+
+_log = logging.getLogger(__name__)
+_FILE = "features.json"
+_CURE = "put a copy of this file in its place, or train into another --model_dir"
+
+
+def features_path(model_dir):
+    """-> the file that has them."""
+    return os.path.join(model_dir, _FILE)
+
+
+def save_features(model_dir, features):
+    """Keeps the feature spec and the dense statistics beside the model, for evaluation and export."""
+    values = {"spec": features.spec.to_dict(), "statistics": features.statistics}
+    durable_file.write_json(features_path(model_dir), values)
+
+
+def load_features(model_dir):
+    """-> (FeatureSpec, statistics) of the model in `model_dir`, or None.
+
+    Where their file is gone or damaged, those that the newest checkpoint has as well.
+
+    Raises:
+      UserError: the file is empty, was cut off or altered, and no checkpoint has them.
+    """
+    path = features_path(model_dir)
+    try:
+        saved = durable_file.read_json(path, _CURE)
+    except UserError as error:
+        saved = (newest_record(model_dir) or {}).get("features")
+        if saved is None and os.path.exists(path):
+            raise
+        if saved is None:
+            return None
+        _log.warning("%s. The newest checkpoint has a copy, which is used", error)
+    try:
+        return FeatureSpec.from_dict(saved["spec"], f"{path}: spec"), saved["statistics"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path}: no feature spec and statistics of a model ({error!r}); {_CURE}") from error
