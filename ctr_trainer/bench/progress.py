@@ -8,9 +8,8 @@ import tqdm
 from ctr_trainer.bench.machine import usable_cores
 from ctr_trainer.durations import format_seconds
 
-# Of a run per worker that has a core, or a share of one: its start and some 200 short steps, on two cores with others'
-# work beside.
-_SECONDS = 20.0
+# Of a run of a worker on a core: its start and 200 short steps, where nothing else runs.
+_SECONDS = 12.0
 
 
 class Progress:
@@ -32,7 +31,7 @@ class Progress:
         self._runs, self._number = rounds * len(jobs), 0
         self._left, self._done, self._spent = rounds * sum(self._weights.values()), 0.0, 0.0
         self._clock, self._draws = clock, sys.stderr.isatty()
-        self._say(f"{self._runs} runs, about {format_seconds(self.seconds_left())}")
+        self._say(f"{self._runs} runs, about {format_seconds(self.seconds_left())} if nothing else runs here")
         self._bar = tqdm.tqdm(
             total=self._runs,
             bar_format="{desc}{n_fmt}/{total_fmt} runs |{bar:20}| {elapsed}{postfix}",

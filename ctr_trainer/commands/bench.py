@@ -35,8 +35,8 @@ _MODULES = {
     "peers": peers,
     "simulate": simulate,
 }
-_ROUNDS = {network: 1}  # Of --rounds=0; its jobs are many and of many workers.
-_OTHERS_ROUNDS = 3
+# What --rounds=0 and --steps=0 stand for; the jobs of `network` are many, and of many workers.
+_SIZES, _SIZES_OF = {"rounds": 3, "steps": 200}, {network: {"rounds": 1, "steps": 100}}
 _USED = {
     accumulation: (AccumulationFlags, ListedTrainingFlags),
     network: (NetworkFlags,),
@@ -70,11 +70,13 @@ EXAMPLES = (
 
 def run(action, bench, compared, simulation, machines, others, model, data, training, *groups):
     """Runs the action."""
+    module = _MODULES[action]
+    sizes = _SIZES_OF.get(module, _SIZES)
+    bench = dataclasses.replace(bench, **{name: getattr(bench, name) or size for name, size in sizes.items()})
     if bench.steps < bench.trace_steps:
         raise UserError(
             f"--steps={bench.steps} must be at least --trace_steps={bench.trace_steps}, so that a step is traced"
         )
-    module = _MODULES[action]
     _require_numbers("workers", bench.workers)
     batches = training.accumulation_steps or (1,)
     _require_numbers("accumulation_steps", batches)
@@ -87,7 +89,6 @@ def run(action, bench, compared, simulation, machines, others, model, data, trai
         )
     # Now, and not after an hour of measuring.
     outputs.refuse_foreign_files(bench.output, [f"{action}.txt", f"{action}.json", f"{action}*.png"])
-    bench = dataclasses.replace(bench, rounds=bench.rounds or _ROUNDS.get(module, _OTHERS_ROUNDS))
     extra = (compared, training, simulation, machines, others)
     used = [group for group in extra if type(group) in _USED.get(module, ())]
     module.run(bench, Experiment(model, data, training.of_job(*batches), *groups), *used)

@@ -14,7 +14,9 @@ class BenchFlags:
     rounds: int = flag(
         0, "how often each setting is measured, all of them in turn; 0: 3 times, of `network` once", "times", minimum=0
     )
-    steps: int = flag(200, "measured in each run, after a warm-up of --trace_steps", "steps", minimum=1)
+    steps: int = flag(
+        0, "measured in each run, after a warm-up of --trace_steps; 0: 200, of `network` 100", "steps", minimum=0
+    )
     trace_steps: int = flag(20, "between two steps whose operations are traced", "steps", minimum=2)
     output: str = flag("bench", "directory of the reports: JSON and PNG; and of data and models made for them", "path")
     job_timeout: float = flag(1800.0, "longest time that one run may take", "seconds", minimum=1.0)

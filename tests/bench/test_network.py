@@ -10,7 +10,16 @@ import sys
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.bench import convolution, convolution_size, dense_params, namespaces, network, network_columns, ssh
+from ctr_trainer.bench import (
+    convolution,
+    convolution_size,
+    dense_params,
+    namespaces,
+    network,
+    network_columns,
+    scaling,
+    ssh,
+)
 from ctr_trainer.bench.jobs import Job
 from ctr_trainer.bench.namespaces import Machine
 from ctr_trainer.bench.network_job import NetworkJob
@@ -118,6 +127,18 @@ def test_a_tower_has_about_the_parameters_asked_for(params):
 def test_wrong_flags_are_refused_before_anything_is_made(flags, message):
     with pytest.raises(UserError, match=message):
         network.run(None, None, dataclasses.replace(NetworkFlags(), **flags))
+
+
+@pytest.mark.parametrize(
+    ("module", "flags", "rounds", "steps"),
+    [(network, [], 1, 100), (scaling, [], 3, 200), (network, ["--rounds=2", "--steps=30"], 2, 30)],
+)
+def test_by_default_network_is_the_shorter_one(tmp_path, monkeypatch, module, flags, rounds, steps):
+    ran = []
+    monkeypatch.setattr(module, "run", lambda bench, *others: ran.append((bench.rounds, bench.steps)))
+    name = module.__name__.rpartition(".")[2]
+    assert cli.main(["bench", name, f"--output={tmp_path}", *flags]) == 0
+    assert ran == [(rounds, steps)]
 
 
 def test_a_missing_program_is_named_with_its_package():

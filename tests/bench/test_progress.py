@@ -11,7 +11,7 @@ ALONE, FOUR = Job("alone", 1, (), 4, 2), Job("four", 4, (), 4, 2)
 def test_four_workers_on_two_cores_count_as_two_runs_of_one_and_the_pace_is_that_of_the_runs_so_far():
     seconds = iter([100.0, 110.0, 200.0, 250.0])
     progress = Progress([ALONE, FOUR], 2, cores=2, clock=lambda: next(seconds))
-    assert progress.seconds_left() == 2 * (1 + 2) * 20.0  # A guess, as nothing has run.
+    assert progress.seconds_left() == 2 * (1 + 2) * 12.0  # A guess, as nothing has run.
     progress.begin("alone")
     progress.end("alone")
     assert progress.seconds_left() == (2 + 1 + 2) * 10.0
@@ -36,7 +36,7 @@ def test_without_a_terminal_each_run_has_a_line_with_the_time_left(capsys):
             progress.begin(job.name)
             progress.end(job.name)
     assert capsys.readouterr().err.splitlines() == [
-        "2 runs, about 1 min 0 s",
-        "run 1 of 2, alone; about 1 min 0 s left",
+        "2 runs, about 36 s if nothing else runs here",
+        "run 1 of 2, alone; about 36 s left",
         "run 2 of 2, four; about 2 min 20 s left",
     ]
