@@ -37,7 +37,7 @@ class Progress:
             bar_format="{desc}{n_fmt}/{total_fmt} runs |{bar:20}| {elapsed}{postfix}",
             disable=not self._draws,
         )
-        self._show_left()
+        self._show(0)
 
     def __enter__(self):
         return self
@@ -70,11 +70,12 @@ class Progress:
 
     def _count(self, name):
         self._left -= self._weights[name]
-        self._bar.update()
-        self._show_left()
+        self._show(1)
 
-    def _show_left(self):
-        self._bar.set_postfix_str(f"about {format_seconds(self.seconds_left())} left")
+    def _show(self, ended):
+        self._bar.set_postfix_str(f"about {format_seconds(self.seconds_left())} left", refresh=False)
+        self._bar.update(ended)
+        self._bar.refresh()
 
     def _say(self, text):
         print(text, file=sys.stderr, flush=True)
