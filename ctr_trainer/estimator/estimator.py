@@ -148,7 +148,7 @@ class Estimator:
             evaluations = NoEvaluations()
             if evaluation:
                 evaluations = EvaluatedTraining(self, evaluation, feed, store, save, start, own, step.settle, phases)
-            all_hooks = seen.around(own, measuring, [*evaluations.hooks, *hooks], feed, store)
+            observed = seen.of_training([*own, *evaluations.hooks, *hooks], measuring, feed, store)
 
             def steps(runs):
                 if seen.step != start:
@@ -159,10 +159,10 @@ class Estimator:
                         step(runs)
 
             with save.naming_the_last_checkpoint(lambda: seen.step > start), _closing([evaluations, *own]):
-                session, every_hook = training_session(checkpoint, all_hooks, self.model_dir, self.config, saver)
+                session, every_hook = training_session(checkpoint, observed.hooks, self.model_dir, self.config, saver)
                 with session:
                     run_steps(session, every_hook, steps, self.config.prepared_runs)
-            results = seen.results()
+            results = observed.results()
         return {**results, **evaluations.results()}
 
     def _nothing_to_do(self, step, why):

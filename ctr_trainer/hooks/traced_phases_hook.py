@@ -32,14 +32,18 @@ class TracedPhasesHook(StepHook):
     `sync` the wait for the service, `exchange` what of the dense gradients' reduction nothing else hides, and the
     averaging of --dense_sync_steps. The first `every_n_steps` steps count for nothing.
 
-    Use `around` to put it into a session. All ranks must give it the same period, since a traced step is slower.
+    All ranks must give it the same period, since a traced step is slower.
 
     Args:
+      hooks: of the session.
       every_n_steps: at least 2; every so many steps one is traced.
       gpu: whether to trace GPUs too, which costs more.
+
+    Attributes:
+      around: the session's hooks, timed; this one stands before and behind them.
     """
 
-    def __init__(self, every_n_steps, gpu=False):
+    def __init__(self, hooks, every_n_steps, gpu=False):
         super().__init__()
         if every_n_steps < 2:
             raise ValueError(f"every_n_steps must be at least 2, not {every_n_steps}")
@@ -52,11 +56,8 @@ class TracedPhasesHook(StepHook):
         self._untraced = self._squares = 0.0
         self._purposes = {}
         self._from = self._until = {}
-
-    def around(self, hooks):
-        """-> the session's hooks, timed; this one stands before and behind them."""
         self._timed = [TimedHook(hook) for hook in hooks]
-        return [_RunEnd(self), *self._timed, self]
+        self.around = [_RunEnd(self), *self._timed, self]
 
     def before_run(self, run_context):
         self._is_traced = (self._done + 1) % self._every_n_steps == 0

@@ -48,7 +48,6 @@ class _Logs(tf1.train.SessionRunHook):
 
 def _run(clock, steps, every, hooks=()):
     """-> the TracedPhasesHook of a run whose session takes RUN, and in traced steps ten times as long."""
-    phases = TracedPhasesHook(every)
     done = []
 
     def work():
@@ -73,8 +72,8 @@ def _run(clock, steps, every, hooks=()):
         with tf.control_dependencies([worked]):
             train_op = tf1.assign_add(tf1.train.get_or_create_global_step(), 1)
         sync = ParameterSyncHook(Embeddings(), 2, Latency("StepSyncWait"), {})
-        every_hook = [*hooks, *phases.around([sync, _Logs(clock)])]
-        with tf1.train.MonitoredSession(hooks=every_hook) as session:
+        phases = TracedPhasesHook([sync, _Logs(clock)], every)
+        with tf1.train.MonitoredSession(hooks=[*hooks, *phases.around]) as session:
             for _ in range(steps):
                 clock.add(LOOP)
                 session.run(train_op)
@@ -104,7 +103,7 @@ def test_a_run_without_a_traced_step_that_counts_tells_nothing(clock):
 
 def test_every_step_cannot_be_traced():
     with pytest.raises(ValueError, match="at least 2"):
-        TracedPhasesHook(1)
+        TracedPhasesHook([], 1)
 
 
 def test_load_is_counted_by_second_from_the_first_step_that_counts(clock, monkeypatch):

@@ -1,0 +1,57 @@
+"""A reader that an `input_fn` returned, by what it says and by what it leaves out."""
+
+import pytest
+
+from ctr_trainer.estimator.given_reader import GivenReader
+from ctr_trainer.latency import Latency
+from ctr_trainer.run_length import Epochs
+
+
+class Plain:
+    """Three batches, and no more than a reader must have."""
+
+    spec, statistics, batch_size = "spec", {"price": "old"}, 4
+
+    def __iter__(self):
+        return iter("abc")
+
+
+class Full(Plain):
+    """Says all that a reader may."""
+
+    steps, steps_per_epoch, steps_before, epochs = 3, 6, 9, 2
+
+    def __init__(self, statistics=Plain.statistics):
+        self.statistics, self.read_latency = statistics, Latency("OpsReadSample")
+
+    def with_statistics(self, statistics):
+        return Full(statistics)
+
+    def position_after(self, steps):
+        return {"at": steps}
+
+
+def test_what_a_reader_does_not_know_is_none_and_its_batches_are_measured_from_outside():
+    reader = GivenReader(Plain())
+    assert (reader.spec, reader.statistics, reader.batch_size) == ("spec", {"price": "old"}, 4)
+    assert [reader.steps, reader.steps_per_epoch, reader.in_epochs, reader.epochs] == [None] * 4
+    assert reader.position_after(1) is None
+    assert [list(reader), list(reader)] == [["a", "b", "c"]] * 2
+    assert reader.read_latency.name == "OpsReadSample"
+    assert reader.read_latency.total_count == 6
+
+
+def test_a_reader_that_measures_itself_is_not_measured_again():
+    own = Full()
+    reader = GivenReader(own)
+    assert list(reader) == ["a", "b", "c"]
+    assert reader.read_latency is own.read_latency
+    assert own.read_latency.total_count == 0
+    assert (reader.steps, reader.steps_per_epoch, reader.in_epochs, reader.epochs) == (3, 6, Epochs(6, 9), 2)
+    assert reader.position_after(5) == {"at": 5}
+
+
+def test_statistics_of_a_model_replace_those_of_a_reader_that_can():
+    assert GivenReader(Full()).with_statistics({"price": "new"}).statistics == {"price": "new"}
+    with pytest.raises(AttributeError, match="with_statistics"):
+        GivenReader(Plain()).with_statistics({})
