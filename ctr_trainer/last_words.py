@@ -81,9 +81,12 @@ class LastWords:
         with self._on_sigterm() if takes_sigterm else contextlib.nullcontext():
             try:
                 function()
-            except (Exception, KeyboardInterrupt) as error:
+            except KeyboardInterrupt as error:
                 self.of(error)
-                return 130 if isinstance(error, KeyboardInterrupt) else 1
+                return 130
+            except Exception as error:
+                self.of(error)
+                return 1
         return 0
 
     @contextlib.contextmanager

@@ -8,7 +8,8 @@ import sys
 
 FORMATS = ("plain", "json")
 RANKS = ("all", "chief")
-_PLAIN = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - %(message)s"
+_NAME = "ctr_trainer"
+_LINE = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - %(message)s"
 
 
 def install(form="plain", rank=None, ranks="all"):
@@ -27,8 +28,9 @@ def install(form="plain", rank=None, ranks="all"):
     root = logging.getLogger()
     if root.handlers and _installed() is None:
         return
-    handler = _installed() or _Handler(sys.stderr)
-    handler.setFormatter(_Json(rank) if form == "json" else logging.Formatter(_PLAIN))
+    handler = _installed() or logging.StreamHandler(sys.stderr)
+    handler.set_name(_NAME)
+    handler.setFormatter(_Json(rank) if form == "json" else _Plain(_LINE))
     if handler not in root.handlers:
         root.addHandler(handler)
         logging.captureWarnings(True)
@@ -47,7 +49,7 @@ def rank_of_this_process():
 def installed_form():
     """-> the form that is installed, of `FORMATS`."""
     handler = _installed()
-    return "json" if handler is not None and isinstance(handler.formatter, _Json) else "plain"
+    return "plain" if handler is None else handler.formatter.form
 
 
 def error_line(text):
@@ -65,11 +67,13 @@ def error_line(text):
     return _installed().format(record)
 
 
-class _Handler(logging.StreamHandler):
-    """The one that `install` made."""
+class _Plain(logging.Formatter):
+    form = "plain"
 
 
 class _Json(logging.Formatter):
+    form = "json"
+
     def __init__(self, rank):
         super().__init__()
         self._rank = rank
@@ -90,4 +94,5 @@ class _Json(logging.Formatter):
 
 
 def _installed():
-    return next((handler for handler in logging.getLogger().handlers if isinstance(handler, _Handler)), None)
+    """-> the handler that `install` made; None without one."""
+    return next((handler for handler in logging.getLogger().handlers if handler.name == _NAME), None)

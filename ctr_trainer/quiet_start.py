@@ -32,8 +32,8 @@ def install():
     """Has the first import of TensorFlow in this process go without these lines; all others come through."""
     # Warnings of TensorFlow's C++ side are not about the experiment; errors are.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    if "tensorflow" not in sys.modules and not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if "tensorflow" not in sys.modules and _FINDER not in sys.meta_path:
+        sys.meta_path.insert(0, _FINDER)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -53,6 +53,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
             spec.loader.exec_module = load_quietly
         return spec
+
+
+_FINDER = _Finder()
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from ctr_trainer.bench import chart, machine
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.made_data import with_data
 from ctr_trainer.bench.report import write_report
-from ctr_trainer.bench.table import Figure, cell, figure, format_table
+from ctr_trainer.bench.table import cell, figure, format_table
 
 SUMMARY = "one process, one with two devices, two processes, two with accumulation: time and validation AUC"
 ONE = "one worker"
@@ -139,4 +139,4 @@ def _lines(rows, failed, chosen, bench, experiment, examples):
 
 
 def _percent(value, form, name, key):
-    return "-" if name == ONE and isinstance(value, Figure) and key.endswith("percent") else cell(value, form)
+    return "-" if name == ONE and key.endswith("percent") else cell(value, form)

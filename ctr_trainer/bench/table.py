@@ -22,7 +22,7 @@ class Figure:
         """-> `median`, `min`, `max` and the `values` by round, JSON-able."""
         return {"median": self.median, "min": min(self.values), "max": max(self.values), "values": list(self.values)}
 
-    def text(self, form=",.0f"):
+    def __format__(self, form):
         """-> the median, and the range behind it where there were several rounds: `98,400 (91,000-99,200)`."""
         median = format(self.median, form)
         if len(self.values) == 1:
@@ -40,8 +40,6 @@ def cell(value, form=",.0f"):
     """-> a Figure, a number or a text for a table; `-` for None."""
     if value is None:
         return "-"
-    if isinstance(value, Figure):
-        return value.text(form)
     return value if isinstance(value, str) else format(value, form)
 
 

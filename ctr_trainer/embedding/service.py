@@ -271,25 +271,24 @@ class Service(flight.FlightServerBase):
         return resolved
 
 
-class _typed_errors:  # noqa: N801, used as a with statement
+@contextlib.contextmanager
+def _typed_errors():
     """Turns what is wrong with a request into Flight's INVALID_ARGUMENT."""
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, _):
-        if isinstance(error, UserError):
-            raise pa.ArrowInvalid(str(error)) from None
-        # Flight errors of their own, so that the client can tell them from a mistake in the request.
-        if isinstance(error, Restarted):
-            raise flight.FlightServerError(wire.RESTARTED) from None
-        if isinstance(error, Replaced):
-            raise flight.FlightServerError(f"{wire.REPLACED}{error}") from None
-        if isinstance(error, LeaseHeld):
-            raise flight.FlightServerError(wire.HELD + wire.to_json(error.told()).decode()) from None
-        if isinstance(error, KeyError):
-            raise pa.ArrowInvalid(f"the request lacks {error}") from None
-        # What the parts of a request that JSON lets be anything raise where they are used as what they should be.
-        wrong = (TypeError, ValueError, AttributeError, OverflowError, OSError)
-        if isinstance(error, wrong) and not isinstance(error, pa.ArrowException):
-            raise pa.ArrowInvalid(f"bad request: {error}") from None
+    try:
+        yield
+    except UserError as error:
+        raise pa.ArrowInvalid(str(error)) from None
+    # Flight errors of their own, so that the client can tell them from a mistake in the request.
+    except Restarted:
+        raise flight.FlightServerError(wire.RESTARTED) from None
+    except Replaced as error:
+        raise flight.FlightServerError(f"{wire.REPLACED}{error}") from None
+    except LeaseHeld as error:
+        raise flight.FlightServerError(wire.HELD + wire.to_json(error.told()).decode()) from None
+    except KeyError as error:
+        raise pa.ArrowInvalid(f"the request lacks {error}") from None
+    except pa.ArrowException:
+        raise
+    # What the parts of a request that JSON lets be anything raise where they are used as what they should be.
+    except (TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
+        raise pa.ArrowInvalid(f"bad request: {error}") from None

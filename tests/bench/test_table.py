@@ -5,9 +5,9 @@ from ctr_trainer.bench.table import Figure, cell, figure, format_table
 
 def test_a_figure_is_the_median_and_its_range():
     rate = Figure((100.0, 1300.0, 250.4))
-    assert rate.text() == "250 (100-1,300)"
+    assert f"{rate:,.0f}" == "250 (100-1,300)"
     assert rate.to_dict() == {"median": 250.4, "min": 100.0, "max": 1300.0, "values": [100.0, 1300.0, 250.4]}
-    assert Figure((0.5,)).text(".0%") == "50%"
+    assert f"{Figure((0.5,)):.0%}" == "50%"
 
 
 def test_a_round_without_a_figure_does_not_count_and_none_at_all_is_a_dash():
