@@ -30,6 +30,7 @@ FLAG_AXES = {
     "dense_sync_steps": (1, 10, 30),
     "sync_steps": (1, 10, 30, 100),
     "batch_size": (256, 512, 1024, 2048, 4096),
+    "num_readers": (1, 2, 4),
     "embedding_service": ("auto", "shared"),
     "mixed_precision": ("none", "bfloat16"),
 }

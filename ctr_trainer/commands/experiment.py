@@ -240,4 +240,5 @@ def reader(path, model, data, training, position=None, once=False, labels=True):
         position=position,
         dim=model.embedding_dim or None,
         labels=labels,
+        num_readers=data.num_readers,
     )

@@ -74,6 +74,9 @@ class ForeignParquet(Source):
                 statistics.add(columns.read(group))
         return statistics.to_dict()["label_means"]
 
+    def reopened(self):
+        return ForeignParquet(self._layout, self.spec, self.statistics, self._labels_needed)
+
     def close(self):
         self._groups.close()
         if self._encoder is not None:

@@ -1,5 +1,7 @@
 """Groups of a source's rows as arrays."""
 
+import copy
+
 import numpy as np
 
 from ctr_trainer.data.batch import Bag
@@ -46,6 +48,12 @@ class RowGroups:
             rest.append(_rest(spec, columns))
         rows = concatenate(rest)
         return Rows(keys, rows.bags, dense, rows.labels, rows.weights, rows.ids)
+
+    def reopened(self):
+        """-> the same groups with files of their own, for another thread."""
+        other = copy.copy(self)
+        other._source = self._source.reopened()
+        return other
 
     def close(self):
         """Closes the files."""

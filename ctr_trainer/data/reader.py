@@ -1,15 +1,15 @@
 """Batches of a data set, in a shuffled order that any number of workers share and can go on from."""
 
 import copy
-import dataclasses
 import time
 
 from ctr_trainer.data import plan
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
 from ctr_trainer.data.groups import RowGroups
+from ctr_trainer.data.ordered_map import OrderedMap
+from ctr_trainer.data.pieces import PieceReader, places
 from ctr_trainer.data.position import Position
-from ctr_trainer.data.prefetch import Prefetch
-from ctr_trainer.data.rows import Rows, concatenate
+from ctr_trainer.data.rows import concatenate
 from ctr_trainer.data.source import source_of
 from ctr_trainer.errors import UserError
 from ctr_trainer.latency import Latency
@@ -17,20 +17,12 @@ from ctr_trainer.latency import Latency
 __all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Piece:
-    """Rows that were read at once, and how long that took for each of them."""
-
-    rows: Rows
-    seconds_a_row: float
-
-
 class BatchReader:
     """One worker's batches; each row of the data set is in exactly one worker's, once an epoch.
 
     Every worker makes the same number of batches, each of exactly `batch_size` rows: at the end of its share a worker
-    pads (weight, keys, label and dense 0, bags empty), with whole batches of padding if it must. The next buffer is
-    read while the current one is used; up to three are in memory, each of about `shuffle_buffer` rows.
+    pads (weight, keys, label and dense 0, bags empty), with whole batches of padding if it must. The next buffers are
+    read while the current one is used; up to `num_readers` + 2 are in memory, each of about `shuffle_buffer` rows.
 
     Caveat: a batch's arrays are views of the buffer; do not write to them.
 
@@ -45,6 +37,7 @@ class BatchReader:
       shuffle_buffer: rows that are shuffled among each other, about.
       dim: width of every sparse feature's embedding, in place of the spec's.
       labels: whether the batches need labels; False to predict, where data without any will do: their labels are NaN.
+      num_readers: threads that read the buffers ahead, each one buffer at a time; the batches do not depend on it.
 
     Attributes:
       epochs: the number of the epoch to stop before; None for no end.
@@ -68,9 +61,12 @@ class BatchReader:
         shuffle_buffer=200_000,
         dim=None,
         labels=True,
+        num_readers=1,
     ):
         if batch_size < 1:
             raise UserError(f"batch size {batch_size} is not at least 1")
+        if num_readers < 1:
+            raise UserError(f"num_readers={num_readers} is not at least 1")
         if not 0 <= rank < size:
             raise ValueError(f"rank {rank} is not one of {size} workers'")
         self._source = source_of(data)
@@ -85,7 +81,7 @@ class BatchReader:
         self._statistics = self._source.statistics
         self._groups = RowGroups(self._source, self._spec, self._statistics)
         self._order = plan.Order(self._groups.rows, shuffle, seed, shuffle_buffer)
-        self._rank, self.epochs = rank, epochs
+        self._rank, self._num_readers, self.epochs = rank, num_readers, epochs
         self._start = Position.beginning(0, self.rows, size)
         if position is not None:
             self._start = Position.restore(position, self._order, size)
@@ -144,7 +140,8 @@ class BatchReader:
 
     def __iter__(self):
         """Yields Batches from this reader's start on."""
-        with Prefetch(self._pieces(), 1, name=f"reading {self._source.name}") as pieces:
+        readers = [PieceReader(self._groups.reopened(), self._order) for _ in range(self._num_readers)]
+        with OrderedMap(readers, self._places(), name=f"reading {self._source.name}") as pieces:
             for position in self._epochs_from_start():
                 # None ends an epoch's pieces
                 yield from self._batches(iter(pieces.__next__, None), plan.steps(position.shares, self.batch_size))
@@ -156,25 +153,11 @@ class BatchReader:
             yield position
             position = Position.beginning(position.epoch + 1, self.rows, len(position.shares))
 
-    def _pieces(self):
-        """Yields this worker's rows in order, some buffer's `_Piece` at a time, and None after each epoch.
-
-        Runs in a thread.
-        """
-        try:
-            for position in self._epochs_from_start():
-                share = position.shares[self._rank]
-                if not share:  # the batches are padding, which has the shape of rows
-                    yield _Piece(self._groups.read((0,)).slice(0, 0), 0.0)
-                for buffer, start, stop in self._order.pieces(position.epoch, share):
-                    began = time.perf_counter()
-                    rows = self._groups.read(buffer.groups)
-                    order = self._order.permutation(position.epoch, buffer)
-                    rows = rows.slice(start, stop) if order is None else rows.take(order[start:stop])
-                    yield _Piece(rows, (time.perf_counter() - began) / max(len(rows), 1))
-                yield None
-        finally:
-            self._groups.close()
+    def _places(self):
+        """Yields the Places that this worker reads, in order, and None after each epoch."""
+        for position in self._epochs_from_start():
+            yield from places(self._order, position.epoch, position.shares[self._rank])
+            yield None
 
     def _batches(self, pieces, steps):
         """Yields `steps` Batches of the pieces, which it uses up."""

@@ -1,6 +1,7 @@
 """Where a reader's rows come from."""
 
 import abc
+import copy
 import os
 import pathlib
 
@@ -43,6 +44,10 @@ class Source(abc.ABC):
         Args:
           advanced: f(text), called each time that it has gone on.
         """
+
+    @abc.abstractmethod
+    def reopened(self):
+        """-> the same source with files of its own, for another thread."""
 
     @abc.abstractmethod
     def close(self):
@@ -88,6 +93,12 @@ class ParquetGroups:
             )
         return table
 
+    def reopened(self):
+        """-> the same row groups with files of their own, for another thread."""
+        other = copy.copy(self)
+        other._open = {}
+        return other
+
     def close(self):
         """Closes the files."""
         for file in self._open.values():
@@ -127,6 +138,11 @@ class ConvertedData(Source):
 
     def label_means(self, advanced):
         return self._label_means
+
+    def reopened(self):
+        other = copy.copy(self)
+        other._groups = self._groups.reopened()
+        return other
 
     def close(self):
         self._groups.close()

@@ -50,6 +50,14 @@ def test_what_is_read_is_what_conversion_writes(path, tmp_path):
         assert direct.statistics[name] == pytest.approx(figures)
 
 
+def test_several_readers_hash_the_same_keys_in_the_same_order(path):
+    one = list(reader(path, epochs=2))
+    for a, b in zip(reader(path, epochs=2, num_readers=3), one, strict=True):
+        assert np.array_equal(a.keys["dim4"], b.keys["dim4"]) and a.dense.tobytes() == b.dense.tobytes()
+        assert a.ids["row"].tolist() == b.ids["row"].tolist()
+        assert np.array_equal(a.bags["tags"].values, b.bags["tags"].values)
+
+
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_every_row_comes_once_an_epoch_whatever_the_number_of_workers(path, size):
     workers = [list(reader(path, rank=rank, size=size, epochs=2)) for rank in range(size)]

@@ -15,8 +15,11 @@ def data(tmp_path_factory):
     return small.make(tmp_path_factory.mktemp("sampling"), rows=1500)
 
 
-def _batches(data, rank=0, size=1, batch_size=32, epochs=1, position=None, seed=4):
-    reader = BatchReader(data, batch_size, rank, size, seed=5, epochs=epochs, position=position)
+def _batches(data, rank=0, size=1, batch_size=32, epochs=1, position=None, seed=4, num_readers=1):
+    order = dict(seed=5, shuffle_buffer=200)
+    reader = BatchReader(
+        data, batch_size, rank, size, epochs=epochs, position=position, num_readers=num_readers, **order
+    )
     return NegativeSampling(reader, SHARE, rank, seed)
 
 
@@ -46,9 +49,10 @@ def test_what_does_not_count_has_no_keys(data):
         assert batch.keys["dim4"][~without].any(1).all()
 
 
-def test_workers_batch_sizes_and_restarts_change_nothing(data):
+def test_workers_readers_batch_sizes_and_restarts_change_nothing(data):
     expected = _kept(_batches(data))
     assert _kept(_batches(data, batch_size=7)) == expected
+    assert _kept(_batches(data, num_readers=3)) == expected
     assert set().union(*(_kept(_batches(data, rank, 3)) for rank in range(3))) == expected
     first = _kept(itertools.islice(_batches(data), 20))
     position = _batches(data).position_after(20)

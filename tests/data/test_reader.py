@@ -1,12 +1,14 @@
 import collections
 import itertools
 import json
+import threading
 import types
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from ctr_trainer.data import pieces as pieces_module
 from ctr_trainer.data import plan
 from ctr_trainer.data import reader as reader_module
 from ctr_trainer.data.convert import convert
@@ -174,16 +176,58 @@ def test_dim_replaces_the_specs(path):
     assert next(iter(r)).keys["dim3"].shape == (8, 2)
 
 
-def test_an_early_end_leaves_no_thread_behind(path):
-    import threading
-
-    for _ in zip(range(2), reader(path), strict=False):
+@pytest.mark.parametrize("num_readers", [1, 3])
+def test_an_early_end_leaves_no_thread_behind(path, num_readers):
+    for _ in zip(range(2), reader(path, num_readers=num_readers), strict=False):
         pass
-    batches = iter(reader(path))
+    batches = iter(reader(path, num_readers=num_readers))
     next(batches)
     batches.close()
     assert not [t for t in threading.enumerate() if t.name.startswith("reading") and t.is_alive() and not t.daemon]
     assert not [t for t in threading.enumerate() if t.name == f"reading {path}"]
+
+
+@pytest.mark.parametrize(
+    "size, shuffle, taken", [(1, True, 0), (1, True, 5), (2, True, 14), (3, False, 3), (7, True, 1)]
+)
+def test_the_batches_are_the_same_bit_by_bit_for_any_number_of_readers(path, size, shuffle, taken):
+    """On workers with uneven shares, from the beginning and from a place in the middle of a buffer."""
+    for rank in range(size):
+        share = dict(rank=rank, size=size, shuffle=shuffle, epochs=2)
+        position = reader(path, size=size, shuffle=shuffle).position_after(taken)
+        one = reader(path, position=position, **share)
+        expected = list(one)
+        for num_readers in (2, 3):
+            several = reader(path, position=position, num_readers=num_readers, **share)
+            for a, b in zip(several, expected, strict=True):
+                assert_equal(a, b)
+            assert several.position_after(4) == one.position_after(4)
+            assert several.steps == one.steps and several.steps_before == one.steps_before
+
+
+def test_a_share_without_rows_is_padding_for_any_number_of_readers(tmp_path):
+    path = make_rows(tmp_path, 3)
+    for num_readers in (1, 3):
+        sizes = [batch.size for batch in reader(path, rank=0, size=5, epochs=2, num_readers=num_readers)]
+        assert sizes == [0, 0]  # Rows 0, 1 and 2 are the shares of ranks 1, 3 and 4.
+
+
+@pytest.mark.parametrize("num_readers", [1, 2, 3])
+def test_a_damaged_file_is_named_at_its_place_whatever_the_number_of_readers(tmp_path, num_readers):
+    path = make_rows(tmp_path, 60)
+    whole = rows_of(reader(path, batch_size=7, shuffle=False, epochs=1))
+    (path / "part-00001.parquet").unlink()
+    batches = iter(reader(path, batch_size=7, shuffle=False, num_readers=num_readers))
+    before = rows_of(itertools.islice(batches, 4))
+    assert before == whole[:28]  # The first file has 30 rows.
+    with pytest.raises(UserError, match="part-00001.parquet"):
+        next(batches)
+    assert not [t for t in threading.enumerate() if t.name == f"reading {path}"]
+
+
+def test_a_reader_without_threads_is_refused(path):
+    with pytest.raises(UserError, match="num_readers=0 is not at least 1"):
+        reader(path, num_readers=0)
 
 
 def test_an_unfinished_data_set_is_refused(path, tmp_path):
@@ -235,7 +279,8 @@ def test_unlabelled_data_is_refused_but_to_predict_and_its_labels_are_nan(tmp_pa
 
 def test_each_batch_is_measured_with_its_share_of_the_reading(path, monkeypatch):
     clock = itertools.count(0, 0.5)  # Half a second between any two looks at it.
-    monkeypatch.setattr(reader_module, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
+    for module in (pieces_module, reader_module):
+        monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
     batches = reader(path, epochs=1)
     assert len(list(batches)) == 13 == batches.read_latency.total_count
     pieces = len({buffer.start for buffer in plan.Order(batches._groups.rows, True, 0, 20).buffers(0)})

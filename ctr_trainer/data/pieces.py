@@ -1,0 +1,70 @@
+"""What a reader reads at once: rows of a buffer, shuffled."""
+
+import dataclasses
+import time
+
+from ctr_trainer.data import plan
+from ctr_trainer.data.rows import Rows
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Rows [start, stop) of a buffer in the order of an epoch, positions within the buffer."""
+
+    epoch: int
+    buffer: plan.Buffer
+    start: int
+    stop: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Rows that were read at once, and how long that took for each of them."""
+
+    rows: Rows
+    seconds_a_row: float
+
+
+def places(order, epoch, share):
+    """Yields the Places of a worker's share of an epoch, in order; of a share without rows one without rows.
+
+    Args:
+      order: plan.Order.
+      epoch: its number.
+      share: list of ranges [start, stop) of the epoch's order.
+    """
+    if not share:  # The worker's batches are padding, which has the shape of rows.
+        yield Place(epoch, plan.Buffer(0, 0, 0, groups=(0,)), 0, 0)
+    for buffer, start, stop in order.pieces(epoch, share):
+        yield Place(epoch, buffer, start, stop)
+
+
+class PieceReader:
+    """Reads pieces, in one thread.
+
+    Args:
+      groups: RowGroups of its own, which `close` closes.
+      order: plan.Order of all rows.
+    """
+
+    def __init__(self, groups, order):
+        self._groups, self._order = groups, order
+
+    def __call__(self, place):
+        """-> the Piece of a Place; None, which stands for the end of an epoch, is handed on.
+
+        Raises:
+          UserError: a file is gone or not the one it was.
+        """
+        if place is None:
+            return None
+        began = time.perf_counter()
+        rows = self._groups.read(place.buffer.groups)
+        order = self._order.permutation(place.epoch, place.buffer)
+        start, stop = place.start, place.stop
+        rows = rows.slice(start, stop) if order is None else rows.take(order[start:stop])
+        return Piece(rows, (time.perf_counter() - began) / max(len(rows), 1))
+
+    def close(self):
+        """Closes the files."""
+        self._groups.close()
