@@ -1,19 +1,35 @@
-"""What a setting buys and what it costs: speed and AUC in one row."""
+"""What a setting buys and what it costs: speed, AUC, the time to the device and memory in one row."""
 
 import os
 
 from ctr_trainer import autotune, outputs
-from ctr_trainer.bench import autotune_search, axes, chart, machine
+from ctr_trainer.bench import autotune_search, axes, chart, machine, scaling
 from ctr_trainer.bench.experiment import equal_examples
 from ctr_trainer.bench.jobs import Job, run_rounds, scratch
 from ctr_trainer.bench.made_data import with_data
 from ctr_trainer.bench.report import write_report
 from ctr_trainer.bench.table import cell, figure, format_table
 from ctr_trainer.errors import UserError
+from ctr_trainer.report.phases_table import TITLES
 
-SUMMARY = "examples/s and AUC for one setting at a time beside the default"
+SUMMARY = "examples/s, AUC, time to the device and memory for one setting at a time beside the default"
 DEFAULT = "default"
 ONE_ROUND = "AUC change is not shown for one round, whose seed moves the AUC as well: --rounds=3 has three seeds."
+# What `summarize` names -> its heading, and the format and unit of what is shown.
+_SPEED = {"together": ("examples/s together", ",.0f"), "speedup": ("over default", ".2f"), "auc": ("AUC", ".4f")}
+_AUC_CHANGE = {"auc_change": ("AUC change", "+.4f")}
+_COSTS = {
+    "read_sample_ms": (f"{TITLES['read_sample']}, ms", ".2f", 1),
+    "input_to_device_ms": (f"{TITLES['input_to_device']}, ms", ".2f", 1),
+    "resident_bytes": ("worker, MB", ",.0f", 1e6),
+    "service_resident_bytes": ("service, MB", ",.0f", 1e6),
+    "gpu_busy": ("GPU busy", ".0%", 1),
+    "gpu_bytes": ("GPU, MB", ",.0f", 1e6),
+}
+_MEANING = (
+    f"{TITLES['read_sample'].capitalize()}, {TITLES['input_to_device']}: of a step, the wait for its batch and the "
+    "time to feed it; MB: the most that a worker held, and the service's at the end. Medians."
+)
 
 
 def run(bench, experiment):
@@ -56,8 +72,9 @@ def run(bench, experiment):
 
 
 def summarize(rounds, default):
-    """-> dict of Figures: `together` (examples/s), `speedup` (over the default's of the same round), `auc`, and
-    `auc_change` against the default's.
+    """-> dict of Figures or None: `together` (examples/s), `speedup` (over the default's of the same round), `auc`,
+    `auc_change` against the default's, `read_sample_ms` and `input_to_device_ms` of a step (`TracedPhasesHook`, the
+    mean of the workers), and memory and GPUs as `scaling.Size` has them.
 
     Args:
       rounds: a list of the ranks' results, a round.
@@ -68,11 +85,18 @@ def summarize(rounds, default):
     if default:
         speedup = [rate / other for rate, other in zip(rates, _rates(default), strict=True)]
         change = [auc - ranks[0]["auc"] for auc, ranks in zip(aucs, default, strict=True)]
+    size = scaling.summarize(rounds, None)
     return {
         "together": figure(rates),
         "speedup": figure(speedup),
         "auc": figure(aucs),
         "auc_change": figure(change),
+        "read_sample_ms": size.phases_ms.get("read_sample"),
+        "input_to_device_ms": size.phases_ms.get("input_to_device"),
+        "resident_bytes": size.resident_bytes,
+        "service_resident_bytes": size.service_resident_bytes,
+        "gpu_busy": size.gpu_busy,
+        "gpu_bytes": size.gpu_bytes,
     }
 
 
@@ -121,11 +145,14 @@ def lines(rows, notes, bench, experiment, workers):
       experiment: `Experiment`.
       workers: of each job.
     """
-    columns = {"examples/s together": ("together", ",.0f"), "over default": ("speedup", ".2f"), "AUC": ("auc", ".4f")}
-    if bench.rounds > 1:
-        columns["AUC change"] = "auc_change", "+.4f"
-    headings = ["setting", *columns]
-    cells = [[name, *(cell(row[key], form) for key, form in columns.values())] for name, row in rows.items()]
+    columns = _SPEED | (_AUC_CHANGE if bench.rounds > 1 else {})
+    costs = {key: column for key, column in _COSTS.items() if any(row[key] for row in rows.values())}
+    headings = ["setting", *(heading for heading, *_ in (columns | costs).values())]
+    cells = []
+    for name, row in rows.items():
+        measured = (cell(row[key], form) for key, (_, form) in columns.items())
+        medians = (cell(row[key] and row[key].median / unit, form) for key, (_, form, unit) in costs.items())
+        cells.append([name, *measured, *medians])
     examples = (bench.steps + bench.trace_steps) * workers
     examples *= experiment.data.batch_size * experiment.training.accumulation_steps
     lines = [
@@ -133,8 +160,10 @@ def lines(rows, notes, bench, experiment, workers):
         f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, each of another seed, all settings in turn",
         "",
         *format_table(headings, cells),
+        "",
+        _MEANING,
     ]
-    return [*lines, "", *notes] if notes else lines
+    return [*lines, *notes]
 
 
 def _points(rows):

@@ -63,9 +63,29 @@ def test_flags_that_are_handed_on_are_those_that_differ_but_for_the_jobs_own():
     assert not _experiment(*found.flags()).run.pin_cores
 
 
+def _rank(rate, auc, read=0.001, feed=0.002, resident=10**8, service=None, gpu=None):
+    """What a worker leaves; seconds of a step."""
+    return {
+        "examples_per_sec": rate,
+        "auc": auc,
+        "job_seconds": 9.0,
+        "phases": {
+            "step_seconds": 0.01,
+            "accounted": 1.0,
+            "seconds": {"read_sample": read, "input_to_device": feed},
+        },
+        "load": {"cpu": 1.0, "network": {}},
+        "held": {
+            "resident_bytes": {"mean": resident, "max": resident},
+            "service_resident_bytes": service,
+            "gpu": gpu,
+        },
+    }
+
+
 def test_speed_and_auc_stand_beside_each_other_against_the_same_round():
     def ranks(rate, auc):
-        return [{"examples_per_sec": rate, "auc": auc}, {"examples_per_sec": 10.0, "auc": auc}]
+        return [_rank(rate, auc), _rank(10.0, auc)]
 
     default = [ranks(90.0, 0.70), ranks(40.0, 0.72)]
     found = summarize([ranks(140.0, 0.69), ranks(90.0, 0.73)], default)
@@ -77,7 +97,7 @@ def test_speed_and_auc_stand_beside_each_other_against_the_same_round():
 
 def test_a_change_of_auc_is_shown_with_its_range_of_several_rounds_only():
     def ranks(auc):
-        return [{"examples_per_sec": 100.0, "auc": auc}]
+        return [_rank(100.0, auc)]
 
     default, other = [ranks(0.70), ranks(0.72)], [ranks(0.71), ranks(0.70)]
     for rounds, shown in ((2, "-0.0050 (-0.0200-+0.0100)"), (1, None)):
@@ -85,6 +105,25 @@ def test_a_change_of_auc_is_shown_with_its_range_of_several_rounds_only():
         text = "\n".join(lines(rows, [], BenchFlags(rounds=rounds), _experiment(), 1))
         assert ("AUC change" in text) == (rounds > 1), text
         assert shown is None or shown in text, text
+
+
+def test_the_time_to_the_device_is_the_mean_of_the_workers_and_memory_stands_beside_it():
+    gpu = {"busy": {"mean": 0.25, "max": 0.5}, "bytes": {"mean": 10**9, "max": 2 * 10**9}}
+    held = dict(resident=3 * 10**8, service=2 * 10**8, gpu=gpu)
+    row = summarize([[_rank(100.0, 0.7, 0.001, 0.004, **held), _rank(100.0, 0.7, 0.003, 0.002, **held)]], None)
+    assert row["read_sample_ms"].median == pytest.approx(2.0)  # Of 1 and 3 ms.
+    assert row["input_to_device_ms"].median == pytest.approx(3.0)
+    text = lines({"default": row}, [], BenchFlags(rounds=1), _experiment(), 2)
+    assert text[2].split("AUC")[1].split() == (
+        "read sample, ms input to device, ms worker, MB service, MB GPU busy GPU, MB".split()
+    )
+    assert text[3].split() == ["default", "200", "-", "0.7000", "2.00", "3.00", "300", "200", "25%", "2,000"]
+
+
+def test_what_no_setting_has_is_no_column():
+    row = summarize([[_rank(100.0, 0.7)]], None)
+    text = lines({"default": row}, [], BenchFlags(rounds=1), _experiment(), 1)
+    assert text[2].endswith("worker, MB") and text[3].endswith(" 100")
 
 
 @pytest.mark.integration
@@ -100,6 +139,7 @@ def test_a_real_run_gives_speed_and_auc_and_makes_its_data_once(tmp_path, capsys
     default, half = found["settings"].values()
     # One worker exchanges nothing, so that the setting cannot change what it learns.
     assert half["auc"] == default["auc"] and half["auc_change"]["values"] == [0.0]
+    assert default["resident_bytes"]["median"] > 10**7 and default["read_sample_ms"]["median"] > 0
     assert 0 < default["auc"]["median"] < 1 and default["speedup"]["values"] == [1.0]
     assert half["speedup"]["median"] == pytest.approx(half["together"]["median"] / default["together"]["median"])
     assert (tmp_path / "settings.png").exists() and (tmp_path / "settings_auc.png").exists()
