@@ -88,7 +88,10 @@ def _read(c):
     if not ahead:
         return Finding(share, "--prefetch_batches=4", "the training thread reads its batches itself")
     # Twice as many help over bursts only, and more syncs over nothing here: so the flag is said with its limit.
-    why = "batches come late; if more of them ahead do not help, reading is the limit: convert the data, a faster disk"
+    why = (
+        "batches come late; if more of them ahead do not help, reading is the limit: --num_readers where a core is "
+        "free, convert the data, a faster disk"
+    )
     return Finding(share, f"--prefetch_batches={2 * ahead}", why)
 
 

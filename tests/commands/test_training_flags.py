@@ -1,17 +1,20 @@
 """From the flags of training to its settings."""
 
+import contextlib
 import pathlib
 import re
+import threading
 
 import pytest
 
 from ctr_trainer import dense_exchange, distributed, flags
-from ctr_trainer.commands.experiment import make_train_op, steps_exchange, way_of_exchange
+from ctr_trainer.commands.experiment import make_train_op, reader, steps_exchange, way_of_exchange
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.optimizers import DenseOptimizer
 from ctr_trainer.estimator.schedules import Schedule
+from tests import small
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "training.md"
 
@@ -55,6 +58,21 @@ def test_shared_memory_is_refused_for_workers_on_several_hosts(monkeypatch):
     with pytest.raises(UserError, match="2 of 4 are on this one: leave it out"):
         dense_exchange.choose("shared_memory")
     assert not dense_exchange.is_in_memory()
+
+
+def test_num_readers_threads_read_the_data(tmp_path):
+    distributed.init()
+    path = str(small.make(tmp_path, rows=64))
+    values = _values("--num_readers=3", "--epochs=0", f"--model_dir={tmp_path}")
+    groups = [flags.read(group, values) for group in (flags.ModelFlags, flags.DataFlags, flags.TrainingFlags)]
+
+    def reading():
+        return [thread for thread in threading.enumerate() if thread.name == f"reading {path}"]
+
+    with contextlib.closing(iter(reader(path, *groups))) as batches:
+        next(batches)
+        assert len(reading()) == 3  # None of them ends by itself, since the epochs do not.
+    assert not reading()
 
 
 def test_the_defaults_of_flags_are_those_of_the_settings():
