@@ -1,12 +1,14 @@
 """Examples/s of a job that nobody has run: the capacities of its parts, and which of them is reached first.
 
 Per step of a worker, with W workers on H machines of C cores (w = W / H on each), S shards, N = --sync_steps,
-M = --dense_sync_steps and D(n) of `Costs.distinct`:
+M = --dense_sync_steps and D(n) of `Costs.distinct`, with L workers that train one copy of the rows (w of a host; 1 if
+each worker has its own) and K = W / L copies, whose windows have n = L N steps:
 
-    rows sent       u = D(N) / N
-    rows checked    c = (D(2N) - D(N)) / N              those of a window that the one before did not have
-    rows back       v = (D(N) + D((W-1)N) - D(WN)) / N  those that others changed as well: |A & B| = |A| + |B| - |A | B|
-    requests        q = 1/N + 1/p                       to each shard: a sync, and a pull every p prefetched batches
+    rows sent       u = D(n) / n
+    rows checked    c = (D(2n) - D(n)) / n              those of a window that the one before did not have; 0 if K is 1
+    rows back       v = (D(n) + D((K-1)n) - D(Kn)) / n  those that others changed as well: |A & B| = |A| + |B| - |A | B|
+    requests        q = 1/n + 1/p                       to each shard: a sync, and a pull every p prefetched batches;
+                                                        without the pulls if K is 1
     worker          a = f g (step + host + u push + c pull + q S request)
     a shard         s = f (q W request + u W shard_push + c W shard_pull / ...) / S, one core each
     cores           k = (w a + w x + shards on the machine * s) / C
@@ -20,7 +22,7 @@ M = --dense_sync_steps and D(n) of `Costs.distinct`:
 f is the crowding at as many busy cores, g what it costs to take turns on a core, where workers are more than cores;
 max_of(n) is by how many deviations the largest of n normal values exceeds their mean. The exchange adds to the compute,
 as every worker waits for the last one; syncs run beside the steps. With one worker and `auto` rows there is no service,
-and with `shared` rows none either, but all workers of the table take turns at its update (`lock`).
+and with `shared` rows none either. Workers that train one copy of the rows take turns at its update (`lock`).
 
 Caveat: capacities only: nothing waits in a queue, all workers are alike, no switch is between the machines.
 Near a bottleneck's knee, where two parts are equally busy, the truth is below the prediction. The ring's 2 (W-1) hops
@@ -51,6 +53,7 @@ class Setup:
       machines: H; the workers are spread evenly.
       cores: C of a machine; a worker uses one.
       rows: `auto` or `shared`, both for one machine; or `host:port`, whose shards have a core each on other machines.
+      host_copies: whether the workers of a machine train one copy of the service's rows; else each has its own.
       shards: S of the service.
       sync_steps, dense_sync_steps: N, M.
       prefetch_batches: p; below 1 as 1.
@@ -62,6 +65,7 @@ class Setup:
     machines: int = 1
     cores: int = 1
     rows: str = "auto"
+    host_copies: bool = True
     shards: int = 1
     sync_steps: int = 30
     dense_sync_steps: int = 1
@@ -75,6 +79,12 @@ class Setup:
                 f"--embedding_service={self.rows} keeps the rows on one machine, and the job has {self.machines}: give "
                 "host:port, the service's address"
             )
+
+    @property
+    def sharing(self):
+        """L: how many workers train one copy of the rows."""
+        local = -(-self.workers // self.machines)
+        return local if self.host_copies or self.rows == "shared" else 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +133,7 @@ def predict(costs, setup):
         "exchange latency": exchange["latency"],
         "exchange bytes": exchange["bytes"],
         "service": shard,
-        "table lock": crowding * local * costs.update_seconds if setup.rows == "shared" and workers > 1 else 0.0,
+        "table lock": crowding * local * costs.update_seconds if setup.sharing > 1 else 0.0,
         "worker network": local * rows.bytes / network if remote else 0.0,
         "service network": workers * rows.bytes / setup.shards / network if remote else 0.0,
     }
@@ -154,18 +164,19 @@ class _Rows:
 
     @classmethod
     def of(cls, costs, setup):
-        window, workers = setup.sync_steps, setup.workers
+        workers, sharing = setup.workers, setup.sharing
         if setup.rows == "shared" or (setup.rows == "auto" and workers == 1):
             return cls()
-        one, distinct = costs.distinct(window), costs.distinct
+        window, copies, distinct = sharing * setup.sync_steps, -(-workers // sharing), costs.distinct
+        one = distinct(window)
         sent = one / window
-        checked = (distinct(2 * window) - one) / window
-        back = max(one + distinct((workers - 1) * window) - distinct(workers * window), 0.0) / window
+        checked = (distinct(2 * window) - one) / window if copies > 1 else 0.0
+        back = max(one + distinct((copies - 1) * window) - distinct(copies * window), 0.0) / window
         asked = KEY_BYTES + VERSION_BYTES
         up = sent * (asked + costs.row_bytes) + checked * asked
         down = back * (POSITION_BYTES + costs.row_bytes) + sent * VERSION_BYTES
         down += checked * (VERSION_BYTES + POSITION_BYTES + costs.row_bytes)
-        requests = 1 / window + 1 / max(setup.prefetch_batches, 1)
+        requests = 1 / window + (1 / max(setup.prefetch_batches, 1) if copies > 1 else 0.0)
         return cls(True, sent, checked, back, requests, max(up, down))
 
     def worker_seconds(self, costs, setup):

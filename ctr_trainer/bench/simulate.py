@@ -54,6 +54,7 @@ def run(bench, experiment, flags, network):
             machines,
             host["cores"] if here else cores,
             "host:port" if served else rows,
+            experiment.value("row_copies") != "worker" and not experiment.value("strict_sync"),
             len(served) if served else experiment.value("service_shards"),
             experiment.value("sync_steps"),
             experiment.value("dense_sync_steps"),

@@ -71,6 +71,7 @@ def make_estimator(model, data, training, embedding, run):
             l2=embedding.embedding_l2,
             clip_norm=training.clip_norm,
             overlap_lookup=embedding.overlap_lookup,
+            row_copies=embedding.row_copies,
             sync_steps=embedding.sync_steps,
             strict_sync=embedding.strict_sync,
             sync_merge=embedding.sync_merge,

@@ -1,12 +1,12 @@
 """A worker's copies of the rows it trains on."""
 
-import threading
 import uuid
 
 import numpy as np
 
 from ctr_trainer.embedding import wire
-from ctr_trainer.embedding.copies import Copies
+from ctr_trainer.embedding.copies import KEPT_WINDOWS, Copies
+from ctr_trainer.embedding.memory import PrivateMemory
 from ctr_trainer.embedding.row_codec import PLAIN
 from ctr_trainer.embedding.worker_rows import RowTotals, WorkerRows
 from ctr_trainer.latency import Latency
@@ -15,6 +15,7 @@ from ctr_trainer.latency import Latency
 _REQUEST_ROWS = 1 << 17
 # Rows handled in one hold of the lock, so that no thread waits for long: about a millisecond's worth.
 _LOCKED_ROWS = 1 << 13
+_WINDOW = 0  # Which of the cache's numbers is the window.
 
 
 class Cache(WorkerRows):
@@ -49,9 +50,19 @@ class Cache(WorkerRows):
       push_latency: OpsPushGrad, of each request that brings changes, likewise.
     """
 
-    are_copies = True
+    are_copies = is_synced_here = True
 
-    def __init__(self, store, config, worker, lookup_latency=None, push_latency=None, codec=PLAIN, shares=None):
+    def __init__(
+        self,
+        store,
+        config,
+        worker,
+        lookup_latency=None,
+        push_latency=None,
+        codec=PLAIN,
+        shares=None,
+        memory=PrivateMemory(),  # noqa: B008, it holds nothing
+    ):
         """Creates the table in the store, where it is not there.
 
         Args:
@@ -61,9 +72,13 @@ class Cache(WorkerRows):
           lookup_latency, push_latency: recorders shared with other caches; by default this cache has its own.
           codec: `RowCodec`, how changes and rows travel.
           shares: `merging.Shares`; None for all.
+          memory: where the copies lie: `PrivateMemory`, or `SharedMemory` of this table alone.
         """
         self.config = config
-        self._lock = threading.Lock()
+        self._lock = memory.lock("cache")
+        self._numbers = memory.counts("cache", 1)
+        if not self._numbers[_WINDOW]:
+            self._numbers[_WINDOW] = 1
         self.hits = self.misses = self.prefetched = self.rows_pulled = self.bytes_synced = 0
         self.lookup_latency = lookup_latency or Latency("OpsEmbeddingLookup")
         self.push_latency = push_latency or Latency("OpsPushGrad")
@@ -71,10 +86,9 @@ class Cache(WorkerRows):
         self._worker = f"{worker}-{uuid.uuid4().hex}"
         self._codec = codec
         self._sequence = 0
-        self._window = 1
         self._pushed = False
         self._request_rows = min(_REQUEST_ROWS, wire.rows_a_page(config.width))
-        self._copies = Copies(config, shares)
+        self._copies = Copies(config, shares, memory)
         store.create_table(config)
 
     def __len__(self):
@@ -86,7 +100,7 @@ class Cache(WorkerRows):
         return self._copies.table.rows
 
     def locked(self):
-        return self._lock
+        return self._lock.alone()
 
     def totals(self):
         return RowTotals(self.hits, self.misses, self.bytes_synced)
@@ -111,8 +125,8 @@ class Cache(WorkerRows):
           `since` for that lookup: then its rows are up to date as of the window of this call, so the staleness of a
           lookup is raised by as many steps as it was prefetched ahead.
         """
-        with self._lock:
-            since = self._window
+        with self._lock.shared():
+            since = self._oldest(None)
             _, wanted, known = self._copies.stale(keys, since)
             self.prefetched += len(wanted)
         if len(wanted):
@@ -121,7 +135,7 @@ class Cache(WorkerRows):
 
     def apply_gradients(self, slots, gradients, learning_rate):
         """As Table's: one optimizer step on each row, here and at once."""
-        with self._lock:
+        with self._lock.alone():
             self._refuse_between_push_and_refresh("apply_gradients")
             self._copies.table.apply_gradients(slots, gradients, learning_rate)
             self._copies.mark_stepped(slots)
@@ -132,7 +146,7 @@ class Cache(WorkerRows):
         Args:
           slots: int64[U]; what it says of -1 means nothing.
         """
-        with self._lock:
+        with self._lock.shared():
             return self._copies.l2_shares(slots)
 
     def sync(self):
@@ -142,9 +156,10 @@ class Cache(WorkerRows):
 
     def begin_window(self):
         """Starts a sync, which `exchange` has to follow before the next one; renumbers the slots at times."""
-        with self._lock:
+        with self._lock.alone():
             self._refuse_between_push_and_refresh("a sync")
-            self._copies.tidy(self._window)
+            if not self._window % KEPT_WINDOWS:
+                self._copies.tidy(self._window)
             self._window += 1
 
     def exchange(self, codec=None):
@@ -153,7 +168,7 @@ class Cache(WorkerRows):
         Args:
           codec: `RowCodec`; by default the cache's.
         """
-        with self._lock:
+        with self._lock.alone():
             slots = self._copies.stepped()
             self._copies.begin_window()
         for first in range(0, len(slots), self._request_rows):
@@ -164,7 +179,7 @@ class Cache(WorkerRows):
         """A sync after which the store has all that this worker changed, to the bit."""
         self.begin_window()
         if not self._codec.is_exact:
-            with self._lock:
+            with self._lock.alone():
                 self._copies.mark_unsent()
         self.exchange(PLAIN)
 
@@ -177,7 +192,7 @@ class Cache(WorkerRows):
         """The second half: from here on each row that is used is, to the bit, what all workers' pushes made of it."""
         if not self._pushed:
             raise RuntimeError("refresh without a push")
-        with self._lock:
+        with self._lock.alone():
             # Rows that came at the push were checked before other workers' pushes: all are to be checked again. Those
             # just stepped are likely to be used next, so they are checked at once.
             keys, known = self._copies.checked_in(self._window)
@@ -188,21 +203,37 @@ class Cache(WorkerRows):
             self._pull(keys[part], known[part], window, create=True, codec=PLAIN)
         self._pushed = False
 
+    @property
+    def _window(self):
+        return int(self._numbers[_WINDOW])
+
+    @_window.setter
+    def _window(self, window):
+        self._numbers[_WINDOW] = window
+
+    def _oldest(self, since):
+        """-> the window from which on a row counts as up to date.
+
+        Args:
+          since: what a prefetch answered; None for this window.
+        """
+        return self._window if since is None else since
+
     def _refuse_between_push_and_refresh(self, what):
         if self._pushed:
             raise RuntimeError(f"{what} between push and refresh: rows would be lost or stale")
 
     def _find(self, keys, since, create):
-        with self._lock:
+        with self._lock.shared():
             self._refuse_between_push_and_refresh("a lookup")
             window = self._window
-            slots, wanted, known = self._copies.stale(keys, window if since is None else since)
+            slots, wanted, known = self._copies.stale(keys, self._oldest(since))
             self.hits += np.count_nonzero(keys) - len(wanted)
             self.misses += len(wanted)
         if not len(wanted):
             return slots
         self._pull(wanted, known, window, create)
-        with self._lock:
+        with self._lock.shared():
             return self._copies.table.find(keys)
 
     def _pull(self, keys, known, window, create, codec=None):
@@ -211,7 +242,7 @@ class Cache(WorkerRows):
             newer = self._store.pull_newer(self.config.name, keys, known, codec)
         self._count(newer, keys.nbytes + known.nbytes)
         rows = codec.decode(newer.rows)
-        with self._lock:
+        with self._lock.alone():
             self._copies.accept(keys, known, newer, rows, window, create)
 
     def _exchange(self, slots, codec):
@@ -222,7 +253,7 @@ class Cache(WorkerRows):
         deltas = np.empty((len(slots), columns), dtype)
         blocks = [slice(first, first + _LOCKED_ROWS) for first in range(0, len(slots), _LOCKED_ROWS)]
         for block in blocks:
-            with self._lock:
+            with self._lock.alone():
                 keys[block], known[block], deltas[block] = self._copies.take(slots[block], codec)
         with self.push_latency.measure():
             newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known, codec)
@@ -231,7 +262,7 @@ class Cache(WorkerRows):
         for block in blocks:
             first, last = np.searchsorted(newer.positions, (block.start, block.stop))
             positions = newer.positions[first:last] - block.start
-            with self._lock:
+            with self._lock.alone():
                 self._copies.land(slots[block], newer.versions[block], positions, rows[first:last], self._window)
 
     def _count(self, newer, bytes_up):

@@ -29,7 +29,7 @@ class ServiceClient(Store):
     same; it is renewed from a thread until `close`, and given back by `release`.
     """
 
-    def __init__(self, addresses, timeout, security=ClientSecurity(), lease=None, ended=()):  # noqa: B008, it is frozen
+    def __init__(self, addresses, timeout, security=ClientSecurity(), lease=None, ended=(), host_memory=None):  # noqa: B008, frozen
         """Connects, waiting up to `timeout` for each service to answer, and for a lease whose holder died to end.
 
         Args:
@@ -37,6 +37,7 @@ class ServiceClient(Store):
           timeout: seconds a request may take, retries included.
           security: what the services ask for.
           lease: `Lease`; None to only read.
+          host_memory: see `Store`.
           ended: for each service f() -> None, or how its process ended: then requests fail at once. () if not known.
 
         Raises:
@@ -52,7 +53,7 @@ class ServiceClient(Store):
         ]
         self._threads = concurrent.futures.ThreadPoolExecutor(shards) if shards > 1 else None
         self._widths = {}
-        self._lease, self._renewal = lease, None
+        self._lease, self._renewal, self.host_memory = lease, None, host_memory
         try:
             self._shards[0].hello()  # Alone: of two trainings that start at the same time one gets all shards.
             if lease is not None:

@@ -4,12 +4,11 @@ import numpy as np
 
 from ctr_trainer.embedding import row_kernels, version_kernels
 from ctr_trainer.embedding.meetings import Meetings
-from ctr_trainer.embedding.memory import GrowableArray
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.embedding.versions import ABSENT
 
 # A row that was not used in so many windows may go, where there are so many rows and most are like it.
-_KEPT_WINDOWS = 8
+KEPT_WINDOWS = 8
 _TIDY_ROWS = 1 << 16
 
 
@@ -25,20 +24,21 @@ class Copies:
     Args:
       config: the TableConfig.
       shares: `merging.Shares`, what part of a row's change `take` gives; None for all.
+      memory: where all of it lies: `PrivateMemory`, or `SharedMemory`.
 
     Attributes:
       table: the Table of the rows.
     """
 
-    def __init__(self, config, shares=None):
+    def __init__(self, config, shares, memory):
         self._shares = shares
-        self.table = Table(config.without_limits())  # The service says which keys have rows.
-        self._base = GrowableArray(np.float32, (config.width,))
-        self._state = GrowableArray(np.uint8)
-        self._versions = GrowableArray(np.uint32)
-        self._stamps = GrowableArray(np.uint32)
-        self._meetings = Meetings()
-        self._shares_met = GrowableArray(np.float32)  # As of the last take.
+        self.table = Table(config.without_limits(), memory=memory)  # The service says which keys have rows.
+        self._base = memory.array("base", np.float32, (config.width,))
+        self._state = memory.array("state", np.uint8)
+        self._versions = memory.array("versions", np.uint32)
+        self._stamps = memory.array("stamps", np.uint32)
+        self._meetings = Meetings(memory)
+        self._shares_met = memory.array("shares_met", np.float32)  # As of the last take.
 
     def __len__(self):
         return len(self.table)
@@ -128,14 +128,14 @@ class Copies:
         self._state.array[: len(self)][unsent] |= version_kernels.STEPPED
 
     def tidy(self, window):
-        """Every eighth window, drops the rows not used in the last eight, if they are many and most. Renumbers slots.
+        """Drops the rows not used in the last eight windows, if they are many and most. Renumbers slots.
 
         Rows with something to send stay until it is sent.
         """
         count = len(self)
-        if window % _KEPT_WINDOWS or count < _TIDY_ROWS:
+        if count < _TIDY_ROWS:
             return
-        used = self._stamps.array[:count] + np.uint32(_KEPT_WINDOWS) > window
+        used = self._stamps.array[:count] + np.uint32(KEPT_WINDOWS) > window
         if 2 * np.count_nonzero(used) > count:
             return
         self.mark_unsent()

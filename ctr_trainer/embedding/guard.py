@@ -25,7 +25,7 @@ class Guard(Store):
     is_guarded = True
 
     def __init__(self, store):
-        self._store = store
+        self._store, self.host_memory = store, store.host_memory
         self._widths = {}
         self.lost = None
 

@@ -3,10 +3,11 @@
 import numpy as np
 
 from ctr_trainer.embedding import version_kernels
-from ctr_trainer.embedding.memory import GrowableArray
 
 # So many steps back counts half, so that a row which becomes frequent, or rare, is taken for what it is.
 _HALVED_STEPS = 512
+# The step now, and the steps at which the last window and the one before it began.
+_NOW, _BEGAN, _LAST_BEGAN = range(3)
 
 
 class Meetings:
@@ -19,13 +20,16 @@ class Meetings:
     as n is small: see docs/staleness.md for what that costs. When T passes 512, n and T are halved.
 
     Slots are those of the rows. Not safe to use from several threads at a time.
+
+    Args:
+      memory: `PrivateMemory`, or `SharedMemory`, whose workers' steps are then counted together.
     """
 
-    def __init__(self):
-        self._now = self._began = self._last_began = 0
-        self._steps = GrowableArray(np.uint16)  # Since the row's change was taken.
-        self._met = GrowableArray(np.float32)  # n, up to when it was taken.
-        self._since = GrowableArray(np.uint32)
+    def __init__(self, memory):
+        self._numbers = memory.counts("meetings", 3)
+        self._steps = memory.array("steps", np.uint16)  # Since the row's change was taken.
+        self._met = memory.array("met", np.float32)  # n, up to when it was taken.
+        self._since = memory.array("since", np.uint32)
 
     @property
     def arrays(self):
@@ -35,11 +39,11 @@ class Meetings:
     def step(self, slots):
         """A step of the rows at `slots` int64[U], C-contiguous; -1 is skipped."""
         version_kernels.count_step(self._steps.array, slots)
-        self._now += 1
+        self._numbers[_NOW] += 1
 
     def begin_window(self):
         """From here on, `take` ends the window that ran until now."""
-        self._last_began, self._began = self._began, self._now
+        self._numbers[[_LAST_BEGAN, _BEGAN]] = self._numbers[[_BEGAN, _NOW]]
 
     def take(self, slots):
         """Ends the window of the rows at `slots`. -> (p float32[U], their steps int64[U] in it)
@@ -48,6 +52,6 @@ class Meetings:
         """
         rates, steps = np.empty(len(slots), np.float32), np.empty(len(slots), np.int64)
         arrays = (array.array for array in self.arrays)
-        began = self._last_began
-        version_kernels.take_rates(*arrays, slots, self._now, began, _HALVED_STEPS, rates, steps)
+        now, _, began = (int(number) for number in self._numbers)
+        version_kernels.take_rates(*arrays, slots, now, began, _HALVED_STEPS, rates, steps)
         return rates, steps

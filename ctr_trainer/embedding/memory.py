@@ -6,6 +6,7 @@ import mmap
 import numpy as np
 
 from ctr_trainer.embedding.memory_limits import memory_total
+from ctr_trainer.embedding.row_lock import RowLock
 from ctr_trainer.errors import UserError
 
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -118,3 +119,11 @@ class PrivateMemory:
     def counts(self, name, size):
         """-> int64[size], zeros: the few numbers that go with the arrays."""
         return np.zeros(size, np.int64)
+
+    def under(self, prefix):
+        """-> the same memory: names of arrays are of one table here."""
+        return self
+
+    def lock(self, name):
+        """-> RowLock of the threads of this process."""
+        return RowLock()

@@ -121,7 +121,7 @@ def shares(config, merge, workers):
     return Shares(np.ascontiguousarray(bounds.T), workers, beta, workers if merge == "mean" else 1)
 
 
-def gradient_factor(optimizer, merge, workers, scale):
+def gradient_factor(optimizer, merge, workers, scale, sharing=1):
     """-> what each worker's gradient is multiplied by.
 
     Args:
@@ -129,8 +129,9 @@ def gradient_factor(optimizer, merge, workers, scale):
       merge: of MERGES.
       workers: how many there are.
       scale: s, by which the job's learning rates grow with its workers.
+      sharing: how many workers train the same copy of the rows: they add up, whatever the merge of the copies.
     """
-    return scale if _of(find_optimizer(optimizer), merge) == "mean" else scale / workers
+    return scale / sharing if _of(find_optimizer(optimizer), merge) == "mean" else scale / workers
 
 
 def _of(optimizer, merge):

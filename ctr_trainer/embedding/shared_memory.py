@@ -1,6 +1,5 @@
 """Memory that the workers of one host share."""
 
-import fcntl
 import functools
 import mmap
 import os
@@ -10,6 +9,7 @@ import uuid
 import numpy as np
 
 from ctr_trainer.embedding.memory import GrowableArray
+from ctr_trainer.embedding.row_lock import RowLock
 from ctr_trainer.errors import UserError
 
 _PREFIX = "ctr_trainer"
@@ -49,7 +49,10 @@ class SharedMemory:
           UserError: this system has no such memory.
         """
         if not self.is_possible():
-            raise UserError("this system has no memory that workers can share (memfd_create); use an embedding service")
+            raise UserError(
+                "this system has no memory that workers can share (memfd_create); use "
+                "--embedding_service=auto --row_copies=worker"
+            )
         self.is_own = address is None
         self.address = address or f"{os.getpid()}/{uuid.uuid4().hex[:12]}"
         self._prefix = prefix
@@ -84,8 +87,8 @@ class SharedMemory:
         return counts.array
 
     def lock(self, name):
-        """-> SharedLock; one for all who ask for this name."""
-        return SharedLock(self._open(f"{name}.lock"))
+        """-> RowLock; one for all processes that ask for this name, each of which asks once."""
+        return RowLock(self._open(f"{name}.lock"))
 
     def _pages(self, name, size):
         file = self._open(name)
@@ -97,7 +100,7 @@ class SharedMemory:
         except OSError as error:
             raise UserError(
                 f"{size >> 20} MiB of address space for the shared embedding rows: {error.strerror}; is there a limit "
-                "on it (ulimit -v)? With --embedding_service=auto the workers need none"
+                "on it (ulimit -v)? With --embedding_service=auto --row_copies=worker the workers need none"
             ) from None
 
     def _open(self, name):
@@ -120,31 +123,9 @@ class SharedMemory:
         raise UserError(_unreachable(pid, f"it has no {name}"))
 
 
-class SharedLock:
-    """A lock between processes that ends with the process that holds it; not between threads."""
-
-    def __init__(self, file):
-        self._file = file
-
-    def shared(self):
-        """-> self, to hold along with others who hold it so: `with lock.shared(): ...`"""
-        fcntl.flock(self._file, fcntl.LOCK_SH)
-        return self
-
-    def alone(self):
-        """-> self, to hold alone."""
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        return self
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        fcntl.flock(self._file, fcntl.LOCK_UN)
-
-
 def _unreachable(pid, why):
     return (
-        f"this worker cannot open the memory of the worker with process id {pid}: {why}. Shared embeddings need all "
-        "workers on one host, of one user, and in one container: use --embedding_service=auto"
+        f"this worker cannot open the memory of the worker with process id {pid}: {why}. Workers that share "
+        "embedding rows have to be on one host, of one user, and in one container: use --embedding_service=auto "
+        "--row_copies=worker"
     )

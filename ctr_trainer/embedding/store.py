@@ -18,11 +18,13 @@ class Store(abc.ABC):
       silent_seconds: how long a request waited for a store that did not answer; 0 of one in this process.
       is_guarded: whether a store that is lost answers all the same, see `Guard`.
       lost: the ServiceLost that a guarded store has met; None if it has met none.
+      host_memory: `SharedMemory` for one copy of the rows a host; None if each worker has copies of its own.
     """
 
     silent_seconds = 0.0
     is_guarded = False
     lost = None
+    host_memory = None
 
     @abc.abstractmethod
     def create_table(self, config):

@@ -34,11 +34,12 @@ class WorkerRows(Protocol):
 
     Attributes:
       config: the TableConfig.
-      are_copies: whether they are this worker's copies; then each part of a sync has to be called, else none has.
+      are_copies: whether they are copies of a store's rows.
+      is_synced_here: whether this worker syncs them; then each part of a sync has to be called, else none has.
     """
 
     config: TableConfig
-    are_copies = False
+    are_copies = is_synced_here = False
 
     @property
     @abc.abstractmethod

@@ -4,11 +4,14 @@ import concurrent.futures
 import dataclasses
 import itertools
 
+import numpy as np
+
 from ctr_trainer import distributed
 from ctr_trainer.background import Background
 from ctr_trainer.embedding import merging
 from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.distinct import distinct
+from ctr_trainer.embedding.host_rows import HostRows
 from ctr_trainer.embedding.row_codec import find_codec
 from ctr_trainer.embedding.store_reader import StoreReader
 from ctr_trainer.embedding.worker_rows import RowTotals
@@ -36,10 +39,10 @@ class Embeddings:
     """The rows that a model's embedding inputs take, by table.
 
     A lone worker trains the store's own tables, and so do workers that share them in memory (`SharedTable`). Others
-    train their own copies (`embedding.cache.Cache`) and `sync` them; between two syncs a copy does not see the other
-    workers' updates.
+    train copies and `sync` them: the workers of a host one copy together (`HostRows`), or each worker its own
+    (`Cache`). Between two syncs a copy does not see what was done to the others.
 
-    Staleness of a row that a step reads, in steps of this worker, behind what the service had of the others: below N,
+    Staleness of a row that a step reads, in steps of this worker, behind what the service had of other copies: below N,
     the steps between two syncs, plus the steps that the sync under way has taken so far (below N, as the next sync
     waits for it; 0 if `strict_sync`), plus the batches by which its lookup was prefetched, at most twice
     `prefetch_batches`: those that wait and those in the making (0 if `strict_sync`), plus the one of `RowPipeline`.
@@ -75,7 +78,6 @@ class Embeddings:
             for table in features.spec.tables
             if table.name in features.segments
         }
-        self.rows = {}
         self.lookup_latency, self.push_latency = Latency("OpsEmbeddingLookup"), Latency("OpsPushGrad")
         self.sync_latency = Latency("OpsParameterSync")
         configs = {
@@ -85,18 +87,14 @@ class Embeddings:
             configs = {name: _as_trained(table_config, trained) for name, table_config in configs.items()}
         _create_tables(store, configs.values())
 
-        def copies(store, table_config):
-            shares = merging.shares(table_config, config.sync_merge, distributed.size())
-            worker, latencies = f"rank{distributed.rank()}", (self.lookup_latency, self.push_latency)
-            codec = find_codec(config.sync_compression)
-            return Cache(store, table_config, worker, *latencies, codec=codec, shares=shares)
-
-        for name, table_config in configs.items():
-            self.rows[name] = store.worker_rows(table_config, StoreReader if uncached else copies)
+        self._is_of_host = store.host_memory is not None and not uncached
+        self.rows = self._open_rows(store, config, configs, uncached)
         self._copies = {name: rows for name, rows in self.rows.items() if rows.are_copies}
+        self._is_syncer = any(rows.is_synced_here for rows in self._copies.values())
         # Workers that train the same rows add up, like a sync after each step.
         merge, size = config.sync_merge if self._copies else "sum", distributed.size()
-        merge_factor = merging.gradient_factor(config.optimizer, merge, size, scale or size)
+        sharing = distributed.local_size() if self._is_of_host else 1
+        merge_factor = merging.gradient_factor(config.optimizer, merge, size, scale or size, sharing)
         self._gradients = RowGradients(merge_factor, config.l2, config.clip_norm)
         self._background = Background("the sync of the embedding rows")
         # The requests of all tables are under way at once, those of a sync and of a prefetch beside it.
@@ -105,6 +103,32 @@ class Embeddings:
         self.sync_seconds = 0.0
         self._overlap = config.overlap_lookup
         self._turns = RowsInTurn(self, (), training=False)
+
+    def _open_rows(self, store, config, tables, uncached):
+        """-> by table name, its `WorkerRows`. A collective."""
+        if uncached:
+            return {name: store.worker_rows(table, StoreReader) for name, table in tables.items()}
+        codec, latencies = find_codec(config.sync_compression), (self.lookup_latency, self.push_latency)
+        worker, is_syncer, count = f"rank{distributed.rank()}", distributed.local_rank() == 0, distributed.size()
+        if self._is_of_host:
+            count = int(distributed.all_sum(np.int64(is_syncer), "hosts"))
+
+        def copies(store, table):
+            shares = merging.shares(table, config.sync_merge, count)
+            given = dict(codec=codec, shares=shares)
+            if self._is_of_host:
+                memory = store.host_memory.under(table.name)
+                given |= dict(memory=memory, is_syncer=is_syncer, has_others=count > 1)
+                return HostRows(store, table, worker, *latencies, **given)
+            return Cache(store, table, worker, *latencies, **given)
+
+        rows = {}
+        for owner in (True, False):  # Of the memory of a host, who makes the arrays that the others open.
+            if is_syncer == owner:
+                rows = {name: store.worker_rows(table, copies) for name, table in tables.items()}
+            if self._is_of_host:
+                distributed.barrier("host_rows_opened")
+        return rows
 
     def feed(self, batches, training):
         """-> `RowsInTurn` or `RowPipeline`, which reads batches and looks their rows up; ends what fed before.
@@ -184,20 +208,25 @@ class Embeddings:
         self._turns.settle()
         if self._strict:
             self._timed(self._sync_strictly)
-        elif self._copies:
+        elif self._is_syncer:
             self._background.wait()
             for rows in self._copies.values():
                 rows.begin_window()
             self._background.start(lambda: self._timed(self._exchange))
 
     def flush(self):
-        """As `sync`, but returns when the service has, to the bit, all that this worker's steps changed."""
+        """As `sync`, but returns when the service has, to the bit, all that this worker's steps changed.
+
+        A collective if the workers of a host train one copy of the rows.
+        """
         self._turns.settle()
         if self._strict:
             self._sync_strictly()
             return
         self._background.wait()
+        self._meet_on_hosts("host_rows_stepped")
         self._on_all(lambda _, rows: rows.flush())
+        self._meet_on_hosts("host_rows_flushed")
 
     def close(self):
         """Waits for the sync under way, whatever becomes of it; for a training that ends early."""
@@ -234,6 +263,11 @@ class Embeddings:
 
     def _exchange(self):
         self._on_all(lambda _, rows: rows.exchange())
+
+    def _meet_on_hosts(self, what):
+        """Waits until all workers have come, if those of a host train one copy of the rows."""
+        if self._is_of_host:
+            distributed.barrier(what)
 
     def _sync_strictly(self):
         self._on_all(lambda _, rows: rows.push())

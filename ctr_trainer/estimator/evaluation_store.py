@@ -1,10 +1,7 @@
 """The store that the rows of an evaluation, or of a prediction, live in: never one that a training uses."""
 
 import contextlib
-import json
 import socket
-
-import numpy as np
 
 from ctr_trainer import distributed
 from ctr_trainer.embedding.local_store import LocalStore
@@ -12,6 +9,7 @@ from ctr_trainer.embedding.memory_limits import tightest
 from ctr_trainer.embedding.shared_memory import SharedMemory
 from ctr_trainer.embedding.shared_table import SharedTables
 from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.host_memory import any_host_has_several_workers, open_host_memory
 
 # Of a row, besides its floats: its key, its place in the index, its version.
 _BYTES_BESIDE_ROW = 8 + 5 + 4
@@ -47,29 +45,11 @@ class EvaluationStore:
 @contextlib.contextmanager
 def open_evaluation_store():
     """Gives an `EvaluationStore` without tables. A collective."""
-    if not SharedMemory.is_possible() or not _is_shared_anywhere():
+    if not SharedMemory.is_possible() or not any_host_has_several_workers():
         yield EvaluationStore()
         return
-    memory = SharedMemory() if distributed.local_rank() == 0 else None
-    address = _of_this_host(memory and memory.address)
-    memory = memory or SharedMemory(address)
-    with contextlib.closing(memory):
+    with open_host_memory() as memory:
         yield EvaluationStore(memory)
-        # The memory goes with the rank that made it, and its others may still be reading.
-        distributed.barrier("evaluated_rows_close")
-
-
-def _is_shared_anywhere():
-    return distributed.all_sum(np.int64(distributed.local_size() > 1), "ranks_beside_others") > 0
-
-
-def _of_this_host(address):
-    """-> the `address` that the first rank of this host gave. A collective."""
-    line = json.dumps({"host": socket.gethostname(), "address": address}) + "\n"
-    lines = distributed.all_gather(np.frombuffer(line.encode(), np.uint8), "evaluation_hosts").tobytes()
-    ranks = [json.loads(line) for line in lines.decode().splitlines()][: distributed.rank() + 1]
-    # The last one up to this rank: horovodrun may have been given one machine under two names.
-    return [rank["address"] for rank in ranks if rank["address"] and rank["host"] == socket.gethostname()][-1]
 
 
 def _refuse_too_many(store, files, path):

@@ -4,9 +4,11 @@ import dataclasses
 
 from ctr_trainer.embedding.optimizers import OptimizerSettings, find_optimizer
 from ctr_trainer.embedding.row_codec import find_codec
+from ctr_trainer.embedding.shared_memory import SharedMemory
 from ctr_trainer.errors import UserError
 
 UNEVEN_INPUTS = ("error", "pad")
+ROW_COPIES = ("auto", "host", "worker")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +28,9 @@ class EmbeddingConfig:
       clip_norm: the largest norm of the gradient of all rows in a step of this worker; 0 for any.
       overlap_lookup: look a batch's rows up, and train them, beside the steps before and after it, where a core is
         free: a step's rows then lack the step before; see `RowPipeline`.
+      row_copies: who keeps copies of the rows that a service has: each `host`, whose workers train one copy in memory
+        that they share, see `HostRows`; or each `worker`, which syncs its own, see `Cache`. `auto` is `host`, but
+        `worker` with strict_sync, or on a system without such memory.
       sync_steps: steps between two syncs with the service; for how far a row may lag behind the others' updates, see
         `embeddings.Embeddings`.
       strict_sync: at a sync all workers push, meet at a barrier, then pull, so that every lookup sees every push of
@@ -50,6 +55,7 @@ class EmbeddingConfig:
     l2: float = 0.0
     clip_norm: float = 0.0
     overlap_lookup: bool = False
+    row_copies: str = "auto"
     sync_steps: int = 30
     strict_sync: bool = False
     sync_merge: str = "adaptive"
@@ -65,6 +71,8 @@ class EmbeddingConfig:
         except ValueError as error:
             raise UserError(f"the embedding rows: {error}") from None
         codec = find_codec(self.sync_compression)
+        if self.row_copies not in ROW_COPIES:
+            raise UserError(f"row_copies={self.row_copies}: choose one of {', '.join(ROW_COPIES)}")
         if self.service_shards < 1:
             raise UserError(f"service_shards={self.service_shards}: at least one service is needed")
         if self.service_shards > 1 and self.service != "auto":
@@ -79,6 +87,11 @@ class EmbeddingConfig:
             )
         if self.service == "shared" and (self.strict_sync or self.sync_compression != "none"):
             raise UserError("strict_sync and sync_compression are about syncs, and with service=shared there are none")
+        if self.strict_sync and self.row_copies == "host":
+            raise UserError(
+                "strict_sync gives each worker the rows of the sync before, and with row_copies=host a step reads what "
+                "the steps of other workers have just made of a row: leave out one of the two"
+            )
         if self.strict_sync and self.overlap_lookup:
             raise UserError(
                 "strict_sync is exact, and overlap_lookup trains a row a step late: leave out one of the two"
@@ -87,6 +100,13 @@ class EmbeddingConfig:
             raise UserError(
                 f"strict_sync is exact, and sync_compression={self.sync_compression} is not: leave out one of the two"
             )
+
+    @property
+    def copies_of_hosts(self):
+        """Whether the workers of a host train one copy of the rows that a service has."""
+        if self.row_copies != "auto":
+            return self.row_copies == "host"
+        return not self.strict_sync and SharedMemory.is_possible()
 
 
 @dataclasses.dataclass(frozen=True)

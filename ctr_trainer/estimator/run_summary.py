@@ -58,8 +58,9 @@ class RunSummary:
         `phase_seconds` has by phase the `mean` and the `max` over the ranks; `exchange` is what of `session` only
         the exchange was at work in, estimated by a few steps, and `syncing` how long syncs of the rows were under way,
         most of it beside the steps. `slowest_phase` is by the mean. `cache_hit_rate` is of
-        looked up keys; `bytes_per_sync` what one worker sends and gets from one sync to the next, its misses included;
-        both are None where there is no service. `service_silent_seconds` is how long it stood still. `resident_bytes`
+        looked up keys; `bytes_per_sync` what one copy of the rows sends and gets from one sync to the next, misses
+        included; both are None where there is no service. `service_silent_seconds` is how long it stood still.
+        `resident_bytes`
         has the most memory that each rank held, as `ranks`, with its `mean` and `max`, `service_resident_bytes` what
         all shards hold at the end, None without a service. `gpu` has `busy` (a share of the time) and `bytes`, `mean`
         and `max` over the ranks each, or is None without GPUs that NVML can ask. `advice` has `flag`, `share` and

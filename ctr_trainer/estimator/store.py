@@ -15,6 +15,7 @@ from ctr_trainer.embedding.security import ClientSecurity
 from ctr_trainer.embedding.shared_memory import SharedMemory
 from ctr_trainer.embedding.shared_table import SharedTables
 from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.host_memory import any_host_has_several_workers, open_host_memory
 
 # For the messages of a sync, which are of `wire.PAGE_BYTES` and come and go together.
 _KEPT_BYTES = 256 << 20
@@ -30,10 +31,19 @@ def open_store(config, model_dir):
       UserError: `auto` or `shared` was asked for workers on several hosts, the service does not start, or another
         training uses it.
     """
+    with contextlib.ExitStack() as stack:
+        memory = None
+        if config.copies_of_hosts and config.service != "shared" and any_host_has_several_workers():
+            memory = stack.enter_context(open_host_memory())
+        yield stack.enter_context(_open_store(config, model_dir, memory))
+
+
+@contextlib.contextmanager
+def _open_store(config, model_dir, host_memory):
+    """As `open_store`; `host_memory` is the store's."""
     if config.service not in ("auto", "shared"):
-        with _leased(
-            config, model_dir, config.service.split(","), ClientSecurity.read(*config.security_files)
-        ) as client:
+        security = ClientSecurity.read(*config.security_files)
+        with _leased(config, model_dir, config.service.split(","), security, host_memory) as client:
             yield client
         return
     if distributed.size() == 1:
@@ -64,27 +74,29 @@ def open_store(config, model_dir):
             watches = [stack.enter_context(contextlib.closing(Watch(pid, log))) for _, _, pid, log in started]
         ended = [watch.ended for watch in watches]
         addresses, (token, *_), *_ = zip(*started, strict=True)
-        client = stack.enter_context(_leased(config, model_dir, addresses, ClientSecurity(token), ended))
+        security = ClientSecurity(token)
+        client = stack.enter_context(_leased(config, model_dir, addresses, security, host_memory, ended))
         yield Guard(client) if config.service_restarts else client
 
 
 @contextlib.contextmanager
-def _leased(config, model_dir, addresses, security, ended=()):
+def _leased(config, model_dir, addresses, security, host_memory, ended=()):
     """Gives a client that writes, by a lease that all workers share. A collective."""
     keep_freed_memory(_KEPT_BYTES)
     lease, client = None, None
     with contextlib.ExitStack() as stack:
         if distributed.is_chief():
             lease = Lease.new(model_dir)
-            client = stack.enter_context(_open(addresses, config.timeout, security, lease, ended))
+            client = stack.enter_context(_open(addresses, config.timeout, security, lease, ended, host_memory))
             stack.callback(client.release)  # Also after an error: the training that goes on from it need not wait.
         lease = distributed.broadcast_object(lease and dataclasses.asdict(lease), "embedding_service_lease")
         if client is None:
-            client = stack.enter_context(_open(addresses, config.timeout, security, Lease(**lease), ended))
+            lease = Lease(**lease)
+            client = stack.enter_context(_open(addresses, config.timeout, security, lease, ended, host_memory))
         yield client
         # The others may still be talking to the service that rank 0 is about to give back, or to stop.
         distributed.barrier("embedding_service_close")
 
 
-def _open(addresses, timeout, security, lease, ended):
-    return contextlib.closing(ServiceClient(addresses, timeout, security, lease, ended))
+def _open(addresses, timeout, security, lease, ended, host_memory):
+    return contextlib.closing(ServiceClient(addresses, timeout, security, lease, ended, host_memory))

@@ -37,6 +37,12 @@ class EmbeddingFlags(ClientFlags):
     overlap_lookup: bool = flag(
         False, "look rows up and train them beside the steps, on a second core: a step's rows lack the step before"
     )
+    row_copies: str = flag(
+        "auto",
+        "who keeps copies of the service's rows: each host one, in memory that its workers share, or each worker its "
+        "own; auto is host, but worker with --strict_sync",
+        choices=("auto", "host", "worker"),
+    )
     sync_steps: int = flag(30, "steps between two syncs of the rows with the service", "steps", minimum=1)
     strict_sync: bool = flag(
         False, "all workers push, meet, then pull at a sync: every lookup sees every push of the window before"

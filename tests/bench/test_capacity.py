@@ -140,9 +140,29 @@ def test_each_request_to_each_shard_costs_the_worker_and_the_shard():
 
 def test_a_service_on_the_machine_takes_of_its_cores():
     # 500 rows at 4 us: 2 ms a worker's step. Two workers on two cores: (2 * 10 + 2 * 2) / 2 ms.
-    found = predict(dataclasses.replace(BASE, shard_push_seconds=4e-6), Setup(2, cores=2, sync_steps=4))
+    costs, own = dataclasses.replace(BASE, shard_push_seconds=4e-6), Setup(2, cores=2, sync_steps=4, host_copies=False)
+    found = predict(costs, own)
     assert found.step_seconds == pytest.approx(0.012, rel=1e-3)
     assert found.bottleneck == "cores"
+    # One copy: D(8) = 2828.43 rows in 8 steps, 353.55 a step, 1.414 ms.
+    found = predict(costs, dataclasses.replace(own, host_copies=True))
+    assert found.step_seconds == pytest.approx(0.0114142, rel=1e-4)
+
+
+def test_workers_of_a_machine_that_train_one_copy_send_a_row_that_several_stepped_once():
+    # Two machines of two workers, N = 4: a window of 8 steps, D(8) = 2828.43, D(16) = 4000. A step sends 353.55, checks
+    # 146.45, gets back (5656.85 - 4000) / 8 = 207.11. Up 353.55 * 100 + 146.45 * 12 = 37112.7; of a machine twice that.
+    found = predict(BASE, Setup(4, machines=2, cores=2, rows="a:1", sync_steps=4, gbit=8e-3))  # 1e6 bytes/s
+    assert found.parts["worker network"] == pytest.approx(2 * 0.0371127, rel=1e-5)
+    assert found.parts["table lock"] == pytest.approx(2 * 0.002)
+
+
+def test_a_lone_machine_that_trains_one_copy_checks_nothing_and_gets_nothing_back():
+    # 353.55 * 100 bytes up and 353.55 * 4 down; a request in 8 steps, of 1 ms.
+    costs = dataclasses.replace(BASE, request_seconds=0.001)
+    found = predict(costs, Setup(2, cores=2, rows="a:1", sync_steps=4, gbit=8e-3))
+    assert found.parts["worker network"] == pytest.approx(2 * 0.0353553, rel=1e-5)
+    assert found.parts["worker"] == pytest.approx(0.010 + 0.001 / 8)
 
 
 def test_workers_that_share_a_table_take_turns_at_its_update():

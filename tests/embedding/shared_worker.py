@@ -36,8 +36,8 @@ if __name__ == "__main__":
     print("ready", flush=True)
     sys.stdin.readline()
     if what == "hold":
-        table._lock.alone()
-        print("holding", flush=True)
-        sys.stdin.readline()
+        with table._lock.alone():
+            print("holding", flush=True)
+            sys.stdin.readline()
     for number in range(STEPS):
         step(table, HOT if what == "hot" else fresh_keys(rank, number))

@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.meetings import Meetings
+from ctr_trainer.embedding.memory import PrivateMemory
 
 
 def _rows(count):
-    meetings = Meetings()
+    meetings = Meetings(PrivateMemory())
     for array in meetings.arrays:
         array.reserve(count)
     return meetings

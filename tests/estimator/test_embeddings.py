@@ -221,6 +221,26 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
     assert [store.stats()["tables"][name]["rows"] for name in names] == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [({}, True), ({"row_copies": "worker"}, False), ({"strict_sync": True}, False), ({"row_copies": "host"}, True)],
+)
+def test_the_workers_of_a_host_train_one_copy_of_the_rows_unless_told_otherwise(settings, expected):
+    assert EmbeddingConfig(**settings).copies_of_hosts == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"row_copies": "hosts"}, "row_copies=hosts: choose one of auto, host, worker"),
+        ({"row_copies": "host", "strict_sync": True}, "strict_sync gives each worker the rows of the sync before"),
+    ],
+)
+def test_row_copies_that_cannot_be_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        EmbeddingConfig(**settings)
+
+
 def test_shards_are_started_only_for_auto():
     with pytest.raises(UserError, match="service_shards=2 is for services that the job starts itself"):
         EmbeddingConfig(service="localhost:7700", service_shards=2)

@@ -61,7 +61,9 @@ def test_metrics_of_two_workers_equal_scikit_learns_over_all_predictions(source,
     assert metrics[0]["auc"] > 0.6
 
 
-@pytest.mark.parametrize("how", ["--sync_compression=none", "--sync_compression=fp16", "--service=shared"])
+@pytest.mark.parametrize(
+    "how", ["--row_copies=host", "--row_copies=worker", "--sync_compression=fp16", "--service=shared"]
+)
 def test_workers_that_sync_beside_their_training_or_share_rows_learn_as_well_and_lose_no_example(source, tmp_path, how):
     launch.run(2, *_arguments(source[1], tmp_path, "--epochs=3", "--evaluate", "--loose", how))
     seen = sum((json.loads((tmp_path / "out" / f"seen-{rank}.json").read_text()) for rank in (0, 1)), [])
@@ -114,9 +116,10 @@ def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(source, tmp_p
     np.testing.assert_allclose(one["rows"], two["rows"], atol=1e-5, rtol=0)
 
 
-def test_workers_that_share_rows_resume_at_the_last_checkpoint_when_one_is_killed(source, tmp_path):
+@pytest.mark.parametrize("how", ["--row_copies=host", "--service=shared"])
+def test_workers_that_share_rows_resume_at_the_last_checkpoint_when_one_is_killed(source, tmp_path, how):
     data, model_dir = source[1], tmp_path / "model"
-    shared = ["--loose", "--service=shared", "--epochs=0", "--max_steps=60"]
+    shared = ["--loose", how, "--epochs=0", "--max_steps=60"]
     arguments = _arguments(data, tmp_path, *shared, "--step_seconds=0.1")
     job = subprocess.Popen(
         launch.command(2, *arguments), env=launch.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT

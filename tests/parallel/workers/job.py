@@ -38,6 +38,7 @@ parser.add_argument("--service_timeout", type=float, default=30.0)
 parser.add_argument("--evaluate", action="store_true")
 parser.add_argument("--loose", action="store_true", help="sync beside the training, with lookups ahead")
 parser.add_argument("--sync_compression", default="none")
+parser.add_argument("--row_copies", default="auto")
 parser.add_argument("--stall_warning", type=float, default=0.0)
 flags = parser.parse_args()
 out = pathlib.Path(flags.out)
@@ -100,6 +101,7 @@ config = RunConfig(
         service=flags.service,
         strict_sync=not flags.loose,
         sync_compression=flags.sync_compression,
+        row_copies=flags.row_copies,
         **service,
     ),
 )
