@@ -4,6 +4,8 @@ import numpy as np
 
 from ctr_trainer.embedding import row_kernels, version_kernels
 from ctr_trainer.embedding.meetings import Meetings
+from ctr_trainer.embedding.memory import row_bytes
+from ctr_trainer.embedding.memory_limits import memory_total
 from ctr_trainer.embedding.table import Table
 from ctr_trainer.embedding.versions import ABSENT
 
@@ -33,12 +35,13 @@ class Copies:
     def __init__(self, config, shares, memory):
         self._shares = shares
         self.table = Table(config.without_limits(), memory=memory)  # The service says which keys have rows.
-        self._base = memory.array("base", np.float32, (config.width,))
-        self._state = memory.array("state", np.uint8)
-        self._versions = memory.array("versions", np.uint32)
-        self._stamps = memory.array("stamps", np.uint32)
-        self._meetings = Meetings(memory)
-        self._shares_met = memory.array("shares_met", np.float32)  # As of the last take.
+        most = memory_total() // row_bytes(np.float32, (config.width,))  # Rows: less address space is reserved so.
+        self._base = memory.array("base", np.float32, (config.width,), most)
+        self._state = memory.array("state", np.uint8, most_rows=most)
+        self._versions = memory.array("versions", np.uint32, most_rows=most)
+        self._stamps = memory.array("stamps", np.uint32, most_rows=most)
+        self._meetings = Meetings(memory, most)
+        self._shares_met = memory.array("shares_met", np.float32, most_rows=most)  # As of the last take.
 
     def __len__(self):
         return len(self.table)

@@ -23,13 +23,14 @@ class Meetings:
 
     Args:
       memory: `PrivateMemory`, or `SharedMemory`, whose workers' steps are then counted together.
+      most_rows: how many rows there may be.
     """
 
-    def __init__(self, memory):
+    def __init__(self, memory, most_rows):
         self._numbers = memory.counts("meetings", 3)
-        self._steps = memory.array("steps", np.uint16)  # Since the row's change was taken.
-        self._met = memory.array("met", np.float32)  # n, up to when it was taken.
-        self._since = memory.array("since", np.uint32)
+        self._steps = memory.array("steps", np.uint16, most_rows=most_rows)  # Since the row's change was taken.
+        self._met = memory.array("met", np.float32, most_rows=most_rows)  # n, up to when it was taken.
+        self._since = memory.array("since", np.uint32, most_rows=most_rows)
 
     @property
     def arrays(self):

@@ -62,7 +62,7 @@ class GrowableArray:
         """
         self._dtype = np.dtype(dtype)
         self._shape = tuple(shape)
-        self._row_bytes = self._dtype.itemsize * int(np.prod(self._shape, dtype=np.int64))
+        self._row_bytes = row_bytes(dtype, shape)
         limit = reserve_bytes or memory_total()
         self._most_rows = max(limit // self._row_bytes, 1)
         try:
@@ -103,6 +103,11 @@ class GrowableArray:
         self.array = grown
 
 
+def row_bytes(dtype, shape=()):
+    """-> bytes of a row of so many values."""
+    return np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+
+
 class PrivateMemory:
     """Where the arrays of a table lie that this process alone uses; `shared_memory.SharedMemory` is for several.
 
@@ -112,9 +117,9 @@ class PrivateMemory:
 
     free = getattr(mmap, "MADV_DONTNEED", 4)
 
-    def array(self, name, dtype, shape=()):
-        """-> an empty GrowableArray; `name` is unique among the arrays here."""
-        return GrowableArray(dtype, shape)
+    def array(self, name, dtype, shape=(), most_rows=None):
+        """-> an empty GrowableArray of up to `most_rows`, or all that fit; `name` is unique among the arrays here."""
+        return GrowableArray(dtype, shape, most_rows and most_rows * row_bytes(dtype, shape))
 
     def counts(self, name, size):
         """-> int64[size], zeros: the few numbers that go with the arrays."""

@@ -8,7 +8,7 @@ import uuid
 
 import numpy as np
 
-from ctr_trainer.embedding.memory import GrowableArray
+from ctr_trainer.embedding.memory import GrowableArray, row_bytes
 from ctr_trainer.embedding.row_lock import RowLock
 from ctr_trainer.errors import UserError
 
@@ -77,9 +77,10 @@ class SharedMemory:
         self._files.clear()
         self._mapped.clear()
 
-    def array(self, name, dtype, shape=()):
-        """-> GrowableArray."""
-        return GrowableArray(dtype, shape, pages=functools.partial(self._pages, name))
+    def array(self, name, dtype, shape=(), most_rows=None):
+        """-> GrowableArray, as `PrivateMemory.array`."""
+        reserve_bytes = most_rows and most_rows * row_bytes(dtype, shape)
+        return GrowableArray(dtype, shape, reserve_bytes, functools.partial(self._pages, name))
 
     def counts(self, name, size):
         """-> int64[size], zeros."""

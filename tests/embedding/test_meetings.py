@@ -6,7 +6,7 @@ from ctr_trainer.embedding.memory import PrivateMemory
 
 
 def _rows(count):
-    meetings = Meetings(PrivateMemory())
+    meetings = Meetings(PrivateMemory(), 1 << 20)
     for array in meetings.arrays:
         array.reserve(count)
     return meetings
