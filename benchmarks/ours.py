@@ -5,6 +5,8 @@ Examples: python benchmarks/ours.py --cores=0
 """
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import os
 import tempfile
@@ -21,6 +23,8 @@ def parse():
     parser.add_argument("--cores", default="0", help="of each worker, as 0,1; all of them for a lone worker")
     parser.add_argument("--prefetch_batches", type=int, default=0)
     parser.add_argument("--embedding_service", default="auto")
+    parser.add_argument("--row_copies", default="auto")
+    parser.add_argument("--service_core", type=int, help="of a service for a lone worker, which has none otherwise")
     parser.add_argument("--sync_steps", type=int, default=30)
     parser.add_argument("--dense_sync_steps", type=int, default=1)
     parser.add_argument("--dense_exchange", default="auto")
@@ -66,6 +70,7 @@ def main():
     train_op = TrainOp("adagrad", w1.LEARNING_RATE, w1.LEARNING_RATE, dense_sync_steps=flags.dense_sync_steps)
     embedding = EmbeddingConfig(
         service=flags.embedding_service,
+        row_copies=flags.row_copies,
         learning_rate=w1.LEARNING_RATE,
         initial_accumulator=w1.INITIAL_ACCUMULATOR,
         init_stddev=w1.STDDEV,
@@ -79,8 +84,12 @@ def main():
         mixed_precision=flags.mixed_precision,
         embedding=embedding,
     )
-    with tempfile.TemporaryDirectory() as own:
-        model_dir = flags.model_dir or own
+    with contextlib.ExitStack() as stack:
+        model_dir = flags.model_dir or stack.enter_context(tempfile.TemporaryDirectory())
+        if flags.service_core is not None:
+            config = dataclasses.replace(
+                config, embedding=_with_service(stack, embedding, flags.service_core, model_dir)
+            )
         estimator = Estimator(deepfm.model_fn, model_dir, ModelParams(train_op, w1.HIDDEN_UNITS), config)
         batches = w1.W1Batches(flags.batch_size, flags.warmup + flags.steps + 1, distributed.rank())
         estimator.train(lambda: batches, hooks=[clock])
@@ -89,6 +98,17 @@ def main():
     if len(clock.rss) > 1:
         result["rss_growth_percent"] = 100 * (clock.rss[-1] / clock.rss[0] - 1)
     print(json.dumps(result))
+
+
+def _with_service(stack, embedding, core, directory):
+    """-> the EmbeddingConfig with a service of its own on that core, which ends with the `ExitStack`."""
+    from ctr_trainer.embedding.process import local_services
+
+    (service,) = stack.enter_context(local_services(1, directory, 60, {core}))
+    token = os.path.join(directory, "token")
+    with open(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+        file.write(service.token)
+    return dataclasses.replace(embedding, service=service.address, security_files=(token, "", "", ""))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,12 @@ Every worker has one thread on a core of its own; a service runs where there is 
     one_worker_vs_in_graph          one worker over TensorFlow's in-graph variables, one core each, float32
     one_worker_bfloat16_vs_in_graph the same with --mixed_precision=bfloat16
     two_workers_periodic            two workers over one: rows shared in memory, dense variables averaged every 30 steps
-    two_workers_periodic_service    the same with an embedding service, rows synced every 30 steps
+    two_workers_periodic_service    the same with an embedding service, which the host syncs with every 30 steps
+    two_workers_periodic_service_own the same, each worker with copies of its own
     two_workers_every_step          two workers over one: rows shared in memory, dense gradients reduced every step
     two_workers_every_step_service  the same with an embedding service
+    one_worker_with_service         one worker on a core with a service on the other, over one worker without
+    demo_default_vs_shared          the demo's job by its default flags over the same with --embedding_service=shared
     two_workers_vs_naive_horovod    two_workers_periodic over two workers of in-graph variables under Horovod
     step_vs_dense_tower             time of a step, with a second core free, over that of its dense tower alone; rows
                                     looked up and trained beside the steps, by --overlap_lookup
@@ -29,6 +32,7 @@ import sys
 import tempfile
 import time
 
+from demo_rates import default_vs_shared as demo_rates_of
 from sides import Side, compare, ratio
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -42,6 +46,7 @@ def sides(steps):
     shared, averaged = "--embedding_service=shared", "--dense_sync_steps=30"
     return {
         "one": Side("ours.py", alone),
+        "one_service": Side("ours.py", (*alone, "--service_core=1", "--prefetch_batches=4")),
         "one_bf16": Side("ours.py", (*alone, "--mixed_precision=bfloat16")),
         "in_graph": Side("in_graph.py", alone),
         "tower": Side("tower.py", alone),
@@ -49,6 +54,7 @@ def sides(steps):
         "one_2_cores_in_turn": Side("ours.py", (*two, "--prefetch_batches=4")),
         "two_shared": Side("ours.py", (*two, shared, averaged), workers=2),
         "two_service": Side("ours.py", (*two, averaged, "--prefetch_batches=4"), workers=2),
+        "two_service_own": Side("ours.py", (*two, averaged, "--prefetch_batches=4", "--row_copies=worker"), workers=2),
         "two_shared_each": Side("ours.py", (*two, shared), workers=2),
         "two_service_each": Side("ours.py", (*two, "--prefetch_batches=4"), workers=2),
         "two_naive": Side("in_graph.py", two, workers=2),
@@ -95,20 +101,24 @@ def main():
     (memory,) = Side("ours.py", small).run()
     with tempfile.TemporaryDirectory() as directory:
         first = seconds_to_first_step(directory)
+        demo, demo_rates = demo_rates_of(directory, min(flags.rounds, 3))
     results = {
         "one_worker_vs_in_graph": ratio(rates, "one", "in_graph"),
         "one_worker_bfloat16_vs_in_graph": ratio(rates, "one_bf16", "in_graph"),
         "two_workers_periodic": ratio(rates, "two_shared", "one"),
         "two_workers_periodic_service": ratio(rates, "two_service", "one"),
+        "two_workers_periodic_service_own": ratio(rates, "two_service_own", "one"),
         "two_workers_every_step": ratio(rates, "two_shared_each", "one"),
         "two_workers_every_step_service": ratio(rates, "two_service_each", "one"),
+        "one_worker_with_service": ratio(rates, "one_service", "one"),
+        "demo_default_vs_shared": demo,
         "two_workers_vs_naive_horovod": ratio(rates, "two_shared", "two_naive"),
         "step_vs_dense_tower": ratio(rates, "tower", "one_2_cores"),
         "step_vs_dense_tower_in_turn": ratio(rates, "tower", "one_2_cores_in_turn"),
         "bfloat16_vs_float32": ratio(rates, "one_bf16", "one"),
         "seconds_to_first_step": first,
         "rss_growth_percent": round(memory["rss_growth_percent"], 2),
-        "examples_per_sec": {name: round(statistics.median(values)) for name, values in rates.items()},
+        "examples_per_sec": {name: round(statistics.median(values)) for name, values in rates.items()} | demo_rates,
         "rounds": flags.rounds,
     }
     print(json.dumps(results))
