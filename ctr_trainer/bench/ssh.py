@@ -1,6 +1,8 @@
 """An SSH daemon on each machine, and a client that finds them, with keys of their own that nobody keeps."""
 
 import contextlib
+import fcntl
+import os
 import pathlib
 import shlex
 import subprocess
@@ -32,8 +34,6 @@ def daemons(machines, directory):
     for name in ("host", "client"):
         keygen = [find_tool("ssh-keygen"), "-q", "-t", "ed25519", "-N", "", "-f", directory / name]
         subprocess.run(keygen, check=True, timeout=_TIMEOUT_SECONDS)
-    own_empty = not _EMPTY.exists()
-    _EMPTY.mkdir(mode=0o755, exist_ok=True)
     (directory / "sshd_config").write_text(_daemon_settings(directory))
     (directory / "ssh_config").write_text(_client_settings(directory))
     programs = directory / "bin"
@@ -42,22 +42,37 @@ def daemons(machines, directory):
     client.write_text(f'#!/bin/sh\nexec {find_tool("ssh")} -F {shlex.quote(str(directory / "ssh_config"))} "$@"\n')
     client.chmod(0o700)
     started = []
+    with in_use(_EMPTY):
+        try:
+            for machine in machines:
+                log = directory / f"sshd-{machine.address}.log"
+                daemon = [find_tool("sshd"), "-D", "-f", directory / "sshd_config", "-E", log]
+                started.append((machine, log, subprocess.Popen(machine.command(daemon), stdin=subprocess.DEVNULL)))
+            for machine, log, process in started:
+                _wait(machine, log, process, programs)
+            yield programs
+        finally:
+            for _, _, process in started:
+                process.terminate()
+            for _, _, process in started:
+                process.wait(_TIMEOUT_SECONDS)
+
+
+@contextlib.contextmanager
+def in_use(directory):
+    """Has a directory there, and in the end removes it if it was not there before and no other process is in here."""
+    own = not directory.exists()
+    directory.mkdir(mode=0o755, exist_ok=True)
+    users = os.open(directory, os.O_RDONLY)
     try:
-        for machine in machines:
-            log = directory / f"sshd-{machine.address}.log"
-            daemon = [find_tool("sshd"), "-D", "-f", directory / "sshd_config", "-E", log]
-            started.append((machine, log, subprocess.Popen(machine.command(daemon), stdin=subprocess.DEVNULL)))
-        for machine, log, process in started:
-            _wait(machine, log, process, programs)
-        yield programs
+        fcntl.flock(users, fcntl.LOCK_SH)
+        yield
     finally:
-        for _, _, process in started:
-            process.terminate()
-        for _, _, process in started:
-            process.wait(_TIMEOUT_SECONDS)
-        if own_empty:
-            with contextlib.suppress(OSError):  # Another daemon may use it by now.
-                _EMPTY.rmdir()
+        if own:
+            with contextlib.suppress(OSError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                directory.rmdir()
+        os.close(users)
 
 
 def _daemon_settings(directory):

@@ -213,6 +213,21 @@ def test_machines_reach_each_other_by_ssh_at_the_speed_asked_for_and_leave_nothi
     assert {name for _, name in socket.if_nameindex()} & {"bridge", "port0", "port1"} == set()
 
 
+def test_the_directory_of_the_daemons_stays_while_another_bench_uses_it(tmp_path):
+    empty = tmp_path / "sshd"
+    with ssh.in_use(empty):
+        assert empty.is_dir()
+    assert not empty.exists()
+    first, second = ssh.in_use(empty), ssh.in_use(empty)
+    with first:
+        second.__enter__()
+    assert empty.is_dir()
+    second.__exit__(None, None, None)
+    with ssh.in_use(empty):
+        pass
+    assert empty.is_dir()  # It was there before.
+
+
 def test_what_stands_on_standard_input_stays_for_others(tmp_path):
     if not _can_make_machines():
         return  # What is refused then, and how, the tests above tell.
