@@ -25,6 +25,8 @@ class AUC:
 
     def __init__(self):
         self.state = np.zeros((2, BINS))
+        none = np.zeros(0, np.float32)
+        self.update(none, none, none)  # Compiled now, where nothing is timed, and not within a step of the training.
 
     def update(self, logits, labels, weights):
         """Adds examples: float32[B] each; labels above 0.5 are positive. A logit that is no number makes all NaN."""

@@ -1,7 +1,9 @@
+import numba
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from ctr_trainer.metrics import auc
 from ctr_trainer.metrics.auc import AUC
 
 
@@ -41,3 +43,12 @@ def test_is_within_1e_5_of_the_exact_auc_and_merges():
 
 def test_scores_beyond_the_bins_count_at_their_ends():
     assert _auc([1e9, -1e9], [1, 0]).result() == 1.0
+
+
+def test_what_an_update_runs_is_compiled_when_the_metric_is_made(monkeypatch):
+    count = numba.njit(auc._count.py_func)
+    monkeypatch.setattr(auc, "_count", count)
+    made = AUC()
+    assert len(count.signatures) == 1
+    made.update(*np.zeros((3, 4), np.float32))
+    assert len(count.signatures) == 1
