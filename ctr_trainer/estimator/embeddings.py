@@ -4,18 +4,12 @@ import concurrent.futures
 import dataclasses
 import itertools
 
-import numpy as np
-
 from ctr_trainer import distributed
 from ctr_trainer.background import Background
 from ctr_trainer.embedding import merging
-from ctr_trainer.embedding.cache import Cache
 from ctr_trainer.embedding.distinct import distinct
-from ctr_trainer.embedding.host_rows import HostRows
-from ctr_trainer.embedding.row_codec import find_codec
-from ctr_trainer.embedding.store_reader import StoreReader
 from ctr_trainer.embedding.worker_rows import RowTotals
-from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.open_rows import as_trained, open_rows
 from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 from ctr_trainer.estimator.table_inputs import TableInputs
 from ctr_trainer.hooks.row_pipeline import RowPipeline, RowsInTurn
@@ -84,11 +78,9 @@ class Embeddings:
             name: inputs.config(config, features.spec.limits_of(name), seed) for name, inputs in self._inputs.items()
         }
         if trained is not None:
-            configs = {name: _as_trained(table_config, trained) for name, table_config in configs.items()}
-        _create_tables(store, configs.values())
-
+            configs = {name: as_trained(table_config, trained) for name, table_config in configs.items()}
         self._is_of_host = store.host_memory is not None and not uncached
-        self.rows = self._open_rows(store, config, configs, uncached)
+        self.rows = open_rows(store, config, configs, self.lookup_latency, self.push_latency, uncached)
         self._copies = {name: rows for name, rows in self.rows.items() if rows.are_copies}
         self._is_syncer = any(rows.is_synced_here for rows in self._copies.values())
         # Workers that train the same rows add up, like a sync after each step.
@@ -103,32 +95,6 @@ class Embeddings:
         self.sync_seconds = 0.0
         self._overlap = config.overlap_lookup
         self._turns = RowsInTurn(self, (), training=False)
-
-    def _open_rows(self, store, config, tables, uncached):
-        """-> by table name, its `WorkerRows`. A collective."""
-        if uncached:
-            return {name: store.worker_rows(table, StoreReader) for name, table in tables.items()}
-        codec, latencies = find_codec(config.sync_compression), (self.lookup_latency, self.push_latency)
-        worker, is_syncer, count = f"rank{distributed.rank()}", distributed.local_rank() == 0, distributed.size()
-        if self._is_of_host:
-            count = int(distributed.all_sum(np.int64(is_syncer), "hosts"))
-
-        def copies(store, table):
-            shares = merging.shares(table, config.sync_merge, count)
-            given = dict(codec=codec, shares=shares)
-            if self._is_of_host:
-                memory = store.host_memory.under(table.name)
-                given |= dict(memory=memory, is_syncer=is_syncer, has_others=count > 1)
-                return HostRows(store, table, worker, *latencies, **given)
-            return Cache(store, table, worker, *latencies, **given)
-
-        rows = {}
-        for owner in (True, False):  # Of the memory of a host, who makes the arrays that the others open.
-            if is_syncer == owner:
-                rows = {name: store.worker_rows(table, copies) for name, table in tables.items()}
-            if self._is_of_host:
-                distributed.barrier("host_rows_opened")
-        return rows
 
     def feed(self, batches, training):
         """-> `RowsInTurn` or `RowPipeline`, which reads batches and looks their rows up; ends what fed before.
@@ -281,28 +247,3 @@ class Embeddings:
         futures = {name: self._threads.submit(call, name, rows) for name, rows in self._copies.items()}
         concurrent.futures.wait(futures.values())
         return {name: future.result() for name, future in futures.items()}
-
-
-def _create_tables(store, configs):
-    """Rank 0 makes the tables, then the others have them made or, where they share them, open them. A collective."""
-    for chief in (True, False):
-        if distributed.is_chief() == chief:
-            for config in configs:
-                store.create_table(config)
-        distributed.barrier("tables_created")
-
-
-def _as_trained(config, trained):
-    """-> the TableConfig that a table was trained with.
-
-    Raises:
-      UserError: the model asks for another table or other widths than it was trained with.
-    """
-    found = trained.get(config.name)
-    if found is None or found.dims != config.dims:
-        what = ", ".join(f"{c.name} with dims {list(c.dims)}" for c in trained.values()) or "no table"
-        raise UserError(
-            f"the model asks for table {config.name} with dims {list(config.dims)}, and the checkpoint has {what}: "
-            "name the --model and --embedding_dim that it was trained with"
-        )
-    return found

@@ -12,7 +12,6 @@ from ctr_trainer.embedding.local_store import LocalStore
 from ctr_trainer.embedding.memory import keep_freed_memory
 from ctr_trainer.embedding.process import Watch, local_services
 from ctr_trainer.embedding.security import ClientSecurity
-from ctr_trainer.embedding.shared_memory import SharedMemory
 from ctr_trainer.embedding.shared_table import SharedTables
 from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.host_memory import any_host_has_several_workers, open_host_memory
@@ -55,11 +54,8 @@ def _open_store(config, model_dir, host_memory):
             "a host that all of them reach and name it: --embedding_service=host:port"
         )
     if config.service == "shared":
-        memory = SharedMemory() if distributed.is_chief() else None
-        address = distributed.broadcast_object(memory.address if memory else None, "shared_memory_address")
-        with contextlib.closing(memory or SharedMemory(address)) as memory:
+        with open_host_memory() as memory:
             yield LocalStore(SharedTables(memory))
-            distributed.barrier("shared_memory_close")  # It goes with rank 0, and the others may still be at work.
         return
     with contextlib.ExitStack() as stack:
         started, watches = None, []

@@ -1,0 +1,85 @@
+"""The rows of each table, as the workers of a job train them or read them."""
+
+import numpy as np
+
+from ctr_trainer import distributed
+from ctr_trainer.embedding import merging
+from ctr_trainer.embedding.cache import Cache
+from ctr_trainer.embedding.host_rows import HostRows
+from ctr_trainer.embedding.row_codec import find_codec
+from ctr_trainer.embedding.store_reader import StoreReader
+from ctr_trainer.errors import UserError
+
+
+def open_rows(store, config, tables, lookup_latency, push_latency, uncached=False):
+    """-> by table name, its `WorkerRows`. A collective.
+
+    Args:
+      store: of `open_store`; the tables are made in it.
+      config: `EmbeddingConfig`.
+      tables: by table name, its TableConfig.
+      lookup_latency, push_latency: `Latency` of the requests of copies.
+      uncached: whether each lookup reads the store.
+    """
+    _create_tables(store, tables.values())
+    if uncached:
+        return {name: store.worker_rows(table, StoreReader) for name, table in tables.items()}
+    if store.host_memory is None:
+        copies = _own_copies(config, lookup_latency, push_latency)
+        return {name: store.worker_rows(table, copies) for name, table in tables.items()}
+    rows, is_owner = {}, distributed.local_rank() == 0
+    copies = _host_copies(config, lookup_latency, push_latency, is_owner)
+    for owner in (True, False):  # Who makes the arrays in a host's memory, then the others, who open them.
+        if is_owner == owner:
+            rows = {name: store.worker_rows(table, copies) for name, table in tables.items()}
+        distributed.barrier("host_rows_opened")
+    return rows
+
+
+def _own_copies(config, lookup_latency, push_latency):
+    """-> f(store, table) -> `Cache`."""
+    worker, codec = f"rank{distributed.rank()}", find_codec(config.sync_compression)
+
+    def copies(store, table):
+        shares = merging.shares(table, config.sync_merge, distributed.size())
+        return Cache(store, table, worker, lookup_latency, push_latency, codec, shares)
+
+    return copies
+
+
+def _host_copies(config, lookup_latency, push_latency, is_syncer):
+    """-> f(store, table) -> `HostRows`. A collective."""
+    hosts = int(distributed.all_sum(np.int64(is_syncer), "hosts"))
+    worker, codec = f"rank{distributed.rank()}", find_codec(config.sync_compression)
+
+    def copies(store, table):
+        shares = merging.shares(table, config.sync_merge, hosts)
+        others = dict(memory=store.host_memory.under(table.name), is_syncer=is_syncer, has_others=hosts > 1)
+        return HostRows(store, table, worker, lookup_latency, push_latency, codec, shares, **others)
+
+    return copies
+
+
+def _create_tables(store, configs):
+    """Rank 0 makes the tables, then the others have them made or, where they share them, open them. A collective."""
+    for chief in (True, False):
+        if distributed.is_chief() == chief:
+            for config in configs:
+                store.create_table(config)
+        distributed.barrier("tables_created")
+
+
+def as_trained(config, trained):
+    """-> the TableConfig that a table was trained with.
+
+    Raises:
+      UserError: the model asks for another table or other widths than it was trained with.
+    """
+    found = trained.get(config.name)
+    if found is None or found.dims != config.dims:
+        what = ", ".join(f"{c.name} with dims {list(c.dims)}" for c in trained.values()) or "no table"
+        raise UserError(
+            f"the model asks for table {config.name} with dims {list(config.dims)}, and the checkpoint has {what}: "
+            "name the --model and --embedding_dim that it was trained with"
+        )
+    return found
