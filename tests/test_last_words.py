@@ -11,9 +11,11 @@ from horovod.runner.http.http_server import RendezvousServer
 from ctr_trainer.last_words import TRACEBACKS
 
 _RANK = """
-import sys, threading, time
+import signal, sys, threading, time
 from ctr_trainer import last_words
 from ctr_trainer.errors import UserError
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # Ignored where the tests run in a shell's background.
 
 def sleep():
     print("ready", flush=True)
