@@ -69,6 +69,7 @@ def main():
         train_op = optimizer.minimize(loss, step)
         embeddings = Embeddings(features, config, seed=1, store=store)
         training = RowTraining.of_loss(features, loss, config.learning_rate)
+        embeddings.begin()
         rows = embeddings.feed(embeddings.prepare(batches), training=True)
         last = Last(loss, step)
         hooks = [

@@ -76,7 +76,7 @@ class Cache(WorkerRows):
         """
         self.config = config
         self._lock = memory.lock("cache")
-        self._numbers = memory.counts("cache", 1)
+        self._numbers = memory.counts("cache", 2)
         if not self._numbers[_WINDOW]:
             self._numbers[_WINDOW] = 1
         self.hits = self.misses = self.prefetched = self.rows_pulled = self.bytes_synced = 0
@@ -128,7 +128,7 @@ class Cache(WorkerRows):
         with self._lock.shared():
             since = self._oldest(None)
             _, wanted, known = self._copies.stale(keys, since)
-            self.prefetched += len(wanted)
+            self.prefetched += len(wanted) * self._asks
         if len(wanted):
             self._pull(wanted, known, since, create=True)
         return since
@@ -204,6 +204,11 @@ class Cache(WorkerRows):
         self._pushed = False
 
     @property
+    def _asks(self):
+        """Whether the store may have a row that is not here."""
+        return True
+
+    @property
     def _window(self):
         return int(self._numbers[_WINDOW])
 
@@ -228,8 +233,9 @@ class Cache(WorkerRows):
             self._refuse_between_push_and_refresh("a lookup")
             window = self._window
             slots, wanted, known = self._copies.stale(keys, self._oldest(since))
-            self.hits += np.count_nonzero(keys) - len(wanted)
-            self.misses += len(wanted)
+            asked = len(wanted) * self._asks
+            self.hits += np.count_nonzero(keys) - asked
+            self.misses += asked
         if not len(wanted):
             return slots
         self._pull(wanted, known, window, create)

@@ -2,7 +2,12 @@
 
 import contextlib
 
+import numpy as np
+
 from ctr_trainer.embedding.cache import Cache
+from ctr_trainer.embedding.versions import Newer
+
+_HAS_ALL = 1  # Which of the cache's numbers says whether all rows that the service has are here.
 
 
 class HostRows(Cache):
@@ -14,7 +19,8 @@ class HostRows(Cache):
 
     Staleness: between the workers of the host none: a step reads every step that another worker has finished, and of
     one under way some rows before and some after it. No update is lost: workers step rows one after the other, under a
-    lock. Behind other hosts a row is as stale as in a `Cache`. Without other hosts a row that is here is never checked.
+    lock. Behind other hosts a row is as stale as in a `Cache`. Without other hosts a row that is here is never checked;
+    and where the service had no rows at the beginning, none is asked for, until a `flush` drops rows here.
 
     Threads: as `Cache`, in each worker. Slots are valid until a `flush`, for which all workers of the host wait.
 
@@ -30,6 +36,10 @@ class HostRows(Cache):
     def __init__(self, *others, memory, is_syncer, has_others, **settings):
         super().__init__(*others, memory=memory, **settings)
         self.is_synced_here, self._has_others = is_syncer, has_others
+
+    def begin(self):
+        if self.is_synced_here and not self._has_others:
+            self._numbers[_HAS_ALL] = self._store.stats()["tables"][self.config.name]["rows"] == 0
 
     def locked(self):
         """Holds nothing: rows do not move, and a read beside a step sees a row as it is then."""
@@ -48,8 +58,23 @@ class HostRows(Cache):
         """As `Cache`; all workers of the host wait for it, so slots may change."""
         if self.is_synced_here:
             with self._lock.alone():
+                count = len(self)
                 self._copies.tidy(self._window)
+                if len(self) < count:
+                    self._numbers[_HAS_ALL] = 0
             super().flush()
+
+    @property
+    def _asks(self):
+        return not self._numbers[_HAS_ALL]
+
+    def _pull(self, keys, known, window, create, codec=None):
+        if self._asks:
+            super()._pull(keys, known, window, create, codec)
+            return
+        nothing = Newer(known, np.empty(0, np.int64), np.empty((0, self.config.width), np.float32))
+        with self._lock.alone():
+            self._copies.accept(keys, known, nothing, nothing.rows, window, create)
 
     def _oldest(self, since):
         return super()._oldest(since) if self._has_others else 0

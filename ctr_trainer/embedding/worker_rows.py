@@ -62,6 +62,9 @@ class WorkerRows(Protocol):
     def apply_gradients(self, slots, gradients, learning_rate):
         """One optimizer step of the rows at `slots`, as `Table.apply_gradients`."""
 
+    def begin(self):
+        """Called before the first lookup, when the store has the rows that there are to begin with."""
+
     def locked(self):
         """-> context manager to be held while `rows` is read."""
         return contextlib.nullcontext()

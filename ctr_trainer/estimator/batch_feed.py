@@ -50,6 +50,7 @@ class BatchFeed(Feed):
 
     def rewind(self):
         self._end_reading()
+        self.embeddings.begin()
         self._ahead = Prefetch(self.embeddings.prepare(self._batches), self._prefetch_batches)
         self._hook = self._make_hook(self._ahead)
         self.hooks = [self._hook]

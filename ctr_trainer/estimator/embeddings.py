@@ -96,6 +96,11 @@ class Embeddings:
         self._overlap = config.overlap_lookup
         self._turns = RowsInTurn(self, (), training=False)
 
+    def begin(self):
+        """To be called before the first lookup, when the store has the rows that there are to begin with."""
+        for rows in self.rows.values():
+            rows.begin()
+
     def feed(self, batches, training):
         """-> `RowsInTurn` or `RowPipeline`, which reads batches and looks their rows up; ends what fed before.
 

@@ -97,10 +97,31 @@ def test_a_key_is_asked_for_once_by_one_worker_of_a_lone_host(store):
     assert (one.totals().misses, other.totals().misses) == (2, 1)
 
 
+def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, monkeypatch):
+    monkeypatch.setattr(copies, "_TIDY_ROWS", 1)
+    one, other = host = _host(store)
+    for worker in host:
+        worker.begin()
+    one.prefetch(_keys(1))
+    for worker in host:
+        _step(worker, np.arange(1, 101), 1.0)
+        assert (worker.totals().hits, worker.totals().misses) == (100, 0)
+    for _ in range(10):
+        _step(other, _keys(50), 1.0)
+        _sync(host)
+    assert (store.keys, len(one)) == ([], 100)
+    one.flush()
+    assert len(one) == 1
+    assert _read(other, _keys(50, 60, 200)) == [[-12, -12], [-2, -2], [0, 0]]
+    assert store.keys == [[60, 200]]
+
+
 def test_rows_that_the_service_has_are_taken_from_it(store):
     store.create_table(CONFIG)
     store.push("t", _keys(1), np.float32([[5, 6]]), "before", 1)
-    one, other = _host(store)
+    one, other = host = _host(store)
+    for worker in host:
+        worker.begin()
     _step(other, _keys(1), 1.0)
     assert _read(one, _keys(1)) == [[4, 5]]
 
