@@ -111,7 +111,7 @@ def _sync(c):
     if embedding.strict_sync:
         return Finding(share, "--nostrict_sync", f"{why}, as a strict sync has it")
     if _can_share(c):
-        return Finding(share, "--embedding_service=shared", f"{why}, and workers of one host can share the rows")
+        return Finding(share, "--embedding_service=shared", f"{why}, and workers of one host need none")
     if embedding.service == "auto":
         return Finding(share, f"--service_shards={2 * embedding.service_shards}", f"{why}: the service is the limit")
     return Finding(share, f"--sync_steps={2 * embedding.sync_steps}", f"{why}; rows may then be staler")
@@ -120,7 +120,7 @@ def _sync(c):
 def _service(c):
     if c.syncing <= 0.20 or c.workers == 1 or c.has_free_core or not _can_share(c):
         return None
-    why = "the service and its syncs run on the cores of the steps, and workers of one host can share the rows"
+    why = "the service and its syncs run on the cores of the steps, and workers of one host need none"
     return Finding(c.syncing, "--embedding_service=shared", why)
 
 
