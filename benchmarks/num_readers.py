@@ -14,7 +14,7 @@ import statistics
 import tempfile
 import time
 
-from reader import BAGS, BATCH_SIZE, write, write_strings
+from reader import BATCH_SIZE, write_sources
 
 
 def rows_per_second(data, num_readers):
@@ -51,11 +51,7 @@ def main():
     flags = parser.parse_args()
     numbers = [int(number) for number in flags.num_readers.split(",")]
     with tempfile.TemporaryDirectory() as directory:
-        path = pathlib.Path(directory)
-        write(path / "single", flags.rows, 0)
-        write(path / "bags", flags.rows, BAGS)
-        strings = write_strings(path / "strings.parquet", flags.rows)
-        sources = {"single": path / "single", "bags": path / "bags", "strings": strings}
+        sources = write_sources(pathlib.Path(directory), flags.rows)
         for source in sources.values():
             rows_per_second(source, 1)  # Compiles the kernels.
         rounds = {name: [] for name in sources}

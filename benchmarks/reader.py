@@ -92,6 +92,14 @@ def rows_per_cpu_second(data):
     return rows / (time.process_time() - start)
 
 
+def write_sources(directory, rows):
+    """-> by name, the data sets that are read, each of so many rows: single values, bags, Parquet of strings."""
+    write(directory / "single", rows, 0)
+    write(directory / "bags", rows, BAGS)
+    strings = write_strings(directory / "strings.parquet", rows)
+    return {"single": directory / "single", "bags": directory / "bags", "strings": strings}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000, help="of each data set, a multiple of 50,000")
@@ -103,11 +111,7 @@ def main():
     figures = {"single": [], "bags": [], "strings": []}
     deepfm, trainer = [], Side("ours.py", (f"--steps={flags.steps}", f"--cores={flags.core}"))
     with tempfile.TemporaryDirectory() as directory:
-        path = pathlib.Path(directory)
-        write(path / "single", flags.rows, 0)
-        write(path / "bags", flags.rows, BAGS)
-        strings = write_strings(path / "strings.parquet", flags.rows)
-        sources = {"single": path / "single", "bags": path / "bags", "strings": strings}
+        sources = write_sources(pathlib.Path(directory), flags.rows)
         for source in sources.values():
             rows_per_cpu_second(source)  # compiles the kernels
         for _ in range(flags.rounds):

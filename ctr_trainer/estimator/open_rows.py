@@ -27,13 +27,13 @@ def open_rows(store, config, tables, lookup_latency, push_latency, uncached=Fals
     if store.host_memory is None:
         copies = _own_copies(config, lookup_latency, push_latency)
         return {name: store.worker_rows(table, copies) for name, table in tables.items()}
-    rows, is_owner = {}, distributed.local_rank() == 0
+    is_owner = distributed.local_rank() == 0  # Of the arrays in a host's memory, which the others open.
     copies = _host_copies(config, lookup_latency, push_latency, is_owner)
-    for owner in (True, False):  # Who makes the arrays in a host's memory, then the others, who open them.
-        if is_owner == owner:
-            rows = {name: store.worker_rows(table, copies) for name, table in tables.items()}
-        distributed.barrier("host_rows_opened")
-    return rows
+
+    def opened():
+        return {name: store.worker_rows(table, copies) for name, table in tables.items()}
+
+    return _first_then_others(is_owner, opened, "host_rows_opened")
 
 
 def _own_copies(config, lookup_latency, push_latency):
@@ -62,11 +62,22 @@ def _host_copies(config, lookup_latency, push_latency, is_syncer):
 
 def _create_tables(store, configs):
     """Rank 0 makes the tables, then the others have them made or, where they share them, open them. A collective."""
-    for chief in (True, False):
-        if distributed.is_chief() == chief:
-            for config in configs:
-                store.create_table(config)
-        distributed.barrier("tables_created")
+
+    def create():
+        for config in configs:
+            store.create_table(config)
+
+    _first_then_others(distributed.is_chief(), create, "tables_created")
+
+
+def _first_then_others(is_first, call, barrier):
+    """-> call(), which each rank that `is_first` makes before any of the others does. A collective."""
+    result = None
+    for first in (True, False):
+        if is_first == first:
+            result = call()
+        distributed.barrier(barrier)
+    return result
 
 
 def as_trained(config, trained):

@@ -128,7 +128,7 @@ class RunConfig:
       log_secs: seconds between the `[RunStatus]` lines of latencies.
       auc_window_steps: 0 logs the AUC since the start, n over the last n steps (rounded to log lines).
       save_summary_steps: steps between two points in TensorBoard, each made of a line of the log, the first one after
-        so many steps; 0 writes none.
+        that many steps; 0 writes no points.
       profile_steps: () or (first, last): the steps that every rank profiles, see `ProfileHook`.
       progress: whether rank 0 shows a progress line where standard error is a terminal.
       threads: CPU threads of this worker; 0 lets TensorFlow choose.

@@ -15,4 +15,9 @@ class AccumulationFlags:
         "examples,steps for both in turn, which tells the loss by fewer steps from that by larger batches",
         "name",
     )
-    evaluations: int = flag(5, "of each run on --eval_data, evenly spaced, the last at its end", "times", minimum=1)
+    evaluations: int = flag(
+        5,
+        "evaluations of each run on --eval_data, evenly spaced; the last one is at the end of the run",
+        "times",
+        minimum=1,
+    )
