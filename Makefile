@@ -13,7 +13,7 @@ export TF PYTHON WORKERS
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint format clean
+.PHONY: help install demo test docs lint format clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -26,6 +26,10 @@ demo: install  ## generate a data set, train two workers on it, evaluate and exp
 
 test: install  ## the whole test suite, in two processes
 	@.venv/bin/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+docs: install  ## build the documentation site into site/; a link that leads nowhere is an error
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet --strict
+	@echo site/index.html
 
 lint: install  ## what ruff has to say
 	@.venv/bin/ruff check .

@@ -48,6 +48,7 @@ setuptools.setup(
     extras_require={
         "cpu": [f"tensorflow-cpu{TENSORFLOW_VERSIONS}"],
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW_VERSIONS}", "nvidia-ml-py"],
+        "docs": ["mkdocs-material", "mkdocstrings[python]"],
         "dev": ["hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "scikit-learn"],
     },
     entry_points={"console_scripts": ["ctr_trainer=ctr_trainer.cli:main"]},

@@ -119,9 +119,9 @@ fi
 say "installing $tensorflow and the package's requirements; the first time this downloads several hundred MB"
 pip_install --upgrade pip
 case $tensorflow in
-    tensorflow-cpu) pip_install --editable '.[cpu,dev]' ;;
-    'tensorflow[and-cuda]') pip_install --editable '.[gpu,dev]' ;;
-    *) pip_install --editable '.[dev]' "$tensorflow" ;;
+    tensorflow-cpu) pip_install --editable '.[cpu,dev,docs]' ;;
+    'tensorflow[and-cuda]') pip_install --editable '.[gpu,dev,docs]' ;;
+    *) pip_install --editable '.[dev,docs]' "$tensorflow" ;;
 esac
 "$venv/bin/python" -m ctr_trainer.build_horovod || fail "run this again once that is mended: what is installed is kept."
 

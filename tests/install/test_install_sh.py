@@ -195,6 +195,7 @@ def test_clean_removes_what_make_made_and_nothing_else(machine):
         ".venv/lib/thesis.py",
         "build/house/plan",
         "dist/mine.txt",
+        "site/notes.txt",
         "x.egg-info/y",
         "ctr_trainer/__pycache__/z",
     ):
@@ -202,15 +203,17 @@ def test_clean_removes_what_make_made_and_nothing_else(machine):
         (machine.checkout / name).touch()
     done = clean()
     assert done.returncode == 1
-    for name in (".venv: scripts/install.sh did not make it", "build: it holds house", "dist: it holds mine.txt"):
+    kept = ("build: it holds house", "dist: it holds mine.txt", "site: it holds notes.txt")
+    for name in (".venv: scripts/install.sh did not make it", *kept):
         assert f"clean: left {name}" in done.stderr
     assert sorted(path.name for path in machine.checkout.iterdir()) == [
-        ".venv", "build", "ctr_trainer", "dist", "scripts", "setup.py",
+        ".venv", "build", "ctr_trainer", "dist", "scripts", "setup.py", "site",
     ]  # fmt: skip
     assert not (machine.checkout / "ctr_trainer" / "__pycache__").exists()
     (machine.checkout / ".venv" / "tensorflow").touch()  # as the installation leaves it
     (machine.checkout / "build" / "house").rename(machine.checkout / "build" / "lib")
     (machine.checkout / "dist" / "mine.txt").rename(machine.checkout / "dist" / "mine.whl")
+    (machine.checkout / "site" / "notes.txt").rename(machine.checkout / "site" / "index.html")
     assert clean().returncode == 0
     assert sorted(path.name for path in machine.checkout.iterdir()) == ["ctr_trainer", "scripts", "setup.py"]
 
@@ -219,9 +222,9 @@ def test_another_tensorflow_gets_a_venv_of_its_own(machine):
     machine.add_python("python3", 11)
     machine.install()
     assert machine.install(TF="tensorflow[and-cuda]")[2][0] == "venv"
-    assert ".[gpu,dev]" in machine.log.read_text()
+    assert ".[gpu,dev,docs]" in machine.log.read_text()
     assert machine.install(TF="tensorflow-cpu==2.20.0")[2][0] == "venv"
-    assert ".[dev] tensorflow-cpu==2.20.0" in machine.log.read_text()
+    assert ".[dev,docs] tensorflow-cpu==2.20.0" in machine.log.read_text()
 
 
 def test_other_gpu_operations_and_another_setup_py_go_on_in_the_same_venv(machine):

@@ -1,0 +1,42 @@
+"""The documentation site."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """-> the directory of the site, as `make docs` builds it: strictly, so that a link that leads nowhere fails."""
+    for package in ("material", "mkdocstrings_handlers.python"):
+        pytest.importorskip(package, reason=f"the site needs {package}: pip install -e '.[docs]'")
+    site = tmp_path_factory.mktemp("site")
+    build = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", f"--site-dir={site}"]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(build, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return site
+
+
+def test_every_page_and_the_roots_own_are_in_the_site(site):
+    built = {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
+    pages = {path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")}
+    assert pages | {pathlib.Path("index"), pathlib.Path("examples")} <= built
+
+
+def test_a_link_of_the_readme_to_a_page_and_to_a_program_leads_to_their_pages(site):
+    text = (site / "index.html").read_text()
+    assert 'href="features.html"' in text and 'href="docs/' not in text
+    recipe = (site / "recipe.html").read_text()
+    assert 'href="examples.html#plain_estimator"' in recipe
+    assert 'id="plain_estimator"' in (site / "examples.html").read_text()
+
+
+def test_the_api_pages_have_the_docstrings(site):
+    estimator = (site / "api" / "estimator.html").read_text()
+    assert "Trains until the input ends" in estimator and "keep_checkpoint_max" in estimator
