@@ -105,6 +105,10 @@ class Cache(WorkerRows):
     def totals(self):
         return RowTotals(self.hits, self.misses, self.bytes_synced)
 
+    @property
+    def lock_times(self):
+        return self._lock.times
+
     def find_or_create(self, keys, since=None):
         """int64[U] -> int64[U] slots; what is not here or not up to date is pulled.
 

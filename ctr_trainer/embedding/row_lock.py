@@ -1,8 +1,27 @@
 """What keeps the users of a table's rows from each other."""
 
-import contextlib
+import dataclasses
 import fcntl
 import threading
+import time
+
+
+@dataclasses.dataclass(frozen=True)
+class LockTimes:
+    """What row locks have cost the threads of this process.
+
+    Attributes:
+      waited: seconds from asking for a lock to having it.
+      held: seconds from having a lock to giving it back.
+      taken: how often a lock was taken.
+    """
+
+    waited: float = 0.0
+    held: float = 0.0
+    taken: int = 0
+
+    def __add__(self, other):
+        return LockTimes(self.waited + other.waited, self.held + other.held, self.taken + other.taken)
 
 
 class RowLock:
@@ -15,25 +34,56 @@ class RowLock:
     """
 
     def __init__(self, file=None):
+        self._shared, self._alone = _Hold(self, fcntl.LOCK_SH), _Hold(self, fcntl.LOCK_EX)
         self._file, self._threads = file, threading.Lock()
+        self._waited = self._held = self._taken = self._since = 0  # Nanoseconds; only the holder changes them.
+
+    @property
+    def times(self):
+        """`LockTimes` so far, of this process."""
+        return LockTimes(self._waited / 1e9, self._held / 1e9, self._taken)
 
     def shared(self):
         """-> context manager: held along with other processes that read, but not with another thread of this one."""
-        return self._held(fcntl.LOCK_SH)
+        return self._shared
 
     def alone(self):
         """-> context manager: held by no other process and no other thread."""
-        return self._held(fcntl.LOCK_EX)
+        return self._alone
 
-    @contextlib.contextmanager
-    def _held(self, how):
-        with self._threads:
-            if self._file is None:
-                yield
-                return
-            # Threads share an open file's lock: one that asked for another kind would change it under the others.
-            fcntl.flock(self._file, how)
+    def _take(self, how):
+        asked = time.perf_counter_ns()
+        self._threads.acquire()
+        if self._file is not None:
             try:
-                yield
-            finally:
+                # Threads share an open file's lock: one that asked for another kind would change it under the others.
+                fcntl.flock(self._file, how)
+            except BaseException:
+                self._threads.release()
+                raise
+        self._since = time.perf_counter_ns()
+        self._waited += self._since - asked
+        self._taken += 1
+
+    def _give_back(self):
+        self._held += time.perf_counter_ns() - self._since
+        try:
+            if self._file is not None:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
+
+
+class _Hold:
+    """A `with` of a lock: a class and no generator, since a step has several."""
+
+    __slots__ = ("_how", "_lock")
+
+    def __init__(self, lock, how):
+        self._lock, self._how = lock, how
+
+    def __enter__(self):
+        self._lock._take(self._how)
+
+    def __exit__(self, *error):
+        self._lock._give_back()

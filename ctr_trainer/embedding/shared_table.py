@@ -33,6 +33,10 @@ class SharedTable(Table):
         super().__init__(config, tracked, memory=memory)
         self._lock = memory.lock("table")
 
+    @property
+    def lock_times(self):
+        return self._lock.times
+
     def find(self, keys):
         with self._lock.shared():
             return super().find(keys)

@@ -10,6 +10,7 @@ from ctr_trainer.embedding.index import Index
 from ctr_trainer.embedding.initial_rows import InitialRows
 from ctr_trainer.embedding.memory import PrivateMemory
 from ctr_trainer.embedding.optimizers import find_optimizer
+from ctr_trainer.embedding.row_lock import LockTimes
 from ctr_trainer.embedding.use import Use
 
 
@@ -31,7 +32,10 @@ class Table:
       changes: `Changes` since the last snapshot, or None.
       created, restored, admitted, evicted, refused: new rows, rows of a snapshot, keys let in by the counting filter,
         rows evicted, and times that a key was asked for and got no row, since the start.
+      lock_times: what this process has held and waited for the lock of the rows; none without a lock.
     """
+
+    lock_times = LockTimes()
 
     def __init__(self, config, tracked=False, most_rows=None, memory=None):
         """

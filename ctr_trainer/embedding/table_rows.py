@@ -20,6 +20,10 @@ class TableRows(WorkerRows):
     def rows(self):
         return self._table.rows
 
+    @property
+    def lock_times(self):
+        return self._table.lock_times
+
     def find(self, keys):
         return self._table.find(keys)
 

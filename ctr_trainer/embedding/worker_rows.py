@@ -6,6 +6,7 @@ import dataclasses
 from typing import Protocol
 
 from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.row_lock import LockTimes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,10 +37,12 @@ class WorkerRows(Protocol):
       config: the TableConfig.
       are_copies: whether they are copies of a store's rows.
       is_synced_here: whether this worker syncs them; then each part of a sync has to be called, else none has.
+      lock_times: what this worker's threads have held and waited for the lock of the rows; none without a lock.
     """
 
     config: TableConfig
     are_copies = is_synced_here = False
+    lock_times = LockTimes()
 
     @property
     @abc.abstractmethod

@@ -8,6 +8,7 @@ from ctr_trainer import distributed
 from ctr_trainer.background import Background
 from ctr_trainer.embedding import merging
 from ctr_trainer.embedding.distinct import distinct
+from ctr_trainer.embedding.row_lock import LockTimes
 from ctr_trainer.embedding.worker_rows import RowTotals
 from ctr_trainer.estimator.open_rows import as_trained, open_rows
 from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
@@ -63,6 +64,7 @@ class Embeddings:
         update of the table.
       sync_latency: OpsParameterSync, of each sync of all tables from its start to its end.
       sync_seconds: how long the last one took.
+      copies_of: whose copies of the rows are trained: `host`, or `worker` for its own; None of the tables themselves.
     """
 
     def __init__(self, features, config, seed, store, ahead=0, trained=None, scale=None, uncached=False):
@@ -83,6 +85,7 @@ class Embeddings:
         self.rows = open_rows(store, config, configs, self.lookup_latency, self.push_latency, uncached)
         self._copies = {name: rows for name, rows in self.rows.items() if rows.are_copies}
         self._is_syncer = any(rows.is_synced_here for rows in self._copies.values())
+        self.copies_of = ("host" if self._is_of_host else "worker") if self._copies else None
         # Workers that train the same rows add up, like a sync after each step.
         merge, size = config.sync_merge if self._copies else "sum", distributed.size()
         sharing = distributed.local_size() if self._is_of_host else 1
@@ -208,6 +211,10 @@ class Embeddings:
     def totals(self):
         """-> RowTotals since the start, of all tables; 0 without a service."""
         return sum((rows.totals() for rows in self._copies.values()), RowTotals())
+
+    def lock_times(self):
+        """-> LockTimes since the start, of all tables and of this worker's threads."""
+        return sum((rows.lock_times for rows in self.rows.values()), LockTimes())
 
     def hit_rate(self):
         """-> the share of looked-up keys that needed no request to the service; 1 where there is none."""

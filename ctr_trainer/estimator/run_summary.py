@@ -7,6 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer import dense_exchange, distributed, step_plan
+from ctr_trainer.embedding.row_lock import LockTimes
 from ctr_trainer.embedding.worker_rows import RowTotals
 from ctr_trainer.estimator.advice import Circumstances, advise
 from ctr_trainer.hooks.exchange_hook import ExchangeHook
@@ -16,8 +17,6 @@ from ctr_trainer.phases import PHASES
 
 # Not of training itself.
 _BESIDE = ("start", "evaluation")
-# What goes on within or beside the phases.
-_WITHIN = ("exchange", "syncing")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +32,37 @@ class MeasuringHooks:
     metrics: MetricsHook
     resources: ResourcesHook
     exchange: ExchangeHook
+
+
+@dataclasses.dataclass(frozen=True)
+class RankFigures:
+    """What a rank hands in for the summary, a float each; of all ranks, float64[ranks] each.
+
+    Attributes:
+      exchange: seconds of `session` in which only the exchange was at work.
+      syncing: seconds in which syncs of the rows were under way.
+      hits, misses, bytes_synced: see `RowTotals`.
+      syncs: how many this rank has made; one of a host makes those of the host's copies.
+      lock_waited, lock_held: seconds of all threads, see `LockTimes`.
+      silent: seconds in which the embedding service stood still.
+      resident_bytes: of this rank's memory.
+      gpu_busy, gpu_bytes: see `ResourcesHook`.
+      service_bytes: memory of all shards of the service.
+    """
+
+    exchange: float
+    syncing: float
+    hits: int
+    misses: int
+    bytes_synced: int
+    syncs: int
+    lock_waited: float
+    lock_held: float
+    silent: float
+    resident_bytes: int
+    gpu_busy: float
+    gpu_bytes: float
+    service_bytes: int
 
 
 class RunSummary:
@@ -59,8 +89,10 @@ class RunSummary:
         the exchange was at work in, estimated by a few steps, and `syncing` how long syncs of the rows were under way,
         most of it beside the steps. `slowest_phase` is by the mean. `cache_hit_rate` is of
         looked up keys; `bytes_per_sync` what one copy of the rows sends and gets from one sync to the next, misses
-        included; both are None where there is no service. `service_silent_seconds` is how long it stood still.
-        `resident_bytes`
+        included; `copies_of` says whose copy, `host` (of all workers of a host together) or `worker`. All three are
+        None where there is no service. `row_lock_wait_percent` and `row_lock_held_percent` are of the training time,
+        what a worker's threads wait for the lock of the rows and hold it, the mean of the ranks; None without a lock.
+        `service_silent_seconds` is how long the service stood still. `resident_bytes`
         has the most memory that each rank held, as `ranks`, with its `mean` and `max`, `service_resident_bytes` what
         all shards hold at the end, None without a service. `gpu` has `busy` (a share of the time) and `bytes`, `mean`
         and `max` over the ranks each, or is None without GPUs that NVML can ask. `advice` has `flag`, `share` and
@@ -69,50 +101,63 @@ class RunSummary:
         Args:
           steps: that the run has made.
         """
-        embeddings = self._feed.embeddings
-        totals = embeddings.totals() if embeddings else RowTotals()
-        syncing = embeddings.sync_latency if embeddings else None
-        syncs = syncing.total_count if syncing else 0
-        seconds = [self._phases.seconds[phase] for phase in PHASES]
-        exchange = self._hooks.exchange.share * self._phases.seconds["session"]
-        seconds += [exchange, syncing.total_seconds if syncing else 0.0]
-        own = [*seconds, *dataclasses.astuple(totals), syncs, self._store.silent_seconds, *self._resources()]
-        own = np.array(own, np.float64)
-        ranks = distributed.all_gather(own, "run_summary").reshape(distributed.size(), len(own))
+        own = np.array([*map(self._phases.seconds.get, PHASES), *dataclasses.astuple(self._own())], np.float64)
+        ranks = distributed.all_gather(own, "run_summary").reshape(distributed.size(), len(own)).T
+        seconds, all_ = dict(zip(PHASES, ranks, strict=False)), RankFigures(*ranks[len(PHASES) :])
+        seconds |= {"exchange": all_.exchange, "syncing": all_.syncing}
         auc = self._hooks.metrics.auc(distributed.all_sum)
 
-        names = [*PHASES, *_WITHIN]
-        mean, most = ranks[:, : len(names)].mean(0), ranks[:, : len(names)].max(0)
-        of_phase = {
-            name: {"mean": round(a, 3), "max": round(b, 3)} for name, a, b in zip(names, mean, most, strict=True)
-        }
-        training = sum(mean[i] for i, name in enumerate(PHASES) if name not in _BESIDE)
-        shares = {name: mean[i] / max(training, 1e-9) for i, name in enumerate(names)}
+        training = max(sum(seconds[name].mean() for name in PHASES if name not in _BESIDE), 1e-9)
+        shares = {name: each.mean() / training for name, each in seconds.items()}
         slowest = max((name for name in PHASES if name not in _BESIDE), key=shares.get)
-        hits, misses, bytes_synced, syncs, *_ = ranks[:, len(names) :].sum(0)
-        silent, resident, gpu_busy, gpu_bytes, of_service = ranks[:, -5:].T
-        silent = silent.mean()
-        advice = advise(self._circumstances(shares, steps, silent / max(training, 1e-9)))
+        hits, asked, syncs = all_.hits.sum(), (all_.hits + all_.misses).sum(), all_.syncs.sum()
+        embeddings, silent = self._feed.embeddings, all_.silent.mean()
+        advice = advise(self._circumstances(shares, steps, silent / training))
+
+        def lock_percent(seconds):
+            return round(100 * seconds.mean() / training, 3) if all_.lock_held.any() else None
+
         return {
             **auc,
-            "phase_seconds": of_phase,
+            "phase_seconds": {name: _over_ranks(each, 3) for name, each in seconds.items()},
             "slowest_phase": slowest,
             "slowest_phase_share": round(shares[slowest], 3),
-            "cache_hit_rate": round(hits / (hits + misses), 4) if hits + misses else None,
-            "bytes_per_sync": round(bytes_synced / syncs) if syncs else None,
+            "cache_hit_rate": round(hits / asked, 4) if asked else None,
+            "bytes_per_sync": round(all_.bytes_synced.sum() / syncs) if syncs else None,
+            "copies_of": embeddings and embeddings.copies_of,
+            "row_lock_wait_percent": lock_percent(all_.lock_waited),
+            "row_lock_held_percent": lock_percent(all_.lock_held),
             "service_silent_seconds": round(silent, 3),
-            "resident_bytes": {**_over_ranks(resident, 0), "ranks": [int(each) for each in resident]},
-            "service_resident_bytes": int(of_service[0]) if of_service[0] else None,
-            "gpu": _gpu(gpu_busy, gpu_bytes),
+            "resident_bytes": {
+                **_over_ranks(all_.resident_bytes, 0),
+                "ranks": [int(each) for each in all_.resident_bytes],
+            },
+            "service_resident_bytes": int(all_.service_bytes[0]) or None,
+            "gpu": _gpu(all_.gpu_busy, all_.gpu_bytes),
             "advice": advice and {"flag": advice.flag, "share": round(advice.share, 3), "why": advice.why},
         }
 
-    def _resources(self):
-        """-> [bytes of this rank's memory, share of the time that its GPU was busy, bytes of that, of all services]."""
+    def _own(self):
+        """-> the `RankFigures` of this rank."""
+        embeddings, seen = self._feed.embeddings, self._hooks.resources
+        totals = embeddings.totals() if embeddings else RowTotals()
+        lock = embeddings.lock_times() if embeddings else LockTimes()
         services = self._store.stats().get("services", {})
-        of_service = sum(service["resident_bytes"] for service in services.values())
-        seen = self._hooks.resources
-        return [seen.resident_bytes, seen.gpu_busy, seen.gpu_bytes, of_service]
+        return RankFigures(
+            exchange=self._hooks.exchange.share * self._phases.seconds["session"],
+            syncing=embeddings.sync_latency.total_seconds if embeddings else 0.0,
+            hits=totals.hits,
+            misses=totals.misses,
+            bytes_synced=totals.bytes_synced,
+            syncs=embeddings.sync_latency.total_count if embeddings else 0,
+            lock_waited=lock.waited,
+            lock_held=lock.held,
+            silent=self._store.silent_seconds,
+            resident_bytes=seen.resident_bytes,
+            gpu_busy=seen.gpu_busy,
+            gpu_bytes=seen.gpu_bytes,
+            service_bytes=sum(service["resident_bytes"] for service in services.values()),
+        )
 
     def _circumstances(self, shares, steps, silent):
         inputs = self._feed.inputs
@@ -147,6 +192,14 @@ def _memory(result):
     if gpu := result["gpu"]:
         parts.append(f"of its GPU: {megabytes(gpu['bytes'])}, busy for {gpu['busy']['mean']:.0%} of the time")
     return ", ".join(parts)
+
+
+def _row_lock(result):
+    """-> what is said of the lock of the rows."""
+    return (
+        "the lock of the embedding rows: a worker waits for it {row_lock_wait_percent:.2f}% and holds it "
+        "{row_lock_held_percent:.2f}% of the training time".format(**result)
+    )
 
 
 def _over_ranks(values, digits):
@@ -195,9 +248,11 @@ def lines(result):
     ]
     if result["cache_hit_rate"] is not None:
         synced = f", {result['bytes_per_sync'] / 1e6:.2f} MB a sync" if result["bytes_per_sync"] else ""
-        said.append(f"cache hit rate {result['cache_hit_rate']:.1%}{synced}")
+        said.append(f"cache hit rate {result['cache_hit_rate']:.1%}{synced}, of a {result['copies_of']}")
     if result["service_silent_seconds"]:
         said.append(f"the embedding service stood still for {result['service_silent_seconds']:.1f} s of it")
+    if result["row_lock_held_percent"] is not None:
+        said.append(_row_lock(result))
     said.append(_memory(result))
     said.append(f"slowest phase: {result['slowest_phase']}, {result['slowest_phase_share']:.0%} of the training time")
     advice = result["advice"]

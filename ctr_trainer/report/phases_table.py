@@ -19,7 +19,8 @@ TITLES = {
 
 
 def format_phases(result):
-    """-> one line a phase, of rank 0, then what a worker, the service and a GPU hold of memory, the mean of all ranks.
+    """-> one line a phase, of rank 0, then the means of all ranks: the lock of the rows, over the whole run, and what a
+    worker, the service and a GPU hold of memory.
 
     Args:
       result: of `Estimator.train` with `phase_steps`.
@@ -34,6 +35,9 @@ def format_phases(result):
     for name, seconds in phases["seconds"].items():
         lines.append(f"  {TITLES[name]:<20}{1000 * seconds:>9.2f} ms{seconds / step:>8.1%}")
     lines.append(f"  {'accounted':<20}{'':>12}{phases['accounted']:>8.1%}")
+    for title, key in (("row lock waited for", "row_lock_wait_percent"), ("row lock held", "row_lock_held_percent")):
+        if result[key] is not None:
+            lines.append(f"  {title:<20}{'':>12}{result[key] / 100:>8.2%}")
     gpu = result["gpu"] or {"bytes": {"mean": None}}
     memory = {
         "worker's memory": result["resident_bytes"]["mean"],

@@ -9,7 +9,9 @@ PHASES = {
     "seconds": {"read_sample": 0.001, "forward": 0.008},
     "accounted": 0.9,
 }
-RESULT = {"phases": PHASES, "resident_bytes": {"mean": 1.2e9}, "service_resident_bytes": 4e8, "gpu": None}
+NO_LOCK = {"row_lock_wait_percent": None, "row_lock_held_percent": None}
+MEMORY = {"resident_bytes": {"mean": 1.2e9}, "service_resident_bytes": 4e8, "gpu": None}
+RESULT = {"phases": PHASES, **NO_LOCK, **MEMORY}
 
 
 def test_each_phase_has_its_time_and_its_share_of_the_step():
@@ -26,6 +28,14 @@ def test_memory_follows_where_it_is_known():
     gpu = {"busy": {"mean": 0.5}, "bytes": {"mean": 3e9}}
     (_, of_gpu) = format_phases({**RESULT, "service_resident_bytes": None, "gpu": gpu})[4:]
     assert of_gpu.split() == ["GPU's", "memory", "3,000", "MB"]
+
+
+def test_the_lock_of_the_rows_stands_below_the_phases():
+    lines = format_phases({**RESULT, "row_lock_wait_percent": 0.25, "row_lock_held_percent": 12.5})
+    assert [line.split() for line in lines[4:6]] == [
+        ["row", "lock", "waited", "for", "0.25%"],
+        ["row", "lock", "held", "12.50%"],
+    ]
 
 
 def test_a_run_that_is_too_short_says_so():
