@@ -5,7 +5,6 @@ import functools
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -15,17 +14,19 @@ from ctr_trainer import log_lines
 from ctr_trainer.deadline import within
 from ctr_trainer.errors import UserError, reason
 from ctr_trainer.notices import Notices
+from ctr_trainer.roll_call import RollCall
 
 TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
 _CLAIM = "last_words"
 # Ranks that fail at the same moment have all claimed the word within it; the last claim is the one that stays.
 _SETTLE_SECONDS = 0.5
+# For a rank that is heard to speak of the one that was killed.
+_UNHEARD_SECONDS = 2.0
 _GOING_ON_SECONDS = 1.5
 # horovodrun kills a process 5 s after it has asked it to end.
 _SAY_SECONDS = 4.5
 _PATIENCE_SECONDS = 15.0
 _OF_ANOTHER_RANK = re.compile(r"Horovod has been shut down|HorovodInternalError|gloo/transport|rank \d+ has ended, and")
-_WITHOUT_A_WORD = "without a word: it was killed, as the system does when memory runs out, or it crashed"
 
 
 class LastWords:
@@ -33,25 +34,26 @@ class LastWords:
 
     The rank that fails first claims the word where its error is raised, before it closes a connection, so before the
     others can notice. A rank that fails since another one has ended finds the claim, keeps silent, and waits for
-    `horovodrun` to end it. Of a rank that was killed, and claimed nothing, one of the others speaks.
+    `horovodrun` to end it. Of a rank that was killed, and claimed nothing, one of the others speaks: one on the host of
+    `horovodrun`, which closes its connections to the other hosts first, so that nobody would hear their ranks.
 
     Args:
       notices: `Notices` of the job.
       rank, size: of this process, and how many there are.
-      host_size: how many there are on this host.
+      host_ranks: range of the ranks of this host.
 
     Attributes:
       model_dir: where the traceback of an unexpected error is kept; it is printed where there is no such directory.
       going_on: f() -> a sentence on what the same command would do now; None where there is nothing to go on with.
     """
 
-    def __init__(self, notices, rank, size, host_size):
-        self._notices, self._rank, self._size, self._host_size = notices, rank, size, host_size
+    def __init__(self, notices, rank, size, host_ranks):
+        self._notices, self._rank, self._size = notices, rank, size
+        self._is_one_host = len(host_ranks) == size
+        self._roll_call = RollCall(notices, rank, size, host_ranks)
         self._lock = threading.RLock()
         self._forget()
         self.model_dir, self.going_on = "", None
-        if size > 1:
-            notices.put(f"process.{rank}", f"{os.getpid()} {socket.gethostname()}")
 
     @contextlib.contextmanager
     def claimed_on_error(self):
@@ -134,6 +136,9 @@ class LastWords:
             if self._error is None:
                 self._error = error
             if self._is_ours is None:
+                if error is not None and self._is_of_another_rank(error):
+                    self._roll_call.end()
+                    time.sleep(0.0 if self._notices.is_here() else _UNHEARD_SECONDS)
                 claim = f"rank {self._rank}: {error}"
                 if self._size > 1 and not self._notices.get(_CLAIM):
                     self._notices.put(_CLAIM, claim)
@@ -153,7 +158,7 @@ class LastWords:
 
     def _sentence(self, error):
         if self._is_of_another_rank(error):
-            lost = self._lost()
+            lost = self._roll_call.lost()
             return self._with_going_on(lost or f"the connection to another rank is lost: {reason(error)}")
         if isinstance(error, UserError):
             return str(error)
@@ -174,18 +179,6 @@ class LastWords:
     def _is_of_another_rank(self, error):
         expected = isinstance(error, (UserError, KeyboardInterrupt))
         return self._size > 1 and not expected and _OF_ANOTHER_RANK.search(str(error)) is not None
-
-    def _lost(self):
-        """-> which ranks of this host have ended without a word, as a sentence; "" where none has."""
-        lost, host = [], socket.gethostname()
-        for rank in range(self._size):
-            process, _, name = (self._notices.get(f"process.{rank}") or "").partition(" ")
-            if name == host and not _runs(int(process)) and self._notices.get(f"stopped.{rank}") is None:
-                lost.append(rank)
-        if not lost:
-            return ""
-        ranks = f"rank{'s' * (len(lost) > 1)} {', '.join(map(str, lost))}"
-        return f"{ranks} on {host} ha{'ve' if len(lost) > 1 else 's'} ended {_WITHOUT_A_WORD}"
 
     def _keep(self, error):
         """-> the file that the traceback is in; "" where it was printed."""
@@ -211,38 +204,29 @@ class LastWords:
         os.close(read)
 
     def _of_sigterm(self):
-        self._notices.put(f"stopped.{self._rank}", "")
+        self._roll_call.end()
         with self._lock:
             if self._error is not None:  # It is on its way, and waits for something to be closed.
                 self._say_once(lambda: self._sentence(self._error))
             else:
-                self._say_once(lambda: self._with_going_on(self._lost() or self._stopped()))
+                self._say_once(lambda: self._with_going_on(self._roll_call.lost() or self._stopped()))
 
     def _stopped(self):
         if self._size == 1:
             return "stopped by SIGTERM"
         how = "stopped by SIGTERM: Ctrl-C at horovodrun, a scheduler, or by hand"
-        return how if self._host_size == self._size else f"{how}; or a worker of another host has ended"
+        return how if self._is_one_host else f"{how}; or a worker of another host has ended"
 
 
 @functools.cache
 def of_this_process():
     """-> the `LastWords` of this process, by what `horovodrun` says of it."""
-    rank, size, host_size = (
+    rank, size, host_rank, host_size = (
         int(os.environ.get(f"HOROVOD_{what}", default))
-        for what, default in (("RANK", 0), ("SIZE", 1), ("LOCAL_SIZE", 1))
+        for what, default in (("RANK", 0), ("SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_SIZE", 1))
     )
-    return LastWords(Notices.of_this_job(), rank, size, host_size)
-
-
-def _runs(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+    first = rank - host_rank  # horovodrun numbers the ranks host by host.
+    return LastWords(Notices.of_this_job(), rank, size, range(first, first + host_size))
 
 
 def _place(error):

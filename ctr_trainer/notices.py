@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import os
+import socket
 import urllib.parse
 
 _SCOPE = "ctr_trainer"
@@ -29,6 +30,14 @@ class Notices:
     def of_this_job(cls):
         """-> those of the job that `horovodrun` has started this process for."""
         return cls(*(os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{what}", "") for what in ("ADDR", "PORT")))
+
+    def is_here(self):
+        """-> whether that server runs on this host."""
+        try:
+            socket.create_server((self._address, 0)).close()  # Only an address of this host can be listened on.
+        except OSError:
+            return False
+        return True
 
     def put(self, key, text):
         """Keeps a text, in place of the one before."""

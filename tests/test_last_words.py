@@ -54,7 +54,7 @@ class _Rank:
         env = {**os.environ, **environment, "HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(size)}
         if port:
             where = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)}
-            env |= {"HOROVOD_LOCAL_SIZE": str(size), **where}
+            env |= {"HOROVOD_LOCAL_RANK": str(rank), "HOROVOD_LOCAL_SIZE": str(size), **where}
         command = [sys.executable, "-c", _RANK, does, str(model_dir)]
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.process = subprocess.Popen(command, env=env, text=True, **pipes)

@@ -10,7 +10,6 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import threading
 
@@ -23,7 +22,8 @@ _NETWORK = "10.213.0"  # Nobody outside sees it: no route leads out of the names
 _ETC = pathlib.Path("/etc/netns")
 _TIMEOUT_SECONDS = 30
 _MOST_MACHINES = 250
-PACKAGES = {"ip": "iproute2", "tc": "iproute2", "taskset": "util-linux"}
+_NAMED = 'echo "$0" >/proc/sys/kernel/hostname && exec "$@"'
+PACKAGES = {"ip": "iproute2", "tc": "iproute2", "taskset": "util-linux", "unshare": "util-linux"}
 # A token bucket lets so much through at once: enough for a scheduler's tick at 10 Gbit/s, too little to hide a limit.
 _BURST_BYTES = 256 * 1024
 
@@ -33,19 +33,22 @@ class Machine:
     """One of them.
 
     Attributes:
-      namespace: its name.
+      namespace: of its network.
+      name: what it calls itself, and what the others find it by.
       address: its IP address.
       core: that its processes run on; machines beyond the cores share them.
     """
 
     namespace: str
+    name: str
     address: str
     core: int
 
     def command(self, arguments):
         """-> a command that runs on it."""
         inside = (find_tool("ip"), "netns", "exec", self.namespace, find_tool("taskset"), "-c", self.core)
-        return [*map(str, inside), *map(str, arguments)]
+        named = (find_tool("unshare"), "--uts", "sh", "-c", _NAMED, self.name)
+        return [*map(str, (*inside, *named)), *map(str, arguments)]
 
 
 def require_privileges(tools=PACKAGES):
@@ -91,14 +94,16 @@ def machines(count, cores):
     remove_leftovers()
     base = f"{_PREFIX}-{os.getpid()}"
     switch = f"{base}-switch"
-    found = [Machine(f"{base}-{i}", f"{_NETWORK}.{i + 1}", cores[i % len(cores)]) for i in range(count)]
+    found = [
+        Machine(f"{base}-{i}", f"host-{i + 1}", f"{_NETWORK}.{i + 1}", cores[i % len(cores)]) for i in range(count)
+    ]
     with _stopped_by_sigterm():
         try:
             _ip("netns", "add", switch)
             _inside(switch, "ip", "link", "add", "bridge", "type", "bridge")
             _inside(switch, "ip", "link", "set", "bridge", "up")
             for number, machine in enumerate(found):
-                _add(machine, switch, f"port{number}")
+                _add(machine, found, switch, f"port{number}")
             yield found
         finally:
             for namespace in [*(machine.namespace for machine in found), switch]:
@@ -138,13 +143,13 @@ def remove_leftovers():
     return gone
 
 
-def _add(machine, switch, port):
+def _add(machine, found, switch, port):
     _ip("netns", "add", machine.namespace)
     # Horovod 0.28.1 forgets the interface it was told where it makes a process set's connections (gloo_context.cc,
     # InitializeForProcessSet), and listens where its host's name leads.
     hosts = _ETC / machine.namespace / "hosts"
     hosts.parent.mkdir(parents=True)
-    hosts.write_text(f"127.0.0.1 localhost\n{machine.address} {socket.gethostname()}\n")
+    hosts.write_text("".join(["127.0.0.1 localhost\n", *(f"{each.address} {each.name}\n" for each in found)]))
     pair = ("link", "add", INTERFACE, "type", "veth", "peer", "name", port, "netns", switch)
     _inside(machine.namespace, "ip", *pair)
     _inside(machine.namespace, "ip", "address", "add", f"{machine.address}/24", "dev", INTERFACE)

@@ -154,7 +154,7 @@ def test_who_is_not_root_is_refused(monkeypatch):
 
 
 def test_hosts_run_one_worker_each_by_horovodrun_on_the_first(tmp_path):
-    found = [Machine("n-0", "10.213.0.1", 0), Machine("n-1", "10.213.0.2", 1)]
+    found = [Machine("n-0", "host-1", "10.213.0.1", 0), Machine("n-1", "host-2", "10.213.0.2", 1)]
     launcher = NetworkJob(Job("j", 2, (), 10, 5), found, 5.0, tmp_path).launcher
     assert launcher[1:6] == ("netns", "exec", "n-0", launcher[4], "-c")
     assert "horovodrun -np 2 -H 10.213.0.1:1,10.213.0.2:1 --gloo --network-interface eth0" in " ".join(launcher)
@@ -191,9 +191,10 @@ def test_machines_reach_each_other_by_ssh_at_the_speed_asked_for_and_leave_nothi
         return  # What is refused then, and how, the tests above tell.
     cores = sorted(os.sched_getaffinity(0))
     with namespaces.machines(2, cores) as found, ssh.daemons(found, tmp_path) as programs:
-        login = [programs / "ssh", found[1].address, "ip -4 -brief address; taskset -cp $$"]
+        login = [programs / "ssh", found[1].name, "ip -4 -brief address; hostname; taskset -cp $$"]
         shown = subprocess.run(found[0].command(login), capture_output=True, text=True, timeout=60, check=True).stdout
-        assert found[1].address in shown and shown.rstrip().endswith(f": {found[1].core}")
+        assert found[1].address in shown and "\nhost-2\n" in shown
+        assert shown.rstrip().endswith(f": {found[1].core}")
         namespaces.limit(found, 0.1)
         shape = subprocess.run(
             found[0].command(["tc", "qdisc", "show", "dev", "eth0"]), capture_output=True, text=True, timeout=60

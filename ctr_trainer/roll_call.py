@@ -1,0 +1,67 @@
+"""Which ranks of a job have ended without a word."""
+
+import os
+import socket
+import time
+
+_ANSWER_SECONDS = 1.5
+_POLL_SECONDS = 0.1
+_WITHOUT_A_WORD = "without a word: it was killed, as the system does when memory runs out, or it crashed"
+
+
+class RollCall:
+    """Tells a rank that was killed from those that end because of it.
+
+    Each rank writes its process and its host into the job's notices. A rank that notices the end of the job writes that
+    too, and names the ranks of its own host whose process has gone without having done so.
+
+    Args:
+      notices: `Notices` of the job.
+      rank, size: of this process, and how many there are.
+      host_ranks: range of the ranks of this host.
+    """
+
+    def __init__(self, notices, rank, size, host_ranks):
+        self._notices, self._rank, self._size, self._host_ranks = notices, rank, size, host_ranks
+        if size > 1:
+            notices.put(f"process.{rank}", f"{os.getpid()} {socket.gethostname()}")
+
+    def end(self):
+        """Writes that this rank ends, and which processes of its host have gone."""
+        self._notices.put(f"ends.{self._rank}", "")
+        for rank in self._host_ranks:
+            process, host = self._process(rank)
+            is_gone = host == socket.gethostname() and not _runs(int(process))
+            if is_gone and self._notices.get(f"ends.{rank}") is None:
+                self._notices.put(f"lost.{rank}", "")
+
+    def lost(self):
+        """-> which ranks have ended without a word, as a sentence; "" where none is known to have. After `end`."""
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while not (lost := self._ranks_of("lost")):
+            if time.monotonic() > deadline or len(self._ranks_of("ends")) == self._size:
+                return ""
+            time.sleep(_POLL_SECONDS)
+        hosts = {}
+        for rank in lost:
+            hosts.setdefault(self._process(rank)[1], []).append(str(rank))
+        named = [f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)} on {host}" for host, ranks in hosts.items()]
+        return f"{' and '.join(named)} ha{'ve' if len(lost) > 1 else 's'} ended {_WITHOUT_A_WORD}"
+
+    def _ranks_of(self, kind):
+        return [rank for rank in range(self._size) if self._notices.get(f"{kind}.{rank}") is not None]
+
+    def _process(self, rank):
+        """-> (the number of a rank's process as text, its host); "" where nothing is known."""
+        process, _, host = (self._notices.get(f"process.{rank}") or "").partition(" ")
+        return process, host
+
+
+def _runs(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -1,0 +1,65 @@
+"""Two hosts of network namespaces, which reach each other by ssh."""
+
+import contextlib
+import os
+import subprocess
+
+import pytest
+
+from ctr_trainer.bench import namespaces, ssh
+from ctr_trainer.errors import UserError
+from tests.parallel import launch
+
+
+class Hosts:
+    """Two hosts.
+
+    Args:
+      machines: of `namespaces.machines`.
+      programs: directory with the `ssh` that reaches them.
+      shared: the directory that they share.
+    """
+
+    def __init__(self, machines, programs, shared):
+        self.machines, self.shared = machines, shared
+        path = os.pathsep.join([str(programs), launch.environment()["PATH"]])
+        self.environment = {**launch.environment(), "PATH": path}
+
+    def start(self, command, host=0, **variables):
+        """-> the process of a shell command on a host, its output as text in one pipe."""
+        return subprocess.Popen(
+            self.machines[host].command(["sh", "-c", command]),
+            cwd=launch.ROOT,
+            env={**self.environment, **variables},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, command, host=0, seconds=launch.TIMEOUT_SECONDS, **variables):
+        """Runs a shell command on a host to its end. -> (status, output)"""
+        process = self.start(command, host, **variables)
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        finally:
+            process.kill()
+        return process.returncode, output
+
+    def processes(self, host):
+        """-> the numbers of the processes on a host."""
+        return [int(pid) for pid in namespaces._run(["ip", "netns", "pids", self.machines[host].namespace]).split()]
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    """`Hosts`; skips where this machine cannot make them."""
+    shared = tmp_path_factory.mktemp("shared")
+    with contextlib.ExitStack() as stack:
+        try:
+            namespaces.require_privileges({**namespaces.PACKAGES, **ssh.PACKAGES})
+            machines = stack.enter_context(namespaces.machines(2, sorted(os.sched_getaffinity(0))))
+        except UserError as error:
+            pytest.skip(str(error))
+        programs = stack.enter_context(ssh.daemons(machines, tmp_path_factory.mktemp("ssh")))
+        yield Hosts(machines, programs, shared)
