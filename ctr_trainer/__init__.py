@@ -1,3 +1,3 @@
 """Train click-through-rate models with TensorFlow and Horovod, their embeddings in a lookup service."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -5,7 +5,7 @@ import sys
 
 from absl import flags as absl_flags
 
-from ctr_trainer import flags, last_words, log_lines, quiet_start
+from ctr_trainer import __version__, flags, last_words, log_lines, quiet_start
 from ctr_trainer.errors import UserError
 
 COMMANDS = {
@@ -30,6 +30,9 @@ def main(argv=None):
     log_lines.install()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
+        return 0
+    if arguments == ["--version"]:
+        print(__version__)
         return 0
     name, arguments = arguments[0], arguments[1:]
     if name not in COMMANDS:
@@ -123,6 +126,6 @@ def _help(name, command):
         for flag in (values[field] for field in group.__dataclass_fields__):
             default = flag.default_as_str if flag.default is not None else "none"
             choices = f" ({', '.join(flag.parser.enum_values)})" if hasattr(flag.parser, "enum_values") else ""
-            lines.append(f"  --{flag.name:<24}{flag.help}{choices}; default {default}")
+            lines.append(f"  --{flag.name:<25}{flag.help}{choices}; default {default}")
     lines += ["", "  --flagfile=FILE           more flags, one a line, from a file"]
     return "\n".join(lines)

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer import cli, flags
+from ctr_trainer import __version__, cli, flags
 from tests import small
 
 
@@ -30,6 +30,11 @@ def _flagfile(tmp_path, data, *more):
     path = tmp_path / "small.flags"
     path.write_text("\n".join(lines) + "\n")
     return f"--flagfile={path}"
+
+
+def test_the_version_is_printed(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"{__version__}\n"
 
 
 def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, capsys, caplog):

@@ -1,0 +1,53 @@
+"""All pages: links, flags and tables."""
+
+import contextlib
+import io
+import re
+
+import pytest
+
+from ctr_trainer import cli
+from tests.docs import page
+
+PAGES = page.pages()
+# Flags of other programs, TensorBoard's, and those that benchmarks/ define in a loop.
+OTHERS = {"logdir", "libraries", "merges", "models", "optimizers", "variants"}
+IDS = [str(path.relative_to(page.ROOT)) for path in PAGES]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_each_link_leads_to_a_file_and_to_a_heading(path):
+    text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        there = (path.parent / name).resolve() if name else path
+        assert there.exists(), target
+        assert not anchor or anchor in _anchors(there.read_text()), target
+
+
+def _anchors(text):
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """-> the names of all flags: of the commands, as their helps have them, and of the project's own programs."""
+    names = {"flagfile", "help", "version"}
+    for command in cli.COMMANDS:
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            cli.main([command, "--help"])
+        names |= set(re.findall(r"^  --(\w+)", out.getvalue(), re.MULTILINE))
+    for program in [*page.ROOT.glob("benchmarks/*.py"), *page.ROOT.glob("examples/*.py")]:
+        names |= set(re.findall(r'"--(\w+)"', program.read_text()))
+    return names
+
+
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_each_flag_exists(path, known):
+    # A flag of ours has no hyphen; those with one are horovodrun's and pip's.
+    named = set(re.findall(r"(?<![\w-])--([a-z]\w*)(?![\w-])", path.read_text()))
+    wrong = {name for name in named if name not in known and name.removeprefix("no") not in known}
+    assert wrong <= OTHERS

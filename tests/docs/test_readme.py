@@ -1,0 +1,33 @@
+"""The README: its four steps are run as they stand, on a CSV file."""
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from ctr_trainer import cli
+from tests.docs import page
+
+README = (page.ROOT / "README.md").read_text()
+
+
+def test_it_is_short():
+    assert len(README.splitlines()) < 120
+
+
+def test_the_four_steps_lead_from_a_csv_file_to_a_saved_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "logs").mkdir()
+    draw = np.random.default_rng(0)
+    users = draw.integers(0, 30, 1000)
+    rows = (f"{draw.random() < (user % 5) / 5:d},{draw.lognormal():.3f},u{user}\n" for user in users)
+    (tmp_path / "logs" / "day.csv").write_text("clicked,price,user\n" + "".join(rows))
+    steps = README.partition("## Your own data")[2]
+    (experiment,) = page.blocks(steps, "ini")
+    (tmp_path / "mine.flags").write_text(experiment)
+    (training,) = page.commands(steps, "horovodrun -np 2 ./run.sh")
+    convert, rest = page.commands(steps)[:2], page.commands(steps)[2:]
+    assert [command[0] for command in rest] == ["evaluate", "predict", "export"]
+    for command in [*convert, ["train", *training, "--threads=1"], *rest]:
+        assert cli.main(command) == 0, command
+    assert '"examples": 100' in capsys.readouterr().out
+    assert pq.read_table("scores.parquet").num_rows == 100
+    assert (tmp_path / "serving" / "mine" / "1" / "saved_model.pb").exists()
