@@ -20,7 +20,7 @@ def read_readme():
 
 
 # Horovod is compiled against TensorFlow's headers, so the upper bound is the newest minor version that it was seen to
-# compile with (ctr_trainer/build_horovod.py). Raise it when `make test` passes with the next one.
+# compile with (ctr_trainer/installation/build_horovod.py). Raise it when `make test` passes with the next one.
 TENSORFLOW_VERSIONS = ">=2.16,<2.22"
 
 setuptools.setup(
@@ -32,7 +32,7 @@ setuptools.setup(
     packages=setuptools.find_packages(include=["ctr_trainer", "ctr_trainer.*"]),
     python_requires=">=3.10",
     # TensorFlow is an extra, since its builds for CPU and GPU are different distributions that overwrite each other.
-    # Horovod is none: its last release needs a patch, see ctr_trainer/build_horovod.py.
+    # Horovod is none: its last release needs a patch, see ctr_trainer/installation/build_horovod.py.
     install_requires=[
         "absl-py",
         "hdrhistogram",

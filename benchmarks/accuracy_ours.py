@@ -7,11 +7,12 @@ import time
 
 import accuracy_data
 
-from ctr_trainer import distributed, flags
+from ctr_trainer import flags
 from ctr_trainer.commands import experiment
 from ctr_trainer.commands.train import GROUPS
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import TrainSpec, train_and_evaluate
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 EXACT = experiment.MetricsConfig(exact_auc=True)

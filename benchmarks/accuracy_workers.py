@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-from ctr_trainer.embedding.process import LocalService
+from ctr_trainer.embedding.service.local_service import LocalService
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ON = ("movielens-random", "deepfm")

@@ -9,9 +9,10 @@ import pathlib
 import tempfile
 import time
 
-from ctr_trainer import distributed, flags
+from ctr_trainer import flags
 from ctr_trainer.commands import experiment
 from ctr_trainer.commands.train import GROUPS
+from ctr_trainer.ranks import distributed
 
 
 def main():

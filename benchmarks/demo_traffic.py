@@ -8,10 +8,10 @@ import numpy as np
 
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding.cache import Cache
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.distinct import distinct
-from ctr_trainer.embedding.lookup import Lookup
+from ctr_trainer.embedding.index.distinct_keys import distinct
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker.lookup import Lookup
+from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.flags import DataFlags
 
@@ -43,7 +43,7 @@ def _train(directory, workers, optimizer, sync_steps, cores):
     config = TableConfig(table.name, DIMS, SCALES, optimizer, ACCUMULATOR)
     with loopback.start(str(directory), cores[0]) as service:
         clients = [loopback.connect(service) for _ in range(workers)]
-        caches = [Cache(client, config, f"rank{rank}") for rank, client in enumerate(clients)]
+        caches = [RowCache(client, config, f"rank{rank}") for rank, client in enumerate(clients)]
         workers_of = [_steps(cache, reader, table.name) for cache, reader in zip(caches, readers, strict=True)]
         examples = 0
         for step, sizes in enumerate(zip(*workers_of, strict=True), start=1):

@@ -28,7 +28,7 @@ def worker(flags):
     os.sched_setaffinity(0, {int(os.environ["HOROVOD_LOCAL_RANK"])})
     import tensorflow as tf
 
-    from ctr_trainer import distributed
+    from ctr_trainer.ranks import distributed
 
     tf.get_logger().setLevel("ERROR")
     distributed.init()
@@ -49,12 +49,13 @@ def _build(way):
     import numpy as np
     import tensorflow as tf
 
-    from ctr_trainer import dense_exchange, distributed, row_training, step_plan
     from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.estimator.optimizer_step import OptimizerStep
     from ctr_trainer.features.fed import FedFeatures
+    from ctr_trainer.graph_notes import row_training, step_plan
     from ctr_trainer.layers.mlp import dense, mlp
+    from ctr_trainer.ranks import dense_exchange, distributed
 
     tf1 = tf.compat.v1
     batch_size = 1024
@@ -103,7 +104,7 @@ def _with_optimizer(way, loss, features):
     import horovod.tensorflow as hvd
     import tensorflow as tf
 
-    from ctr_trainer import distributed
+    from ctr_trainer.ranks import distributed
 
     tf1 = tf.compat.v1
     optimizer = tf1.train.AdagradOptimizer(0.01)

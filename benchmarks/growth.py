@@ -17,8 +17,8 @@ import time
 import numpy as np
 from tqdm import tqdm
 
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.local_store import LocalStore
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.table_config import TableConfig
 
 CONFIG = TableConfig("bench", (1,), (0.01,), "adagrad", initial_accumulator=0.1)
 REQUEST_KEYS = 20_000

@@ -8,10 +8,10 @@ import time
 import numpy as np
 import psutil
 
-from ctr_trainer.embedding.client import ServiceClient
-from ctr_trainer.embedding.lease import Lease
-from ctr_trainer.embedding.process import LocalService
-from ctr_trainer.embedding.security import ClientSecurity
+from ctr_trainer.embedding.service.client import ServiceClient
+from ctr_trainer.embedding.service.lease import Lease
+from ctr_trainer.embedding.service.local_service import LocalService
+from ctr_trainer.embedding.service.security import ClientSecurity
 
 TIMEOUT_S = 60
 CLIENTS = 2

@@ -43,12 +43,12 @@ def main():
     import psutil
     import tensorflow as tf
 
-    from ctr_trainer import dense_exchange, distributed
     from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.models import deepfm
     from ctr_trainer.models.params import ModelParams
+    from ctr_trainer.ranks import dense_exchange, distributed
 
     class Clock(tf.compat.v1.train.SessionRunHook):
         """The times at which steps began, and the memory in use then, now and again."""
@@ -102,7 +102,7 @@ def main():
 
 def _with_service(stack, embedding, core, directory):
     """-> the EmbeddingConfig with a service of its own on that core, which ends with the `ExitStack`."""
-    from ctr_trainer.embedding.process import local_services
+    from ctr_trainer.embedding.service.local_service import local_services
 
     (service,) = stack.enter_context(local_services(1, directory, 60, {core}))
     token = os.path.join(directory, "token")

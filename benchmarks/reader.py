@@ -41,7 +41,7 @@ def spec(bags):
 def write(directory, rows, bags):
     """Writes a converted data set of Zipf(1.2) values and standard normal numbers."""
     from ctr_trainer.data.writer import DatasetWriter
-    from ctr_trainer.unfinished import Unfinished
+    from ctr_trainer.files.unfinished import Unfinished
 
     rng = np.random.default_rng(0)
     keys = rng.integers(1, 2**63, (FIELDS, VALUES))

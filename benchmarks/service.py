@@ -23,9 +23,9 @@ import demo_traffic
 import loopback
 import numpy as np
 
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.row_kernels import take
-from ctr_trainer.embedding.table import Table
+from ctr_trainer.embedding.table.row_kernels import take
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
 
 DIM, ZIPF = 16, 1.2
 CONFIG = TableConfig("bench", (DIM,), (0.01,), "rowwise_adagrad", initial_accumulator=0.1)

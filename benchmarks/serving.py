@@ -40,12 +40,12 @@ def values_of(rows, fields):
 
 def estimator(directory):
     """-> the Estimator of the benchmark's model."""
-    from ctr_trainer import distributed
     from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator import Estimator, RunConfig
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.models import deepfm
     from ctr_trainer.models.params import ModelParams
+    from ctr_trainer.ranks import distributed
 
     distributed.init()
     params = ModelParams(TrainOp("adagrad", w1.LEARNING_RATE), w1.HIDDEN_UNITS)
@@ -55,7 +55,7 @@ def estimator(directory):
 def write_checkpoint(directory, rows):
     """Trains one step, and writes a checkpoint of that with a table of `rows` rows."""
     from ctr_trainer.bench import workload as w1
-    from ctr_trainer.embedding import snapshot_writer
+    from ctr_trainer.embedding.snapshot import snapshot_writer
     from ctr_trainer.estimator import checkpoint as checkpoints
 
     trained = estimator(directory)

@@ -27,7 +27,7 @@ import time
 import staleness_report
 import tqdm
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 WORKERS, SYNC_STEPS, MERGES, SEEDS = (1, 2, 4, 8), (1, 5, 10, 30, 100, 300), ("sum", "mean", "adaptive"), (1, 2, 3)

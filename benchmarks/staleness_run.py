@@ -1,6 +1,6 @@
 """K workers in one process: the caches, the store and the merges of a real job, and one graph for all of them.
 
-What is as in a job of K processes: each worker's batches (`BatchReader` with its rank), its `Cache` with the lookups,
+What is as in a job of K processes: each worker's batches (`BatchReader` with its rank), its `RowCache` with lookups,
 steps and syncs, the turns that the workers take over a window, the merge and the learning rates. The dense gradients
 are averaged by computing them in one graph, over the K batches side by side, which is what the allreduce of equal
 batches makes. What is not: a sync here is done before the next step, and no lookup runs ahead; a job does both beside
@@ -16,15 +16,15 @@ import tensorflow as tf
 
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding import merging
-from ctr_trainer.embedding.cache import Cache
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.local_store import LocalStore
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker import merging
+from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.estimator.table_inputs import TableInputs
-from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.metrics.auc import AUC
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
@@ -98,7 +98,7 @@ class Simulation:
         sources = [store.tables[config.name]]
         if count > 1:
             shares = merging.shares(config, point.merge, count)
-            sources = [Cache(store, config, f"rank{rank}", shares=shares) for rank in range(count)]
+            sources = [RowCache(store, config, f"rank{rank}", shares=shares) for rank in range(count)]
         factor = merging.gradient_factor(point.optimizer, point.merge, count, scale=1.0)
         graph.reset()
         waiting = collections.deque()

@@ -22,13 +22,14 @@ def main():
     import numpy as np
     import tensorflow as tf
 
-    from ctr_trainer import distributed, row_training
     from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator.optimize import TrainOp
-    from ctr_trainer.estimator_spec import ModeKeys
     from ctr_trainer.features.fed import FedFeatures
+    from ctr_trainer.graph_notes import row_training
+    from ctr_trainer.graph_notes.estimator_spec import ModeKeys
     from ctr_trainer.models import deepfm
     from ctr_trainer.models.params import ModelParams
+    from ctr_trainer.ranks import distributed
 
     tf1 = tf.compat.v1
     distributed.init()

@@ -5,8 +5,10 @@ import sys
 
 from absl import flags as absl_flags
 
-from ctr_trainer import __version__, flags, last_words, log_lines, quiet_start
-from ctr_trainer.errors import UserError
+from ctr_trainer import __version__, flags
+from ctr_trainer.messages import log_lines, quiet_start
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import last_words
 
 COMMANDS = {
     "train": "train a model, alone or as one worker under horovodrun",

@@ -11,15 +11,15 @@ import os
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.estimator.open_store import open_store
 from ctr_trainer.estimator.run_config import EmbeddingConfig
-from ctr_trainer.estimator.store import open_store
 from ctr_trainer.features.fed import FedFeatures
+from ctr_trainer.graph_notes.row_training import RowTraining
 from ctr_trainer.hooks.input_hook import InputHook
-from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
-from ctr_trainer.row_training import RowTraining
+from ctr_trainer.hooks.row_sync_hook import RowSyncHook
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 
@@ -75,7 +75,7 @@ def main():
         hooks = [
             hvd.BroadcastGlobalVariablesHook(0),  # 5: all workers begin with rank 0's variables.
             InputHook(features, embeddings, rows, training),
-            ParameterSyncHook(embeddings, every_n_steps=30),
+            RowSyncHook(embeddings, every_n_steps=30),
             last,
         ]
         checkpoint_dir = flags.model_dir if hvd.rank() == 0 else None  # 6: rank 0 alone writes.

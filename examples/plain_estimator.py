@@ -10,8 +10,9 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed, last_words, log_lines
 from ctr_trainer.estimator import Estimator, EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec, train_and_evaluate
+from ctr_trainer.messages import log_lines
+from ctr_trainer.ranks import distributed, last_words
 
 tf1 = tf.compat.v1
 CITIES = 50

@@ -12,10 +12,11 @@ import sys
 
 import tensorflow as tf
 
-from ctr_trainer import distributed, last_words, log_lines
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, EstimatorSpec, ModeKeys, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.messages import log_lines
+from ctr_trainer.ranks import distributed, last_words
 
 tf1 = tf.compat.v1
 

@@ -21,8 +21,9 @@ import sys
 import sysconfig
 import time
 
-from ctr_trainer import command, durable_file
-from ctr_trainer.errors import UserError
+from ctr_trainer.files import durable_file
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import command
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FLAGFILE = "configs/demo.flags"

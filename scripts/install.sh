@@ -90,7 +90,7 @@ key="$described
 checkout $root
 tensorflow $tensorflow
 gpu operations ${HOROVOD_GPU_OPERATIONS:-none}
-recipe $(cat setup.py ctr_trainer/build_horovod.py scripts/install.sh | cksum)"
+recipe $(cat setup.py ctr_trainer/installation/build_horovod.py scripts/install.sh | cksum)"
 if [[ -f $stamp && $(cat "$stamp") == "$key" ]]; then
     exit 0
 fi
@@ -101,7 +101,7 @@ minor=${described%% *}
     "$python cannot make virtual environments: its modules ensurepip and venv are missing. Install them, then run this again:" \
     "  Debian, Ubuntu:  sudo apt-get install -y python3.$minor-venv" \
     "  Fedora, RHEL:    sudo dnf install -y python3-libs python3-pip"
-"$python" -m ctr_trainer.build_horovod --check_tools || exit 1
+"$python" -m ctr_trainer.installation.build_horovod --check_tools || exit 1
 
 refuse_foreign_venv
 rm -f "$stamp"
@@ -123,7 +123,7 @@ case $tensorflow in
     'tensorflow[and-cuda]') pip_install --editable '.[gpu,dev,docs]' ;;
     *) pip_install --editable '.[dev,docs]' "$tensorflow" ;;
 esac
-"$venv/bin/python" -m ctr_trainer.build_horovod || fail "run this again once that is mended: what is installed is kept."
+"$venv/bin/python" -m ctr_trainer.installation.build_horovod || fail "run this again once that is mended: what is installed is kept."
 
 printf '%s\n' "$key" >"$stamp.new"
 mv "$stamp.new" "$stamp"

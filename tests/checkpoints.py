@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.embedding import snapshot
+from ctr_trainer.embedding.snapshot import snapshot
 
 
 def values(checkpoint):

@@ -8,8 +8,8 @@ from ctr_trainer.bench.accumulation_table import EXAMPLES, TITLES, Setting
 from ctr_trainer.bench.experiment import equal_examples
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.made_data import with_data
-from ctr_trainer.bench.report import write_report
-from ctr_trainer.errors import UserError
+from ctr_trainer.bench.results import write_report
+from ctr_trainer.messages.errors import UserError
 
 SUMMARY = "time and AUC for each of --accumulation_steps=1,2,4,8, at equal examples or equal optimizer steps"
 _DEFAULT_BATCHES = (1, 2, 4, 8)

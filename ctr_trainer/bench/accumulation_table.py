@@ -10,8 +10,8 @@ the change at equal examples is that by larger batches, which is the change at e
 
 import dataclasses
 
+from ctr_trainer.bench.figures import Figure, cell, figure, format_table
 from ctr_trainer.bench.settings import ONE_ROUND
-from ctr_trainer.bench.table import Figure, cell, figure, format_table
 
 EXAMPLES, STEPS, FEWER_STEPS = "examples", "steps", "fewer_steps"
 # What all rows of a table have as many of.

@@ -9,11 +9,11 @@ import shutil
 import statistics
 import sys
 
-from ctr_trainer import command
 from ctr_trainer.bench.costs import Costs
 from ctr_trainer.bench.jobs import Job, environment, require_horovodrun
 from ctr_trainer.bench.machine import usable_cores
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import command
 
 GRAPH_PHASES = ("forward", "loss", "backward", "dense_update")
 # Beyond this many cores, twice as many workers are too many to start for one figure.

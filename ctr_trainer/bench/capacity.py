@@ -38,7 +38,7 @@ import dataclasses
 import math
 import statistics
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 KEY_BYTES, VERSION_BYTES, POSITION_BYTES = 8, 4, 8
 _BYTES_PER_GBIT = 1e9 / 8

@@ -12,7 +12,7 @@ def draw_bars(path, title, unit, bars):
     Args:
       path: of the PNG.
       title, unit: of the picture and of its axis.
-      bars: dict of name -> `table.Figure`.
+      bars: dict of name -> `figures.Figure`.
     """
     figure, axes = _figure(title)
     names, values = list(bars), [bar.median for bar in bars.values()]
@@ -29,7 +29,7 @@ def draw_lines(path, title, x_label, y_label, lines, logarithmic=False):
 
     Args:
       path: of the PNG.
-      lines: dict of name -> list of (x, y), y a number or a `table.Figure`, whose range is drawn too.
+      lines: dict of name -> list of (x, y), y a number or a `figures.Figure`, whose range is drawn too.
       logarithmic: both axes.
     """
     figure, axes = _figure(title)
@@ -59,7 +59,7 @@ def draw_points(path, title, x_label, y_label, points):
 
     Args:
       path: of the PNG.
-      points: dict of name -> (`table.Figure`, `table.Figure`).
+      points: dict of name -> (`figures.Figure`, `figures.Figure`).
     """
     figure, axes = _figure(title)
     for number, (name, (x, y)) in enumerate(points.items()):
@@ -95,7 +95,7 @@ def draw_stacks(path, title, unit, stacks):
 
 
 def _ends(value):
-    """-> [[how far the range reaches below the median], [above it]] of a `table.Figure`, as matplotlib wants it."""
+    """-> [[how far the range reaches below the median], [above it]] of a `figures.Figure`, as matplotlib wants it."""
     return [[value.median - min(value.values)], [max(value.values) - value.median]]
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 MODEL = "ctr_trainer.bench.convolution:model_fn"
 SIDE = 3  # Points of a kernel each way.

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 
 from ctr_trainer.bench import convolution_size
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 PARAMS = {"resnet50": 25_600_000, "vgg16": 138_000_000}
 CONVOLUTION = "conv"  # As many parameters as ResNet-50, in convolutions.

@@ -9,10 +9,10 @@ import sys
 import tempfile
 import time
 
-from ctr_trainer import command
 from ctr_trainer.bench.machine import usable_cores
 from ctr_trainer.bench.progress import Progress
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import command
 
 _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 _WORKER = ("-m", "ctr_trainer.bench.worker")
@@ -111,7 +111,7 @@ def require_horovodrun():
     if shutil.which("horovodrun", path=_path()) is None:
         raise UserError(
             "several workers are started by horovodrun, which is neither beside this Python nor on the PATH: build "
-            "Horovod with `python -m ctr_trainer.build_horovod`, or measure one: --workers=1"
+            "Horovod with `python -m ctr_trainer.installation.build_horovod`, or measure one: --workers=1"
         )
 
 

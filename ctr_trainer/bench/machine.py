@@ -9,7 +9,8 @@ import time
 
 import psutil
 
-from ctr_trainer import __version__, hardware
+from ctr_trainer import __version__
+from ctr_trainer.processes import hardware
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "horovod", "numba", "numpy", "pyarrow")
 _GPU_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")

@@ -1,6 +1,6 @@
 """A lookup service on one of several machines."""
 
-from ctr_trainer.embedding.process import LocalService
+from ctr_trainer.embedding.service.local_service import LocalService
 
 
 class MachineService(LocalService):

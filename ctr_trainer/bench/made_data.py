@@ -5,9 +5,9 @@ import os
 import sys
 
 from ctr_trainer.bench.jobs import environment
-from ctr_trainer.command import run as run_command
 from ctr_trainer.data import dataset
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes.command import run as run_command
 
 
 def with_data(bench, experiment):

@@ -3,10 +3,10 @@
 import dataclasses
 
 from ctr_trainer.bench import chart, machine
+from ctr_trainer.bench.figures import cell, figure, format_table
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.made_data import with_data
-from ctr_trainer.bench.report import write_report
-from ctr_trainer.bench.table import cell, figure, format_table
+from ctr_trainer.bench.results import write_report
 
 SUMMARY = "one process, one with two devices, two processes, two with accumulation: time and validation AUC"
 ONE = "one worker"

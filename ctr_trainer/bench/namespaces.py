@@ -13,7 +13,7 @@ import signal
 import subprocess
 import threading
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 INTERFACE = "eth0"
 _PREFIX = "ctr-bench"

@@ -5,15 +5,15 @@ import os
 import pathlib
 import tempfile
 
-from ctr_trainer import autotune
 from ctr_trainer.bench import autotune_search, chart, machine, namespaces, network_columns, ssh
 from ctr_trainer.bench.dense_params import CONVOLUTION, PARAMS, describe, networks
 from ctr_trainer.bench.experiment import equal_examples
+from ctr_trainer.bench.figures import cell, figure, format_table
 from ctr_trainer.bench.jobs import Job, require_horovodrun, run_rounds
 from ctr_trainer.bench.network_job import NetworkJob
-from ctr_trainer.bench.report import write_report
-from ctr_trainer.bench.table import cell, figure, format_table
-from ctr_trainer.errors import UserError
+from ctr_trainer.bench.results import write_report
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import autotune
 
 SUMMARY = "one job over --machines=4 with --gbit=2.5,5 between them, built on this machine (root)"
 ALONE, ONE_MACHINE = "one worker", "one machine"

@@ -3,7 +3,7 @@
 import dataclasses
 
 from ctr_trainer.bench import scaling
-from ctr_trainer.bench.table import Figure, cell, figure, format_table
+from ctr_trainer.bench.figures import Figure, cell, figure, format_table
 from ctr_trainer.report.phases_table import TITLES
 
 _BITS, _GIGA, _MEGA = 8, 1e9, 1e6
@@ -11,7 +11,7 @@ _BITS, _GIGA, _MEGA = 8, 1e9, 1e6
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """What was measured of one job, each a `table.Figure` over the rounds or None.
+    """What was measured of one job, each a `figures.Figure` over the rounds or None.
 
     Attributes:
       total_seconds: in which the workers together train on as many examples as the column of one worker has.

@@ -44,7 +44,7 @@ def train(arguments, rank, workers):
     optimizer = tf1.train.AdagradOptimizer(sizes["learning_rate"], initial_accumulator_value=sizes["accumulator"])
     hooks = []
     if workers > 1:
-        from ctr_trainer import distributed
+        from ctr_trainer.ranks import distributed
 
         distributed.init()
         optimizer, hooks = distributed.optimizer(optimizer), [distributed.broadcast_hook()]

@@ -8,14 +8,14 @@ import subprocess
 import sys
 import tempfile
 
-from ctr_trainer import command
 from ctr_trainer.bench import chart, machine, workload
 from ctr_trainer.bench.calibration import lone_worker
+from ctr_trainer.bench.figures import cell, figure, format_table
 from ctr_trainer.bench.jobs import Job, environment, require_horovodrun, run_rounds
 from ctr_trainer.bench.peer import write_batches
-from ctr_trainer.bench.report import write_report
-from ctr_trainer.bench.table import cell, figure, format_table
-from ctr_trainer.errors import UserError
+from ctr_trainer.bench.results import write_report
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import command
 
 SUMMARY = "our job beside in-graph variables, PyTorch and TFRA, where they are installed"
 _OURS = "ours"

@@ -23,13 +23,14 @@ import numpy as np
 import tensorflow as tf
 from absl import flags as absl_flags
 
-from ctr_trainer import dense_exchange, distributed, flags
+from ctr_trainer import flags
 from ctr_trainer.bench.workload import W1Batches
 from ctr_trainer.commands import train
 from ctr_trainer.commands.experiment import make_estimator, training_reader
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.flags.define import flag
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import dense_exchange, distributed
 
 tf1 = tf.compat.v1
 

@@ -4,9 +4,9 @@ import dataclasses
 import functools
 
 from ctr_trainer.bench import chart, machine
+from ctr_trainer.bench.figures import cell, figure, format_table
 from ctr_trainer.bench.jobs import Job, run_rounds
-from ctr_trainer.bench.report import write_report
-from ctr_trainer.bench.table import cell, figure, format_table
+from ctr_trainer.bench.results import write_report
 from ctr_trainer.report.phases_table import TITLES
 
 SUMMARY = "examples/s, efficiency and the phases of a step for --workers=1,2,..."
@@ -14,7 +14,7 @@ SUMMARY = "examples/s, efficiency and the phases of a step for --workers=1,2,...
 
 @dataclasses.dataclass(frozen=True)
 class Size:
-    """What was measured of one number of workers, each a `table.Figure` over the rounds or None.
+    """What was measured of one number of workers, each a `figures.Figure` over the rounds or None.
 
     Attributes:
       job_seconds: from the start of the job's processes to their end.

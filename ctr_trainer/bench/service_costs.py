@@ -5,12 +5,12 @@ import time
 
 import numpy as np
 
-from ctr_trainer.embedding.cache import Cache
-from ctr_trainer.embedding.client import ServiceClient
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.lease import Lease
-from ctr_trainer.embedding.process import LocalService
-from ctr_trainer.embedding.security import ClientSecurity
+from ctr_trainer.embedding.service.client import ServiceClient
+from ctr_trainer.embedding.service.lease import Lease
+from ctr_trainer.embedding.service.local_service import LocalService
+from ctr_trainer.embedding.service.security import ClientSecurity
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker.row_cache import RowCache
 
 _SIZES = (256, 16384)
 _WAIT_SECONDS = 60.0
@@ -55,7 +55,7 @@ def measure(dims, optimizer, directory, repeats=10):
 def _measure(client, address, dims, optimizer, rows, repeats):
     """-> ((worker, shard) seconds of a sync of so many rows, the same of a pull)."""
     config = TableConfig(f"rows{rows}", tuple(dims), (0.01,) * len(dims), optimizer)
-    one, other = (Cache(client, config, f"probe{number}") for number in (0, 1))
+    one, other = (RowCache(client, config, f"probe{number}") for number in (0, 1))
     keys = np.arange(1, rows + 1, dtype=np.int64)
     gradients = [np.full((rows, dim), 1e-3, np.float32) for dim in dims]
     syncs, pulls = [], []

@@ -2,14 +2,15 @@
 
 import os
 
-from ctr_trainer import autotune, outputs
 from ctr_trainer.bench import autotune_search, axes, chart, machine, scaling
 from ctr_trainer.bench.experiment import equal_examples
+from ctr_trainer.bench.figures import cell, figure, format_table
 from ctr_trainer.bench.jobs import Job, run_rounds, scratch
 from ctr_trainer.bench.made_data import with_data
-from ctr_trainer.bench.report import write_report
-from ctr_trainer.bench.table import cell, figure, format_table
-from ctr_trainer.errors import UserError
+from ctr_trainer.bench.results import write_report
+from ctr_trainer.files import outputs
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import autotune
 from ctr_trainer.report.phases_table import TITLES
 
 SUMMARY = "examples/s, AUC, time to the device and memory for one setting at a time beside the default"

@@ -5,11 +5,11 @@ import os
 from ctr_trainer.bench import calibration, chart, machine
 from ctr_trainer.bench.capacity import Setup, predict
 from ctr_trainer.bench.costs import read_costs
+from ctr_trainer.bench.figures import cell, figure, format_table
 from ctr_trainer.bench.jobs import Job, run_rounds, scratch
-from ctr_trainer.bench.report import write_report
-from ctr_trainer.bench.table import cell, figure, format_table
-from ctr_trainer.errors import UserError
+from ctr_trainer.bench.results import write_report
 from ctr_trainer.flags.training import OF_HOROVOD
+from ctr_trainer.messages.errors import UserError
 
 SUMMARY = "examples/s of jobs nobody has run, up to 1,000 workers, from measured costs; --check compares"
 WITHIN_PERCENT = 15

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from ctr_trainer.bench.namespaces import find_tool
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 PACKAGES = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
 _PORT = 22

@@ -7,10 +7,11 @@ import sys
 
 from absl import flags as absl_flags
 
-from ctr_trainer import flags, log_lines
+from ctr_trainer import flags
 from ctr_trainer.commands import train
-from ctr_trainer.errors import UserError
 from ctr_trainer.flags.define import flag
+from ctr_trainer.messages import log_lines
+from ctr_trainer.messages.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +42,7 @@ def main():
 
 def _measure(worker, model, data, training, embedding, evaluation, metrics, run, export):
     """Trains; evaluates where there is --eval_data, on the way if --eval_steps says so. -> dict, see `result`."""
-    from ctr_trainer import autotune, dense_exchange, distributed
-    from ctr_trainer.bench.towers import in_towers
+    from ctr_trainer.bench.device_towers import in_towers
     from ctr_trainer.bench.workload import W1Batches
     from ctr_trainer.commands.class_weight import with_class_weight
     from ctr_trainer.commands.experiment import (
@@ -55,6 +55,7 @@ def _measure(worker, model, data, training, embedding, evaluation, metrics, run,
         way_of_exchange,
     )
     from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+    from ctr_trainer.ranks import autotune, dense_exchange, distributed
 
     autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
     exchange = way_of_exchange(training, run)

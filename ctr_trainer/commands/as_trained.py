@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from ctr_trainer import distributed
 from ctr_trainer.estimator import finding, model_record
 from ctr_trainer.estimator.saved_features import load_features
 from ctr_trainer.flags import require
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.params import SHARED
 from ctr_trainer.models.registry import find_model
+from ctr_trainer.ranks import distributed
 
 
 def as_trained(given, model, training, embedding):

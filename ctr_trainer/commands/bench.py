@@ -7,10 +7,9 @@ memory: DeepFM's 26 fields and 13 numbers with random labels, which is about spe
 
 import dataclasses
 
-from ctr_trainer import outputs
 from ctr_trainer.bench import accumulation, methods, network, peers, scaling, settings, simulate
 from ctr_trainer.bench.experiment import Experiment
-from ctr_trainer.errors import UserError
+from ctr_trainer.files import outputs
 from ctr_trainer.flags import (
     AccumulationFlags,
     BenchFlags,
@@ -23,6 +22,7 @@ from ctr_trainer.flags import (
     RunFlags,
     SimulateFlags,
 )
+from ctr_trainer.messages.errors import UserError
 
 # An action is a module with its SUMMARY, and with run(bench, experiment, ...): BenchFlags, an Experiment, and what
 # other groups it uses.

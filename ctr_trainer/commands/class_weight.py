@@ -3,11 +3,11 @@
 import dataclasses
 import logging
 
-from ctr_trainer import distributed
 from ctr_trainer.commands.source import open_source
 from ctr_trainer.data.class_weight import BALANCED, balanced_weight
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import find_model
+from ctr_trainer.ranks import distributed
 
 _log = logging.getLogger(__name__)
 

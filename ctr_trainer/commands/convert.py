@@ -2,8 +2,8 @@
 
 import pathlib
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.flags import ConvertFlags, require
+from ctr_trainer.messages.errors import UserError
 
 GROUPS = (ConvertFlags,)
 EXAMPLES = (

@@ -9,9 +9,8 @@ happened. Scores of single examples, each with its label, are what `predict` wri
 
 import json
 
-from ctr_trainer import durable_file, outputs
 from ctr_trainer.commands.paths import require_data, require_model
-from ctr_trainer.errors import UserError
+from ctr_trainer.files import durable_file, outputs
 from ctr_trainer.flags import (
     CheckpointFlags,
     DataFlags,
@@ -24,6 +23,7 @@ from ctr_trainer.flags import (
     TrainingFlags,
     require,
 )
+from ctr_trainer.messages.errors import UserError
 
 GROUPS = (
     ModelFlags,
@@ -56,7 +56,7 @@ def run(given, model, data, training, embedding, metrics, checkpoint, export, ru
     if output.output and not output.output.endswith(".json"):
         raise UserError(f"--output={output.output}: evaluate writes JSON; name a FILE.json, or leave it out: --output=")
 
-    from ctr_trainer import distributed
+    from ctr_trainer.ranks import distributed
 
     distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
     if output.output and distributed.is_chief():
@@ -94,7 +94,7 @@ def _of_checkpoint(given, model, data, training, embedding, metrics, checkpoint,
 
 def _of_export(data, metrics, export, run_flags):
     from ctr_trainer.commands.experiment import metrics_config
-    from ctr_trainer.export.evaluation import evaluate_saved_model
+    from ctr_trainer.export.saved_model_evaluation import evaluate_saved_model
 
     return evaluate_saved_model(
         export.saved_model,

@@ -4,23 +4,23 @@ import logging
 
 import tensorflow as tf
 
-from ctr_trainer import dense_exchange, distributed
 from ctr_trainer.commands.source import open_source
 from ctr_trainer.data.class_weight import BALANCED
 from ctr_trainer.data.negative_sampling import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding.optimizers import OptimizerSettings
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.table.sparse_optimizers import OptimizerSettings
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, EvalSpec, MetricsConfig, RunConfig
+from ctr_trainer.estimator.dense_optimizers import DenseOptimizer
 from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.estimator.optimizers import DenseOptimizer
 from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.flags import require
 from ctr_trainer.flags.training import OF_HOROVOD
 from ctr_trainer.hooks.progress_hook import ProgressHook
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import find_model
+from ctr_trainer.ranks import dense_exchange, distributed
 
 
 def make_estimator(model, data, training, embedding, run):

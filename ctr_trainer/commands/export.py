@@ -27,9 +27,9 @@ def run(given, model, data, training, embedding, checkpoint, run_flags, export):
     require(export, "export_dir")
     require_model(model)
 
-    from ctr_trainer import distributed
     from ctr_trainer.commands.as_trained import as_trained
     from ctr_trainer.commands.experiment import make_estimator
+    from ctr_trainer.ranks import distributed
 
     distributed.init(run_flags.stall_timeout)
     model, training, embedding = as_trained(given, model, training, embedding)

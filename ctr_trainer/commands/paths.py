@@ -3,8 +3,8 @@
 import glob
 import os
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.flags import require
+from ctr_trainer.messages.errors import UserError
 
 
 def require_data(path, data, model):

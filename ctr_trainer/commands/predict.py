@@ -7,8 +7,8 @@ import contextlib
 import json
 import os
 
-from ctr_trainer import outputs
 from ctr_trainer.commands.paths import require_data, require_model
+from ctr_trainer.files import outputs
 from ctr_trainer.flags import (
     CheckpointFlags,
     DataFlags,
@@ -42,9 +42,10 @@ def run(given, model, data, training, embedding, checkpoint, run_flags, predict)
     require_model(model)
     require_data(data.eval_data, data, model)
 
-    from ctr_trainer import distributed, durable_file
     from ctr_trainer.commands.as_trained import as_trained
     from ctr_trainer.commands.experiment import make_estimator, progress, reader
+    from ctr_trainer.files import durable_file
+    from ctr_trainer.ranks import distributed
 
     distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
     path = _part(predict.output, distributed.rank(), distributed.size())

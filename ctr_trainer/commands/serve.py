@@ -13,8 +13,8 @@ EXAMPLES = (
 
 def run(flags):
     """Serves."""
-    from ctr_trainer.embedding.security import ServerSecurity
-    from ctr_trainer.embedding.serving import serve
+    from ctr_trainer.embedding.service.security import ServerSecurity
+    from ctr_trainer.embedding.service.serving import serve
 
     require(flags, "data_dir")
     serve(

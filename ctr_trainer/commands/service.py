@@ -21,8 +21,8 @@ def run(action, flags):
     """Prints what the shards answer, as a table or, with --json, as one JSON object."""
     import contextlib
 
-    from ctr_trainer.embedding.client import ServiceClient
-    from ctr_trainer.embedding.security import ClientSecurity
+    from ctr_trainer.embedding.service.client import ServiceClient
+    from ctr_trainer.embedding.service.security import ClientSecurity
 
     require(flags, "service")
     if action == "save":

@@ -3,15 +3,15 @@
 import dataclasses
 import os
 
-from ctr_trainer import distributed
-from ctr_trainer.data import cache, foreign, parquet
+from ctr_trainer.data import converted_cache, foreign, parquet
 from ctr_trainer.data.dataset import FILE
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.source import ConvertedData
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.saved_features import load_features
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.outputs import refuse_overlap
+from ctr_trainer.files.outputs import refuse_overlap
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 _CACHE = "data_cache"
 _TEXT = (".csv", ".tsv")
@@ -79,7 +79,9 @@ def _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced):
     if not parquet.is_parquet(list_files(files)[0].path):
         refuse_overlap(data_cache, files, [])
         files = [file.path for file in list_files(files)]
-        return {"converted": cache.converted(files, _format(files[0]), spec, data_cache, True, labels, advanced)}
+        return {
+            "converted": converted_cache.converted(files, _format(files[0]), spec, data_cache, True, labels, advanced)
+        }
     spec = spec if labels else spec.without_labels()
     layout = foreign.scan(files, spec, advanced=advanced)
     statistics = model[1] if model is not None else {}

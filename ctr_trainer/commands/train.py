@@ -4,10 +4,10 @@ import dataclasses
 import logging
 import os
 
-from ctr_trainer import __version__, durable_file
+from ctr_trainer import __version__
 from ctr_trainer.commands.paths import require_data
-from ctr_trainer.errors import UserError
 from ctr_trainer.export import directory
+from ctr_trainer.files import durable_file
 from ctr_trainer.flags import (
     DataFlags,
     EmbeddingFlags,
@@ -19,6 +19,7 @@ from ctr_trainer.flags import (
     TrainingFlags,
     require,
 )
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.report.phases_table import format_phases
 
@@ -63,7 +64,6 @@ def run(given, *groups):
     if export.export_dir:
         directory.refuse_others(export.export_dir)  # Now, and not when all is trained.
 
-    from ctr_trainer import autotune, dense_exchange, distributed
     from ctr_trainer.commands.as_trained import as_trained
     from ctr_trainer.commands.class_weight import with_class_weight
     from ctr_trainer.commands.experiment import (
@@ -76,6 +76,7 @@ def run(given, *groups):
     )
     from ctr_trainer.estimator import plateau, run_summary
     from ctr_trainer.estimator.evaluation_history import without_nan
+    from ctr_trainer.ranks import autotune, dense_exchange, distributed
 
     eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(data.eval_data, model, data, training, once=True))
     if training.lr_schedule == "plateau":

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import threading
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """How rare the positive examples of a data set are."""
 
 from ctr_trainer.data.source import source_of
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 BALANCED = "balanced"
 

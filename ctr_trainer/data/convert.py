@@ -13,13 +13,13 @@ from ctr_trainer.data import criteo, dataset, delimited, libsvm, movielens, parq
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.encode import TIME, Encoder
 from ctr_trainer.data.listing import list_files
-from ctr_trainer.data.prefetch import Prefetch
+from ctr_trainer.data.read_ahead import ReadAhead
 from ctr_trainer.data.split import Split
 from ctr_trainer.data.summary import format_summary
 from ctr_trainer.data.writer import DatasetWriter
-from ctr_trainer.errors import UserError
-from ctr_trainer.outputs import refuse_overlap
-from ctr_trainer.unfinished import MARKER, Unfinished
+from ctr_trainer.files.outputs import refuse_overlap
+from ctr_trainer.files.unfinished import MARKER, Unfinished
+from ctr_trainer.messages.errors import UserError
 
 __all__ = ["FORMATS", "SOURCES", "convert", "encoded", "format_summary", "progress_bar"]
 
@@ -193,7 +193,7 @@ def encoded(chunks, encoder, skip=0):
       skip: rows that are left out, from the first one on, all good ones. A chunk of them gives an empty table, by which
         the caller sees that it goes on.
     """
-    with contextlib.closing(encoder), Prefetch(chunks, 2, name="reading the input") as chunks:
+    with contextlib.closing(encoder), ReadAhead(chunks, 2, name="reading the input") as chunks:
         for chunk in chunks:
             out = min(skip, len(chunk.table))
             skip -= out

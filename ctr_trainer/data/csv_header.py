@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from ctr_trainer.data.scalars import numbers
 from ctr_trainer.data.text_blocks import first_line
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _DELIMITERS = ",\t;|\x01"
 _SAY_HEADER = "`header = true` in [csv] of a spec for --format=csv says so"

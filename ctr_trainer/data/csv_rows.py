@@ -9,7 +9,7 @@ from pyarrow import csv as pa_csv
 
 from ctr_trainer.data import csv_lines
 from ctr_trainer.data.chunk import Chunk
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _SHOWN = 200  # bytes of a bad row in its message

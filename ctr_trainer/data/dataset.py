@@ -3,9 +3,9 @@
 import dataclasses
 import pathlib
 
-from ctr_trainer import durable_file
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.files import durable_file
+from ctr_trainer.messages.errors import UserError
 
 FILE = "_dataset.json"
 _VERSION = 1

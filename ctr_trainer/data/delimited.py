@@ -7,7 +7,7 @@ import pathlib
 from ctr_trainer.data import csv_header, csv_lines, typed
 from ctr_trainer.data.csv_rows import CsvRows
 from ctr_trainer.data.text_blocks import TextBlocks
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _BLOCK = 32 << 20  # bytes of text in memory at a time; also the longest line
 

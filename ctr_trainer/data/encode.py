@@ -12,9 +12,9 @@ from ctr_trainer.data.labels import Positives, encode_label, encode_label_or_nan
 from ctr_trainer.data.lengths import Lengths
 from ctr_trainer.data.lists import encode_list
 from ctr_trainer.data.scalars import any_bad, is_text, numbers, one, shown, text, without_nan
-from ctr_trainer.errors import UserError
 from ctr_trainer.features import times
 from ctr_trainer.features.hashing import keys_of_columns
+from ctr_trainer.messages.errors import UserError
 
 __all__ = ["ID_PREFIX", "TIME", "Encoder"]
 

@@ -11,10 +11,10 @@ from ctr_trainer.data import naming, ordering, parquet, profile_fields, several
 from ctr_trainer.data.draft import Draft
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.profile import LIST, NUMBER, OTHER, TEXT, TIME, sample_csv, sample_parquet
-from ctr_trainer.errors import UserError
 from ctr_trainer.features import times
 from ctr_trainer.features.csv_format import CsvFormat
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.messages.errors import UserError
 
 LABEL_NAMES = (
     "label", "click", "clicked", "clicks", "is_click", "is_clicked", "target", "y",

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data.encoded import Encoded
 from ctr_trainer.data.scalars import any_bad, numbers, text
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _SHOWN = 10  # values in a message

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data import delimited, typed
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 LABEL, FEATURES, QUERY, FIELD = "label", "features", "qid", "field"
 _BLOCK = 8 << 20  # bytes of text in memory at a time

@@ -7,7 +7,7 @@ import urllib.parse
 
 import pyarrow as pa
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from ctr_trainer.data import movielens_history, typed
 from ctr_trainer.data.chunk import Chunk
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 COLUMNS = (
     "user_id", "movie_id", "rating", "timestamp", "gender", "age", "occupation", "zip3", "year", "genres",

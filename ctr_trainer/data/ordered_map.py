@@ -2,7 +2,7 @@
 
 import threading
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _END = object()
 

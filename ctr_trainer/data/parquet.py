@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 
 from ctr_trainer.data import typed
 from ctr_trainer.data.listing import list_files
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _MAGIC = b"PAR1"
 _ROWS = 50_000  # in memory at a time

@@ -3,7 +3,7 @@
 import dataclasses
 
 from ctr_trainer.data import plan
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

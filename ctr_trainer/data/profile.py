@@ -12,8 +12,8 @@ from ctr_trainer.data import delimited, parquet, typed
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.sniff import see_form
-from ctr_trainer.errors import UserError
 from ctr_trainer.features import times
+from ctr_trainer.messages.errors import UserError
 
 NUMBER, TEXT, LIST, TIME, OTHER = "number", "text", "list", "time", "other"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"

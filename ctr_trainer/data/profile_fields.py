@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 from ctr_trainer.data import delimited, libsvm
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.profile import NUMBER, Profile
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 
 @dataclasses.dataclass
-class Field:
+class SampledField:
     """One field of the sample; of the `libsvm` format all indices are one.
 
     Attributes:
@@ -66,6 +66,6 @@ def _add(fields, tokens, owner, has_fields):
     for name in np.unique(names):
         of = names == name
         column = f"{libsvm.FIELD}{name}" if has_fields else libsvm.FEATURES
-        field = fields.setdefault(int(name), Field(column))
+        field = fields.setdefault(int(name), SampledField(column))
         field.most = max(field.most, int(np.unique(owner[of], return_counts=True)[1].max()))
         field.ones &= bool((values[of] == 1).all())

@@ -11,8 +11,8 @@ from ctr_trainer.data.pieces import PieceReader, places
 from ctr_trainer.data.position import Position
 from ctr_trainer.data.rows import concatenate
 from ctr_trainer.data.source import source_of
-from ctr_trainer.errors import UserError
-from ctr_trainer.latency import Latency
+from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.messages.errors import UserError
 
 __all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ctr_trainer.data.dataset import open_dataset
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _MOST_OPEN = 64  # files at a time: Spark writes thousands
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.columns import label_columns
-from ctr_trainer.data.distinct import DistinctKeys
+from ctr_trainer.data.distinct_count import DistinctCount
 from ctr_trainer.data.quantiles import Quantiles
 from ctr_trainer.features.buckets import BOUNDARIES
 
@@ -50,7 +50,7 @@ class Statistics:
     def __init__(self, spec):
         self.rows = 0
         self.positive = dict.fromkeys(label_columns(spec), 0.0)
-        self.distinct = {f.name: DistinctKeys() for f in spec.sparse if not f.is_bucketised}
+        self.distinct = {f.name: DistinctCount() for f in spec.sparse if not f.is_bucketised}
         self.moments = {f.name: Moments() for f in spec.dense}
         self.quantiles = {f.name: Quantiles(f.quantiles) for f in spec.sparse if f.quantiles}
         self._names = {column: label.name for column, label in label_columns(spec).items()}

@@ -16,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer import durable_file
 from ctr_trainer.data.criteo import COLUMNS, DENSE, SPARSE
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
+from ctr_trainer.files import durable_file
+from ctr_trainer.messages.errors import UserError
 
 CTR = 0.25
 SAMPLE = "sample.tsv"  # beside the parts

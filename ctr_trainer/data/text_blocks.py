@@ -4,7 +4,7 @@ import re
 
 import pyarrow as pa
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _MARK = b"\xef\xbb\xbf"  # of UTF-8
 _BREAK = re.compile(rb"\r\n|\r|\n")

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ctr_trainer.data import typed
 from ctr_trainer.data.listing import list_files
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 tf1 = tf.compat.v1
 _RECORDS = 4096  # parsed at a time, and looked into for what features a file has

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data.chunk import Chunk
 from ctr_trainer.data.columns import LABELS_ARE_NEEDED, label_columns
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _EXACT = 2.0**53  # float64 has every whole number below it
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}

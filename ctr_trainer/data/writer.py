@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from ctr_trainer.data.columns import ID_PREFIX
 from ctr_trainer.data.dataset import FILE, DatasetInfo
 from ctr_trainer.data.statistics import Statistics
-from ctr_trainer.durable_file import replacing
-from ctr_trainer.errors import UserError
+from ctr_trainer.files.durable_file import replacing
+from ctr_trainer.messages.errors import UserError
 
 
 class DatasetWriter:

@@ -4,7 +4,7 @@ from ctr_trainer.estimator.estimator import Estimator
 from ctr_trainer.estimator.evaluation import MetricsConfig
 from ctr_trainer.estimator.run_config import EmbeddingConfig, RunConfig
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainSpec, train_and_evaluate
-from ctr_trainer.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 
 __all__ = [
     "EmbeddingConfig",

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ctr_trainer import hardware
+from ctr_trainer.processes import hardware
 
 _FEWEST_STEPS = 100
 # Phases in which a worker may wait for the embedding service, or for a rank that does.

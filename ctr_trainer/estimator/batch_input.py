@@ -1,13 +1,13 @@
 """An input that is fed, batch by batch."""
 
-from ctr_trainer import row_training, step_plan
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.batch_feed import BatchFeed
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.graph_input import GraphInput
 from ctr_trainer.features.fed import FedFeatures
+from ctr_trainer.graph_notes import row_training, step_plan
+from ctr_trainer.graph_notes.row_training import RowTraining
 from ctr_trainer.hooks.input_hook import InputHook
-from ctr_trainer.row_training import RowTraining
+from ctr_trainer.messages.errors import UserError
 
 
 class BatchInput(GraphInput):

@@ -11,9 +11,9 @@ import re
 import shutil
 import zlib
 
-from ctr_trainer import durable_file
-from ctr_trainer.embedding import snapshot
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.files import durable_file
+from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"

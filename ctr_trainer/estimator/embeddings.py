@@ -4,17 +4,17 @@ import concurrent.futures
 import dataclasses
 import itertools
 
-from ctr_trainer import distributed
-from ctr_trainer.background import Background
-from ctr_trainer.embedding import merging
-from ctr_trainer.embedding.distinct import distinct
-from ctr_trainer.embedding.row_lock import LockTimes
-from ctr_trainer.embedding.worker_rows import RowTotals
+from ctr_trainer.embedding.index.distinct_keys import distinct
+from ctr_trainer.embedding.memory.row_lock import LockTimes
+from ctr_trainer.embedding.store.worker_rows import RowTotals
+from ctr_trainer.embedding.worker import merging
 from ctr_trainer.estimator.open_rows import as_trained, open_rows
 from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 from ctr_trainer.estimator.table_inputs import TableInputs
 from ctr_trainer.hooks.row_pipeline import RowPipeline, RowsInTurn
-from ctr_trainer.latency import Latency
+from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.processes.background import Background
+from ctr_trainer.ranks import distributed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Embeddings:
 
     A lone worker trains the store's own tables, and so do workers that share them in memory (`SharedTable`). Others
     train copies and `sync` them: the workers of a host one copy together (`HostRows`), or each worker its own
-    (`Cache`). Between two syncs a copy does not see what was done to the others.
+    (`RowCache`). Between two syncs a copy does not see what was done to the others.
 
     Staleness of a row that a step reads, in steps of this worker, behind what the service had of other copies: below N,
     the steps between two syncs, plus the steps that the sync under way has taken so far (below N, as the next sync
@@ -179,7 +179,7 @@ class Embeddings:
 
         Waits for the sync before, if that is still under way, and raises what it raised.
         """
-        self._turns.settle()
+        self._turns.finish_pending()
         if self._strict:
             self._timed(self._sync_strictly)
         elif self._is_syncer:
@@ -193,7 +193,7 @@ class Embeddings:
 
         A collective if the workers of a host train one copy of the rows.
         """
-        self._turns.settle()
+        self._turns.finish_pending()
         if self._strict:
             self._sync_strictly()
             return

@@ -8,8 +8,6 @@ import time
 
 import tensorflow as tf
 
-from ctr_trainer import distributed, last_words, step_plan
-from ctr_trainer.errors import ServiceLost, UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import finding, latest_file, plateau, retention
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
@@ -26,8 +24,11 @@ from ctr_trainer.estimator.saved_features import load_features, save_features
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.session import session_of, training_session
 from ctr_trainer.estimator.training_hooks import training_hooks
-from ctr_trainer.estimator_spec import ModeKeys
 from ctr_trainer.export.saved_model import export_saved_model
+from ctr_trainer.graph_notes import step_plan
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.messages.errors import ServiceLost, UserError
+from ctr_trainer.ranks import distributed, last_words
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)

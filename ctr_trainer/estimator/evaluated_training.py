@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from ctr_trainer import run_length, step_plan
 from ctr_trainer.estimator import plateau, quality
 from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
 from ctr_trainer.estimator.model_selection import ModelSelection
+from ctr_trainer.graph_notes import run_length, step_plan
 from ctr_trainer.hooks.evaluation_hook import EvaluationHook
 from ctr_trainer.hooks.periods import EveryEpochs, EverySteps
 from ctr_trainer.hooks.plateau_hook import PlateauHook

@@ -4,12 +4,12 @@ import dataclasses
 
 import numpy as np
 
-from ctr_trainer import distributed
 from ctr_trainer.estimator.example_groups import ExampleGroups
 from ctr_trainer.estimator.training_hooks import metric_tensors
 from ctr_trainer.metrics.click_metrics import metric_name
 from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.metrics.mean import Mean
+from ctr_trainer.ranks import distributed
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import os
 
-from ctr_trainer import durable_file
+from ctr_trainer.files import durable_file
 
 FILE = "evaluations.json"
 

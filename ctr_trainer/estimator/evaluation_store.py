@@ -3,13 +3,13 @@
 import contextlib
 import socket
 
-from ctr_trainer import distributed
-from ctr_trainer.embedding.local_store import LocalStore
-from ctr_trainer.embedding.memory_limits import tightest
-from ctr_trainer.embedding.shared_memory import SharedMemory
-from ctr_trainer.embedding.shared_table import SharedTables
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.memory.memory_limits import tightest
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.shared_table import SharedTables
 from ctr_trainer.estimator.host_memory import any_host_has_several_workers, open_host_memory
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 # Of a row, besides its floats: its key, its place in the index, its version.
 _BYTES_BESIDE_ROW = 8 + 5 + 4

@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
+from ctr_trainer.messages.errors import UserError
 
 _SLOT = "group"
 

@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from ctr_trainer import distributed
 from ctr_trainer.data.position import progress
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 
 def latest(model_dir, required=False):

@@ -4,13 +4,14 @@ import dataclasses
 
 import tensorflow as tf
 
-from ctr_trainer import batch_weight, distributed, row_training, step_plan
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.optimize import next_step
 from ctr_trainer.estimator.padding import example_count
 from ctr_trainer.estimator.step_gradients import step_gradients
-from ctr_trainer.estimator_spec import ModeKeys
-from ctr_trainer.row_training import RowTraining
+from ctr_trainer.graph_notes import batch_weight, row_training, step_plan
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.row_training import RowTraining
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 

@@ -1,7 +1,7 @@
 """A reader of batches that an `input_fn` returned."""
 
-from ctr_trainer.latency import Latency
-from ctr_trainer.run_length import Epochs
+from ctr_trainer.graph_notes.run_length import Epochs
+from ctr_trainer.measuring.latency import Latency
 
 
 class GivenReader:

@@ -5,16 +5,18 @@ import dataclasses
 
 import tensorflow as tf
 
-from ctr_trainer import distributed, last_words, loss_scaling, negative_share, run_length
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.local_store import LocalStore
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.estimator import loss_scaling
 from ctr_trainer.estimator.evaluation_store import open_evaluation_store
 from ctr_trainer.estimator.given_optimizer import with_train_op
-from ctr_trainer.estimator.inputs import call_input_fn, make_input
+from ctr_trainer.estimator.input_fn import call_input_fn, make_input
+from ctr_trainer.estimator.open_store import open_store
 from ctr_trainer.estimator.padding import PaddedInput, refuse_unweighed
-from ctr_trainer.estimator.store import open_store
-from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes import negative_share, run_length
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed, last_words
 
 tf1 = tf.compat.v1
 

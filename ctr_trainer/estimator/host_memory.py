@@ -6,8 +6,8 @@ import socket
 
 import numpy as np
 
-from ctr_trainer import distributed
-from ctr_trainer.embedding.shared_memory import SharedMemory
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
+from ctr_trainer.ranks import distributed
 
 
 @contextlib.contextmanager

@@ -2,14 +2,14 @@
 
 import tensorflow as tf
 
-from ctr_trainer import distributed
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.evaluation import Evaluation
-from ctr_trainer.estimator.inputs import call_input_fn, make_input
+from ctr_trainer.estimator.input_fn import call_input_fn, make_input
 from ctr_trainer.estimator.prepared_runs import run_steps
-from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.hooks.progress_hook import ProgressHook
 from ctr_trainer.hooks.service_loss_hook import raise_together
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 

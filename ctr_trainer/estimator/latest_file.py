@@ -4,9 +4,9 @@ import os
 
 import tensorflow as tf
 
-from ctr_trainer import durable_file
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.checkpoint import BEST, RECENT
+from ctr_trainer.files import durable_file
+from ctr_trainer.messages.errors import UserError
 
 tf1 = tf.compat.v1
 _NAME = "checkpoint"

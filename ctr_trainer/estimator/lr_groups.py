@@ -3,7 +3,7 @@
 import dataclasses
 import math
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Mapping
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _OURS = "ctr_trainer.models."

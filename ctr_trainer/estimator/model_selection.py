@@ -7,11 +7,11 @@ import os
 
 import tensorflow as tf
 
-from ctr_trainer import distributed
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import quality, retention
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)

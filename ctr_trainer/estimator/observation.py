@@ -1,13 +1,13 @@
 """What is seen of a training from before its graph is made."""
 
-from ctr_trainer import distributed
 from ctr_trainer.estimator.input_ends import InputEnds
 from ctr_trainer.estimator.observed_training import ObservedTraining
 from ctr_trainer.estimator.stalls import observed_phases
 from ctr_trainer.hooks.phase_hook import PhaseHook
 from ctr_trainer.hooks.throughput_hook import ThroughputHook
-from ctr_trainer.notices import Notices
-from ctr_trainer.phases import Phases
+from ctr_trainer.measuring.phases import Phases
+from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.notices import Notices
 
 
 class Observation:

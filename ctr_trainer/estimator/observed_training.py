@@ -3,10 +3,10 @@
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer.estimator.run_summary import RunSummary
 from ctr_trainer.hooks.load_hook import LoadHook
 from ctr_trainer.hooks.traced_phases_hook import TracedPhasesHook
+from ctr_trainer.ranks import distributed
 
 
 class ObservedTraining:

@@ -2,8 +2,8 @@
 
 import contextlib
 
-from ctr_trainer import distributed
-from ctr_trainer.held_directory import held
+from ctr_trainer.files.held_directory import held
+from ctr_trainer.ranks import distributed
 
 
 @contextlib.contextmanager

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from ctr_trainer import distributed
-from ctr_trainer.embedding import merging
-from ctr_trainer.embedding.cache import Cache
-from ctr_trainer.embedding.host_rows import HostRows
-from ctr_trainer.embedding.row_codec import find_codec
-from ctr_trainer.embedding.store_reader import StoreReader
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.store.row_codec import find_codec
+from ctr_trainer.embedding.worker import merging
+from ctr_trainer.embedding.worker.host_rows import HostRows
+from ctr_trainer.embedding.worker.row_cache import RowCache
+from ctr_trainer.embedding.worker.store_reader import StoreReader
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 
 def open_rows(store, config, tables, lookup_latency, push_latency, uncached=False):
@@ -37,12 +37,12 @@ def open_rows(store, config, tables, lookup_latency, push_latency, uncached=Fals
 
 
 def _own_copies(config, lookup_latency, push_latency):
-    """-> f(store, table) -> `Cache`."""
+    """-> f(store, table) -> `RowCache`."""
     worker, codec = f"rank{distributed.rank()}", find_codec(config.sync_compression)
 
     def copies(store, table):
         shares = merging.shares(table, config.sync_merge, distributed.size())
-        return Cache(store, table, worker, lookup_latency, push_latency, codec, shares)
+        return RowCache(store, table, worker, lookup_latency, push_latency, codec, shares)
 
     return copies
 

@@ -5,14 +5,15 @@ import logging
 
 import tensorflow as tf
 
-from ctr_trainer import distributed, row_training, run_length, step_plan
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import quality
+from ctr_trainer.estimator.dense_optimizers import DenseOptimizer, DenseUpdate
 from ctr_trainer.estimator.lr_groups import LrGroups
-from ctr_trainer.estimator.optimizers import DenseOptimizer, DenseUpdate
 from ctr_trainer.estimator.schedules import OF_THE_RUN, Schedule, cooldown_steps
 from ctr_trainer.estimator.step_gradients import step_gradients
-from ctr_trainer.row_training import RowTraining
+from ctr_trainer.graph_notes import row_training, run_length, step_plan
+from ctr_trainer.graph_notes.row_training import RowTraining
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class TrainOp:
     of their weights:
 
         dense:  w -= scale * learning_rate * optimizer(sum_r W_r g_r / sum_r W_r)
-        rows:   see `embedding.merging`, whose s is `scale`, with K W_r / sum_s W_s g_r in place of g_r
+        rows:   see `embedding.worker.merging`, whose s is `scale`, with K W_r / sum_s W_s g_r in place of g_r
 
     so that with SGD both parts move alike, as one worker's would on all the examples in one batch: the service's sum of
     K steps of size 1/K is a mean. Over `accumulation_steps` micro-batches the sums go over these too, and there is one
@@ -65,7 +66,7 @@ class TrainOp:
       dense_sync_steps: N; 1 reduces the gradients of each step.
       overlap_allreduce: see above; with one worker it changes nothing.
       clip_norm: the largest global norm of the dense gradients; 0 for any.
-      l2: of the gradients of kernels, see `optimizers.is_kernel`: the loss plus l2 / 2 * sum w^2.
+      l2: of the gradients of kernels, see `dense_optimizers.is_kernel`: the loss plus l2 / 2 * sum w^2.
       lr_groups: `LrGroups`.
 
     Raises:

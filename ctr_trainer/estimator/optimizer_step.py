@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
-from ctr_trainer import distributed
-from ctr_trainer.dense_exchange import average_of_ranks
 from ctr_trainer.estimator.prepared_runs import prepare
+from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.dense_exchange import average_of_ranks
 
 tf1 = tf.compat.v1
 

@@ -2,11 +2,12 @@
 
 import tensorflow as tf
 
-from ctr_trainer import batch_weight, distributed
-from ctr_trainer.batch_weight import BatchWeight
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.dataset_input import DatasetInput, read_in_graph
+from ctr_trainer.graph_notes import batch_weight
+from ctr_trainer.graph_notes.batch_weight import BatchWeight
 from ctr_trainer.hooks.end_together_hook import EndTogetherHook
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 tf1 = tf.compat.v1
 _KEY = ("ctr_trainer", "plateau")  # No string, so that TensorFlow does not try to serialize what is under it.

@@ -11,9 +11,9 @@ import logging
 import os
 import shutil
 
-from ctr_trainer.durable_file import fsync_path
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.files.durable_file import fsync_path
+from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 

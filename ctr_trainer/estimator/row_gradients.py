@@ -5,11 +5,11 @@ import math
 
 import numpy as np
 
-from ctr_trainer.embedding import row_kernels
-from ctr_trainer.embedding.distinct import distinct, positions_of
-from ctr_trainer.embedding.row_step import times, weighed
-from ctr_trainer.embedding.worker_rows import WorkerRows
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.index.distinct_keys import distinct, positions_of
+from ctr_trainer.embedding.store.worker_rows import WorkerRows
+from ctr_trainer.embedding.table import row_kernels
+from ctr_trainer.embedding.worker.row_step import times, weighed
+from ctr_trainer.messages.errors import UserError
 
 
 @dataclasses.dataclass

@@ -2,10 +2,10 @@
 
 import dataclasses
 
-from ctr_trainer.embedding.optimizers import OptimizerSettings, find_optimizer
-from ctr_trainer.embedding.row_codec import find_codec
-from ctr_trainer.embedding.shared_memory import SharedMemory
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
+from ctr_trainer.embedding.store.row_codec import find_codec
+from ctr_trainer.embedding.table.sparse_optimizers import OptimizerSettings, find_optimizer
+from ctr_trainer.messages.errors import UserError
 
 UNEVEN_INPUTS = ("error", "pad")
 ROW_COPIES = ("auto", "host", "worker")
@@ -19,9 +19,9 @@ class EmbeddingConfig:
       service: `auto` keeps the tables in the process for one worker and starts a local lookup service for several;
         `shared` has the workers of one host train the same rows in shared memory, see `SharedTable`;
         `host:port,host:port` uses running shards.
-      optimizer: of `embedding.optimizers.OPTIMIZERS`.
+      optimizer: of `embedding.table.sparse_optimizers.OPTIMIZERS`.
       settings: of the optimizer.
-      learning_rate: of the rows; see `embedding.merging` for what changes with the number of workers.
+      learning_rate: of the rows; see `embedding.worker.merging` for what changes with the number of workers.
       initial_accumulator: what the sum of squares of the two Adagrads and of FTRL starts at.
       init_stddev: standard deviation of a new row's embedding weights (uniform); linear weights start at 0.
       l2: of the rows that a step looks up, each distinct one once: the loss plus l2 / 2 * sum w^2.
@@ -29,13 +29,13 @@ class EmbeddingConfig:
       overlap_lookup: look a batch's rows up, and train them, beside the steps before and after it, where a core is
         free: a step's rows then lack the step before; see `RowPipeline`.
       row_copies: who keeps copies of the rows that a service has: each `host`, whose workers train one copy in memory
-        that they share, see `HostRows`; or each `worker`, which syncs its own, see `Cache`. `auto` is `host`, but
+        that they share, see `HostRows`; or each `worker`, which syncs its own, see `RowCache`. `auto` is `host`, but
         `worker` with strict_sync, or on a system without such memory.
       sync_steps: steps between two syncs with the service; for how far a row may lag behind the others' updates, see
         `embeddings.Embeddings`.
       strict_sync: at a sync all workers push, meet at a barrier, then pull, so that every lookup sees every push of
         the window before; training stands still meanwhile.
-      sync_merge: what becomes of the workers' changes of a row, of `embedding.merging.MERGES`.
+      sync_merge: what becomes of the workers' changes of a row, of `embedding.worker.merging.MERGES`.
       sync_compression: `fp16` sends changes and rows as float16, `none` as they are; of `row_codec.CODECS`.
       timeout: seconds a lost service is retried for.
       service_shards: how many services `auto` starts for several workers, each a process with a share of every table's

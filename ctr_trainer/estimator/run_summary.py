@@ -6,14 +6,15 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import dense_exchange, distributed, step_plan
-from ctr_trainer.embedding.row_lock import LockTimes
-from ctr_trainer.embedding.worker_rows import RowTotals
+from ctr_trainer.embedding.memory.row_lock import LockTimes
+from ctr_trainer.embedding.store.worker_rows import RowTotals
 from ctr_trainer.estimator.advice import Circumstances, advise
+from ctr_trainer.graph_notes import step_plan
 from ctr_trainer.hooks.exchange_hook import ExchangeHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.resources_hook import ResourcesHook
-from ctr_trainer.phases import PHASES
+from ctr_trainer.measuring.phases import PHASES
+from ctr_trainer.ranks import dense_exchange, distributed
 
 # Not of training itself.
 _BESIDE = ("start", "evaluation")

@@ -3,10 +3,10 @@
 import logging
 import os
 
-from ctr_trainer import durable_file
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.finding import newest_record
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.files import durable_file
+from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _FILE = "features.json"

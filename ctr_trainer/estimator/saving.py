@@ -7,12 +7,13 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed, negative_share, run_length, step_plan
-from ctr_trainer.divergence import diverged
-from ctr_trainer.errors import ServiceLost, UserError, reason
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import latest_file, retention
+from ctr_trainer.graph_notes import negative_share, run_length, step_plan
 from ctr_trainer.hooks.service_loss_hook import raise_together
+from ctr_trainer.messages.divergence import diverged
+from ctr_trainer.messages.errors import ServiceLost, UserError, reason
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)

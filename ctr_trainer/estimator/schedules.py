@@ -5,9 +5,9 @@ import math
 
 import tensorflow as tf
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import plateau
-from ctr_trainer.run_length import StepsOfEpochs
+from ctr_trainer.graph_notes.run_length import StepsOfEpochs
+from ctr_trainer.messages.errors import UserError
 
 UNITS = ("step", "epoch")
 COOLDOWN_SHARE = 0.2  # Of the run's steps.

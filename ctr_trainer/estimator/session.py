@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
-from ctr_trainer import distributed
-from ctr_trainer.errors import UserError
-from ctr_trainer.restoring import refusing_other_variables
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.restoring import refusing_other_variables
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 

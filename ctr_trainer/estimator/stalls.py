@@ -3,8 +3,8 @@
 import contextlib
 import logging
 
-from ctr_trainer import distributed, missing_ranks
-from ctr_trainer.heartbeat import Heartbeat
+from ctr_trainer.ranks import distributed, missing_ranks
+from ctr_trainer.ranks.heartbeat import Heartbeat
 
 _log = logging.getLogger(__name__)
 

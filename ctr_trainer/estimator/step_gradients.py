@@ -5,9 +5,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from ctr_trainer import dense_exchange, loss_scaling
+from ctr_trainer.estimator import loss_scaling
 from ctr_trainer.layers.moving_moments import batch_statistics
-from ctr_trainer.mean_optimizer import Fused, MeanOptimizer
+from ctr_trainer.ranks import dense_exchange
+from ctr_trainer.ranks.mean_optimizer import Fused, MeanOptimizer
 
 tf1 = tf.compat.v1
 

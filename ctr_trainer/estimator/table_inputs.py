@@ -2,8 +2,8 @@
 
 import math
 
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.lookup import Lookup
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, SEQUENCE
 
 

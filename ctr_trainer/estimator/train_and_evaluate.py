@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.evaluation import MetricsConfig
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
 
 _EVERY_N_STEPS = 1000

@@ -5,8 +5,8 @@ import os
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed, run_length, step_plan
 from ctr_trainer.estimator.run_summary import MeasuringHooks
+from ctr_trainer.graph_notes import run_length, step_plan
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
 from ctr_trainer.hooks.eviction_hook import EvictionHook
@@ -17,17 +17,18 @@ from ctr_trainer.hooks.merged_lines import MergedLines, OwnLines
 from ctr_trainer.hooks.metric_lines import MetricLines
 from ctr_trainer.hooks.metrics_file_hook import MetricsFileHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
-from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
 from ctr_trainer.hooks.periods import EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
 from ctr_trainer.hooks.profile_hook import ProfileHook
 from ctr_trainer.hooks.resources_hook import ResourcesHook
+from ctr_trainer.hooks.row_sync_hook import RowSyncHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
 from ctr_trainer.hooks.service_loss_hook import ServiceLossHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
 from ctr_trainer.hooks.training_progress_hook import TrainingProgressHook
-from ctr_trainer.latency import Latency
+from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.measuring.resources import NoGpu, open_gpu
 from ctr_trainer.metrics.click_metrics import metric_name
-from ctr_trainer.resources import NoGpu, open_gpu
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 
@@ -36,7 +37,7 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
     """-> (the session hooks of a training run, the `MeasuringHooks` among them). A collective.
 
     The input's own hook has come before these: it trains the rows. Then `FiniteLossHook` ends a training that diverged,
-    `ParameterSyncHook` hands the rows on, and `CheckpointHook` saves what all workers have handed on.
+    `RowSyncHook` hands the rows on, and `CheckpointHook` saves what all workers have handed on.
 
     Args:
       feed: the `Feed` of the training.
@@ -57,7 +58,7 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
         steps, offset = config.embedding.sync_steps, 0
         if not config.embedding.strict_sync:  # Which is a collective; else the ranks take turns over the window.
             offset = distributed.rank() * steps // distributed.size()
-        hooks.append(ParameterSyncHook(feed.embeddings, steps, wait, scalars, offset, phases))
+        hooks.append(RowSyncHook(feed.embeddings, steps, wait, scalars, offset, phases))
     if store.is_guarded:
         hooks.append(ServiceLossHook(store, config.embedding.sync_steps))
     if feed.embeddings and distributed.is_chief():

@@ -4,10 +4,10 @@ import contextlib
 import os
 import pathlib
 
-from ctr_trainer.durable_file import fsync_path
-from ctr_trainer.errors import UserError
-from ctr_trainer.file_list import FileList
-from ctr_trainer.unfinished import Unfinished
+from ctr_trainer.files.durable_file import fsync_path
+from ctr_trainer.files.file_list import FileList
+from ctr_trainer.files.unfinished import Unfinished
+from ctr_trainer.messages.errors import UserError
 
 # TensorFlow Serving leaves `assets.extra` alone.
 _LIST = os.path.join("assets.extra", "ctr_trainer_files")

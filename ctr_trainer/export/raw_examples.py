@@ -11,8 +11,8 @@ from ctr_trainer.data.columns import ID_PREFIX, WEIGHT, label_columns
 from ctr_trainer.data.convert import SOURCES
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.lists import split
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
+from ctr_trainer.messages.errors import UserError
 
 _ROW = "row of the chunk"
 _GROUP_SLOT = "group"

@@ -10,17 +10,17 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
-from ctr_trainer import negative_share
-from ctr_trainer.embedding import snapshot
-from ctr_trainer.errors import UserError
-from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.export import directory
 from ctr_trainer.export.exported_table import ExportedTable
 from ctr_trainer.export.key_index import KeyIndex
 from ctr_trainer.export.receiver import ExportedFeatures
 from ctr_trainer.export.table_saver import TableSaver
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.restoring import refusing_other_variables
+from ctr_trainer.graph_notes import negative_share
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.restoring import refusing_other_variables
 
 tf1 = tf.compat.v1
 # TensorFlow Serving leaves `assets.extra` alone.

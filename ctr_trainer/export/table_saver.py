@@ -5,7 +5,7 @@ import sys
 import tensorflow as tf
 import tqdm
 
-from ctr_trainer.embedding import snapshot
+from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.export.checkpoint_parts import CheckpointParts, Pieces
 
 tf1 = tf.compat.v1

@@ -3,8 +3,8 @@
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
+from ctr_trainer.messages.errors import UserError
 
 BOUNDARIES = "boundaries"
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _EVICTIONS = ("lru", "lfu")
 _MOST_FREQUENCY = 255
@@ -10,7 +10,7 @@ _MOST_FREQUENCY = 255
 
 @dataclasses.dataclass(frozen=True)
 class TableLimits:
-    """Which keys of one table have rows; see `embedding.config.TableConfig` for each.
+    """Which keys of one table have rows; see `embedding.table.table_config.TableConfig` for each.
 
     Attributes:
       table: its name, `dim16` for the features of dim 16.

@@ -5,8 +5,8 @@ import math
 
 import numpy as np
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.times import DERIVED
+from ctr_trainer.messages.errors import UserError
 
 COMBINERS = ("sum", "mean", "sqrtn")
 SEQUENCE = "none"  # the combiner of a feature whose values are not combined

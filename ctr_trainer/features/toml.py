@@ -17,7 +17,7 @@ All of it, but for the options of [csv] (see `csv_format.CsvFormat`):
     [[sparse]]
     name = "genres"                 # `column` and `slot` are the name unless given
     combiner = "mean"
-    [[limits]]                      # optional, one a table: which keys have rows, see embedding/config.py
+    [[limits]]                      # optional, one a table: which keys have rows, see embedding/table/table_config.py
     table = "dim16"                 # of the features of dim 16
     min_frequency = 3               # and any of: max_rows = 1000000 / eviction = "lfu" or "lru" / ttl_steps = 50000
     [csv]
@@ -29,7 +29,6 @@ The keys of a feature are the attributes of `dense.DenseFeature` and `sparse.Spa
 import pathlib
 import sys
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.csv_format import CsvFormat
 from ctr_trainer.features.dense import DenseFeature
 from ctr_trainer.features.label import Label
@@ -37,6 +36,7 @@ from ctr_trainer.features.limits import TableLimits
 from ctr_trainer.features.sparse import SparseFeature
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.toml_values import feature_names, numbers, strings, typed
+from ctr_trainer.messages.errors import UserError
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -2,7 +2,7 @@
 
 import re
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _KIND = {
     str: "a string",

@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 
 def dense_transform(dense, spec, statistics):

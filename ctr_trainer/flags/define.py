@@ -5,7 +5,7 @@ import math
 
 from absl import flags as absl_flags
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 _NUMBERS = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
 

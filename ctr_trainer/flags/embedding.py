@@ -5,7 +5,7 @@ import dataclasses
 from ctr_trainer.flags.client import ClientFlags
 from ctr_trainer.flags.define import flag
 
-# Those of `embedding.optimizers`, which takes Numba to import.
+# Those of `embedding.table.sparse_optimizers`, which takes Numba to import.
 OPTIMIZERS = ("sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "adamw", "ftrl")
 
 

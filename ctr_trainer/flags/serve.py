@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from ctr_trainer import log_lines
 from ctr_trainer.flags.define import flag
+from ctr_trainer.messages import log_lines
 
 
 @dataclasses.dataclass(frozen=True)

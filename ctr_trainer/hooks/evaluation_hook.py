@@ -3,7 +3,7 @@
 import time
 
 from ctr_trainer.hooks.step_hook import StepHook
-from ctr_trainer.phases import Phases
+from ctr_trainer.measuring.phases import Phases
 
 
 class EvaluationHook(StepHook):

@@ -3,9 +3,9 @@
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed
-from ctr_trainer.divergence import diverged
 from ctr_trainer.hooks.step_hook import StepHook
+from ctr_trainer.messages.divergence import diverged
+from ctr_trainer.ranks import distributed
 
 
 class FiniteLossHook(StepHook):

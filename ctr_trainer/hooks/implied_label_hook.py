@@ -3,8 +3,8 @@
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 
 class ImpliedLabelHook(tf.compat.v1.train.SessionRunHook):

@@ -3,10 +3,10 @@
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import step_plan
-from ctr_trainer.embedding.row_step import RowStep
-from ctr_trainer.latency import Latency
-from ctr_trainer.phases import Phases
+from ctr_trainer.embedding.worker.row_step import RowStep
+from ctr_trainer.graph_notes import step_plan
+from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.measuring.phases import Phases
 
 tf1 = tf.compat.v1
 

@@ -4,8 +4,8 @@ import contextlib
 
 import numpy as np
 
-from ctr_trainer.background import Background
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes.background import Background
 
 _CLOSE_SECONDS = 2.0
 

@@ -2,7 +2,7 @@
 
 import time
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 
 class EverySteps:

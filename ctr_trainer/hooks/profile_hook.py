@@ -7,7 +7,7 @@ import os
 import tensorflow as tf
 
 from ctr_trainer.hooks.step_hook import StepHook
-from ctr_trainer.timeline import chrome_trace
+from ctr_trainer.measuring.timeline import chrome_trace
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from ctr_trainer.hooks.step_hook import StepHook, periodic
-from ctr_trainer.resources import resident_bytes
+from ctr_trainer.measuring.resources import resident_bytes
 
 
 class ResourcesHook(StepHook):

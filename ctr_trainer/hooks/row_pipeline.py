@@ -28,7 +28,7 @@ class RowsInTurn:
         """Has `call`, a method of the `Embeddings` that takes gradients, done before any later lookup but the next."""
         call(*arguments)
 
-    def settle(self):
+    def finish_pending(self):
         """Nothing to do: every step's rows are trained when the step ends."""
 
     def close(self):
@@ -86,7 +86,7 @@ class RowPipeline:
         """As `RowsInTurn`, in this thread's order."""
         self._trainings.append(self._thread.submit(call, *arguments))
 
-    def settle(self):
+    def finish_pending(self):
         """Trains all rows of the steps so far, before a sync or a flush."""
         while self._trainings:
             self._trainings.popleft().result()

@@ -3,7 +3,7 @@
 import logging
 
 from ctr_trainer.hooks.step_hook import StepHook, periodic
-from ctr_trainer.latency import UNIT
+from ctr_trainer.measuring.latency import UNIT
 
 _log = logging.getLogger(__name__)
 

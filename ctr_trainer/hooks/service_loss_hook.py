@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ctr_trainer import distributed
-from ctr_trainer.errors import ServiceLost
 from ctr_trainer.hooks.step_hook import StepHook
+from ctr_trainer.messages.errors import ServiceLost
+from ctr_trainer.ranks import distributed
 
 
 class ServiceLossHook(StepHook):

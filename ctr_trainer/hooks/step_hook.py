@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ctr_trainer import step_plan
+from ctr_trainer.graph_notes import step_plan
 
 
 class StepHook(tf.compat.v1.train.SessionRunHook):

@@ -5,9 +5,9 @@ import time
 
 import tensorflow as tf
 
-from ctr_trainer import step_trace
 from ctr_trainer.hooks.step_hook import StepHook
 from ctr_trainer.hooks.timed_hook import TimedHook
+from ctr_trainer.measuring import step_trace
 
 tf1 = tf.compat.v1
 

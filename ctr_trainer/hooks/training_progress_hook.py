@@ -7,8 +7,8 @@ import sys
 import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from ctr_trainer.durations import format_seconds
 from ctr_trainer.hooks.step_hook import StepHook
+from ctr_trainer.messages.durations import format_seconds
 
 _log = logging.getLogger(__name__)
 _OF_MANY = "step {n_fmt} of {total_fmt} |{bar:20}| {speed}, {remaining} left{auc}"

@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.tensors import EMBEDDING, FEATURE
 from ctr_trainer.layers.weights import glorot
+from ctr_trainer.messages.errors import UserError
 
 
 def flat_embeddings(features):

@@ -5,12 +5,12 @@ import typing
 
 import tensorflow as tf
 
-from ctr_trainer.errors import UserError
-from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.masks import masked_mean
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.transformer import transformer_block
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.histories import HistoryParams, histories
 from ctr_trainer.models.tower import tower

@@ -5,7 +5,7 @@ import typing
 
 import tensorflow as tf
 
-from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.layers.attention_pooling import attention_pooling
 from ctr_trainer.layers.fm import fm
 from ctr_trainer.layers.inputs import field_embeddings, flat_inputs

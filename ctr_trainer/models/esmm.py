@@ -4,11 +4,11 @@ import dataclasses
 
 import tensorflow as tf
 
-from ctr_trainer.errors import UserError
-from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.hooks.implied_label_hook import ImpliedLabelHook
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.head import multi_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tasks import task_names

@@ -2,10 +2,10 @@
 
 import tensorflow as tf
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.layers.ffm import ffm
 from ctr_trainer.layers.inputs import field_embeddings
 from ctr_trainer.layers.linear import linear
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.head import binary_head
 
 

@@ -4,9 +4,9 @@ import math
 
 import tensorflow as tf
 
-from ctr_trainer import negative_share
-from ctr_trainer.errors import UserError
-from ctr_trainer.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.graph_notes import negative_share
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.messages.errors import UserError
 
 
 def binary_head(features, labels, mode, params, logits, extra_loss=None):

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.params import ModelParams
 
 

@@ -5,7 +5,7 @@ import inspect
 import re
 import typing
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.params import SHARED
 
 _EXPECTED = {

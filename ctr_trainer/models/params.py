@@ -4,7 +4,7 @@ import dataclasses
 import typing
 from collections.abc import Callable
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 Activation = typing.Literal["relu", "leaky_relu", "elu", "selu", "gelu", "silu", "tanh", "sigmoid"]
 

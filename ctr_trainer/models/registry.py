@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.params import ModelParams
 
 _PACKAGE = "ctr_trainer.models"

@@ -3,8 +3,8 @@
 import dataclasses
 import functools
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.layers.towers import towers
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.head import label_names
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tower import tower

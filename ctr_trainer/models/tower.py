@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.layers.mlp import mlp
 
 

@@ -1,7 +1,7 @@
 """Runs side by side as text."""
 
 from ctr_trainer.report.metrics_table import format_value
-from ctr_trainer.report.run import best, last
+from ctr_trainer.report.training_run import best, last
 
 # Each run has these of its own.
 _PLACES = {"model_dir", "export_dir", "output", "checkpoint"}

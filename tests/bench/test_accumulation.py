@@ -8,10 +8,10 @@ from ctr_trainer import cli, flags
 from ctr_trainer.bench import accumulation, accumulation_table, worker
 from ctr_trainer.bench.accumulation_table import Setting
 from ctr_trainer.bench.experiment import Experiment
-from ctr_trainer.bench.table import Figure
+from ctr_trainer.bench.figures import Figure
 from ctr_trainer.commands import bench
-from ctr_trainer.errors import UserError
 from ctr_trainer.flags import BenchFlags
+from ctr_trainer.messages.errors import UserError
 
 GROUPS = (flags.ModelFlags, flags.DataFlags, flags.TrainingFlags, flags.EmbeddingFlags, flags.RunFlags)
 

@@ -5,8 +5,8 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.bench import convolution, convolution_size, workload
-from ctr_trainer.errors import UserError
-from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import find_model
 
 tf1 = tf.compat.v1

@@ -4,15 +4,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import cli, distributed
+from ctr_trainer import cli
 from ctr_trainer.bench import methods
-from ctr_trainer.bench.towers import in_towers
+from ctr_trainer.bench.device_towers import in_towers
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm, din
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed
 from tests import small
 from tests.constant import CONSTANT
 

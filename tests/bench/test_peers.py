@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.bench import peer, peers, workload
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 
 def test_batches_and_sizes_are_the_same_after_their_file(tmp_path):

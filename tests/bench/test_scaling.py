@@ -7,7 +7,7 @@ import pytest
 from ctr_trainer import cli
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.scaling import summarize
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 
 def _rank(rate, step_seconds, seconds, accounted, service=None):
@@ -75,7 +75,7 @@ def test_a_job_that_fails_is_named_and_not_run_again(tmp_path, monkeypatch):
 
 def test_several_workers_need_horovodrun(tmp_path, monkeypatch):
     monkeypatch.setattr("ctr_trainer.bench.jobs.shutil.which", lambda name, path: None)
-    with pytest.raises(UserError, match="build Horovod with `python -m ctr_trainer.build_horovod`"):
+    with pytest.raises(UserError, match="build Horovod with `python -m ctr_trainer.installation.build_horovod`"):
         run_rounds([Job("two", 2, (), 4, 2)], 1, tmp_path, 60)
 
 

@@ -8,8 +8,8 @@ from ctr_trainer import cli, flags
 from ctr_trainer.bench import axes
 from ctr_trainer.bench.experiment import Experiment, equal_examples
 from ctr_trainer.bench.settings import ONE_ROUND, lines, summarize
-from ctr_trainer.errors import UserError
 from ctr_trainer.flags import BenchFlags
+from ctr_trainer.messages.errors import UserError
 
 GROUPS = (flags.ModelFlags, flags.DataFlags, flags.TrainingFlags, flags.EmbeddingFlags, flags.RunFlags)
 

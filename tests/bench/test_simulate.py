@@ -6,7 +6,7 @@ import pytest
 
 from ctr_trainer import cli
 from ctr_trainer.bench import simulate
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 from tests.bench.test_capacity import BASE
 
 

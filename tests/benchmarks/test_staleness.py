@@ -6,8 +6,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.table import Table
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
 
 BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
 

@@ -8,18 +8,19 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import cli, distributed
+from ctr_trainer import cli
 from ctr_trainer.commands.as_trained import as_trained
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.flags import EmbeddingFlags, ModelFlags, TrainingFlags
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm, param_texts
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.registry import find_model
+from ctr_trainer.ranks import distributed
 from tests import small
 from tests.models import every
 

@@ -7,13 +7,14 @@ import threading
 
 import pytest
 
-from ctr_trainer import dense_exchange, distributed, flags
+from ctr_trainer import flags
 from ctr_trainer.commands.experiment import make_train_op, reader, steps_exchange, way_of_exchange
-from ctr_trainer.errors import UserError
+from ctr_trainer.estimator.dense_optimizers import DenseOptimizer
 from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.estimator.optimizers import DenseOptimizer
 from ctr_trainer.estimator.schedules import Schedule
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import dense_exchange, distributed
 from tests import small
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "training.md"

@@ -7,8 +7,8 @@ import pytest
 from ctr_trainer.data import foreign
 from ctr_trainer.data.class_weight import balanced_weight
 from ctr_trainer.data.convert import convert
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.messages.errors import UserError
 
 SPEC = """
 name = "clicks"

@@ -6,7 +6,7 @@ import pytest
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 from tests.data.make import SPEC, make_rows
 
 

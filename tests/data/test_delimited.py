@@ -13,8 +13,8 @@ import pytest
 from ctr_trainer.data import delimited
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.convert import convert
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.spec import CsvFormat, FeatureSpec
+from ctr_trainer.messages.errors import UserError
 
 FORM = CsvFormat(header=False, columns=("a", "b"))
 COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": lambda b: pa.compress(b, "zstd", asbytes=True)}

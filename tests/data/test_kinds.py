@@ -14,9 +14,9 @@ from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.foreign import scan
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.messages.errors import UserError
 from tests import small
 
 BASE = {"name": "kinds", "label": {"column": "y"}}

@@ -5,7 +5,7 @@ import traceback
 import pytest
 
 from ctr_trainer.data.ordered_map import OrderedMap
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 
 NAME = "mapping the moon"
 

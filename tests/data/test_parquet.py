@@ -8,9 +8,9 @@ import pytest
 
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import open_dataset
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.messages.errors import UserError
 from tests.data import foreign
 
 

@@ -14,9 +14,9 @@ from ctr_trainer.data import reader as reader_module
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.position import progress
 from ctr_trainer.data.reader import BatchReader, open_dataset
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.messages.errors import UserError
 from tests.data.make import SPEC, make_rows
 
 ROWS = 101

@@ -7,8 +7,8 @@ from sklearn.metrics import roc_auc_score
 from ctr_trainer.data import synthetic
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import open_dataset
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.messages.errors import UserError
 from tests.data.make import CONFIGS, SPEC
 
 DEMO = FeatureSpec.load(CONFIGS / "demo.toml")

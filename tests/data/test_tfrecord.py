@@ -3,11 +3,11 @@ import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.data import cache
+from ctr_trainer.data import converted_cache
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import open_dataset
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.hashing import keys
+from ctr_trainer.messages.errors import UserError
 from tests.data import foreign
 
 FEATURE = {
@@ -115,7 +115,7 @@ def test_a_file_that_was_cut_or_goes_on_with_something_else_is_no_whole_one(tmp_
         path = tmp_path / f"{number}.tfrecord"
         path.write_bytes(damaged)
         with pytest.raises(UserError, match=rf"{number}.tfrecord: .*(\d+ records are whole|after record \d+)"):
-            cache.converted(path, "tfrecord", foreign.SPEC, tmp_path / "cache", progress=False)
+            converted_cache.converted(path, "tfrecord", foreign.SPEC, tmp_path / "cache", progress=False)
         assert not list((tmp_path / "cache").glob("*"))
     twice = tmp_path / "twice"
     twice.write_bytes(whole + whole)

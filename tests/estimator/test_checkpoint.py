@@ -3,9 +3,9 @@ import os
 
 import pytest
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
+from ctr_trainer.messages.errors import UserError
 
 
 def _save(model_dir, step, content=b"weights"):

@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.local_store import LocalStore
-from ctr_trainer.embedding.shared_memory import SharedMemory
-from ctr_trainer.embedding.shared_table import SharedTables
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.shared_table import SharedTables
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed
 from tests import small
 
 tf1 = tf.compat.v1
@@ -105,7 +105,7 @@ def test_a_dense_variable_that_is_not_finite_is_not_saved(data, tmp_path):
 
 def test_rows_that_are_not_finite_are_not_saved(data, tmp_path, monkeypatch):
     store = LocalStore()
-    monkeypatch.setattr("ctr_trainer.estimator.store.LocalStore", lambda: store)
+    monkeypatch.setattr("ctr_trainer.estimator.open_store.LocalStore", lambda: store)
     with pytest.raises(UserError, match=r"table dim4, step 15: 2 rows are not finite, as that of key -?\d"):
         _train(data, tmp_path, hooks=[_PoisonRows(store)])
     assert _whole(tmp_path) == [5, 10]

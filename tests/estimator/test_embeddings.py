@@ -6,18 +6,18 @@ import types
 import numpy as np
 import pytest
 
-from ctr_trainer import distributed
 from ctr_trainer.data.batch import Batch
-from ctr_trainer.embedding.guard import Guard
-from ctr_trainer.embedding.local_store import LocalStore
-from ctr_trainer.embedding.row_step import RowStep
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.service.guard import Guard
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.worker.row_step import RowStep
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.run_config import EmbeddingConfig
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.features.tensors import EMBEDDING
-from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
-from ctr_trainer.latency import Latency
+from ctr_trainer.hooks.row_sync_hook import RowSyncHook
+from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 
 class Remote(Guard):
@@ -179,7 +179,7 @@ class _Counting:
 )
 def test_syncs_are_staggered_by_the_offset(every, offset, expected):
     counting = _Counting()
-    counting.hook = ParameterSyncHook(counting, every, Latency("wait"), {}, offset)
+    counting.hook = RowSyncHook(counting, every, Latency("wait"), {}, offset)
     for _ in range(7):
         counting.hook.after_run(None, None)
     assert counting.synced_at == expected
@@ -188,7 +188,7 @@ def test_syncs_are_staggered_by_the_offset(every, offset, expected):
 @pytest.mark.parametrize(("every", "offset"), [(0, 0), (3, 3), (3, -1)])
 def test_an_offset_or_interval_that_is_none_is_refused(every, offset):
     with pytest.raises(ValueError, match="must be"):
-        ParameterSyncHook(None, every, None, {}, offset)
+        RowSyncHook(None, every, None, {}, offset)
 
 
 def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):

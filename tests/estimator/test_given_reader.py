@@ -3,8 +3,8 @@
 import pytest
 
 from ctr_trainer.estimator.given_reader import GivenReader
-from ctr_trainer.latency import Latency
-from ctr_trainer.run_length import Epochs
+from ctr_trainer.graph_notes.run_length import Epochs
+from ctr_trainer.measuring.latency import Latency
 
 
 class Plain:

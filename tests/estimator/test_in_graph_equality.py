@@ -3,16 +3,16 @@
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.table import Table
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, ModeKeys, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.tensors import EMBEDDING, Features
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed
 from tests import small
 from tests.constant import CONSTANT
 

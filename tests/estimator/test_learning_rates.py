@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import Estimator, EvalSpec, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.schedules import Schedule
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed
 from tests import small
 from tests.checkpoints import values
 

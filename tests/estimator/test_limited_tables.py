@@ -4,14 +4,14 @@ import dataclasses
 
 import pytest
 
-from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding import snapshot
+from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.spec import TableLimits
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed
 from tests import small
 from tests.constant import CONSTANT
 

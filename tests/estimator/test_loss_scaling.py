@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import distributed, loss_scaling, row_training
+from ctr_trainer.estimator import loss_scaling
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.graph_notes import row_training
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 X = np.array([[1, 2], [3, 4]], np.float32)

@@ -1,8 +1,8 @@
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.lr_groups import LrGroups
+from ctr_trainer.messages.errors import UserError
 
 tf1 = tf.compat.v1
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding import snapshot
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.schedules import Schedule
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed
 from tests import small
 from tests.constant import CONSTANT
 

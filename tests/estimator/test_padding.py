@@ -2,12 +2,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import batch_weight, distributed
-from ctr_trainer.batch_weight import BatchWeight, WeighedOptimizer
-from ctr_trainer.embedding.local_store import LocalStore
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import RunConfig
 from ctr_trainer.estimator.padding import PaddedInput, padded, refuse_unweighed
+from ctr_trainer.graph_notes import batch_weight
+from ctr_trainer.graph_notes.batch_weight import BatchWeight, WeighedOptimizer
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 

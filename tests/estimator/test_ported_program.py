@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer import estimator as tf_estimator
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 

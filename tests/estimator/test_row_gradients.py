@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding import merging
-from ctr_trainer.embedding.cache import Cache
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.local_store import LocalStore
-from ctr_trainer.embedding.row_step import RowStep, weighed
-from ctr_trainer.embedding.table import Table
-from ctr_trainer.embedding.table_rows import TableRows
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.table_rows import TableRows
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker import merging
+from ctr_trainer.embedding.worker.row_cache import RowCache
+from ctr_trainer.embedding.worker.row_step import RowStep, weighed
 from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
+from ctr_trainer.messages.errors import UserError
 
 
 def _table(**limits):
@@ -63,7 +63,7 @@ def test_l2_is_of_each_distinct_row_once():
 def test_l2_counts_against_a_rows_data_as_with_one_worker_that_has_the_batches_of_all_four(merge, always, once):
     """Beside a quarter of the gradient of each batch, or with `mean` beside all of it."""
     config, store = TableConfig("t", (1,), (0.0,), "adagrad", initial_accumulator=1e12), LocalStore()
-    cache = Cache(store, config, "a", shares=merging.shares(config, merge, 4))
+    cache = RowCache(store, config, "a", shares=merging.shares(config, merge, 4))
     for keys in ([1, 2], [1], [1]):
         slots = cache.find_or_create(np.array(keys))
         cache.apply_gradients(slots, [np.zeros((len(keys), 1), np.float32)], 1.0)

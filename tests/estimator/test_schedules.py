@@ -3,10 +3,10 @@ import math
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import run_length
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.schedules import Schedule
+from ctr_trainer.graph_notes import run_length
+from ctr_trainer.messages.errors import UserError
 
 tf1 = tf.compat.v1
 

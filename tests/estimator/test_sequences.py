@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer.data.batch import Bag, Batch
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, EstimatorSpec, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.ranks import distributed
 from tests.constant import CONSTANT
 
 tf1 = tf.compat.v1

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import distributed
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig, retention
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 RUNS = pytest.mark.parametrize("prepared", [True, False])

@@ -6,12 +6,12 @@ import pathlib
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding import snapshot
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.local_store import LocalStore
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
+from ctr_trainer.messages.errors import UserError
 
 CONFIG = TableConfig("t", (2,), (0.1,), "sgd")
 

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.export import directory
-from ctr_trainer.unfinished import InUse
+from ctr_trainer.files.unfinished import InUse
+from ctr_trainer.messages.errors import UserError
 
 
 def export(path, text):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.embedding.config import TableConfig
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.export.checkpoint_parts import CheckpointParts, Pieces
 from ctr_trainer.export.exported_table import ExportedTable
 from ctr_trainer.export.key_index import KeyIndex

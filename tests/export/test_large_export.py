@@ -11,16 +11,16 @@ import psutil
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding import snapshot_writer
-from ctr_trainer.embedding.table import Table
+from ctr_trainer.embedding.snapshot import snapshot_writer
+from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.saved_features import load_features
 from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed
 from tests import small
 
 tf1 = tf.compat.v1

@@ -3,7 +3,6 @@
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig
@@ -12,6 +11,7 @@ from ctr_trainer.export.raw_examples import read_raw
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.models import lr
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 SPEC = FeatureSpec.from_dict(

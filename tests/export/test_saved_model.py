@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import Estimator, ModeKeys, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.export.saved_model import load_spec
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm, lr
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed
 from tests import small
 from tests.constant import CONSTANT
 

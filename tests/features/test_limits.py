@@ -2,8 +2,8 @@
 
 import pytest
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.features.spec import FeatureSpec, TableLimits
+from ctr_trainer.messages.errors import UserError
 
 BASE = {"name": "s", "label": {"column": "y"}, "sparse": [{"name": "a", "dim": 4}, {"name": "b", "dim": 8}]}
 

@@ -9,8 +9,8 @@ import pathlib
 
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer.estimator import Estimator
+from ctr_trainer.ranks import distributed
 from tests import small
 from tests.models import every
 

@@ -13,11 +13,11 @@ from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
 from ctr_trainer.hooks.merged_lines import MergedLines, OwnLines
 from ctr_trainer.hooks.metric_lines import MetricLines
 from ctr_trainer.hooks.metrics_hook import MetricsHook
-from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
 from ctr_trainer.hooks.periods import EverySteps
+from ctr_trainer.hooks.row_sync_hook import RowSyncHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
-from ctr_trainer.latency import Latency
+from ctr_trainer.measuring.latency import Latency
 from tests.metrics.ranks import Ranks
 
 tf1 = tf.compat.v1
@@ -294,7 +294,7 @@ def test_syncs_come_every_n_steps_and_a_flush_at_the_end():
             return 0.75
 
     embeddings, scalars, wait = Embeddings(), {}, Latency("StepSyncWait")
-    _run(lambda: [ParameterSyncHook(embeddings, 3, wait, scalars)], steps=7)
+    _run(lambda: [RowSyncHook(embeddings, 3, wait, scalars)], steps=7)
     assert embeddings.calls == ["sync", "sync", "flush"]  # after steps 3 and 6, and at the end
     assert wait.count == 2
     assert scalars["cache_hit_rate"] == 0.75

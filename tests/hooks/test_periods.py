@@ -5,12 +5,12 @@ import contextlib
 import numpy as np
 import pytest
 
-from ctr_trainer.errors import UserError
+from ctr_trainer.graph_notes.run_length import Epochs, RunLength
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.merged_lines import MergedLines
 from ctr_trainer.hooks.periods import EveryEpochs, EverySeconds, SecondsOfChief
 from ctr_trainer.hooks.step_hook import StepHook
-from ctr_trainer.run_length import Epochs, RunLength
+from ctr_trainer.messages.errors import UserError
 from tests.hooks.test_hooks import _run
 from tests.metrics.ranks import Ranks
 

@@ -49,7 +49,7 @@ def test_a_step_reads_rows_that_lack_the_step_before_and_no_other(rows, pipeline
     assert seen == [0, 0, 1, 2, 3, 4]
     with pytest.raises(StopIteration):
         pipeline.read()
-    pipeline.settle()
+    pipeline.finish_pending()
     assert rows.trained == 6
     looked_up = ["look up 0", "look up 1"]
     assert rows.log == looked_up + [
@@ -63,18 +63,18 @@ def test_a_step_reads_rows_that_lack_the_step_before_and_no_other(rows, pipeline
 def test_after_a_sync_or_a_checkpoint_a_step_reads_rows_that_lack_nothing(rows, pipeline):
     seen = []
     steps(pipeline, rows, 3, seen)
-    pipeline.settle()
+    pipeline.finish_pending()
     assert rows.trained == 3
     steps(pipeline, rows, 3, seen)
     assert seen == [0, 0, 1, 3, 3, 4]
 
 
 def test_settling_before_the_first_step_and_twice_changes_nothing(rows, pipeline):
-    pipeline.settle()
+    pipeline.finish_pending()
     seen = []
     steps(pipeline, rows, 2, seen)
-    pipeline.settle()
-    pipeline.settle()
+    pipeline.finish_pending()
+    pipeline.finish_pending()
     steps(pipeline, rows, 4, seen)
     assert seen == [0, 0, 2, 2, 3, 4]
 
@@ -101,7 +101,7 @@ def test_what_a_training_raises_comes_out_of_a_later_step_or_of_the_sync(rows, p
     pipeline.look_up(prepared)
     pipeline.train(fail, batch)
     with pytest.raises(ValueError, match="the row is gone"):
-        pipeline.settle()
+        pipeline.finish_pending()
 
 
 def test_an_end_without_a_sync_leaves_no_thread(rows):

@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from ctr_trainer.hooks import load_hook, timed_hook, traced_phases_hook
 from ctr_trainer.hooks.load_hook import LoadHook
-from ctr_trainer.hooks.parameter_sync_hook import ParameterSyncHook
+from ctr_trainer.hooks.row_sync_hook import RowSyncHook
 from ctr_trainer.hooks.traced_phases_hook import PHASES, TracedPhasesHook
-from ctr_trainer.latency import Latency
+from ctr_trainer.measuring.latency import Latency
 
 tf1 = tf.compat.v1
 RUN, SYNC, LOGS, LOOP = 8.0, 3.0, 1.0, 0.5
@@ -71,7 +71,7 @@ def _run(clock, steps, every, hooks=()):
         worked = tf.numpy_function(work, [], tf.float32, name="mlp/work")
         with tf.control_dependencies([worked]):
             train_op = tf1.assign_add(tf1.train.get_or_create_global_step(), 1)
-        sync = ParameterSyncHook(Embeddings(), 2, Latency("StepSyncWait"), {})
+        sync = RowSyncHook(Embeddings(), 2, Latency("StepSyncWait"), {})
         phases = TracedPhasesHook([sync, _Logs(clock)], every)
         with tf1.train.MonitoredSession(hooks=[*hooks, *phases.around]) as session:
             for _ in range(steps):

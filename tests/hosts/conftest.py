@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from ctr_trainer.bench import namespaces, ssh
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 from tests.parallel import launch
 
 

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
-from ctr_trainer import build_horovod
-from ctr_trainer.errors import UserError
+from ctr_trainer.installation import build_horovod
+from ctr_trainer.messages.errors import UserError
 
 CMAKE_LISTS = """\
 # TF SOURCES
@@ -236,6 +236,6 @@ def test_a_build_that_does_not_work_is_an_error(steps, capsys):
 
 def test_it_imports_nothing_that_has_to_be_installed(tmp_path):
     # -S: without site-packages; -P is not in Python 3.10, so the package is found by a path of its own.
-    package = build_horovod.__file__.removesuffix("/ctr_trainer/build_horovod.py")
-    code = f"import sys; sys.path.insert(0, {package!r}); import ctr_trainer.build_horovod"
+    package = build_horovod.__file__.removesuffix("/ctr_trainer/installation/build_horovod.py")
+    code = f"import sys; sys.path.insert(0, {package!r}); import ctr_trainer.installation.build_horovod"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], cwd=tmp_path, check=True, timeout=60)

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+# What `scripts/install.sh` runs before anything is installed.
+MODULES_OF_INSTALLATION = ("messages/errors", "processes/command", "installation/build_horovod")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHELL_TOOLS = ["bash", "env", "cat", "chmod", "cksum", "cp", "dirname", "grep", "mkdir", "mv", "rm"]
 
@@ -41,7 +43,7 @@ class Machine:
         for name in (
             "scripts/install.sh",
             "setup.py",
-            *(f"ctr_trainer/{m}.py" for m in ("__init__", "errors", "command", "build_horovod")),
+            *(f"ctr_trainer/{m}.py" for m in ("__init__", *MODULES_OF_INSTALLATION)),
         ):
             target = self.checkout / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +61,7 @@ class Machine:
         path.chmod(0o755)
 
     def install(self, **variables):
-        """-> (status, stderr, what the fake Python was asked to do: `venv`, `pip`, `ctr_trainer.build_horovod`)."""
+        """-> (status, stderr, what the fake Python did: `venv`, `pip`, `ctr_trainer.installation.build_horovod`)."""
         self.log.write_text("")
         done = subprocess.run(
             [self.checkout / "scripts" / "install.sh"],
@@ -148,24 +150,24 @@ def test_python3_is_taken_unless_another_one_suits_better(machine, names, chosen
 
 def test_a_finished_installation_is_left_alone(machine):
     machine.add_python("python3", 11)
-    assert machine.install()[::2] == (0, ["venv", "pip", "pip", "ctr_trainer.build_horovod"])
+    assert machine.install()[::2] == (0, ["venv", "pip", "pip", "ctr_trainer.installation.build_horovod"])
     assert machine.install() == (0, "", [])
 
 
 @pytest.mark.parametrize(
     "at, goes_on_with",
     [
-        ("--upgrade pip", ["pip", "pip", "ctr_trainer.build_horovod"]),
-        ("--editable", ["pip", "pip", "ctr_trainer.build_horovod"]),
-        ("-m ctr_trainer.build_horovod", ["pip", "pip", "ctr_trainer.build_horovod"]),
-        ("-m venv", ["venv", "pip", "pip", "ctr_trainer.build_horovod"]),
+        ("--upgrade pip", ["pip", "pip", "ctr_trainer.installation.build_horovod"]),
+        ("--editable", ["pip", "pip", "ctr_trainer.installation.build_horovod"]),
+        ("-m ctr_trainer.installation.build_horovod", ["pip", "pip", "ctr_trainer.installation.build_horovod"]),
+        ("-m venv", ["venv", "pip", "pip", "ctr_trainer.installation.build_horovod"]),
     ],
 )
 def test_a_failed_installation_leaves_no_stamp_and_goes_on(machine, at, goes_on_with):
     machine.add_python("python3", 11)
     (machine.checkout / ".venv").mkdir()
     machine.fail.write_text(at)
-    if at == "-m ctr_trainer.build_horovod":
+    if at == "-m ctr_trainer.installation.build_horovod":
         # Only the build, not the check for tools that comes before everything.
         fake = machine.bin / "python3"
         fake.write_text(fake.read_text().replace("case ", '[[ "$*" == *--check_tools ]] && exit\ncase ', 1))
@@ -230,7 +232,7 @@ def test_another_tensorflow_gets_a_venv_of_its_own(machine):
 def test_other_gpu_operations_and_another_setup_py_go_on_in_the_same_venv(machine):
     machine.add_python("python3", 11)
     machine.install()
-    again = ["pip", "pip", "ctr_trainer.build_horovod"]
+    again = ["pip", "pip", "ctr_trainer.installation.build_horovod"]
     assert machine.install(HOROVOD_GPU_OPERATIONS="NCCL")[2] == again
     with open(machine.checkout / "setup.py", "a") as file:
         file.write("# changed\n")
@@ -243,7 +245,7 @@ def test_a_change_that_failed_half_way_does_not_pass_for_what_stood_before(machi
     machine.fail.write_text("--editable")
     assert machine.install(HOROVOD_GPU_OPERATIONS="NCCL")[0] == 1
     machine.fail.unlink()
-    assert machine.install()[2] == ["pip", "pip", "ctr_trainer.build_horovod"]
+    assert machine.install()[2] == ["pip", "pip", "ctr_trainer.installation.build_horovod"]
 
 
 def test_another_python_gets_a_venv_of_its_own(machine):

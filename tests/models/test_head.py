@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.errors import UserError
-from ctr_trainer.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
 

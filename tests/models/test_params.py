@@ -4,7 +4,7 @@ from typing import Literal
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import lr, param_texts
 from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import MODELS, find_model

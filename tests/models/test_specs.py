@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import ModeKeys
 from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import dcn_v2, fibinet, final_mlp, masknet, param_texts
 from ctr_trainer.models.registry import MODELS, find_model
 from tests.models import every, tasks

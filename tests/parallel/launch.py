@@ -8,7 +8,7 @@ import time
 
 import psutil
 
-from ctr_trainer import dense_exchange
+from ctr_trainer.ranks import dense_exchange
 
 WORKERS = pathlib.Path(__file__).parent / "workers"
 ROOT = pathlib.Path(__file__).parents[2]

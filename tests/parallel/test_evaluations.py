@@ -6,8 +6,8 @@ import os
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer import distributed
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+from ctr_trainer.ranks import distributed
 from tests import small
 from tests.parallel import launch
 from tests.parallel.workers import evaluations as worker

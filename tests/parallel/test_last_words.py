@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from ctr_trainer.estimator.checkpoint import list_checkpoints
-from ctr_trainer.held_directory import held
+from ctr_trainer.files.held_directory import held
 from tests import small
 from tests.parallel import launch
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 _WAITING = """
 import os, pathlib, sys, time
-from ctr_trainer import last_words
+from ctr_trainer.ranks import last_words
 words = last_words.of_this_process()
 words.going_on = lambda: "The same command goes on from step 7"
 

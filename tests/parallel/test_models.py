@@ -3,8 +3,8 @@ import json
 import pytest
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer.models.registry import MODELS
+from ctr_trainer.ranks import distributed
 from tests import small
 from tests.models import every
 from tests.parallel import launch

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ctr_trainer.embedding.client import ServiceClient
+from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.estimator.checkpoint import latest_checkpoint
 from tests import small
 from tests.parallel import launch

@@ -3,10 +3,10 @@ import json
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.errors import UserError
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.report.comparison import format_comparison
-from ctr_trainer.report.curves import write_curves
-from ctr_trainer.report.run import read_runs
+from ctr_trainer.report.training_curves import write_curves
+from ctr_trainer.report.training_run import read_runs
 
 
 def _write(path, training=(), evaluations=(), summary=None, cut_off="", **flags):

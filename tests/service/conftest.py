@@ -5,11 +5,11 @@ import concurrent.futures
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.client import ServiceClient
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.lease import Lease
-from ctr_trainer.embedding.process import LocalService
-from ctr_trainer.embedding.security import ClientSecurity
+from ctr_trainer.embedding.service.client import ServiceClient
+from ctr_trainer.embedding.service.lease import Lease
+from ctr_trainer.embedding.service.local_service import LocalService
+from ctr_trainer.embedding.service.security import ClientSecurity
+from ctr_trainer.embedding.table.table_config import TableConfig
 
 TIMEOUT = 60.0
 TOKEN = "the token of the tests"

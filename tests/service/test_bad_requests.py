@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import flight
 
-from ctr_trainer.embedding import snapshot, wire
-from ctr_trainer.embedding.service import Service
+from ctr_trainer.embedding.service import wire
+from ctr_trainer.embedding.service.service import Service
+from ctr_trainer.embedding.snapshot import snapshot
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
 pytestmark = pytest.mark.integration

@@ -9,13 +9,14 @@ import time
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding import key_hash, silence
-from ctr_trainer.embedding.cache import Cache
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.local_store import LocalStore
-from ctr_trainer.embedding.row_codec import CODECS
-from ctr_trainer.embedding.table import Table
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.index import key_hash
+from ctr_trainer.embedding.service import silence
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.row_codec import CODECS
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker.row_cache import RowCache
+from ctr_trainer.messages.errors import UserError
 from tests.parallel import launch
 from tests.service.conftest import CONFIG, ones
 from tests.service.proxy import CuttingProxy
@@ -84,7 +85,7 @@ def test_a_key_belongs_to_its_hash_modulo_the_shards():
 
 
 def test_two_workers_in_strict_sync_equal_one_table_with_both_gradients(client, start):
-    workers, alone = [Cache(client, CONFIG, name) for name in "ab"], Table(CONFIG)
+    workers, alone = [RowCache(client, CONFIG, name) for name in "ab"], Table(CONFIG)
     rng = np.random.default_rng(0)
     for _ in range(5):
         keys = [rng.choice(np.arange(1, 200), 100, replace=False) for _ in workers]

@@ -8,10 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.client import ServiceClient
-from ctr_trainer.embedding.process import LocalService
-from ctr_trainer.embedding.security import ClientSecurity
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.service.client import ServiceClient
+from ctr_trainer.embedding.service.local_service import LocalService
+from ctr_trainer.embedding.service.security import ClientSecurity
+from ctr_trainer.messages.errors import UserError
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, TOKEN, ones
 
 pytestmark = pytest.mark.integration

@@ -7,8 +7,8 @@ import textwrap
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.security import ServerSecurity
-from ctr_trainer.embedding.service import Service
+from ctr_trainer.embedding.service.security import ServerSecurity
+from ctr_trainer.embedding.service.service import Service
 from tests.service.conftest import CONFIG, ones
 
 pytestmark = pytest.mark.integration

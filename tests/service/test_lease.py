@@ -10,10 +10,10 @@ import time
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.client import ServiceClient
-from ctr_trainer.embedding.lease import Lease, LeaseBook
-from ctr_trainer.embedding.service import Service
-from ctr_trainer.errors import ServiceLost, UserError
+from ctr_trainer.embedding.service.client import ServiceClient
+from ctr_trainer.embedding.service.lease import Lease, LeaseBook
+from ctr_trainer.embedding.service.service import Service
+from ctr_trainer.messages.errors import ServiceLost, UserError
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
 pytestmark = pytest.mark.integration
@@ -124,7 +124,7 @@ def test_a_training_that_gave_its_lease_back_is_followed_at_once(trainer, open_c
 
 def test_the_lease_of_a_killed_training_ends_by_itself_and_the_next_one_says_what_it_waits_for(service, caplog):
     code = (
-        "import time; from ctr_trainer.embedding import client, lease;"
+        "import time; from ctr_trainer.embedding.service import client, lease;"
         f"client = client.ServiceClient(['127.0.0.1:{service.port}'], 60, lease=lease.Lease.new('killed'));"
         "print('here', flush=True); time.sleep(600)"
     )

@@ -5,13 +5,13 @@ import contextlib
 import numpy as np
 import pytest
 
-from ctr_trainer import distributed
-from ctr_trainer.embedding import memory_limits
-from ctr_trainer.embedding.client import ServiceClient
-from ctr_trainer.embedding.lease import Lease
-from ctr_trainer.embedding.process import LocalService
-from ctr_trainer.embedding.security import ClientSecurity
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.memory import memory_limits
+from ctr_trainer.embedding.service.client import ServiceClient
+from ctr_trainer.embedding.service.lease import Lease
+from ctr_trainer.embedding.service.local_service import LocalService
+from ctr_trainer.embedding.service.security import ClientSecurity
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 from tests import checkpoints, small
 from tests.models import every
 from tests.service.conftest import TIMEOUT

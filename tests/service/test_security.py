@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.client import ServiceClient
-from ctr_trainer.embedding.security import ClientSecurity, ServerSecurity
-from ctr_trainer.embedding.service import Service
-from ctr_trainer.errors import UserError
+from ctr_trainer.embedding.service.client import ServiceClient
+from ctr_trainer.embedding.service.security import ClientSecurity, ServerSecurity
+from ctr_trainer.embedding.service.service import Service
+from ctr_trainer.messages.errors import UserError
 from tests.service.conftest import CONFIG, LEASE
 
 pytestmark = [

@@ -14,15 +14,16 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from ctr_trainer.embedding import service as service_module
-from ctr_trainer.embedding import snapshot, wire
-from ctr_trainer.embedding.client import ServiceClient
-from ctr_trainer.embedding.config import TableConfig
-from ctr_trainer.embedding.process import LocalService, Watch
-from ctr_trainer.embedding.security import ClientSecurity, ServerSecurity
-from ctr_trainer.embedding.service import Service
-from ctr_trainer.embedding.serving import serve
-from ctr_trainer.errors import ServiceLost, UserError
+from ctr_trainer.embedding.service import service as service_module
+from ctr_trainer.embedding.service import wire
+from ctr_trainer.embedding.service.client import ServiceClient
+from ctr_trainer.embedding.service.local_service import LocalService, Watch
+from ctr_trainer.embedding.service.security import ClientSecurity, ServerSecurity
+from ctr_trainer.embedding.service.service import Service
+from ctr_trainer.embedding.service.serving import serve
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.messages.errors import ServiceLost, UserError
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
 pytestmark = pytest.mark.integration
@@ -263,14 +264,14 @@ def test_sigterm_ends_the_service_and_its_address(start):
 
 
 def test_the_service_does_not_import_tensorflow(start):
-    code = "import sys; import ctr_trainer.embedding.service; sys.exit('tensorflow' in sys.modules)"
+    code = "import sys; import ctr_trainer.embedding.service.service; sys.exit('tensorflow' in sys.modules)"
     root = pathlib.Path(service_module.__file__).parents[2]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, timeout=TIMEOUT).returncode == 0
 
 
 def test_the_service_ends_when_its_parent_is_killed(tmp_path):
     code = (
-        "import sys, time; from ctr_trainer.embedding.process import LocalService;"
+        "import sys, time; from ctr_trainer.embedding.service.local_service import LocalService;"
         f"print(LocalService({str(tmp_path)!r}, {str(tmp_path / 'log')!r}, {TIMEOUT}).pid, flush=True); time.sleep(600)"
     )
     root = pathlib.Path(service_module.__file__).parents[2]
@@ -331,7 +332,7 @@ def test_a_service_that_is_not_ready_in_time_is_stopped(tmp_path, monkeypatch):
 
 def test_the_log_has_the_latencies(tmp_path):
     code = (
-        "import ctr_trainer.embedding.serving as s; s._STATUS_SECONDS = 0.2;"
+        "import ctr_trainer.embedding.service.serving as s; s._STATUS_SECONDS = 0.2;"
         f"s.serve('127.0.0.1:0', {str(tmp_path)!r}, exit_with_stdin=True)"
     )
     root = pathlib.Path(service_module.__file__).parents[2]

@@ -2,7 +2,7 @@
 
 import time
 
-from ctr_trainer import distributed
+from ctr_trainer.ranks import distributed
 
 distributed.init(stall_timeout=2.0)
 

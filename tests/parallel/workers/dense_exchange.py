@@ -8,10 +8,11 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import dense_exchange, distributed, step_plan
+from ctr_trainer.estimator.dense_optimizers import DenseOptimizer
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
-from ctr_trainer.estimator.optimizers import DenseOptimizer
+from ctr_trainer.graph_notes import step_plan
+from ctr_trainer.ranks import dense_exchange, distributed
 from tests.parallel.workers.dense_batches import ALL, PADDED, SPLIT, START, STEPS
 
 tf1 = tf.compat.v1

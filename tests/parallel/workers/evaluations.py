@@ -10,13 +10,14 @@ import pathlib
 
 import tensorflow as tf
 
-from ctr_trainer import cli, distributed
+from ctr_trainer import cli
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, EvalSpec, MetricsConfig, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed
 
 FALLING = Schedule("plateau", decay_rate=0.5, patience=1)
 METRICS = MetricsConfig(exact_auc=True, group_by="user")

@@ -11,9 +11,9 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import dense_exchange, distributed
-from ctr_trainer.errors import UserError
 from ctr_trainer.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import dense_exchange, distributed
 
 tf1 = tf.compat.v1
 STEPS = 20

@@ -14,13 +14,13 @@ import time
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed, last_words
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding import snapshot
+from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed, last_words
 from tests.constant import CONSTANT
 
 parser = argparse.ArgumentParser()

@@ -8,8 +8,8 @@ import json
 import pathlib
 import sys
 
-from ctr_trainer import distributed
-from ctr_trainer.embedding.process import LocalService
+from ctr_trainer.embedding.service.local_service import LocalService
+from ctr_trainer.ranks import distributed
 from tests.models import every
 
 *data, out, steps = sys.argv[1:5]

@@ -3,7 +3,7 @@
 import sys
 import time
 
-from ctr_trainer import distributed
+from ctr_trainer.ranks import distributed
 
 distributed.init(stall_timeout=3)
 distributed.barrier("all_are_here")

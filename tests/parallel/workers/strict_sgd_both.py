@@ -8,14 +8,14 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed
 from ctr_trainer.data.batch import Bag, Batch
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding import snapshot
+from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed
 from tests.constant import CONSTANT
 
 data, out, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])

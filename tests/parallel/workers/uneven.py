@@ -10,9 +10,9 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer import distributed, last_words
 from ctr_trainer.estimator import Estimator, RunConfig
-from ctr_trainer.estimator_spec import EstimatorSpec
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.ranks import distributed, last_words
 
 tf1 = tf.compat.v1
 BATCH = 8

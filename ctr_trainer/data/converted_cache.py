@@ -1,0 +1,165 @@
+"""Sources that are converted on first use, and read as converted from then on."""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import pathlib
+import time
+
+from ctr_trainer.data.badrows import BadRows
+from ctr_trainer.data.convert import SOURCES, TYPED, encoded, progress_bar
+from ctr_trainer.data.dataset import FILE
+from ctr_trainer.data.encode import Encoder
+from ctr_trainer.data.listing import list_files
+from ctr_trainer.data.writer import DatasetWriter
+from ctr_trainer.files.outputs import refuse_overlap
+from ctr_trainer.files.unfinished import MARKER, InUse, Unfinished
+from ctr_trainer.messages.errors import UserError
+
+ROWS_PER_FILE, _ROWS_PER_GROUP = 1_000_000, 50_000
+_LOOK_SECONDS = 0.5
+_log = logging.getLogger(__name__)
+
+
+def converted(source, format, spec, directory, progress=True, labels=True, advanced=lambda text: None, timeout=1800.0):
+    """-> the path of the converted source below `directory`; converts it where it is not there yet.
+
+    A conversion is found by the spec and by its files' paths, sizes and times of change. One that ended early leaves
+    `NAME.unfinished`, and the next one goes on after its last whole file, of 1,000,000 rows each; where a source file
+    has changed since, it is removed. Of several processes one converts, and the others wait for it. Conversions that
+    are no longer wanted stay: remove them as you like.
+
+    Args:
+      source: as `list_files` takes it.
+      format: of `convert`.
+      spec: FeatureSpec.
+      directory: of the conversions; made if need be.
+      progress: show a bar where stderr is a terminal.
+      labels: False where labels and weights are not needed: a conversion with them will do, and a new one has none.
+      advanced: f(text), called each time that the conversion, this process's or another's, has gone on.
+      timeout: seconds that another process's conversion may stand still.
+
+    Raises:
+      UserError: as `convert`; every row must be usable. Or another process's conversion stands still.
+    """
+    there = pathlib.Path(directory) / _name(source, format, spec)
+    if not labels and not (there / FILE).is_file():
+        spec = spec.without_labels()
+        there = pathlib.Path(directory) / _name(source, format, spec)
+    draft = there.with_name(f"{there.name}.unfinished")
+    wait = _Wait(draft, timeout)
+    while not (there / FILE).is_file():
+        refuse_overlap(draft, [source] if isinstance(source, (str, os.PathLike)) else source, _paths(source))
+        try:
+            with Unfinished(draft, "conversion") as unfinished:
+                if not (there / FILE).is_file():  # Another process may have finished it a moment ago.
+                    _remove_outdated(draft, source)
+                    if not (draft / FILE).is_file():
+                        _convert(unfinished, format, source, spec, progress, advanced)
+                    _rename(draft, there)
+                    (there / MARKER).unlink()
+        except InUse as error:
+            wait.look(error, advanced)
+    return str(there)
+
+
+def _convert(unfinished, format, source, spec, progress, advanced):
+    """Makes a data set of the source, from the files on that are there."""
+    unfinished.files.note({"source": _paths(source)})
+    bad_rows, what = BadRows(unit="row" if format in TYPED else "line"), f"converting {source} on first use"
+    writer = DatasetWriter(unfinished, "", spec, ROWS_PER_FILE, _ROWS_PER_GROUP)
+    try:
+        with progress_bar(progress, what) as bar:
+
+            def count(rows):
+                bar.update(rows - bar.n)
+                advanced(f"{what}: {rows:,} rows")
+
+            done = writer.resume(count)
+            if done:
+                _log.info("%s: goes on after the %d rows that are in %s", what, done, unfinished.path)
+            chunks = SOURCES[format](source, spec, bad_rows, None)
+            for table in encoded(chunks, Encoder(spec, bad_rows), done):
+                writer.write(table)
+                count(max(writer.statistics.rows, done))
+            writer.close()
+        if not writer.statistics.rows:
+            raise UserError(f"input {source}: it has no rows")
+    except BaseException:
+        if not writer.whole_files:  # Nothing to go on from.
+            unfinished.files.discard()
+        raise
+    writer.finish(0)
+
+
+def _rename(draft, there):
+    try:
+        draft.rename(there)
+    except OSError as error:
+        raise UserError(f"{there}: cannot be made from {draft}: {error.strerror}; move it away") from error
+
+
+class _Wait:
+    """The wait for another process's conversion, for as long as its files grow.
+
+    Args:
+      draft: its directory.
+      timeout: seconds that it may stand still.
+    """
+
+    def __init__(self, draft, timeout):
+        self._draft, self._timeout = draft, timeout
+        self._seen, self._since = None, time.monotonic()
+
+    def look(self, why, advanced):
+        """Returns after a moment.
+
+        Args:
+          why: InUse, that names the process.
+          advanced: f(text), called if the conversion has gone on.
+
+        Raises:
+          UserError: it stands still.
+        """
+        if self._seen is None:
+            _log.info("%s", why)
+        sizes = {}
+        for file in self._draft.glob("*"):
+            with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+                sizes[file.name] = file.stat().st_size
+        if sizes != self._seen:
+            self._seen, self._since = sizes, time.monotonic()
+            advanced(str(why))
+        if time.monotonic() - self._since > self._timeout:
+            raise UserError(
+                f"{why}; it has written nothing for {self._timeout:g} s: end that process and start again to go on "
+                "from its files, or name another --data_cache"
+            )
+        time.sleep(_LOOK_SECONDS)
+
+
+def _remove_outdated(draft, source):
+    """Removes unfinished conversions of the same files as they were before they changed."""
+    for other in draft.parent.glob("*.unfinished"):
+        if other != draft and (other / MARKER).is_file():
+            with contextlib.suppress(UserError), Unfinished(other, "conversion") as unfinished:
+                if any(note.get("source") == _paths(source) for note in unfinished.files.notes):
+                    unfinished.files.discard()
+
+
+def _paths(source):
+    return [os.path.abspath(file.path) for file in list_files(source)]
+
+
+def _name(source, format, spec):
+    """-> the name of a conversion's directory."""
+    stats = [(path, os.stat(path)) for path in _paths(source)]
+    identity = [
+        format,
+        spec.to_dict(),
+        *(() if spec.labelled else ("unlabelled",)),
+        [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats],
+    ]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]

@@ -1,0 +1,45 @@
+"""How many distinct keys a column has."""
+
+import numba
+import numpy as np
+
+_SMALLEST = 1 << 12
+
+
+class DistinctCount:
+    """An exact, growing set of int64 keys; 16 bytes a key and up to twice that after growing. Key 0 is not counted."""
+
+    def __init__(self):
+        self._slots = np.zeros(_SMALLEST, np.int64)
+        self.count = 0
+
+    def add(self, keys):
+        """Adds the keys of an int64 array."""
+        keys = np.ascontiguousarray(keys, np.int64)
+        done = 0
+        while True:
+            done, self.count = _insert(self._slots, self.count, keys, done)
+            if done == len(keys):
+                return
+            old, self._slots = self._slots, np.zeros(4 * len(self._slots), np.int64)
+            _insert(self._slots, 0, old, 0)
+
+
+@numba.njit(nogil=True, cache=True)
+def _insert(slots, count, keys, start):
+    """Inserts keys[start:] until the set is half full; -> (how far it came, distinct keys)."""
+    mask = len(slots) - 1
+    for i in range(start, len(keys)):
+        if 2 * count >= len(slots):
+            return i, count
+        key = keys[i]
+        if key == 0:
+            continue
+        at = (key ^ (key >> 32)) & mask  # keys are hashes already
+        while slots[at] != key:
+            if slots[at] == 0:
+                slots[at] = key
+                count += 1
+                break
+            at = (at + 1) & mask
+    return len(keys), count

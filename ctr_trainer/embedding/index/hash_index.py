@@ -1,0 +1,176 @@
+"""The hash index: a slot for each distinct key."""
+
+import numpy as np
+
+from ctr_trainer.embedding.index import index_growth, index_kernels, index_sample, key_hash
+from ctr_trainer.embedding.memory.growable_array import PrivateMemory
+
+_FIRST_BUCKETS = 1024
+_MOST_BUCKETS = 1 << 32
+_HASHES = 1 << 32  # of which a part is sampled: high halves
+# Old buckets whose entries move for each key that comes, so all have before a 24th more keys are there; and for how
+# many keys they do at a time.
+_MOVED_A_KEY = 24
+_KEYS_A_MOVE = 1024
+_COUNT, _FREE_COUNT, _BUCKETS, _ACTIVE, _OLD, _FIRST, _MOVED = range(7)
+
+
+class Index:
+    """Gives the distinct keys it meets the slots 0, 1, 2, ...; the key 0 ("no value") has slot -1.
+
+    A removed key's slot is given to one that comes later. 8 bytes a key, 5.3 to 8 bytes of buckets a row and 8 bytes a
+    free slot. It grows without a pause: for each key that comes, a few entries move to larger buckets, and the memory
+    that they leave is given back. Not safe to use from several threads at a time.
+    """
+
+    def __init__(self, memory=None):
+        """`memory`: `PrivateMemory`, or what has its methods: all that changes in an index lies there."""
+        self._memory = memory or PrivateMemory()
+        self._keys = self._memory.array("keys", np.int64)
+        self._free = self._memory.array("free", np.int64)
+        # The buckets and those they grew from take turns.
+        self._regions = [self._memory.array(f"buckets{region}", np.uint32) for region in range(2)]
+        self._numbers = self._memory.counts("index", 7)
+        if not self._numbers[_BUCKETS]:
+            self._regions[0].reserve(_FIRST_BUCKETS)
+            self._numbers[_BUCKETS] = _FIRST_BUCKETS
+
+    def __len__(self):
+        return self._count - self._free_count
+
+    @property
+    def _count(self):
+        return int(self._numbers[_COUNT])
+
+    @property
+    def _free_count(self):
+        return int(self._numbers[_FREE_COUNT])
+
+    @property
+    def _buckets(self):
+        return self._regions[self._numbers[_ACTIVE]].array[: self._numbers[_BUCKETS]]
+
+    @property
+    def _old(self):
+        return self._regions[1 - self._numbers[_ACTIVE]].array[: self._numbers[_OLD]]
+
+    @property
+    def _moved(self):
+        return int(self._numbers[_MOVED])
+
+    def _probed(self):
+        """-> what the kernels look keys up in."""
+        first, moved = self._numbers[_FIRST:]
+        return self._buckets, self._old, first, moved, self._keys.array
+
+    @property
+    def slots(self):
+        """How many slots there are: the keys, and the slots of removed keys that no other has got yet."""
+        return self._count
+
+    @property
+    def keys(self):
+        """int64[slots], a view in slot order, 0 for a free slot; valid until the index changes."""
+        return self._keys.array[: self._count]
+
+    @property
+    def nbytes(self):
+        buckets, old, moved = len(self._buckets), len(self._old), self._moved
+        if old:  # Both are in the order of the hashes: what has moved fills the new ones from the first on.
+            buckets = old - moved + buckets * moved // old
+        return buckets * 4 + (self._count + self._free_count) * 8
+
+    def find(self, keys):
+        """int64[U] -> int64[U] slots, -1 where a key is unknown."""
+        slots = np.empty(len(keys), np.int64)
+        self._find(keys, slots)
+        return slots
+
+    def find_or_add(self, keys):
+        """int64[U] -> int64[U] slots, a free or a new one for each unknown key, in the order of `keys`."""
+        slots = np.empty(len(keys), np.int64)
+        if len(self._buckets) > index_kernels.CACHED_BUCKETS:
+            self._add_all(keys, slots)
+        # Most often every key is there, and looking alone is faster than looking in order to add.
+        elif self._find(keys, slots):
+            unknown = np.flatnonzero((slots < 0) & (keys != 0))
+            added = np.empty(len(unknown), np.int64)
+            self._add_all(keys[unknown], added)
+            slots[unknown] = added
+        return slots
+
+    def free_slots(self, count):
+        """-> int64[n], the free slots that the next `count` new keys get, as far as there are any."""
+        free_count = self._free_count
+        return self._free.array[max(free_count - count, 0) : free_count].copy()
+
+    def sample(self, origin, share):
+        """-> int64[n] slots of about `share` of the keys, drawn by `origin`, an int; the same keys at any slots."""
+        width = min(int(share * _HASHES), _HASHES)
+        start = int(key_hash.mix(np.uint64(origin % 2**64))) % _HASHES
+        room = int(len(self) * width / _HASHES * 1.1) + 1000
+        while True:
+            slots = np.empty(room, np.int64)
+            count = index_sample.sample(self._buckets, self._old, self._keys.array, start, width, slots)
+            if count <= room:
+                return slots[:count]
+            room = count
+
+    def remove(self, keys):
+        """Forgets int64[U]. -> int64[U], the slots they had, now free; -1 where a key was unknown."""
+        slots = np.empty(len(keys), np.int64)
+        index_kernels.remove(*self._probed(), keys, slots)
+        freed, free_count = slots[slots >= 0], self._free_count
+        self._free.reserve(free_count + len(freed))
+        self._free.array[free_count : free_count + len(freed)] = freed
+        self._numbers[_FREE_COUNT] += len(freed)
+        return slots
+
+    def clear(self):
+        """Forgets every key; the room stays."""
+        self._buckets.fill(0)
+        self._old.fill(0)
+        self._numbers[[_OLD, _COUNT, _FREE_COUNT]] = 0
+
+    def _find(self, keys, slots):
+        """Fills `slots`. -> how many of the keys are unknown."""
+        return index_kernels.find(*self._probed(), keys, slots)
+
+    def _add_all(self, keys, slots):
+        """`find_or_add` for keys that are mostly new: fills int64[U] `slots`."""
+        done = 0
+        while True:
+            old, before = int(self._numbers[_OLD]), self._count
+            if old:
+                limit = before + min(_KEYS_A_MOVE, max(old // _MOVED_A_KEY, 1))
+            else:
+                limit = int(self._numbers[_BUCKETS]) * 3 // 4
+            self._keys.reserve(min(limit, before + len(keys) - done))
+            done, free_count, count = index_kernels.find_or_add(
+                *(*self._probed(), self._free.array, self._free_count, before, limit, keys, slots, done)
+            )
+            self._numbers[_FREE_COUNT], self._numbers[_COUNT] = free_count, count
+            if old:
+                at_once = done < len(keys) and count < limit
+                self._move(old if at_once else _MOVED_A_KEY * (count - before))
+            elif done < len(keys):
+                self._grow()
+            if done == len(keys):
+                return
+
+    def _grow(self):
+        before, active = int(self._numbers[_BUCKETS]), int(self._numbers[_ACTIVE])
+        if before == _MOST_BUCKETS:
+            raise OverflowError(f"an index holds at most {_MOST_BUCKETS * 3 // 4} keys")
+        first, buckets = index_growth.end_of_gap(self._buckets), min(before * 3 // 2, _MOST_BUCKETS)
+        self._regions[1 - active].reserve(buckets)
+        self._numbers[_BUCKETS:] = buckets, 1 - active, before, first, 0
+
+    def _move(self, most):
+        old, first = int(self._numbers[_OLD]), int(self._numbers[_FIRST])
+        moved = index_growth.move(*self._probed(), most)
+        self._numbers[_MOVED] = moved
+        start = first if moved < old else 0
+        self._regions[1 - self._numbers[_ACTIVE]].release(start, min(first + moved, old), self._memory.free)
+        if moved == old:
+            self._numbers[_OLD] = 0

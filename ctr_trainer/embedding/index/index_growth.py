@@ -1,0 +1,75 @@
+"""Compiled loops of the hash index: its entries move to larger buckets.
+
+The index grows without a pause: the entries move to the larger buckets a few for each key that comes. A home keeps
+the order of the hashes, so they move in that order, in whole clusters (runs of taken buckets), from an empty bucket on
+around the ring; then a key's home says whether it has moved, and each key is looked for in one place only.
+"""
+
+import numba
+import numpy as np
+from numba import types
+
+from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch
+from ctr_trainer.embedding.index.index_kernels import (
+    BUCKETS,
+    BUCKETS_OUT,
+    OLD,
+    SIZE,
+    after,
+    entry_of,
+    home_of,
+    mask_of,
+)
+from ctr_trainer.embedding.index.key_hash import KEYS, mix
+
+# Empty buckets before the first one to move that are enough, and how many buckets are searched for them.
+_WIDE_GAP, _SEARCHED = 16, 1 << 20
+
+
+@numba.njit(types.int64(BUCKETS), nogil=True, cache=True)
+def end_of_gap(buckets):
+    """Finds where a move of the entries begins.
+
+    Keys that come while the entries move enter the cluster that moves last. Where it grows beyond the bucket that
+    moved first, all entries have to move at once. The empty buckets between the two keep the cluster from that: the
+    keys of one growth fill 16 of them less than once in 10**9 growths. With three quarters of the buckets taken, one
+    bucket in 4 * 2.1**(n - 1) begins a run of n empty ones, so 300,000 buckets have a run of 16.
+
+    Returns:
+      the last bucket of the first run of 16 empty buckets, or of the longest run among the first million buckets.
+    """
+    longest, length, end = 0, 0, 0
+    for bucket in range(min(buckets.size, _SEARCHED)):
+        length = length + 1 if buckets[bucket] == 0 else 0
+        if length > longest:
+            longest, end = length, bucket
+            if length == _WIDE_GAP:
+                break
+    return end
+
+
+@numba.njit(nogil=True, cache=True)
+def _enter(buckets, mask, hashed, slot):
+    """Enters a slot whose key has none."""
+    bucket = home_of(hashed, buckets)
+    while buckets[bucket] != 0:
+        bucket = after(bucket, np.uint64(buckets.size))
+    buckets[bucket] = entry_of(hashed, mask, slot)
+
+
+@numba.njit(types.int64(BUCKETS_OUT, *OLD, KEYS, SIZE), nogil=True, cache=True)
+def move(buckets, old, first, moved, keys, most):
+    """Moves the entries of `most` old buckets, and of the rest of the last one's cluster. -> moved"""
+    mask, old_mask, size = mask_of(buckets), mask_of(old), np.uint64(old.size)
+    bucket, most = np.uint64((first + moved) % old.size), moved + most
+    while moved < old.size and (moved < most or old[bucket] != 0):
+        ahead = bucket + np.uint64(AHEAD)
+        if ahead < size:
+            prefetch(keys, (np.uint64(old[ahead]) & old_mask) - np.uint64(1))
+        if old[bucket] != 0:
+            slot = (np.uint64(old[bucket]) & old_mask) - np.uint64(1)
+            _enter(buckets, mask, mix(np.uint64(keys[slot])), slot)
+            old[bucket] = 0
+        bucket = after(bucket, size)
+        moved += 1
+    return moved

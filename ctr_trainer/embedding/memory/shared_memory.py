@@ -1,0 +1,132 @@
+"""Memory that the workers of one host share."""
+
+import functools
+import mmap
+import os
+import pathlib
+import uuid
+
+import numpy as np
+
+from ctr_trainer.embedding.memory.growable_array import GrowableArray, row_bytes
+from ctr_trainer.embedding.memory.row_lock import RowLock
+from ctr_trainer.messages.errors import UserError
+
+_PREFIX = "ctr_trainer"
+
+
+class SharedMemory:
+    """Where arrays lie that several processes of one host use, made by one of them, the owner, and opened by the rest.
+
+    Each array is an anonymous file in memory (memfd_create(2)), which the others find by its name among the owner's
+    open files. So there is nothing on any disk, the limit of /dev/shm does not count, and however the processes end the
+    kernel frees all of it with the last of them.
+
+    The owner makes an array first; then the others open it under the same name.
+
+    Caveat: Linux only; all processes are of one user and see each other below /proc.
+
+    Attributes:
+      address: for the others.
+      is_own: whether this process is the owner.
+      free: see `PrivateMemory`.
+    """
+
+    free = getattr(mmap, "MADV_REMOVE", None)
+
+    @staticmethod
+    def is_possible():
+        """-> whether this system has such memory."""
+        return hasattr(os, "memfd_create")
+
+    def __init__(self, address=None, prefix=""):
+        """
+        Args:
+          address: the owner's `address`; None makes this process the owner.
+          prefix: of the names of the arrays.
+
+        Raises:
+          UserError: this system has no such memory.
+        """
+        if not self.is_possible():
+            raise UserError(
+                "this system has no memory that workers can share (memfd_create); use "
+                "--embedding_service=auto --row_copies=worker"
+            )
+        self.is_own = address is None
+        self.address = address or f"{os.getpid()}/{uuid.uuid4().hex[:12]}"
+        self._prefix = prefix
+        self._files, self._mapped = [], []  # Of this memory, whatever the prefix.
+
+    def under(self, prefix):
+        """-> the same memory, for arrays whose names begin with `prefix`."""
+        memory = SharedMemory(self.address, f"{self._prefix}{prefix}.")
+        memory.is_own, memory._files, memory._mapped = self.is_own, self._files, self._mapped
+        return memory
+
+    def close(self):
+        """Ends the use of all arrays here; the owner's end gives the memory back, even while others still map it.
+
+        So the others are to be done by then: they would read zeros.
+        """
+        if self.is_own:
+            for pages in self._mapped:
+                pages.madvise(self.free)
+        for file in self._files:
+            os.close(file)
+        self._files.clear()
+        self._mapped.clear()
+
+    def array(self, name, dtype, shape=(), most_rows=None):
+        """-> GrowableArray, as `PrivateMemory.array`."""
+        reserve_bytes = most_rows and most_rows * row_bytes(dtype, shape)
+        return GrowableArray(dtype, shape, reserve_bytes, functools.partial(self._pages, name))
+
+    def counts(self, name, size):
+        """-> int64[size], zeros."""
+        counts = GrowableArray(np.int64, reserve_bytes=size * 8, pages=functools.partial(self._pages, f"{name}.counts"))
+        return counts.array
+
+    def lock(self, name):
+        """-> RowLock; one for all processes that ask for this name, each of which asks once."""
+        return RowLock(self._open(f"{name}.lock"))
+
+    def _pages(self, name, size):
+        file = self._open(name)
+        try:
+            if self.is_own:
+                os.ftruncate(file, size)
+            self._mapped.append(mmap.mmap(file, os.fstat(file).st_size))
+            return self._mapped[-1]
+        except OSError as error:
+            raise UserError(
+                f"{size >> 20} MiB of address space for the shared embedding rows: {error.strerror}; is there a limit "
+                "on it (ulimit -v)? With --embedding_service=auto --row_copies=worker the workers need none"
+            ) from None
+
+    def _open(self, name):
+        pid, nonce = self.address.split("/")
+        name = f"{_PREFIX}.{nonce}.{self._prefix}{name}"
+        file = os.memfd_create(name) if self.is_own else self._find(pid, name)
+        self._files.append(file)  # The owner's stay open for the others to find.
+        return file
+
+    @staticmethod
+    def _find(pid, name):
+        """-> an open file of the owner's."""
+        directory = pathlib.Path(f"/proc/{pid}/fd")
+        try:
+            for link in directory.iterdir():
+                if os.readlink(link).removeprefix("/memfd:").removesuffix(" (deleted)") == name:
+                    return os.open(link, os.O_RDWR)
+        except OSError as error:
+            raise UserError(_unreachable(pid, f"{error.strerror} ({error.filename})")) from None
+        raise UserError(_unreachable(pid, f"it has no {name}"))
+
+
+def _unreachable(pid, why):
+    return (
+        f"this worker cannot open the memory of the worker with process id {pid}: {why}. Workers that share "
+        "embedding rows have to be on one host, of one user, and in one container: use --embedding_service=auto "
+        "--row_copies=worker"
+    )

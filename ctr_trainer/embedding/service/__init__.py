@@ -1,0 +1,1 @@
+"""The embedding lookup service over Arrow Flight, and its client."""

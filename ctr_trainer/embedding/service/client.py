@@ -1,0 +1,230 @@
+"""The Store that lives in one or more embedding services."""
+
+import concurrent.futures
+import pathlib
+import uuid
+
+import numpy as np
+
+from ctr_trainer.embedding.index.key_hash import shard_of
+from ctr_trainer.embedding.service import wire
+from ctr_trainer.embedding.service.renewal import Renewal
+from ctr_trainer.embedding.service.security import ClientSecurity
+from ctr_trainer.embedding.service.shard import Shard
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.store.row_codec import PLAIN
+from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.embedding.store.versions import NONE_KNOWN, ChangedRows
+from ctr_trainer.messages.errors import UserError
+
+
+class ServiceClient(Store):
+    """A Store over S services, each the owner of the keys with hash(key) % S == its place in the list.
+
+    A service that does not answer is asked again, with the same sequence, until `timeout` has passed; so a push is
+    applied once even where its answer was lost. A service that was restarted has lost the rows since the last
+    checkpoint, so it is an error; so is one whose rows were replaced by another's `restore` or `clear`. Safe to use
+    from several threads.
+
+    Without a lease it only reads, which the service sees to. A lease is one training's, whose workers all show the
+    same; it is renewed from a thread until `close`, and given back by `release`.
+    """
+
+    def __init__(self, addresses, timeout, security=ClientSecurity(), lease=None, ended=(), host_memory=None):  # noqa: B008, frozen
+        """Connects, waiting up to `timeout` for each service to answer, and for a lease whose holder died to end.
+
+        Args:
+          addresses: sequence of `host:port`, the same in the same order on every worker.
+          timeout: seconds a request may take, retries included.
+          security: what the services ask for.
+          lease: `Lease`; None to only read.
+          host_memory: see `Store`.
+          ended: for each service f() -> None, or how its process ended: then requests fail at once. () if not known.
+
+        Raises:
+          UserError: no answer, a wrong token, a service that another worker knows as another shard, or one that
+            another training uses; names it.
+        """
+        if not addresses:
+            raise UserError("no address of an embedding service was given")
+        shards = len(addresses)
+        self._shards = [
+            Shard(address, i, shards, timeout, security, lease, each)
+            for i, (address, each) in enumerate(zip(addresses, ended or [None] * shards, strict=True))
+        ]
+        self._threads = concurrent.futures.ThreadPoolExecutor(shards) if shards > 1 else None
+        self._widths = {}
+        self._lease, self._renewal, self.host_memory = lease, None, host_memory
+        try:
+            self._shards[0].hello()  # Alone: of two trainings that start at the same time one gets all shards.
+            if lease is not None:
+                self._renewal = Renewal(self._shards)
+            self._on_all(lambda shard: shard.hello())
+        except BaseException:
+            self.release()
+            self.close()
+            raise
+
+    def create_table(self, config):
+        body = {"config": snapshot.config_to_json(config)}
+        self._on_all(lambda shard: shard.action("create_table", body))
+        self._widths[config.name] = config.width
+
+    def pull(self, table, keys, missing="initial"):
+        request, width = dict(op="pull", table=table, missing=missing), self._width(table)
+        keys = np.require(keys, np.int64, ("C",))
+        rows = np.empty((len(keys), width), np.float32)
+        for page in _pages(len(keys), width):
+            some = keys[page]
+            for own, answer in self._ask(some, lambda shard, own, some=some: shard.pull(request, some[own], width)):
+                rows[page][own] = answer
+        return rows
+
+    def pull_newer(self, table, keys, versions, codec=PLAIN):
+        request, width = dict(op="pull_newer", table=table, codec=codec.name), self._width(table)
+        keys, versions = np.require(keys, np.int64, ("C",)), np.require(versions, np.uint32, ("C",))
+        answers = []
+        for page in _pages(len(keys), width):
+            some, known = keys[page], versions[page]
+            asked = self._ask(
+                some,
+                lambda shard, own, some=some, known=known: shard.pull_newer(
+                    request, some[own], known[own], width, codec
+                ),
+            )
+            answers.append((page, _joined(len(some), asked)))
+        return _joined(len(keys), answers)
+
+    def push(self, table, keys, deltas, worker, sequence):
+        request = dict(op="push", table=table, worker=worker, sequence=sequence)
+        keys, deltas = np.require(keys, np.int64, ("C",)), np.require(deltas, np.float32, ("C",))
+        self._check(table, keys, deltas, PLAIN.schema(self._width(table)))
+        self._ask(keys, lambda shard, own: shard.push(request, keys[own], deltas[own]))
+
+    def sync(self, table, keys, deltas, worker, sequence, versions=None, codec=PLAIN):
+        request = dict(op="sync", table=table, worker=worker, sequence=sequence, codec=codec.name)
+        width = self._width(table)
+        keys, deltas = np.require(keys, np.int64, ("C",)), np.require(deltas, requirements=("C",))
+        self._check(table, keys, deltas, codec.schema(width))
+        if versions is None:
+            versions = np.full(len(keys), NONE_KNOWN, np.uint32)
+        answers = self._ask(
+            keys, lambda shard, own: shard.sync(request, keys[own], versions[own], deltas[own], width, codec)
+        )
+        return _joined(len(keys), answers)
+
+    def advance(self, step):
+        self._on_all(lambda shard: shard.action("advance", {"step": step}))
+
+    def save(self, path, step, since=None):
+        body = {"path": _absolute(path), "step": step, "since": since, "snapshot": uuid.uuid4().hex}
+        files = [file for files in self._on_all(lambda shard: shard.action("save", body)) for file in files]
+        if since is not None and any(file["since"] is None for file in files):
+            return self.save(path, step)  # One shard had no snapshot to add to, so none may add to its own.
+        return files
+
+    def copy(self, path):
+        """Writes all rows below `path`, where no file is replaced; needs no lease. -> as `save`"""
+        return [file for files in self._on_all(lambda shard: shard.copy(_absolute(path))) for file in files]
+
+    def restore(self, path, files):
+        body = {"path": _absolute(path), "files": list(files)}
+        self._on_all(lambda shard: shard.replace("restore", body))
+
+    def clear(self):
+        self._on_all(lambda shard: shard.replace("clear", {}))
+
+    def reopen(self):
+        self._on_all(lambda shard: shard.hello())
+
+    def release(self):
+        """Gives the lease back, so that another training need not wait; no worker that shows it can write then."""
+        self._on_all(lambda shard: shard.release())
+
+    def stats(self):
+        """As Store; with `services`, the same by address."""
+        services = dict(self._on_all(lambda shard: (shard.address, shard.action("stats", {}))))
+        tables = {}
+        for service in services.values():
+            for name, figures in service["tables"].items():
+                table = tables.setdefault(name, dict.fromkeys(figures, 0))
+                for figure, value in figures.items():
+                    table[figure] += value
+        return {"tables": tables, "services": services}
+
+    def tables(self):
+        """-> the layout of each table: a dict of its `TableConfig`, its `width` and its `rows` in all shards."""
+        layouts = {}
+        for tables in self._on_all(lambda shard: shard.action("tables", {})):
+            for table in tables:
+                rows = layouts.get(table["name"], {"rows": 0})["rows"]
+                layouts[table["name"]] = {**table, "rows": rows + table["rows"]}
+        return list(layouts.values())
+
+    @property
+    def silent_seconds(self):
+        return max(shard.silent_seconds for shard in self._shards)
+
+    def close(self):
+        if self._renewal:
+            self._renewal.close()
+        if self._threads:
+            self._threads.shutdown()
+        for shard in self._shards:
+            shard.close()
+
+    def _width(self, table):
+        if table not in self._widths and self._lease is None:
+            self._widths = {layout["name"]: layout["width"] for layout in self.tables()}
+        if table not in self._widths:
+            raise UserError(f"no table {table!r}: this client has not created it")
+        return self._widths[table]
+
+    @staticmethod
+    def _check(table, keys, deltas, schema):
+        dtype, columns = np.dtype(schema[0]), schema[1]
+        if deltas.dtype != dtype or deltas.shape != (len(keys), columns):
+            raise UserError(
+                f"table {table}: deltas {deltas.dtype}{list(deltas.shape)}, expected {dtype}{[len(keys), columns]}"
+            )
+
+    def _ask(self, keys, call):
+        """-> [(own, call(shard, own)) for each shard]; `own` indexes the keys of the shard."""
+        if self._threads is None:
+            return [(slice(None), call(self._shards[0], slice(None)))]
+        owner = np.empty(len(keys), np.int32)
+        shard_of(keys, len(self._shards), owner)
+        places = [np.flatnonzero(owner == i) for i in range(len(self._shards))]
+        return list(zip(places, self._on_all(lambda shard: call(shard, places[shard.number])), strict=True))
+
+    def _on_all(self, call):
+        """-> [call(shard) for each shard], asked in parallel; waits for all of them before it raises."""
+        if self._threads is None:
+            return [call(self._shards[0])]
+        futures = [self._threads.submit(call, shard) for shard in self._shards]
+        concurrent.futures.wait(futures)
+        return [future.result() for future in futures]
+
+
+def _pages(count, width):
+    """-> slices of `count` keys, each of a question that has a bounded answer; at least one."""
+    step = wire.rows_a_page(width)
+    return [slice(first, min(first + step, count)) for first in range(0, max(count, 1), step)]
+
+
+def _joined(count, answers):
+    """[(index, ChangedRows)] of the parts of a question -> one ChangedRows, its positions ascending."""
+    if len(answers) == 1:
+        return answers[0][1]
+    versions, every = np.empty(count, np.uint32), np.arange(count)
+    for own, newer in answers:
+        versions[own] = newer.versions
+    positions = np.concatenate([every[own][newer.positions] for own, newer in answers])
+    rows = np.concatenate([newer.rows for _, newer in answers])
+    order = np.argsort(positions, kind="stable")
+    return ChangedRows(versions, positions[order], rows[order])
+
+
+def _absolute(path):
+    # A relative path is relative to this process, not to the service's directory.
+    return str(pathlib.Path(path).absolute())

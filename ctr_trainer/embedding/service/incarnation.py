@@ -1,0 +1,75 @@
+"""Which rows a service has, so that no request is answered with, or changes, others than it was made for."""
+
+import contextlib
+import threading
+import uuid
+
+from ctr_trainer.messages.errors import UserError
+
+# A request's part in the store takes milliseconds.
+_WAIT_SECONDS = 600
+
+
+class Replaced(Exception):
+    """A request was made for rows that are no longer there; says what became of them."""
+
+
+class Restarted(Exception):
+    """A request was made for the rows of a process that has ended."""
+
+
+class Incarnation:
+    """The name of the rows that a service has: another one each time that they are replaced, or that another may write.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self):
+        # The number is odd while the rows are being replaced.
+        self._process = uuid.uuid4().hex
+        self._number, self._why, self._under_way = 0, "", 0
+        self._changed = threading.Condition()
+
+    def __str__(self):
+        return f"{self._process}.{self._number}"
+
+    def check_process(self, expected):
+        """Raises Restarted unless `expected`, an incarnation or None, is one of this process."""
+        if expected is not None and str(expected).partition(".")[0] != self._process:
+            raise Restarted()
+
+    def check(self, expected):
+        """Raises Restarted or Replaced unless `expected` is this incarnation, or None."""
+        self.check_process(expected)
+        if expected is not None and (expected != str(self) or self._number % 2):
+            raise Replaced(self._why)
+
+    @contextlib.contextmanager
+    def within(self, expected):
+        """Keeps the rows from being replaced in the block, which is a request's part in the store; checks first."""
+        with self._changed:
+            self.check(expected)
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._under_way -= 1
+                self._changed.notify_all()
+
+    @contextlib.contextmanager
+    def replaced(self, why):
+        """Replaces the rows in the block, while no request is under way.
+
+        Args:
+          why: what becomes of the rows of before, for those who ask for them.
+        """
+        with self._changed:
+            self._number, self._why = self._number + 1, why
+            if not self._changed.wait_for(lambda: not self._under_way, _WAIT_SECONDS):
+                raise UserError(f"a request has been at work on the rows for {_WAIT_SECONDS} s: is the machine stuck?")
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._number += 1  # Who came meanwhile saw a part of the rows.

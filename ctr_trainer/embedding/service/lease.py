@@ -1,0 +1,134 @@
+"""Who may write to a shard: the workers of one training at a time."""
+
+import dataclasses
+import os
+import secrets
+import socket
+import threading
+import time
+
+from ctr_trainer.messages.errors import UserError
+
+# After this silence of its holder another training may take a lease: long enough for a machine that stands still for a
+# while, short enough to wait for after a kill.
+LEASE_SECONDS = 20.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Lease:
+    """What the workers of one training show a shard with each request; whoever shows none may only read.
+
+    Attributes:
+      token: tells this lease from all others.
+      host, pid: of the process that asked for it.
+      model_dir: of the training.
+      started: local time of the request, as `2026-01-31 12:00:00`.
+    """
+
+    token: str
+    host: str
+    pid: int
+    model_dir: str
+    started: str
+
+    @staticmethod
+    def new(model_dir):
+        """-> a lease for a training that this process begins."""
+        now = time.strftime("%Y-%m-%d %H:%M:%S")
+        return Lease(secrets.token_hex(16), socket.gethostname(), os.getpid(), str(model_dir), now)
+
+    @staticmethod
+    def parse(values):
+        """-> the lease of which `values` is the `dataclasses.asdict`.
+
+        Raises:
+          UserError: it is not that of a lease.
+        """
+        try:
+            lease = Lease(**values)
+        except TypeError:
+            lease = None
+        if lease is None or not (isinstance(lease.token, str) and lease.token):
+            fields = ", ".join(field.name for field in dataclasses.fields(Lease))
+            raise UserError(f"not a lease, which has {fields}: {values!r}")
+        return lease
+
+    def __str__(self):
+        return f"the training of {self.model_dir} (process {self.pid} on {self.host}, started {self.started})"
+
+
+class LeaseHeld(Exception):
+    """Another training holds the lease.
+
+    Attributes:
+      holder: its `Lease`.
+      heard: when it was heard of last, by the shard's clock; another number each time.
+      left: seconds until another may take the lease, if nothing more is heard of it.
+    """
+
+    def __init__(self, holder, heard, left):
+        super().__init__(str(holder))
+        self.holder, self.heard, self.left = holder, heard, left
+
+    def told(self):
+        """-> a dict of it, the holder as text, for a client."""
+        return {"holder": str(self.holder), "heard": self.heard, "left": self.left}
+
+
+class LeaseBook:
+    """The one lease of a shard; safe to use from several threads.
+
+    Each request of its holder renews it. A holder that was silent for too long goes on if no other has taken the
+    lease meanwhile.
+
+    Args:
+      seconds: of silence, after which another may take the lease.
+    """
+
+    def __init__(self, seconds=LEASE_SECONDS):
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._lease, self._heard = None, 0.0
+
+    @property
+    def holder(self):
+        """The `Lease` that is held, or None."""
+        return self._lease
+
+    def take(self, lease):
+        """Makes `lease` the one of this shard, or renews it. -> whether it is another one than before
+
+        Raises:
+          LeaseHeld: another one is.
+        """
+        with self._lock:
+            now, before = time.monotonic(), self._lease
+            is_new = before is None or before.token != lease.token
+            if is_new and before is not None and now - self._heard < self._seconds:
+                raise LeaseHeld(before, self._heard, self._heard + self._seconds - now)
+            self._lease, self._heard = lease, now
+            return is_new
+
+    def renew(self, token, what):
+        """Notes that the holder lives.
+
+        Args:
+          token: that a request came with; None of a client that only reads.
+          what: the operation, for the error.
+
+        Raises:
+          UserError: the token is not that of the lease.
+        """
+        with self._lock:
+            if token is None or self._lease is None or token != self._lease.token:
+                holder = f"{self._lease} holds it" if self._lease else "no training holds it now"
+                raise UserError(
+                    f"`{what}` refused: this client only reads, as it does not hold this service's lease; {holder}"
+                )
+            self._heard = time.monotonic()
+
+    def release(self, token):
+        """Frees the lease, if it has this token."""
+        with self._lock:
+            if self._lease is not None and self._lease.token == token:
+                self._lease = None

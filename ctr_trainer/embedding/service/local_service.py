@@ -1,0 +1,182 @@
+"""A service that a trainer starts for itself."""
+
+import concurrent.futures
+import contextlib
+import os
+import pathlib
+import secrets
+import select
+import subprocess
+import sys
+import tempfile
+import time
+
+from ctr_trainer.messages import log_lines
+from ctr_trainer.messages.errors import UserError
+
+_POLL_SECONDS = 0.02
+_STOP_SECONDS = 15
+_LOG_TAIL_BYTES = 2000
+_PACKAGE_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
+# glibc reads these when a process starts. One heap of huge pages for all threads, in place of one for each: then a
+# request's arrays lie where those of the last one lay, and their pages were had before.
+_TUNABLES, _ONE_HEAP = "GLIBC_TUNABLES", "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
+
+
+class Watch:
+    """Tells that a service of this host has ended, to processes that did not start it.
+
+    Where the kernel has no handles of processes (before Linux 5.3), it never tells.
+
+    Args:
+      pid: of a process that runs now.
+      log_file: its output.
+    """
+
+    def __init__(self, pid, log_file):
+        self._pid, self._log_file = pid, log_file
+        self._handle = None
+        try:
+            self._handle = os.pidfd_open(pid)
+        except (AttributeError, OSError):
+            pass
+
+    def ended(self):
+        """-> how the process ended, with the end of its log; None while it runs."""
+        if self._handle is None or not select.select([self._handle], [], [], 0)[0]:
+            return None
+        return f"its process {self._pid} has ended; {log_tail(self._log_file)}"
+
+    def close(self):
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+@contextlib.contextmanager
+def local_services(count, directory, timeout, cores=None):
+    """Gives `count` services of one token, started at the same time and stopped at the end of the block.
+
+    Args:
+      directory: for their snapshots, and for their logs, `service.log`, `service-1.log`, ...
+      timeout: seconds to wait for each.
+      cores: see `LocalService`.
+
+    Raises:
+      UserError: one did not start.
+    """
+    token = secrets.token_hex()
+    logs = [os.path.join(directory, f"service-{number}.log" if number else "service.log") for number in range(count)]
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(count) as threads:
+        futures = [threads.submit(LocalService, directory, log, timeout, cores, token) for log in logs]
+        concurrent.futures.wait(futures)
+        for future in futures:
+            if future.exception() is None:
+                stack.enter_context(future.result())
+        yield [future.result() for future in futures]
+
+
+class LocalService:
+    """An embedding service in a child process on this machine, which ends when this process ends, however it ends.
+
+    A context manager: leaving it stops the service. No other user of this machine can use it: its clients need the
+    token, which the child gets through its standard input, so it stands in no file, environment or command line.
+
+    Attributes:
+      address: `host:port`.
+      token: for its clients.
+      pid: the child's process id.
+      log_file: where its output goes.
+    """
+
+    def __init__(self, data_dir, log_file, timeout, cores=None, token=None):
+        """Starts the service and waits until it answers.
+
+        Args:
+          data_dir: the directory that its snapshots lie under.
+          log_file: where its output goes, appended.
+          timeout: seconds to wait.
+          cores: that the service may use; None for those of this process.
+          token: for its clients; None for a random one.
+
+        Raises:
+          UserError: it ended or did not answer in time; shows the end of its log.
+        """
+        self.log_file = log_file
+        self.token = token or secrets.token_hex()
+        with tempfile.TemporaryDirectory() as directory:
+            port_file = pathlib.Path(directory) / "address"
+            with open(log_file, "ab") as log:
+                # Its own session: a Ctrl-C at the terminal is for the trainer, which may still save through it.
+                self._process = subprocess.Popen(
+                    self._command(data_dir, port_file),
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env={_TUNABLES: _ONE_HEAP, **os.environ, "PYTHONPATH": os.pathsep.join(_python_path())},
+                    start_new_session=True,
+                )
+            self.pid = self._process.pid
+            with contextlib.suppress(BrokenPipeError):  # It ended at once: its log says why.
+                self._process.stdin.write(f"{self.token}\n".encode())
+                self._process.stdin.flush()
+            if cores:
+                os.sched_setaffinity(self.pid, cores)
+            try:
+                self.address = self._wait_for(port_file, timeout)
+            except BaseException:
+                self.stop()
+                raise
+
+    def ended(self):
+        """-> how the service ended by itself, with the end of its log; None while it runs."""
+        status = self._process.poll()
+        return None if status is None else f"its process ended with status {status}; {log_tail(self.log_file)}"
+
+    def stop(self):
+        """Ends the service: SIGTERM, and after a while SIGKILL."""
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(_STOP_SECONDS)
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+
+    def _command(self, data_dir, port_file):
+        arguments = ["--bind=127.0.0.1:0", f"--data_dir={data_dir}", f"--port_file={port_file}", "--exit_with_stdin"]
+        arguments += ["--token_fd=0", f"--log_format={log_lines.installed_form()}"]
+        arguments += ["--nosave_at_exit"]  # Its trainer has its own checkpoints.
+        return [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
+
+    def _wait_for(self, port_file, timeout):
+        deadline = time.monotonic() + timeout
+        while not port_file.exists():
+            if self.ended():
+                raise UserError(f"the embedding service did not start: {self.ended()}")
+            if time.monotonic() > deadline:
+                raise UserError(f"the embedding service did not answer within {timeout:g} s; {log_tail(self.log_file)}")
+            time.sleep(_POLL_SECONDS)
+        return port_file.read_text()
+
+
+def log_tail(log_file):
+    """-> the end of a log, and whose it is."""
+    try:
+        with open(log_file, "rb") as log:
+            log.seek(max(log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES, 0))
+            return f"its log {log_file} ends with\n{log.read().decode(errors='replace').rstrip()}\n"
+    except OSError as error:
+        return f"its log {log_file}: {error.strerror}"
+
+
+def _python_path():
+    inherited = os.environ.get("PYTHONPATH")
+    return [_PACKAGE_ROOT, inherited] if inherited else [_PACKAGE_ROOT]

@@ -1,0 +1,244 @@
+"""Who may talk to a service, and how the two know each other."""
+
+import dataclasses
+import hmac
+import ipaddress
+import logging
+import os
+import pathlib
+import socket
+import ssl
+
+from pyarrow import flight
+
+from ctr_trainer.embedding.service import wire
+from ctr_trainer.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_LOOK_SECONDS = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerSecurity:
+    """What a service asks of its clients.
+
+    Attributes:
+      token: what each call has to bring in its `authorization` header, or None.
+      cert, key: PEM of the service's certificate and key; None for no TLS.
+      client_ca: PEM of the authority whose certificates clients must show (mutual TLS), or None.
+    """
+
+    token: str | None = None
+    cert: bytes | None = None
+    key: bytes | None = None
+    client_ca: bytes | None = None
+
+    @staticmethod
+    def read(token_file="", cert_file="", key_file="", client_ca_file="", token_fd=-1):
+        """Reads the files that are named, or the token from a descriptor.
+
+        Args:
+          token_fd: an open descriptor, whose first line is the token; -1 for none.
+
+        Raises:
+          UserError: one is missing or empty, or they do not go together.
+        """
+        if token_file and token_fd >= 0:
+            raise UserError("--token_file and --token_fd both name the token: give one")
+        if bool(cert_file) != bool(key_file):
+            raise UserError("--tls_cert and --tls_key go together: give both or neither")
+        if client_ca_file and not cert_file:
+            raise UserError("--tls_client_ca is part of TLS: give --tls_cert and --tls_key as well")
+        token, *pem = _read_all(token_file, cert_file, key_file, client_ca_file)
+        return ServerSecurity(_first_line(token_fd) if token_fd >= 0 else token, *pem)
+
+    def refuse_open_door(self, host):
+        """Looks after an address that other machines reach: warns of a token that travels in the clear.
+
+        Raises:
+          UserError: they could connect without a token.
+        """
+        if is_loopback(host):
+            return
+        if self.token is None:
+            raise UserError(f"--bind={host} lets other machines in: give the service and its clients a --token_file")
+        if self.cert is None:
+            _log.warning(
+                "--bind=%s without TLS: the token and all rows travel in the clear, and whoever sees the network's "
+                "traffic can change the rows. Give --tls_cert and --tls_key, and the clients --service_ca",
+                host,
+            )
+
+    def location(self, host, port):
+        """-> where the Flight server listens."""
+        return f"grpc{'+tls' if self.cert else ''}://{host}:{port}"
+
+    def server_options(self):
+        """-> the keyword arguments of `FlightServerBase` that TLS needs."""
+        if not self.cert:
+            return {}
+        options = {"tls_certificates": [(self.cert, self.key)]}
+        if self.client_ca:
+            options.update(verify_client=True, root_certificates=self.client_ca)
+        return options
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientSecurity:
+    """What a client shows a service, and what it expects of it.
+
+    Attributes:
+      token: of the service, or None.
+      ca: PEM of the authority that signed the service's certificate; None for no TLS.
+      cert, key: PEM of this client's certificate and key, where the service asks for one.
+    """
+
+    token: str | None = None
+    ca: bytes | None = None
+    cert: bytes | None = None
+    key: bytes | None = None
+
+    @staticmethod
+    def read(token_file="", ca_file="", cert_file="", key_file=""):
+        """Reads the files that are named.
+
+        Raises:
+          UserError: one is missing or empty, or they do not go together.
+        """
+        if bool(cert_file) != bool(key_file):
+            raise UserError("--service_cert and --service_key go together: give both or neither")
+        if cert_file and not ca_file:
+            raise UserError("--service_cert is part of TLS: give the --service_ca that the service is known by as well")
+        token, *pem = _read_all(token_file, ca_file, cert_file, key_file)
+        return ClientSecurity(token, *pem)
+
+    @property
+    def headers(self):
+        """-> the headers of each call."""
+        return [] if self.token is None else [(wire.TOKEN.encode(), f"Bearer {self.token}".encode())]
+
+    def connect(self, address, channel_options):
+        """-> a `FlightClient`; it connects at its first call."""
+        if self.ca is None:
+            return flight.FlightClient(f"grpc://{address}", generic_options=channel_options)
+        return flight.FlightClient(
+            f"grpc+tls://{address}",
+            tls_root_certs=self.ca,
+            cert_chain=self.cert,
+            private_key=self.key,
+            generic_options=channel_options,
+        )
+
+    def what_is_wrong(self, address):
+        """Looks, over a connection of its own, whether TLS is why a service does not answer.
+
+        Returns:
+          what is wrong and what to do; None if nothing is, or if the service cannot be reached.
+        """
+        try:
+            if self.ca is None:
+                speaks = _speaks_tls(address)
+                return "it speaks TLS: name the authority of its certificate, --service_ca" if speaks else None
+            if not _speaks_tls(address):
+                return "it does not speak TLS: leave out --service_ca, or start it with --tls_cert and --tls_key"
+            context = ssl.create_default_context(cadata=self.ca.decode())
+            if not _shake_hands(address, context) and self.cert is None:
+                return "it asks for this client's certificate: give --service_cert and --service_key"
+        except ssl.SSLCertVerificationError as error:
+            return f"its certificate is not one that --service_ca vouches for: {error.verify_message}"
+        except (OSError, ValueError):
+            pass  # Not to be reached, or no address: whoever connects says so.
+        return None
+
+
+def _speaks_tls(address):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        _shake_hands(address, context)
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")  # Only who speaks it says in TLS what is missing.
+    return True
+
+
+def _shake_hands(address, context):
+    """Makes a TLS handshake with a service. -> whether it goes on after that"""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((host, int(port)), _LOOK_SECONDS) as connection:
+        with context.wrap_socket(connection, server_hostname=host) as channel:
+            try:
+                return channel.recv(1) != b""
+            except TimeoutError:
+                return True
+            except OSError:
+                return False  # An alert: a client that lacks a certificate is told after the handshake.
+
+
+class Gate(flight.ServerMiddlewareFactory):
+    """Refuses calls without the token; puts the service's incarnation into every answer."""
+
+    def __init__(self, token, incarnation):
+        super().__init__()
+        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._incarnation = incarnation
+
+    def start_call(self, info, headers):
+        if self._expected is not None:
+            given = (headers.get(wire.TOKEN) or [""])[0]
+            if not given:
+                raise flight.FlightUnauthenticatedError(
+                    "this service asks for a token, and none came: give --token_file"
+                )
+            if not hmac.compare_digest(given.encode(errors="replace"), self._expected):
+                raise flight.FlightUnauthenticatedError(
+                    "the token is wrong: it is not that of the service's own --token_file"
+                )
+        return _Answer({wire.INCARNATION: str(self._incarnation)})
+
+
+class _Answer(flight.ServerMiddleware):
+    def __init__(self, headers):
+        super().__init__()
+        self._headers = headers
+
+    def sending_headers(self):
+        return self._headers
+
+
+def _read_all(token_file, *pem_files):
+    token = _read(token_file).decode().strip() if token_file else None
+    return [token, *(_read(path) if path else None for path in pem_files)]
+
+
+def _first_line(descriptor):
+    """-> the first line of an open descriptor, of which no more is read."""
+    line = b""
+    try:
+        while (byte := os.read(descriptor, 1)) not in (b"", b"\n"):
+            line += byte
+    except OSError as error:
+        raise UserError(f"--token_fd={descriptor}: {error.strerror}") from None
+    if not line.strip():
+        raise UserError(f"--token_fd={descriptor}: no token came")
+    return line.decode().strip()
+
+
+def _read(path):
+    """-> the bytes of a file that must hold something."""
+    try:
+        content = pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    if not content.strip():
+        raise UserError(f"{path} is empty")
+    return content
+
+
+def is_loopback(host):
+    """-> whether only this machine reaches `host`."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,295 @@
+"""The embedding lookup service: tables that the workers of a job share, served over Arrow Flight."""
+
+import contextlib
+import dataclasses
+import pathlib
+import threading
+import time
+
+import pyarrow as pa
+from pyarrow import flight
+
+from ctr_trainer.embedding.service import exit_snapshot, wire
+from ctr_trainer.embedding.service.incarnation import Incarnation, Replaced, Restarted
+from ctr_trainer.embedding.service.lease import Lease, LeaseBook, LeaseHeld
+from ctr_trainer.embedding.service.security import Gate, ServerSecurity
+from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.row_codec import find_codec
+from ctr_trainer.files.held_directory import hold
+from ctr_trainer.measuring.resources import resident_bytes
+from ctr_trainer.messages.errors import UserError
+
+# Actions of whoever holds the lease, and those that need not know which rows there are now.
+_WRITES = ("push", "sync", "create_table", "save", "advance", "restore", "clear")
+_OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore", "clear")
+
+
+class Service(flight.FlightServerBase):
+    """A Flight server around a LocalStore; it answers from the moment it is made until `shutdown`.
+
+    A bad request is answered with INVALID_ARGUMENT and changes nothing. What changes or saves rows is refused unless it
+    comes with the lease that this service has given to one training. Every answer's headers carry the service's
+    incarnation, and a request may name the one it expects, so that a client notices that the rows it knew are gone:
+    after a restart, a `restore`, a `clear`, or where another training has taken the lease.
+
+    Any Flight client may read: `list_flights` lists the tables, `do_get` with a table's name as the ticket streams it.
+    """
+
+    def __init__(self, host, port, data_dir, security=ServerSecurity(), leases=None):  # noqa: B008, it is frozen
+        """
+        Args:
+          host, port: where to listen; port 0 picks a free one.
+          data_dir: where snapshots are written to and read from, and nowhere else.
+          security: what is asked of the clients.
+          leases: `LeaseBook`; None for one of its own.
+        """
+        self.incarnation = Incarnation()
+        self._leases = leases or LeaseBook()
+        self._store = LocalStore()
+        self.metrics = ServiceMetrics(self._store.stats)
+        self._data_dir = pathlib.Path(data_dir).resolve()
+        self._place = None
+        self._place_lock = threading.Lock()
+        self._directory_lock = None
+        self._actions = {
+            "hello": self._hello,
+            "renew": lambda body: self._leases.renew(body.get("lease"), "renew"),
+            "release": lambda body: self._leases.release(body.get("lease")),
+            "create_table": self._create_table,
+            "save": self._save,
+            "copy": self._copy,
+            "advance": self._advance,
+            "restore": self._restore,
+            "clear": self._clear,
+            "stats": lambda body: self._stats(),
+            "tables": lambda body: [self._layout(name) for name in sorted(self._store.tables)],
+        }
+        self._row_requests = {
+            "pull": self._pull,
+            "pull_newer": self._pull_newer,
+            "push": self._push,
+            "sync": self._sync,
+        }
+        gate = {"gate": Gate(security.token, self.incarnation)}
+        super().__init__(security.location(host, port), middleware=gate, **security.server_options())
+
+    def do_action(self, context, action):
+        """One of the actions and row requests made in `__init__`, see `wire`."""
+        with _typed_errors():
+            if action.type in self._row_requests:
+                return self._answer_rows(action.type, action.body)
+            if action.type not in self._actions:
+                known = ", ".join([*self._actions, *self._row_requests])
+                raise UserError(f"no action {action.type!r}; there are: {known}")
+            body = self._request(wire.from_json(action.body), action.type in _OF_ANY_ROWS)
+            if action.type in _WRITES:
+                self._leases.renew(body.get("lease"), action.type)
+            if self._place is None and action.type in ("save", "restore"):
+                raise UserError(f"{action.type}: say hello first, with this service's shard and the number of shards")
+            return [flight.Result(wire.to_json(self._actions[action.type](body)))]
+
+    def _answer_rows(self, op, body):
+        """-> the results of a row request."""
+        header, start = wire.unpack_header(body)
+        request = self._request(header)
+        table, count = request["table"], request["count"]
+        width = self._config(table).width
+        if op in _WRITES:
+            self._leases.renew(request.get("lease"), op)
+
+        def columns(layout):
+            return wire.unpack_columns(body, start, table, count, layout)
+
+        return self._row_requests[op](request, columns, width)
+
+    def _pull(self, request, columns, width):
+        (keys,) = columns(wire.pull_layout())
+        wire.refuse_long_answer(request["table"], len(keys), width)
+        with self._at_work("pull", request):
+            rows = self._store.pull(request["table"], keys, request["missing"])
+        return wire.rows_answer(rows)
+
+    def _pull_newer(self, request, columns, width):
+        codec = find_codec(str(request["codec"]))
+        keys, versions = columns(wire.pull_newer_layout())
+        wire.refuse_long_answer(request["table"], len(keys), width, codec)
+        with self._at_work("pull_newer", request):
+            newer = self._store.pull_newer(request["table"], keys, versions, codec)
+        return wire.newer_answer(newer)
+
+    def _push(self, request, columns, width):
+        keys, deltas = columns(wire.push_layout(width))
+        worker, sequence = str(request["worker"]), int(request["sequence"])
+        with self._at_work("push", request, worker):
+            self._store.push(request["table"], keys, deltas, worker, sequence)
+        return wire.receipt(len(keys))
+
+    def _sync(self, request, columns, width):
+        codec = find_codec(str(request["codec"]))
+        keys, versions, deltas = columns(wire.sync_layout(width, codec))
+        worker, sequence = str(request["worker"]), int(request["sequence"])
+        with self._at_work("sync", request, worker):
+            newer = self._store.sync(request["table"], keys, deltas, worker, sequence, versions, codec)
+        return wire.newer_answer(newer)
+
+    @contextlib.contextmanager
+    def _at_work(self, op, request, worker=None):
+        """A request's part in the store: counted, and of the rows that the request was made for."""
+        with self.metrics.measure(op, request["table"], request["count"], worker):
+            with self.incarnation.within(request.get("incarnation")):
+                yield
+
+    def list_flights(self, context, criteria):
+        """Yields one FlightInfo a table."""
+        for name in sorted(self._store.tables):
+            yield self._info(name)
+
+    def get_flight_info(self, context, descriptor):
+        """The FlightInfo of the table that the descriptor's path names."""
+        with _typed_errors():
+            if len(descriptor.path) != 1:
+                raise UserError(f"a table's path is its name, not {descriptor.path}")
+            return self._info(descriptor.path[0].decode())
+
+    def do_get(self, context, ticket):
+        """Streams a table: the ticket is its name. Rows that are created meanwhile may or may not be among them."""
+        with _typed_errors():
+            name = ticket.ticket.decode()
+            schema = snapshot.schema(self._config(name))
+        batches = (
+            pa.RecordBatch.from_arrays([snapshot.key_array(keys), snapshot.row_array(rows)], schema=schema)
+            for keys, rows in self._store.read_blocks(name)
+        )
+        return flight.GeneratorStream(schema, batches)
+
+    def _info(self, name):
+        config, rows = self._config(name), self._store.stats()["tables"][name]["rows"]
+        endpoints = [flight.FlightEndpoint(name.encode(), [])]
+        descriptor = flight.FlightDescriptor.for_path(name)
+        return flight.FlightInfo(snapshot.schema(config), descriptor, endpoints, rows, rows * (config.width * 4 + 8))
+
+    def _layout(self, name):
+        config, rows = self._config(name), self._store.stats()["tables"][name]["rows"]
+        return {**dataclasses.asdict(config), "width": config.width, "rows": rows}
+
+    def _config(self, table):
+        if table not in self._store.tables:
+            raise UserError(f"no table {table!r}; there are: {', '.join(sorted(self._store.tables)) or 'none'}")
+        return self._store.tables[table].config
+
+    def _request(self, request, of_any_rows=False):
+        """-> the request, a dict; checks that it was made for the rows that are here."""
+        check = self.incarnation.check_process if of_any_rows else self.incarnation.check
+        check(request.get("incarnation"))
+        return request
+
+    def _hello(self, body):
+        place = (int(body["shard"]), int(body["shards"]))
+        if not 0 <= place[0] < place[1]:
+            raise UserError(f"hello: no shard {place[0]} of {place[1]}; they are counted from 0")
+        lease = None if body.get("lease") is None else Lease.parse(body["lease"])
+        with self._place_lock:
+            if self._place not in (None, place):
+                raise UserError(
+                    f"this service is shard {self._place[0]} of {self._place[1]} (counted from 0), not {place[0]} of "
+                    f"{place[1]}: name the same addresses in the same order on every worker, or restart the services"
+                )
+            if lease is not None:
+                self._place = place
+                if self._directory_lock is None:
+                    self._directory_lock = self._lock_directory()
+                if self._leases.take(lease):
+                    with self.incarnation.replaced(f"{lease} has taken this service over"):
+                        pass
+        return {"incarnation": str(self.incarnation)}
+
+    def _lock_directory(self):
+        """Makes this the one service of its place that saves below the data_dir. -> the locked file."""
+        path = self._data_dir / ".shard-{:05d}-of-{:05d}.lock".format(*self._place)
+        return hold(
+            path,
+            lambda holder: (
+                f"another service ({holder}) saves in {self._data_dir} as shard {self._place[0]} of {self._place[1]}: "
+                "is another job training this model? End it, or use another directory"
+            ),
+        )
+
+    def _stats(self):
+        return {
+            **self._store.stats(),
+            "latencies": self.metrics.percentiles(),
+            "requests": self.metrics.requests(),
+            "cpu_seconds": time.process_time(),
+            "resident_bytes": resident_bytes(),
+        }
+
+    def restore_exit(self, path):
+        """Takes up what a service left at its exit, and its place among the shards."""
+        self._place = exit_snapshot.read(self._store, path)
+
+    def save_exit(self):
+        """Writes all rows, for `restore_exit`. -> the directory, or None of a service without tables."""
+        if not self._store.tables:
+            return None
+        return exit_snapshot.write(self._store, self._data_dir, *(self._place or (0, 1)))
+
+    def _create_table(self, body):
+        self._store.create_table(snapshot.config_from_json(body["config"]), *(self._place or (0, 1)))
+
+    def _advance(self, body):
+        with self.incarnation.within(body.get("incarnation")):
+            self._store.advance(int(body["step"]))
+
+    def _save(self, body):
+        path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
+        return self._store.save(path, int(body["step"]), since, *self._place, identity)
+
+    def _copy(self, body):
+        """Saves all rows, for whoever asks, where nothing can be overwritten."""
+        path, place = self._inside(body["path"]), (int(body["shard"]), int(body["shards"]))
+        own = "-{:05d}-of-{:05d}.".format(*place)
+        there = next((each for each in path.iterdir() if own in each.name), None) if path.is_dir() else None
+        if there is not None:
+            raise UserError(f"{there} is there already, and a copy replaces no file: name a new directory")
+        return self._store.save(path, 0, None, *place)
+
+    def _restore(self, body):
+        path, files = self._inside(body["path"]), body["files"]
+        replacing = self.incarnation.replaced(f"{self._leases.holder} has restored other rows, from {path}")
+        self._store.restore(path, files, *self._place, replacing=replacing)
+        return {"incarnation": str(self.incarnation)}
+
+    def _clear(self, body):
+        self._store.clear(self.incarnation.replaced(f"{self._leases.holder} has cleared the rows"))
+        return {"incarnation": str(self.incarnation)}
+
+    def _inside(self, path):
+        resolved = (self._data_dir / str(path)).resolve()
+        if not resolved.is_relative_to(self._data_dir):
+            raise UserError(f"snapshot path {path} is outside the service's data_dir {self._data_dir}")
+        return resolved
+
+
+@contextlib.contextmanager
+def _typed_errors():
+    """Turns what is wrong with a request into Flight's INVALID_ARGUMENT."""
+    try:
+        yield
+    except UserError as error:
+        raise pa.ArrowInvalid(str(error)) from None
+    # Flight errors of their own, so that the client can tell them from a mistake in the request.
+    except Restarted:
+        raise flight.FlightServerError(wire.RESTARTED) from None
+    except Replaced as error:
+        raise flight.FlightServerError(f"{wire.REPLACED}{error}") from None
+    except LeaseHeld as error:
+        raise flight.FlightServerError(wire.HELD + wire.to_json(error.told()).decode()) from None
+    except KeyError as error:
+        raise pa.ArrowInvalid(f"the request lacks {error}") from None
+    except pa.ArrowException:
+        raise
+    # What the parts of a request that JSON lets be anything raise where they are used as what they should be.
+    except (TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
+        raise pa.ArrowInvalid(f"bad request: {error}") from None

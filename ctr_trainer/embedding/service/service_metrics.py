@@ -1,0 +1,132 @@
+"""What a service counts about its requests, for its log and for Prometheus."""
+
+import contextlib
+import re
+import threading
+import time
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily
+
+from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.messages.errors import UserError
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
+_READS = ("pull", "pull_newer")
+# A worker's name ends with an id of its own at each start, which is not part of the label.
+_START = re.compile(r"-[0-9a-f]{32}$")
+_MOST_WORKERS = 4096
+
+
+class ServiceMetrics:
+    """Requests, rows and durations by operation and table, and how long ago each worker synced.
+
+    | metric | labels | what |
+    |---|---|---|
+    | `ctr_service_requests_total` | operation, table | requests answered |
+    | `ctr_service_rows_total` | operation, table | keys in them |
+    | `ctr_service_failures_total` | operation, table | requests refused or failed |
+    | `ctr_service_request_seconds` | operation | histogram of the time in the store |
+    | `ctr_service_table_rows`, `ctr_service_table_bytes` | table | now resident |
+    | `ctr_service_sync_age_seconds` | worker | since the worker's last push or sync, of the 4096 latest workers |
+
+    Args:
+      stats: f() -> {"tables": {name: {"rows": int, "bytes": int}}}.
+
+    Attributes:
+      latencies: the `PsEmbeddingLookup` and `PsPushGrad` of the log.
+    """
+
+    def __init__(self, stats):
+        self.latencies = (Latency("PsEmbeddingLookup"), Latency("PsPushGrad"))
+        self._stats = stats
+        self._synced = {}
+        self._lock = threading.Lock()
+        self._registry = CollectorRegistry()
+        labels = ("operation", "table")
+        name = "ctr_service"
+        self._requests = Counter(f"{name}_requests", "Requests answered", labels, registry=self._registry)
+        self._rows = Counter(f"{name}_rows", "Keys in answered requests", labels, registry=self._registry)
+        self._failures = Counter(f"{name}_failures", "Requests refused or failed", labels, registry=self._registry)
+        self._seconds = Histogram(
+            f"{name}_request_seconds", "Time in the store", ("operation",), buckets=_SECONDS, registry=self._registry
+        )
+        self._registry.register(self)
+
+    @contextlib.contextmanager
+    def measure(self, operation, table, rows, worker=None):
+        """Counts one request and times the body of the `with`.
+
+        Args:
+          operation: `pull`, `pull_newer`, `push` or `sync`.
+          table: its name.
+          rows: keys in the request.
+          worker: who pushes, or None.
+        """
+        start = time.perf_counter()
+        try:
+            yield
+        except BaseException:
+            self._failures.labels(operation, table).inc()
+            raise
+        seconds = time.perf_counter() - start
+        self.latencies[operation not in _READS].record(seconds * 1e6)
+        self._requests.labels(operation, table).inc()
+        self._rows.labels(operation, table).inc(rows)
+        self._seconds.labels(operation).observe(seconds)
+        if worker is not None:
+            self._note_sync(_START.sub("", worker))
+
+    def _note_sync(self, worker):
+        with self._lock:
+            self._synced.pop(worker, None)
+            self._synced[worker] = time.monotonic()  # The last one now: a dict keeps its order.
+            if len(self._synced) > _MOST_WORKERS:
+                del self._synced[next(iter(self._synced))]
+
+    def percentiles(self):
+        """-> dict of operation -> percentiles since the last `status_lines`, in microseconds."""
+        return {latency.name: latency.percentiles() for latency in self.latencies}
+
+    def requests(self):
+        """-> dict of operation -> requests answered since the start, of all tables."""
+        counts = {}
+        for sample in next(iter(self._requests.collect())).samples:
+            if sample.name.endswith("_total"):
+                operation = sample.labels["operation"]
+                counts[operation] = counts.get(operation, 0) + int(sample.value)
+        return counts
+
+    def status_lines(self):
+        """-> the log's lines about the time since the last call."""
+        lines = [latency.status_line() for latency in self.latencies]
+        for latency in self.latencies:
+            latency.reset()
+        return lines
+
+    def collect(self):
+        """Yields the gauges, read when Prometheus asks."""
+        tables = self._stats()["tables"]
+        for figure in ("rows", "bytes"):
+            gauge = GaugeMetricFamily(f"ctr_service_table_{figure}", f"Resident {figure}", labels=["table"])
+            for name, values in tables.items():
+                gauge.add_metric([name], values[figure])
+            yield gauge
+        age = GaugeMetricFamily("ctr_service_sync_age_seconds", "Since the last push or sync", labels=["worker"])
+        with self._lock:
+            workers = list(self._synced.items())
+        for worker, synced in workers:
+            age.add_metric([worker], time.monotonic() - synced)
+        yield age
+
+    def serve(self, port, host):
+        """Answers Prometheus at http://host:port/metrics. -> the port, picked where 0 was asked for.
+
+        Raises:
+          UserError: the port is taken.
+        """
+        try:
+            server, _ = start_http_server(port, host, self._registry)
+        except OSError as error:
+            raise UserError(f"--metrics_port={port}: {error.strerror}; name a free one") from None
+        return server.server_port

@@ -1,0 +1,112 @@
+"""The process around a service: from its address to its end."""
+
+import logging
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+
+import pyarrow as pa
+
+from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
+from ctr_trainer.embedding.memory.memory_limits import MemoryWatch
+from ctr_trainer.embedding.service.security import ServerSecurity
+from ctr_trainer.embedding.service.service import Service
+from ctr_trainer.files import durable_file
+from ctr_trainer.measuring.latency import UNIT
+from ctr_trainer.messages import log_lines
+from ctr_trainer.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_STATUS_SECONDS = 30
+_SIGNAL_SECONDS = 0.25
+_SHUTDOWN_SECONDS = 10
+_KEPT_BYTES = 1 << 30
+
+
+def serve(
+    bind,
+    data_dir,
+    security=ServerSecurity(),  # noqa: B008, it is frozen
+    port_file=None,
+    exit_with_stdin=False,
+    save_at_exit=True,
+    restore=None,
+    metrics_port=None,
+):
+    """Serves until SIGTERM or SIGINT, then saves all rows below `data_dir`; call it on the main thread.
+
+    Args:
+      bind: `host:port`; port 0 picks a free one.
+      data_dir: directory of the snapshots, made where it is not there.
+      security: what is asked of the clients; a token is needed where `bind` is not a loopback address.
+      port_file: where `host:port` is written, by rename, once the service answers.
+      exit_with_stdin: also end when stdin closes, that is when the parent process ends, however it ends.
+      save_at_exit: whether to save at a signal; at the end of stdin nothing is saved.
+      restore: the directory that such a save left, to start from.
+      metrics_port: where Prometheus is answered, on the host of `bind`; None for not at all.
+
+    Raises:
+      UserError: an address that cannot be bound, a non-loopback one without a token, or a `restore` that is not whole.
+    """
+    log_lines.install(log_lines.installed_form())
+    host, port = _split(bind)
+    security.refuse_open_door(host)
+    stop, signalled = threading.Event(), []
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: (signalled.append(True), stop.set()))
+    if exit_with_stdin:
+        threading.Thread(target=_set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
+    pathlib.Path(data_dir).mkdir(parents=True, exist_ok=True)
+    keep_freed_memory(_KEPT_BYTES)
+    try:
+        service = Service(host, port, data_dir, security)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"cannot serve on {bind}: {error}; is the port taken?") from None
+    if metrics_port is not None:
+        _log.info("Prometheus metrics on http://%s:%d/metrics", host, service.metrics.serve(metrics_port, host))
+    if restore:
+        service.restore_exit(restore)
+    address = f"{host}:{service.port}"
+    _log.info("embedding service %s answers on %s", service.incarnation, address)
+    if port_file:
+        durable_file.write_text(port_file, address)
+    _log.info(UNIT)
+    memory = MemoryWatch("this service")
+    next_status = time.monotonic() + _STATUS_SECONDS
+    # In short waits: Python handles a signal that comes just before a wait begins only after it.
+    while not stop.wait(min(max(next_status - time.monotonic(), 0), _SIGNAL_SECONDS)):
+        if time.monotonic() < next_status:
+            continue
+        next_status += _STATUS_SECONDS
+        memory.look()
+        for line in service.metrics.status_lines():
+            _log.info(line)
+    _log.info("embedding service on %s ends", address)
+    # Calls that are under way may end, but a client that has stopped reading does not hold up the exit.
+    closing = threading.Thread(target=service.shutdown, daemon=True)
+    closing.start()
+    closing.join(_SHUTDOWN_SECONDS)
+    cut_off = closing.is_alive()
+    if signalled and save_at_exit:
+        path = service.save_exit()
+        if path:
+            _log.info("saved all rows in %s; `serve --restore=%s` starts from them", path, path)
+    if cut_off:
+        _log.warning("calls still under way after %d s are cut off", _SHUTDOWN_SECONDS)
+        os._exit(0)
+
+
+def _split(bind):
+    host, colon, port = bind.rpartition(":")
+    if not colon or not host or not port.isdigit():
+        raise UserError(f"--bind={bind}: expected host:port, as 127.0.0.1:0")
+    return host, int(port)
+
+
+def _set_at_end_of(descriptor, event):
+    while os.read(descriptor, 4096):  # Not through sys.stdin, whose lock would be held at exit.
+        pass
+    event.set()

@@ -1,0 +1,233 @@
+"""The connection to one embedding service."""
+
+import dataclasses
+import logging
+import time
+
+import pyarrow as pa
+from pyarrow import flight
+
+from ctr_trainer.embedding.service import wire
+from ctr_trainer.embedding.service.silence import Silence
+from ctr_trainer.messages.errors import ServiceLost, UserError
+
+_log = logging.getLogger(__name__)
+_FIRST_BACKOFF = 0.05
+_LONGEST_BACKOFF = 2.0
+# A snapshot takes as long as its disk; a service that is gone is noticed earlier, when its connection breaks.
+_SNAPSHOT_SECONDS = 3600
+# Between two looks at a lease that another training holds, and of a renewal, which nobody waits for.
+_LEASE_LOOK_SECONDS = 1.0
+_RENEWAL_SECONDS = 2.0
+_RETRIED = (
+    flight.FlightUnavailableError,
+    flight.FlightTimedOutError,
+    flight.FlightCancelledError,
+    flight.FlightInternalError,
+)
+_CHANNEL = [
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 50),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+
+
+class Shard:
+    """The connection to one service.
+
+    Args:
+      address: `host:port`.
+      number, shards: its place.
+      timeout: seconds a request may take, retries included.
+      security: a `ClientSecurity`.
+      lease: the `Lease` of the training that this client is of; None for a client that only reads.
+      ended: f() -> None, or how the service's process ended, if that is known; then no request waits for it.
+    """
+
+    def __init__(self, address, number, shards, timeout, security, lease=None, ended=None):
+        self.address = address
+        self.number = number
+        self._shards = shards
+        self._timeout = timeout
+        self._incarnation = None
+        self._lease = lease
+        self._security, self._headers = security, security.headers
+        self._ended = ended
+        self._silence = Silence(address, timeout)
+        try:
+            self._flight = security.connect(address, _CHANNEL)
+        except pa.ArrowException as error:
+            raise UserError(f"embedding service {address!r}: expected host:port: {error}") from None
+
+    @property
+    def silent_seconds(self):
+        """How long the service did not answer, see `Silence`."""
+        return self._silence.seconds
+
+    def hello(self):
+        """Tells the service its place, takes its lease or shows it, and learns its incarnation.
+
+        A lease whose holder died without giving it back ends after a while, which this waits for.
+
+        Raises:
+          UserError: another training holds the lease, and lives.
+        """
+        lease = self._lease and dataclasses.asdict(self._lease)
+        body, first_heard = {**self._place(), "lease": lease}, None
+        while True:
+            try:
+                self._incarnation = None
+                self._incarnation = self.action("hello", body)["incarnation"]
+                return
+            except _Held as held:
+                if first_heard not in (None, held.heard):
+                    raise UserError(
+                        f"embedding service {self.address} is used by {held.holder}. A service has the rows of one "
+                        "training at a time: wait for its end, end it, or use another service"
+                    ) from None
+                if first_heard is None:
+                    _log.warning(
+                        "embedding service %s was used by %s: taking it over in %.0f s if nothing is heard of that",
+                        self.address,
+                        held.holder,
+                        held.left,
+                    )
+                first_heard = held.heard
+                time.sleep(min(max(held.left, 0.05), _LEASE_LOOK_SECONDS))
+
+    def renew(self):
+        """Tells the service that the holder of the lease lives, if it answers at once."""
+        self._at_once("renew")
+
+    def release(self):
+        """Gives the lease back, if the service answers at once; if not, it ends by itself."""
+        self._at_once("release")
+
+    def replace(self, name, body):
+        """`restore` or `clear`: goes on with the rows that it leaves."""
+        self._incarnation = self.action(name, body)["incarnation"]
+
+    def copy(self, path):
+        """-> the files of a copy of all rows."""
+        return self.action("copy", {**self._place(), "path": path})
+
+    def _at_once(self, name):
+        try:
+            options = flight.FlightCallOptions(timeout=_RENEWAL_SECONDS, headers=self._headers)
+            list(self._flight.do_action(flight.Action(name, self._encoded({})), options))
+        except pa.ArrowException:
+            pass  # Whoever asks the service for rows meets what is wrong with it, and says so.
+
+    def _place(self):
+        return {"shard": self.number, "shards": self._shards}
+
+    def action(self, name, body):
+        """-> the answer to one action."""
+
+        def call(options):
+            results = list(self._flight.do_action(flight.Action(name, self._encoded(body)), options))
+            if not results:
+                raise flight.FlightUnavailableError("the answer was cut off")
+            return wire.json.loads(results[0].body.to_pybytes())
+
+        return self._retried(name, call, _SNAPSHOT_SECONDS if name in ("save", "copy", "restore") else None)
+
+    def pull(self, request, keys, width):
+        """-> float32[U, width]"""
+        return self._rows(request, [keys], lambda results: wire.read_rows(results, len(keys), width))
+
+    def pull_newer(self, request, keys, versions, width, codec):
+        """-> `ChangedRows`"""
+        return self._rows(
+            request, [keys, versions], lambda results: wire.read_newer(results, width, codec, versions, is_sync=False)
+        )
+
+    def push(self, request, keys, deltas):
+        """Returns once the deltas are added."""
+        self._rows(request, [keys, deltas], lambda results: wire.read_receipt(results, len(keys)))
+
+    def sync(self, request, keys, versions, deltas, width, codec):
+        """-> `ChangedRows`"""
+        return self._rows(
+            request,
+            [keys, versions, deltas],
+            lambda results: wire.read_newer(results, width, codec, versions, is_sync=True),
+        )
+
+    def _rows(self, request, columns, read):
+        """-> read(results) of a row request."""
+        action = flight.Action(request["op"], wire.pack(self._signed(request), columns))
+        with self._silence.waiting(request["op"]):
+            return self._retried(request["op"], lambda options: read(self._flight.do_action(action, options)))
+
+    def close(self):
+        self._silence.close()
+        self._flight.close()
+
+    def _encoded(self, request):
+        return wire.to_json(self._signed(request))
+
+    def _signed(self, request):
+        """-> a request with what the service knows this client by."""
+        if self._incarnation is None:
+            return request
+        return {"lease": self._lease and self._lease.token, **request, "incarnation": self._incarnation}
+
+    def _retried(self, what, call, call_seconds=None):
+        """Calls `call(options)` until the service answers, for as long as `timeout`."""
+        waited_from, backoff, failure = time.monotonic(), _FIRST_BACKOFF, None
+        while True:
+            left = waited_from + self._timeout - time.monotonic()
+            if left <= 0:
+                raise ServiceLost(
+                    f"embedding service {self.address} did not answer `{what}` within {self._timeout:g} s: {failure}. "
+                    "Is it running, and is the address right?"
+                )
+            # Less than all of the time for one attempt, so that a connection that died in silence is tried again.
+            seconds = call_seconds or min(left, max(self._timeout / 3, 1.0))
+            try:
+                return call(flight.FlightCallOptions(timeout=seconds, headers=self._headers))
+            except _RETRIED as error:
+                if what == "hello" and failure is None and (wrong := self._security.what_is_wrong(self.address)):
+                    raise UserError(f"embedding service {self.address}: {wrong}") from None
+                if call_seconds and failure is None:
+                    waited_from = time.monotonic()  # A snapshot may rightly have run for longer than `timeout`.
+                failure = _first_line(error)
+                ending = self._ended() if self._ended else None
+                if ending:
+                    raise ServiceLost(f"embedding service {self.address} is gone: {ending}") from None
+                time.sleep(min(backoff, left))
+                backoff = min(2 * backoff, _LONGEST_BACKOFF)
+            except flight.FlightUnauthenticatedError as error:
+                raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
+            except flight.FlightServerError as error:
+                raise self._meant(error) from None
+            except (pa.ArrowInvalid, KeyError) as error:
+                raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
+
+    def _meant(self, error):
+        """-> the exception for an error that the service gave a meaning of its own; the error itself of another."""
+        text = _first_line(error)
+        if text.startswith(wire.RESTARTED):
+            what = "was restarted: the rows since the last checkpoint are gone"
+        elif text.startswith(wire.REPLACED):
+            what = f"has other rows now: {text.removeprefix(wire.REPLACED)}. Those since the last checkpoint are gone"
+        elif text.startswith(wire.HELD):
+            return _Held(**wire.json.loads(text.removeprefix(wire.HELD)))
+        else:
+            return error
+        return ServiceLost(f"embedding service {self.address} {what}. Start the same command again to resume from it")
+
+
+class _Held(Exception):
+    """Another training holds the lease; see `lease.LeaseHeld`."""
+
+    def __init__(self, holder, heard, left):
+        super().__init__(holder)
+        self.holder, self.heard, self.left = holder, heard, left
+
+
+def _first_line(error):
+    """An error's message without gRPC's context."""
+    return str(error).split(". Detail:")[0].split(". gRPC client debug context")[0].splitlines()[0]

@@ -1,0 +1,243 @@
+"""What travels between the client and the service.
+
+Each request is a Flight action with a JSON object. A row request (`pull`, `pull_newer`, `push`, `sync`) has columns
+behind it, as they lie in memory, little-endian, each from a multiple of 64 bytes on:
+
+    uint32 length of the JSON | JSON | columns: `key` int64[U], `version` uint32[U], `row` float32[U, width]
+
+`count` in the JSON is U, and the service knows the table's width, so a request's bytes are all that it takes: nothing
+in it is unpacked. Its answer is a JSON object and, in results of their own, columns: the rows of a pull; `position`
+uint32, `version` uint32 and `row` of the rows that are newer than the client knew. `pull_newer` and `sync` say in their
+JSON with which `codec` of `row_codec` rows are encoded, both ways; all others are plain. No pickle, no code travels.
+
+Caveat: Flight lets a stream whose connection broke look like one that ended. So sizes are checked, and an answer that
+falls short is a lost one.
+"""
+
+import json
+import struct
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import flight
+
+from ctr_trainer.embedding.store.row_codec import PLAIN
+from ctr_trainer.embedding.store.versions import ChangedRows
+from ctr_trainer.messages.errors import UserError
+
+INCARNATION = "ctr-trainer-incarnation"
+TOKEN = "authorization"
+# How the messages of the service's own errors begin: see `incarnation` and `lease`.
+RESTARTED, REPLACED, HELD = "restarted", "replaced: ", "held: "
+# What a request, and what its answer, may have; and what a trainer puts into one.
+MOST_BYTES = 128 << 20
+PAGE_BYTES = 32 << 20
+# Columns of an answer come in parts that the allocator has at hand: fresh pages for large ones cost more than the copy.
+_PART_BYTES = 256 << 10
+_LENGTH = struct.Struct("<I")
+_ALIGNMENT = 64
+# Of a row request, beside its rows: key and version; of its answer: position and version.
+_BYTES_BESIDE_ROW = 12
+
+
+def rows_a_page(width):
+    """-> how many rows of `width` floats a trainer puts into one request."""
+    return max(PAGE_BYTES // (4 * width + _BYTES_BESIDE_ROW), 1)
+
+
+def pack(request, columns):
+    """-> the bytes of a row request.
+
+    Args:
+      request: dict, without `count`.
+      columns: C-contiguous arrays of one length.
+    """
+    header = to_json({**request, "count": len(columns[0])})
+    parts, size = [_LENGTH.pack(len(header)), header], _LENGTH.size + len(header)
+    for column in columns:
+        parts += [bytes(-size % _ALIGNMENT), column.reshape(-1).view(np.uint8).data]
+        size += -size % _ALIGNMENT + column.nbytes
+    return b"".join(parts)
+
+
+def unpack_header(body):
+    """The bytes of a row request -> (dict, where its columns begin)."""
+    if len(body) < _LENGTH.size:
+        raise UserError(f"a row request of {len(body)} bytes; it begins with the length of its JSON")
+    (length,) = _LENGTH.unpack_from(body)
+    if length > len(body) - _LENGTH.size:
+        raise UserError(f"a row request of {len(body)} bytes, of which {length} are to be JSON: it was cut off")
+    end = _LENGTH.size + length
+    return from_json(memoryview(body)[_LENGTH.size : end]), end
+
+
+def unpack_columns(body, start, table, count, layout):
+    """The bytes of a row request -> its columns, views of them that may lie unaligned; 1-dimensional ones are aligned.
+
+    Args:
+      body: a buffer.
+      start: of `unpack_header`.
+      table: its name, for the error.
+      count: rows that the request announces.
+      layout: for each column (dtype, width); width None for one dimension.
+
+    Raises:
+      UserError: other sizes than these, or more than MOST_BYTES.
+    """
+    if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+        raise UserError(f"table {table}: count is {count!r}, not a number of rows")
+    if len(body) > MOST_BYTES:
+        raise UserError(f"table {table}: a request of more than {MOST_BYTES} bytes; send fewer keys at a time")
+    columns = []
+    for dtype, width in layout:
+        start += -start % _ALIGNMENT
+        size = count * np.dtype(dtype).itemsize * (width or 1)
+        if start + size > len(body):
+            raise UserError(
+                f"table {table}: {len(body)} bytes came, and {count} rows of {_described(layout)} are more: the "
+                "request was cut off, or is of another table"
+            )
+        column = np.frombuffer(body, dtype, count * (width or 1), start)
+        columns.append(np.require(column, requirements=("A",)) if width is None else column.reshape(count, width))
+        start += size
+    if start != len(body):
+        raise UserError(f"table {table}: {len(body)} bytes came, and {count} rows of {_described(layout)} are {start}")
+    return columns
+
+
+def refuse_long_answer(table, count, width, codec=PLAIN):
+    """Raises UserError where the answer to a pull would have more than MOST_BYTES."""
+    dtype, columns = codec.schema(width)
+    if count * (np.dtype(dtype).itemsize * columns + _BYTES_BESIDE_ROW) > MOST_BYTES:
+        raise UserError(
+            f"table {table}: the answer for {count} keys could have more than {MOST_BYTES} bytes; "
+            "ask for fewer keys at a time"
+        )
+
+
+def pull_layout():
+    """-> the layout of a pull, for `unpack_columns`."""
+    return [("<i8", None)]
+
+
+def pull_newer_layout():
+    return [("<i8", None), ("<u4", None)]
+
+
+def push_layout(width):
+    return [("<i8", None), PLAIN.schema(width)]
+
+
+def sync_layout(width, codec):
+    return [("<i8", None), ("<u4", None), codec.schema(width)]
+
+
+def rows_answer(rows):
+    """float32[U, width] -> the results of a pull."""
+    return _answer({"count": len(rows)}, [rows])
+
+
+def receipt(count):
+    """-> the result of a push of `count` rows."""
+    return _answer({"count": count}, [])
+
+
+def newer_answer(newer):
+    """`ChangedRows` -> its results. The keys of a sync that are not in it have one version, which goes along."""
+    count, number = len(newer.positions), 0
+    if count < len(newer.versions):
+        left_out = np.flatnonzero(newer.positions != np.arange(count))
+        number = newer.versions[left_out[0] if len(left_out) else count]
+    columns = [newer.positions.astype(np.uint32), newer.versions[newer.positions], newer.rows]
+    return _answer({"count": count, "version": int(number)}, columns)
+
+
+def read_rows(results, count, width):
+    """What `rows_answer` made -> float32[count, width].
+
+    Raises:
+      FlightUnavailableError: less came.
+      UserError: something else came.
+    """
+    header, (rows,) = _read_answer(results, [PLAIN.schema(width)])
+    if header["count"] != count:
+        raise UserError(f"the service answered with {header['count']} rows, {count} were asked for")
+    return rows
+
+
+def read_receipt(results, count):
+    """Reads what `receipt` made; raises as `read_rows`."""
+    header, _ = _read_answer(results, [])
+    if header["count"] != count:
+        raise UserError(f"the service took {header['count']} rows, {count} were sent")
+
+
+def read_newer(results, width, codec, known, is_sync):
+    """What `newer_answer` made, for a question with the versions `known` uint32[U] -> `ChangedRows`.
+
+    Raises as `read_rows`.
+    """
+    header, (positions, numbers, rows) = _read_answer(results, [("<u4", None), ("<u4", None), codec.schema(width)])
+    if len(positions) and positions.max() >= len(known):
+        raise UserError(f"the service answered with row {positions.max()} of {len(known)} that were asked for")
+    versions = np.full(len(known), header["version"], np.uint32) if is_sync else known.copy()
+    positions = positions.astype(np.int64)
+    versions[positions] = numbers
+    return ChangedRows(versions, positions, rows)
+
+
+def to_json(value):
+    """-> bytes."""
+    return json.dumps(value).encode()
+
+
+def from_json(data):
+    """bytes -> dict.
+
+    Raises:
+      UserError: it is not a JSON object.
+    """
+    try:
+        value = json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"a request that is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"a request that is not a JSON object but a {type(value).__name__}")
+    return value
+
+
+def _answer(header, columns):
+    results = [flight.Result(to_json(header))]
+    for column in columns:
+        column = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+        parts = (column[first : first + _PART_BYTES] for first in range(0, len(column), _PART_BYTES))
+        results += [flight.Result(pa.py_buffer(part)) for part in parts]
+    return results
+
+
+def _read_answer(results, layout):
+    """-> (the JSON object, the columns) of an answer."""
+    parts = (result.body for result in results)
+    header = next(parts, None)
+    if header is None:
+        raise flight.FlightUnavailableError("the answer was cut off")
+    header = from_json(header)
+    return header, [_read_column(parts, header["count"], dtype, width) for dtype, width in layout]
+
+
+def _read_column(parts, count, dtype, width):
+    column, done = np.empty(count if width is None else (count, width), dtype), 0
+    into = column.reshape(-1).view(np.uint8)
+    while done < len(into):
+        part = next(parts, None)
+        if part is None:
+            raise flight.FlightUnavailableError(f"the answer was cut off after {done} bytes of {len(into)}")
+        if done + part.size > len(into):
+            raise UserError(f"the service answered with more than the {len(into)} bytes expected: another version?")
+        into[done : done + part.size] = np.frombuffer(part, np.uint8)
+        done += part.size
+    return column
+
+
+def _described(layout):
+    return ", ".join(dtype if width is None else f"{dtype}[{width}]" for dtype, width in layout)

@@ -1,0 +1,233 @@
+"""Tables on disk: Arrow IPC files, one a table and shard, readable by anything that reads Arrow.
+
+A snapshot is full, or a delta of the snapshot before it. Of each table and shard it has, by `kind`:
+
+    full      NAME-SHARD-of-SHARDS.arrow                      all rows
+    delta     NAME-SHARD-of-SHARDS.STEP.delta.arrow           the rows that changed since
+    removed   NAME-SHARD-of-SHARDS.STEP.removed.arrow         the keys that went since; only if there are any
+    use       NAME-SHARD-of-SHARDS[.STEP].use.arrow           of tables that evict: how lately and how often each of
+                                                              these rows was trained
+    counts    NAME-SHARD-of-SHARDS[.STEP].counts.arrow        of tables with a `min_frequency`: the counting filter
+
+A chain is a full snapshot and the deltas after it, in order. Rows files have the columns `key` int64 and `row`
+FixedSizeList<float32>[width]; every schema's metadata holds the TableConfig as JSON. Files are written in batches of
+bounded size and renamed into place once they are on the disk, so a file that has its name is whole. The caller lists
+them, with their sizes and checksums, in its manifest.
+"""
+
+import contextlib
+import dataclasses
+import json
+import pathlib
+import zlib
+
+import numpy as np
+import pyarrow as pa
+
+from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.messages.errors import UserError
+
+_BATCH_BYTES = 16 << 20
+_CRC_BYTES = 4 << 20
+_CONFIG = b"ctr_trainer.table"
+_MOST_WEIGHTS = 1 << 16
+_REMOVED = [pa.field("key", pa.int64(), nullable=False)]
+_COUNTED = b"ctr_trainer.counted"
+_COUNTS = [pa.field(name, pa.uint8(), nullable=False) for name in ("first", "second")]
+_USE = [*_REMOVED, *(pa.field(name, pa.uint32(), nullable=False) for name in ("last_used", "frequency"))]
+
+
+def config_to_json(config):
+    """TableConfig -> str."""
+    return json.dumps(dataclasses.asdict(config))
+
+
+def config_from_json(text):
+    """str -> TableConfig.
+
+    Raises:
+      UserError: it is not the JSON of a TableConfig.
+    """
+    try:
+        config = TableConfig(**json.loads(text))
+        if not isinstance(config.name, str) or not all(isinstance(dim, int) for dim in config.dims):
+            raise ValueError("name is a string and dims are integers")
+        if config.weights > _MOST_WEIGHTS:
+            raise ValueError(f"a row of {config.weights} weights; at most {_MOST_WEIGHTS} are possible")
+        return config
+    except (TypeError, ValueError) as error:
+        raise UserError(f"not a table's configuration: {error}") from None
+
+
+def schema(config, kind="full", counted=None):
+    """-> the pyarrow schema of this table's files of a kind; `counted` is part of that of `counts`."""
+    rows = [*_REMOVED, pa.field("row", row_type(config.width), nullable=False)]
+    fields = {"full": rows, "delta": rows, "removed": _REMOVED, "use": _USE, "counts": _COUNTS}[kind]
+    metadata = {_CONFIG: config_to_json(config)}
+    return pa.schema(fields, metadata if counted is None else {**metadata, _COUNTED: str(counted)})
+
+
+def row_type(width):
+    """-> the Arrow type of a row of `width` floats."""
+    return pa.list_(pa.field("item", pa.float32(), nullable=False), width)
+
+
+def row_array(rows):
+    """float32[n, width], C-contiguous -> an Arrow array of rows, without a copy."""
+    flat = pa.Array.from_buffers(pa.float32(), rows.size, [None, pa.py_buffer(rows)])
+    return pa.FixedSizeListArray.from_arrays(flat, type=row_type(rows.shape[1]))
+
+
+def key_array(keys):
+    """int64[n], contiguous -> an Arrow array, without a copy."""
+    return pa.Array.from_buffers(pa.int64(), len(keys), [None, pa.py_buffer(keys)])
+
+
+def row_blocks(keys, rows, bytes_a_block=_BATCH_BYTES):
+    """Cuts int64[n] and float32[n, width] into (keys, rows) views of about `bytes_a_block`."""
+    step = max(bytes_a_block // (rows.shape[1] * 4 + 8), 1)
+    for first in range(0, len(keys), step):
+        yield keys[first : first + step], rows[first : first + step]
+
+
+def check(path, entry):
+    """Makes sure that a file is what `write` left: its size, its checksum and its rows.
+
+    Raises:
+      UserError: it is missing, truncated or altered; names the file.
+    """
+    file = _file(path, entry)
+    try:
+        size = file.stat().st_size
+        if size != entry["bytes"]:
+            raise UserError(f"{file}: {size} bytes, not {entry['bytes']}: truncated or replaced; use another snapshot")
+        crc32 = 0
+        with open(file, "rb") as stream:
+            while block := stream.read(_CRC_BYTES):
+                crc32 = zlib.crc32(block, crc32)
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}; the snapshot needs this file") from None
+    if crc32 != entry["crc32"]:
+        raise UserError(f"{file}: checksum {crc32:08x}, expected {entry['crc32']:08x}: altered; use another snapshot")
+    rows = sum(map(len, _batches(path, entry)))
+    if rows != entry["rows"]:
+        raise UserError(f"{file}: {rows} rows, expected {entry['rows']}; use another snapshot")
+
+
+def read(path, entry):
+    """Yields (TableConfig, keys int64[n], rows float32[n, width]) of one rows file that was checked; at least once.
+
+    An empty file yields one block of no rows, so that its table is known.
+    """
+    config = read_config(path, entry)
+    yield config, np.empty(0, np.int64), np.empty((0, config.width), np.float32)
+    for batch in _batches(path, entry):
+        yield config, *columns(batch)
+
+
+def read_config(path, entry):
+    """-> the TableConfig of a file that was checked."""
+    with _open(path, entry) as (config, _):
+        return config
+
+
+def read_use(path, entry):
+    """Yields (keys int64[n], last_used uint32[n], frequency uint32[n]) of a `use` file that was checked."""
+    for batch in _batches(path, entry):
+        yield tuple(column.to_numpy() for column in batch.columns)
+
+
+@contextlib.contextmanager
+def _open(path, entry):
+    """Gives (TableConfig, Arrow file reader)."""
+    file = _file(path, entry)
+    try:
+        with pa.memory_map(str(file)) as source, pa.ipc.open_file(source) as reader:
+            config = config_from_json((reader.schema.metadata or {}).get(_CONFIG, b"null"))
+            expected = schema(config, entry.get("kind", "full"))
+            if not reader.schema.equals(expected):
+                raise UserError(f"{file}: columns {reader.schema}, expected {expected}")
+            yield config, reader
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{file}: not an Arrow IPC file of a table: {error}") from None
+
+
+def _batches(path, entry):
+    with _open(path, entry) as (_, reader):
+        count = reader.num_record_batches
+    for i in range(count):
+        with _open(path, entry) as (_, reader):  # Anew: what was read would stay in memory as long as the file is open.
+            batch = reader.get_batch(i)
+        yield batch
+        del batch
+
+
+def read_counts(path, entry):
+    """-> (counters uint8[2, width], counted) of a `counts` file that was checked, see `Admission.counts`."""
+    with _open(path, entry) as (_, reader):
+        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        lines = [np.concatenate([batch.column(line).to_numpy() for batch in batches]) for line in range(len(_COUNTS))]
+        return np.stack(lines), int(reader.schema.metadata[_COUNTED])
+
+
+def check_chain(files):
+    """Makes sure that files are one full snapshot and the deltas after it, in order.
+
+    Raises:
+      UserError: they are not.
+    """
+    before = None
+    for snapshot, since in dict.fromkeys((entry.get("snapshot"), entry.get("since")) for entry in files):
+        if since != before:
+            raise UserError(
+                f"the snapshot {snapshot} is a delta of {since}, not of {before}: list a full snapshot and all deltas "
+                "after it, in order"
+            )
+        before = snapshot
+
+
+def iterate(path, files):
+    """Checks each file, then yields the rows as `merged` does."""
+    check_chain(files)
+    for entry in files:
+        check(path, entry)
+    yield from merged(path, files)
+
+
+def merged(path, files):
+    """Yields the (TableConfig, keys int64[n], rows float32[n, width]) blocks of a chain that was checked.
+
+    Each key comes once, with its last row, and keys that were removed do not come; so it keeps an index of the keys in
+    the deltas. Each table comes at least once.
+
+    Args:
+      path: the snapshot's directory.
+      files: what the `save` of a store returned; after those of a full snapshot, those of its deltas.
+    """
+    newer, base = {}, files[0].get("snapshot") if files else None
+    for entry in reversed(files):
+        kind, seen = entry.get("kind", "full"), newer.setdefault(entry["table"], Index())
+        if kind == "removed":
+            for batch in _batches(path, entry):
+                seen.find_or_add(batch.column("key").to_numpy())
+        elif kind in ("full", "delta"):
+            for config, keys, rows in read(path, entry):
+                if len(seen):
+                    new = seen.find(np.require(keys, requirements=("C", "A"))) < 0
+                    keys, rows = keys[new], rows[new]
+                yield config, keys, rows
+                if entry.get("snapshot") != base:
+                    seen.find_or_add(np.require(keys, requirements=("C", "A")))
+
+
+def columns(batch):
+    """A record batch of keys and rows -> (int64[n], float32[n, width]), views of its buffers."""
+    rows = batch.column("row")
+    return batch.column("key").to_numpy(), rows.flatten().to_numpy().reshape(len(batch), rows.type.list_size)
+
+
+def _file(path, entry):
+    if pathlib.PurePath(entry["file"]).name != entry["file"]:
+        raise UserError(f"snapshot file {entry['file']!r}: expected a name without a directory")
+    return pathlib.Path(path) / entry["file"]

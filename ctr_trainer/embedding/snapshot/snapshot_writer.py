@@ -1,0 +1,163 @@
+"""Writes the files of a snapshot; see `snapshot` for what they are."""
+
+import contextlib
+import pathlib
+import zlib
+
+import numpy as np
+import pyarrow as pa
+
+from ctr_trainer.embedding.snapshot.snapshot import key_array, row_array, schema
+from ctr_trainer.embedding.table.row_kernels import first_not_finite
+from ctr_trainer.files import durable_file
+from ctr_trainer.messages.divergence import diverged
+from ctr_trainer.messages.errors import UserError
+
+
+def write(path, capture, lock, identity, since, step, shard=0, shards=1):
+    """Writes one shard's rows of a table, as they were when the capture began.
+
+    Args:
+      path: the directory, which exists.
+      capture: a `changes.Capture`.
+      lock: a context manager that gives the table while it holds its lock, for a block at a time.
+      identity: str, of this snapshot.
+      since: the identity of the snapshot that this is a delta of; None for a full one.
+      step: of the snapshot.
+      shard, shards: which part of the table this is.
+
+    Returns:
+      a dict for each file: `file` (relative to `path`), `table`, `kind`, `snapshot`, `since`, `rows`, `bytes` and
+      `crc32`.
+
+    Raises:
+      UserError: a file cannot be written, or a row is not finite; names the file, or the table and a key.
+    """
+    config = capture.config
+    common = dict(table=config.name, snapshot=identity, since=since)
+    name, of_step = f"{config.name}-{shard:05d}-of-{shards:05d}", "" if since is None else f".{step:010d}"
+    delta = "" if since is None else f"{of_step}.delta"
+    kind = "full" if since is None else "delta"
+    with contextlib.ExitStack() as stack:
+
+        def begin(kind, file, counted=None):
+            files.append(stack.enter_context(_arrow_file(path, file, schema(config, kind, counted))))
+            entries.append(dict(file=file, kind=kind, **common))
+            return files[-1]
+
+        files, entries = [], []
+        rows_file = begin(kind, f"{name}{delta}.arrow")
+        use_file = begin("use", f"{name}{of_step}.use.arrow") if config.evicts else None
+        removed = capture.removed()
+        gone = np.ones(len(removed), np.bool_)
+        for keys, rows, use in _finite(_blocks(capture, lock), config.name, step):
+            rows_file.write([key_array(keys), row_array(rows)])
+            if use_file:
+                use_file.write([key_array(keys), *map(pa.array, use)])
+            if len(removed):
+                gone &= ~np.isin(removed, keys)
+        if gone.any():
+            begin("removed", f"{name}{of_step}.removed.arrow").write([key_array(removed[gone])])
+        if capture.counts is not None:
+            counters, counted = capture.counts
+            begin("counts", f"{name}{of_step}.counts.arrow", counted).write([pa.array(line) for line in counters])
+        return [{**entry, **file.finish()} for entry, file in zip(entries, files, strict=True)]
+
+
+def _blocks(capture, lock):
+    while True:
+        with lock as table:
+            block = capture.read(table)
+        if block is None:
+            return
+        yield block
+
+
+def _finite(blocks, table, step):
+    """Yields the (keys, rows, use) blocks of a snapshot until a row is not finite; then counts those rows to the end.
+
+    Raises:
+      UserError: there are such rows; after the last block.
+    """
+    count, key = 0, None
+    for keys, rows, use in blocks:
+        first = first_not_finite(rows)
+        if first >= 0:
+            key = keys[first] if not count else key
+            count += np.count_nonzero(~np.isfinite(rows).all(axis=1))
+        elif not count:
+            yield keys, rows, use
+    if count:
+        rows = "row is" if count == 1 else "rows are"
+        raise diverged(f"table {table}, step {step}: {count} {rows} not finite, as that of key {key}")
+
+
+@contextlib.contextmanager
+def _arrow_file(path, name, of_schema):
+    """Gives the `_ArrowFile` of a file that has its name, and is on the disk, once the block has ended.
+
+    Raises:
+      UserError: it cannot be written; names it.
+    """
+    target = pathlib.Path(path) / name
+    with _told(target), durable_file.replacing(target) as draft, open(draft, "xb") as file:
+        yield _ArrowFile(file, target, of_schema)
+
+
+@contextlib.contextmanager
+def _told(target):
+    """Says which file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"{target}: cannot be written: {error.strerror or error}; make room there (the snapshots before it are "
+            "whole), then start the same command again to go on from the last checkpoint"
+        ) from None
+
+
+class _ArrowFile:
+    """An Arrow file that knows its rows, its size and its CRC-32."""
+
+    def __init__(self, file, target, of_schema):
+        self._file, self._target, self._schema = file, target, of_schema
+        self._sink, self._rows = _ChecksumFile(file), 0
+        with _told(target):
+            self._arrow_file = pa.PythonFile(self._sink, mode="w")
+            self._writer = pa.ipc.new_file(self._arrow_file, self._schema)
+
+    def write(self, columns):
+        """Writes a batch."""
+        self._rows += len(columns[0])
+        with _told(self._target):
+            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def finish(self):
+        """-> dict of `rows`, `bytes` and `crc32`, once all is written."""
+        with _told(self._target):
+            self._writer.close()
+            self._arrow_file.close()
+            self._file.flush()
+        return dict(rows=self._rows, bytes=self._sink.bytes, crc32=self._sink.crc32)
+
+
+class _ChecksumFile:
+    """A file to write to that knows its size and its CRC-32."""
+
+    closed = False
+
+    def __init__(self, file):
+        self._file = file
+        self.bytes = 0
+        self.crc32 = 0
+
+    def write(self, data):
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self.bytes += len(data)
+        return self._file.write(data)
+
+    def flush(self):
+        self._file.flush()
+
+    def close(self):
+        """Left open: who opened it closes it."""

@@ -1,0 +1,1 @@
+"""A table of rows in one process: how rows are made, trained, admitted and evicted."""

@@ -1,0 +1,135 @@
+"""What changed in a table since its last snapshot."""
+
+import numpy as np
+
+from ctr_trainer.embedding.table.bits import Bits
+
+_BLOCK_BYTES, _BLOCK_ROWS = 4 << 20, 1 << 16
+
+
+class Changes:
+    """Keeps, in three eighths of a byte a row, which rows a snapshot has to hold, and which keys it has to take out.
+
+    A key that came and went between two snapshots is in neither, so at most as many removals are kept as the last
+    snapshot has rows. The table tells of each change before it makes it: a snapshot that is under way first keeps the
+    row as it was, so that all of it is of the moment at which it began.
+
+    Caveat: under the table's lock only.
+    """
+
+    def __init__(self, memory):
+        """`memory`: see `Table`. Which rows there are and which changed lies there; the rest is of who saves."""
+        self._present = Bits(memory.array("present", np.uint8))
+        self._changed = Bits(memory.array("changed", np.uint8))
+        self._saved = Bits()
+        self._removed = []
+        self._capture = None
+
+    def before_change(self, table, slots):
+        """The rows of these slots, int64[U], are about to change."""
+        if self._capture is not None:
+            self._capture.keep(table, slots)
+        self._changed.reserve(len(table.keys))  # Another process may have made some of them.
+        self._changed.add(slots)
+
+    def created(self, slots, size):
+        """These slots, int64[U], got a row; the table has `size` slots now."""
+        for each in (self._present, self._changed, self._saved):
+            each.reserve(size)
+        self._present.add(slots)
+        self._changed.add(slots)
+
+    def before_removal(self, table, slots):
+        """The rows of these slots, int64[U], are about to go, and their keys with them."""
+        if self._capture is not None:
+            self._capture.keep(table, slots)
+        self._removed.append(table.keys[slots[self._saved.among(slots)]])
+        for each in (self._present, self._changed, self._saved):
+            each.remove(slots)
+
+    def clear(self):
+        """The table is empty, and no snapshot of it is left to add to."""
+        for each in (self._present, self._changed, self._saved):
+            each.clear()
+        self._removed.clear()
+        self._capture = None
+
+    def restored(self, table):
+        """The table is as its last snapshot has it."""
+        self._removed.clear()
+        self._changed.clear()
+        self._reserve(table)
+        self._saved = self._present.copy()
+
+    def begin(self, table, full):
+        """Begins a snapshot of the table as it is now. -> Capture"""
+        self._reserve(table)
+        pending = self._present.copy() if full else self._changed.copy()
+        self._saved = self._present.copy()
+        removed, self._removed = [] if full else self._removed, []
+        self._changed.clear()
+        self._reserve(table)
+        self._capture = Capture(table, pending, removed)
+        return self._capture
+
+    def _reserve(self, table):
+        """Makes room for all slots: another process may have made some of them."""
+        for each in (self._present, self._changed):
+            each.reserve(len(table.keys))
+
+    def end(self):
+        """Ends the snapshot that is under way."""
+        self._capture = None
+
+
+class Capture:
+    """The rows of a table at the moment a snapshot of it began, read block by block while the table goes on changing.
+
+    Attributes:
+      config: the TableConfig.
+      counts: what the table's counting filter has counted, or None; see `Admission.counts`.
+    """
+
+    def __init__(self, table, pending, removed):
+        """
+        Args:
+          table: the table.
+          pending: `Bits` of the slots to read.
+          removed: list of int64[n], the keys that were removed since the snapshot before.
+        """
+        self.config = table.config
+        self.counts = table.admission.counts() if table.admission else None
+        self._pending = pending
+        self._removed = removed
+        self._kept = []
+        self._cursor = 0
+
+    def removed(self):
+        """-> int64[n], ascending: the keys that were removed since the snapshot before, also those that came back.
+
+        Caveat: takes time in proportion to their number, so call it without the table's lock.
+        """
+        return np.unique(np.concatenate(self._removed)) if self._removed else np.empty(0, np.int64)
+
+    def keep(self, table, slots):
+        """Copies those of these rows that are still to be read. Under the table's lock."""
+        slots = slots[self._pending.among(slots)]
+        if len(slots):
+            self._kept.append(_copy(table, slots))
+            self._pending.remove(slots)
+
+    def read(self, table):
+        """-> the next block, copies; None at the end. Under the table's lock.
+
+        A block is (keys int64[n], rows float32[n, width], use), where use is (last_used uint32[n], frequency
+        uint32[n]), or None for a table that evicts no rows.
+        """
+        if self._kept:
+            return self._kept.pop()
+        most = max(min(_BLOCK_BYTES // (self.config.width * 4 + 8), _BLOCK_ROWS), 1)
+        slots, self._cursor = self._pending.pop(self._cursor, most, remove=True)
+        return _copy(table, slots) if len(slots) else None
+
+
+def _copy(table, slots):
+    return table.keys[slots], table.take(slots), table.use_of(slots)

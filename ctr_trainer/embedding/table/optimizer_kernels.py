@@ -1,0 +1,153 @@
+"""Compiled loops over rows: one optimizer step of one segment.
+
+Each takes (rows float32[n, width], slots int64[U], gradients float32[U, dim], start, state, learning_rate, settings):
+the segment's weights are rows[slots[i], start:start + dim], its optimizer state begins at rows[slots[i], state], and
+`settings` is `OptimizerSettings` as an array. The slot -1 is skipped. Written as `row_kernels` says, for its reasons;
+so there is no power in them either: what differs between mathematics libraries would differ between workers.
+"""
+
+import numba
+import numpy as np
+from numba import types
+
+from ctr_trainer.embedding.index.index_kernels import SLOTS
+from ctr_trainer.embedding.table.row_kernels import ROWS, ROWS_OUT
+
+# The places of the fields of `sparse_optimizers.OptimizerSettings`.
+MOMENTUM, BETA1, BETA2, EPSILON, L1, L2, WEIGHT_DECAY = range(7)
+
+_SETTINGS = types.Array(types.float32, 1, "C", readonly=True)
+_STEP = types.void(ROWS_OUT, SLOTS, ROWS, types.uint64, types.uint64, types.float32, _SETTINGS)
+_ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
+
+
+@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
+def sgd(rows, slots, gradients, start, _state, learning_rate, _settings):
+    """w -= lr * g"""
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0:
+            for d in range(np.uint64(gradients.shape[1])):
+                rows[slot, start + d] -= learning_rate * gradients[i, d]
+
+
+@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
+def momentum(rows, slots, gradients, start, state, learning_rate, settings):
+    """u = momentum * u + g, w -= lr * u. State: u[dim].
+
+    TensorFlow's MomentumOptimizer on IndexedSlices: between two of its steps a row's u does not decay.
+    """
+    kept = settings[MOMENTUM]
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0:
+            for d in range(np.uint64(gradients.shape[1])):
+                velocity = kept * rows[slot, state + d] + gradients[i, d]
+                rows[slot, state + d] = velocity
+                rows[slot, start + d] -= learning_rate * velocity
+
+
+@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
+def adagrad(rows, slots, gradients, start, state, learning_rate, _settings):
+    """acc += g * g, w -= lr * g / sqrt(acc), elementwise. State: acc[dim].
+
+    TensorFlow's v1 AdagradOptimizer, which has no epsilon. Source: Duchi et al., JMLR 12, 2011.
+    """
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0:
+            for d in range(np.uint64(gradients.shape[1])):
+                gradient = gradients[i, d]
+                accumulator = rows[slot, state + d] + gradient * gradient
+                rows[slot, state + d] = accumulator
+                rows[slot, start + d] -= learning_rate * gradient / np.sqrt(accumulator)
+
+
+@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
+def rowwise_adagrad(rows, slots, gradients, start, state, learning_rate, settings):
+    """acc += mean(g * g), w -= lr * g / (sqrt(acc) + epsilon). State: acc[1].
+
+    FBGEMM's EXACT_ROWWISE_ADAGRAD.
+    """
+    epsilon = settings[EPSILON]
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0:
+            squares = _ZERO
+            for d in range(np.uint64(gradients.shape[1])):
+                squares += gradients[i, d] * gradients[i, d]
+            accumulator = rows[slot, state] + squares / np.float32(gradients.shape[1])
+            rows[slot, state] = accumulator
+            rate = learning_rate / (np.sqrt(accumulator) + epsilon)
+            for d in range(np.uint64(gradients.shape[1])):
+                rows[slot, start + d] -= rate * gradients[i, d]
+
+
+@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
+def adam(rows, slots, gradients, start, state, learning_rate, settings):
+    """Adam with the row's own bias correction, and decoupled weight decay. State: m[dim], v[dim], c1, c2.
+
+        m = beta1 * m + (1 - beta1) * g,      v = beta2 * v + (1 - beta2) * g * g
+        c1 = beta1 * c1 + (1 - beta1),        c2 = beta2 * c2 + (1 - beta2)
+        w = w - lr * weight_decay * w - lr * (m / c1) / (sqrt(v / c2) + epsilon)
+
+    After t steps c1 = 1 - beta1^t and c2 = 1 - beta2^t, the usual correction. They are kept in place of t: merged
+    with other workers' like m and v they remain the weights that m and v have, which no count of steps would.
+    Lazy: m, v and w of a row that a batch lacks stay as they are.
+
+    Source: Kingma and Ba, ICLR 2015, algorithm 1; Loshchilov and Hutter, ICLR 2019, algorithm 2.
+    """
+    dim = np.uint64(gradients.shape[1])
+    beta1, beta2, epsilon = settings[BETA1], settings[BETA2], settings[EPSILON]
+    kept = _ONE - learning_rate * settings[WEIGHT_DECAY]
+    second, corrections = state + dim, state + dim + dim
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0:
+            correction1 = beta1 * rows[slot, corrections] + (_ONE - beta1)
+            correction2 = beta2 * rows[slot, corrections + np.uint64(1)] + (_ONE - beta2)
+            rows[slot, corrections] = correction1
+            rows[slot, corrections + np.uint64(1)] = correction2
+            for d in range(dim):
+                gradient = gradients[i, d]
+                mean = beta1 * rows[slot, state + d] + (_ONE - beta1) * gradient
+                # Where the others' changes were added, rounding may have left a square below zero.
+                square = beta2 * max(rows[slot, second + d], _ZERO) + (_ONE - beta2) * gradient * gradient
+                rows[slot, state + d] = mean
+                rows[slot, second + d] = square
+                change = (mean / correction1) / (np.sqrt(square / correction2) + epsilon)
+                rows[slot, start + d] = kept * rows[slot, start + d] - learning_rate * change
+
+
+@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
+def ftrl(rows, slots, gradients, start, state, learning_rate, settings):
+    """FTRL-proximal, elementwise. State: q[dim], n[dim].
+
+        n' = n + g * g,    z = q + g - w * sqrt(n') / lr
+        w' = 0 if |z| <= l1, else (sign(z) * l1 - z) / (sqrt(n') / lr + 2 * l2),    q' = z + w' * sqrt(n') / lr
+
+    The paper keeps z, with z' = z + g - (sqrt(n') - sqrt(n)) / lr * w: the same steps, as z' = q' - w' * sqrt(n') / lr.
+    But z is no sum that workers could add to, since the roots of n do not add up. What is kept is q, the part of z
+    that the penalties hold: -sign(w) * l1 - 2 * l2 * w where w is not 0, and so is read from w there.
+    TensorFlow's v1 FtrlOptimizer where weights start at 0; it forgets other initial weights, here they count.
+    A weight without any gradient so far stays as it is, and so do all at a learning rate of 0.
+
+    Source: McMahan et al., Ad Click Prediction: a View from the Trenches, KDD 2013, algorithm 1.
+    """
+    dim = np.uint64(gradients.shape[1])
+    l1, l2 = settings[L1], settings[L2]
+    squares = state + dim
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0:
+            for d in range(dim):
+                gradient, weight = gradients[i, d], rows[slot, start + d]
+                accumulator = rows[slot, squares + d] + gradient * gradient
+                if accumulator > _ZERO and learning_rate > _ZERO:  # Neither may divide.
+                    root = np.sqrt(accumulator) / learning_rate
+                    held = rows[slot, state + d] if weight == _ZERO else -np.sign(weight) * l1 - _TWO * l2 * weight
+                    z = held + gradient - weight * root
+                    weight = (np.sign(z) * l1 - z) / (root + _TWO * l2) if abs(z) > l1 else _ZERO
+                    rows[slot, squares + d] = accumulator
+                    rows[slot, state + d] = z + weight * root
+                    rows[slot, start + d] = weight

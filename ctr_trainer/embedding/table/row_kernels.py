@@ -1,0 +1,131 @@
+"""Compiled loops over rows: initial values, copies, sums. The optimizers are in `optimizer_kernels`.
+
+How they are written is measured, on 8,600 rows of 17 weights and 17 accumulators: columns are unsigned, because Numba
+checks a signed index for being negative and then the loop is not vectorized (Adagrad 0.30 ms, signed 0.96); and rows
+are indexed in full, because a view of a row inside a branch counts references (0.65 ms).
+No fused multiply-add and no reordering (`fastmath` is off), so that equal inputs give equal bits on every machine.
+"""
+
+import numba
+import numpy as np
+from numba import types
+
+from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch_row
+from ctr_trainer.embedding.index.index_kernels import SLOTS
+from ctr_trainer.embedding.index.key_hash import KEYS, mix
+
+ROWS = types.Array(types.float32, 2, "C", readonly=True)
+# Rows as they came in a message, at any byte: to copy them to an aligned place would cost as much as to add them.
+MESSAGE_ROWS = types.Array(types.float32, 2, "C", readonly=True, aligned=False)
+ROWS_OUT = types.Array(types.float32, 2, "C")
+_WIDTHS = types.Array(types.int64, 1, "C")
+_FLOATS = types.Array(types.float32, 1, "C")
+_ZERO = np.float32(0)
+# The bits of float32: but for the sign, at least infinity's where a value is not finite. So many are checked at once.
+_MESSAGE_BITS = types.Array(types.int32, 1, "C", readonly=True, aligned=False)
+_NO_SIGN, _INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
+_CHECKED = 4096
+
+
+@numba.njit(
+    types.void(ROWS_OUT, KEYS, types.uint64, _WIDTHS, _FLOATS, _FLOATS),
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def initialize(rows, keys, seed, dims, scales, state):
+    """rows[i] = the initial row of keys[i]: uniform weights in (-scale, scale) by segment, then `state`.
+
+    A weight is an odd 25-bit integer from the hash of (seed, key, position), times scale / 2**24: exact but for the one
+    rounding of the product, so the same bits everywhere. The key 0 gets zeros.
+    """
+    for i in range(keys.size):
+        if keys[i] == 0:
+            rows[i] = _ZERO
+            continue
+        hashed = mix(mix(seed) ^ np.uint64(keys[i]))
+        start = np.uint64(0)
+        for segment in range(dims.size):
+            step = scales[segment] * np.float32(2.0**-24)
+            stop = start + np.uint64(dims[segment])
+            if step == _ZERO:
+                for position in range(start, stop):
+                    rows[i, position] = _ZERO
+            else:
+                for position in range(start, stop):
+                    draw = np.int32(mix(hashed + position) >> np.uint64(40))
+                    rows[i, position] = np.float32(2 * draw + 1 - (1 << 24)) * step
+            start = stop
+        for position in range(np.uint64(state.size)):
+            rows[i, start + position] = state[position]
+
+
+@numba.njit(types.void(ROWS, SLOTS, types.uint64, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
+def take(rows, slots, start, out):
+    """out[i] = rows[slots[i], start:start + out.shape[1]]; zeros where the slot is -1."""
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch_row(rows, slots[i + AHEAD])
+        slot = slots[i]
+        if slot < 0:
+            for d in range(np.uint64(out.shape[1])):
+                out[i, d] = _ZERO
+        else:
+            for d in range(np.uint64(out.shape[1])):
+                out[i, d] = rows[slot, start + d]
+
+
+@numba.njit(types.void(ROWS, SLOTS), nogil=True, cache=True)
+def fetch(rows, slots):
+    """Asks for the rows at the slots, for loops over them that come next; the slot -1 is skipped."""
+    for i in range(slots.size):
+        if slots[i] >= 0:
+            prefetch_row(rows, slots[i])
+
+
+@numba.njit(types.void(ROWS_OUT, SLOTS, ROWS), nogil=True, cache=True, error_model="numpy")
+def put(rows, slots, values):
+    """rows[slots[i]] = values[i]; the slot -1 is skipped."""
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0:
+            for d in range(np.uint64(rows.shape[1])):
+                rows[slot, d] = values[i, d]
+
+
+@numba.njit(types.void(ROWS_OUT, SLOTS, ROWS), nogil=True, cache=True, error_model="numpy")
+def add(rows, slots, deltas):
+    """rows[slots[i]] += deltas[i]; the slot -1 is skipped."""
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0:
+            for d in range(np.uint64(rows.shape[1])):
+                rows[slot, d] += deltas[i, d]
+
+
+@numba.njit(types.void(ROWS, ROWS, SLOTS, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
+def difference(rows, base, slots, out):
+    """out[i] = rows[slots[i]] - base[slots[i]]; no slot may be -1."""
+    for i in range(slots.size):
+        slot = slots[i]
+        for d in range(np.uint64(rows.shape[1])):
+            out[i, d] = rows[slot, d] - base[slot, d]
+
+
+@numba.njit(types.int64(_MESSAGE_BITS), nogil=True, cache=True)
+def _first_not_finite(bits):
+    for start in range(0, bits.size, _CHECKED):
+        stop, most = min(start + _CHECKED, bits.size), np.int32(0)
+        for i in range(start, stop):
+            most = max(most, bits[i] & _NO_SIGN)  # Of integers, so that the loop is vectorized.
+        if most >= _INFINITY:
+            while bits[start] & _NO_SIGN < _INFINITY:
+                start += 1
+            return start
+    return -1
+
+
+def first_not_finite(rows):
+    """float32[n, width], C-contiguous -> the first row with an infinity or a NaN in it, -1 where there is none."""
+    first = _first_not_finite(rows.reshape(-1).view(np.int32))
+    return first // rows.shape[1] if first >= 0 else -1

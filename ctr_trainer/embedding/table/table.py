@@ -1,0 +1,293 @@
+"""A table of embedding rows that grows as keys come."""
+
+import numpy as np
+
+from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.embedding.memory.contiguous import float32, int64
+from ctr_trainer.embedding.memory.growable_array import PrivateMemory
+from ctr_trainer.embedding.memory.row_lock import LockTimes
+from ctr_trainer.embedding.table import row_kernels
+from ctr_trainer.embedding.table.admission import Admission
+from ctr_trainer.embedding.table.changes import Changes
+from ctr_trainer.embedding.table.initial_rows import InitialRows
+from ctr_trainer.embedding.table.row_usage import RowUsage
+from ctr_trainer.embedding.table.sparse_optimizers import find_optimizer
+
+
+class Table:
+    """Rows of `config.width` float32, found by 64-bit key.
+
+    The rows lie in one array in slot order, the order of their creation, so a slot stays valid until its row is
+    removed; then the next new row gets it. The key 0 stands for "no value": it has the slot -1 and never a row.
+
+    Rows come and go as `config` says: `find_or_create` and `add` first count a key (`min_frequency`), and make room
+    (`max_rows`); `advance` removes rows that were not trained for too long (`ttl_steps`).
+
+    Caveat: not safe to use from several threads at a time. `keys` and `rows` are views, valid until a row is created.
+    Who writes to `rows` tells first, with `before_change`.
+
+    Attributes:
+      config: the TableConfig.
+      admission: `Admission`, or None where every key gets a row.
+      changes: `Changes` since the last snapshot, or None.
+      created, restored, admitted, evicted, refused: new rows, rows of a snapshot, keys let in by the counting filter,
+        rows evicted, and times that a key was asked for and got no row, since the start.
+      lock_times: what this process has held and waited for the lock of the rows; none without a lock.
+    """
+
+    lock_times = LockTimes()
+
+    def __init__(self, config, tracked=False, most_rows=None, memory=None):
+        """
+        Args:
+          config: a TableConfig.
+          tracked: whether to keep `changes`, for snapshots.
+          most_rows: in place of `config.max_rows`, of which it is a shard's share.
+          memory: where the rows and their index lie: `PrivateMemory`, or `SharedMemory` for a `SharedTable`.
+
+        Raises:
+          UserError: see `InitialRows`.
+        """
+        self.config, self._initial = config, InitialRows(config)
+        memory = memory or PrivateMemory()
+        self._index = Index(memory)
+        self._rows = memory.array("rows", np.float32, (config.width,))
+        self._optimizer = find_optimizer(config.optimizer)
+        self._settings = self._optimizer.settings_array(config.settings)
+        self._most_rows = config.max_rows if most_rows is None else most_rows
+        self.changes = Changes(memory) if tracked else None
+        self.admission = Admission(config.min_frequency) if config.min_frequency > 1 else None
+        self._usage = RowUsage() if config.evicts else None
+        self._followers = [each for each in (self.changes, self._usage) if each is not None]
+        self._lent = 0
+        self.created = self.restored = self.admitted = self.evicted = self.refused = 0
+
+    def __len__(self):
+        return len(self._index)
+
+    @property
+    def keys(self):
+        """int64[n], in slot order; 0 for a slot that is free."""
+        return self._index.keys
+
+    @property
+    def rows(self):
+        """float32[n, width], in slot order; then those that the last `find_or_create` lent."""
+        return self._rows.array[: self._index.slots + self._lent]
+
+    @property
+    def nbytes(self):
+        """Bytes of the index and of the rows."""
+        return self._index.nbytes + self._index.slots * (self.config.width * 4 + 8 * self.config.evicts)
+
+    def find(self, keys):
+        """int64[U] -> int64[U] slots, -1 for unknown keys and for the key 0."""
+        return self._index.find(int64(keys))
+
+    def find_or_create(self, keys):
+        """int64[U] -> int64[U] slots; a row that is not there is created with its initial values.
+
+        A key that gets no row is lent one, which starts as its initial row and is gone at the next call.
+
+        Raises:
+          UserError: the memory is used up; the table is unchanged.
+        """
+        keys = int64(keys)
+        slots = self.find_or_make(keys)
+        wanting = np.flatnonzero((slots < 0) & (keys != 0)) if self.is_limited else ()
+        self._lent = len(wanting)
+        if self._lent:
+            first = self._index.slots
+            self._rows.reserve(first + self._lent)
+            slots[wanting] = np.arange(first, first + self._lent)
+            self._initial.fill(keys[wanting], self._rows.array[first : first + self._lent])
+        return slots
+
+    def find_or_make(self, keys):
+        """-> int64[U] slots; a missing row is created if its key is admitted and there is room, and is -1 otherwise."""
+        if not self.is_limited:
+            return self._make(keys, initialize=True)
+        slots = self.find(keys)
+        unknown = keys[(slots < 0) & (keys != 0)]
+        if not len(unknown):
+            return slots
+        admitted = unknown if self.admission is None else unknown[self.admission.admit(unknown)]
+        if self.admission is not None:
+            self.admitted += len(admitted)
+        if self._most_rows:
+            admitted = admitted[: self._make_room(admitted, slots)]
+        self.refused += len(unknown) - len(admitted)
+        self._make(admitted, initialize=True)
+        return self.find(keys)
+
+    def initial_rows(self, keys):
+        """int64[U] -> float32[U, width]: what new rows of these keys are, a pure function of (config.seed, key)."""
+        return self._initial.of(int64(keys))
+
+    def read(self, keys, missing="initial"):
+        """int64[U] -> float32[U, width], a copy; creates no row.
+
+        Args:
+          keys: int64[U].
+          missing: what an unknown key reads: `initial`, its initial row, or `zeros`. The key 0 reads zeros.
+        """
+        if missing not in ("initial", "zeros"):
+            raise ValueError(f"missing is 'initial' or 'zeros', not {missing!r}")
+        slots = self.find(keys)
+        rows = self.take(slots)
+        unknown = np.flatnonzero(slots < 0)
+        if missing == "initial" and len(unknown):
+            rows[unknown] = self.initial_rows(keys[unknown])
+        return rows
+
+    def take(self, slots):
+        """int64[U] -> float32[U, width], a copy; zeros where the slot is -1."""
+        rows = np.empty((len(slots), self.config.width), np.float32)
+        row_kernels.take(self._rows.array, slots, 0, rows)
+        return rows
+
+    def find_or_insert(self, keys, rows):
+        """Sets the rows of `keys` to `rows` float32[U, width], creating those that are not there. -> int64[U] slots"""
+        slots = self._make(int64(keys))
+        self.before_change(slots)
+        row_kernels.put(self._rows.array, slots, float32(rows))
+        return slots
+
+    def restore(self, keys, rows):
+        """As `find_or_insert`, of rows that were there before: they count as restored, not as created."""
+        created = self.created
+        slots = self.find_or_insert(keys, rows)
+        self.restored += self.created - created
+        self.created = created
+        return slots
+
+    def add(self, keys, deltas):
+        """Adds float32[U, width] to the rows of `keys`, first creating missing ones as they start. -> int64[U] slots
+
+        A key that gets no row has the slot -1, and its delta is dropped.
+        """
+        slots = self.find_or_make(int64(keys))
+        self.before_change(slots)
+        row_kernels.add(self._rows.array, slots, float32(deltas))
+        return slots
+
+    def follow(self, follower):
+        """Calls `follower.created(slots int64[U], size)` whenever slots get rows, new slots or used ones."""
+        self._followers.append(follower)
+
+    def remove(self, keys):
+        """Removes the rows of int64[U]; unknown keys are skipped. -> how many there were."""
+        keys, slots = int64(keys), self.find(keys)
+        slots = slots[slots >= 0]
+        if self.changes is not None:
+            self.changes.before_removal(self, slots)
+        self._index.remove(keys)
+        return len(slots)
+
+    def advance(self, step):
+        """Sets the clock that `lru` and `ttl_steps` go by to a global step. `expire` evicts what has expired by it."""
+        if self._usage is not None:
+            self._usage.step = step
+
+    def expire(self, start=0):
+        """Evicts rows that were last trained more than `ttl_steps` ago, of a bounded number of slots from `start` on.
+
+        Returns:
+          the slot to go on from at the next call; None at the end.
+        """
+        if not self.config.ttl_steps:
+            return None
+        slots, stop = self._usage.expired(self.keys, start, self.config.ttl_steps)
+        self._evict(slots)
+        return stop if stop < self._index.slots else None
+
+    def trim(self):
+        """Evicts rows until there are no more than `max_rows`."""
+        if self._most_rows:
+            self._make_room(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def before_change(self, slots):
+        """Has to be called before the rows of int64[U] slots, distinct, are trained or set; -1 is skipped."""
+        if self.changes is not None:
+            self.changes.before_change(self, slots)
+        if self._usage is not None:
+            self._usage.trained(slots)
+
+    def stats(self):
+        """-> dict of `rows`, `bytes` and the counters."""
+        names = ("created", "restored", "admitted", "evicted", "refused")
+        counters = {name: getattr(self, name) for name in names}
+        return dict(rows=len(self), bytes=self.nbytes, **counters)
+
+    def use_of(self, slots):
+        """-> (last_used uint32[U], frequency uint32[U]) of int64[U] slots; None for a table that evicts no rows."""
+        return self._usage.get(slots) if self._usage is not None else None
+
+    def set_use(self, keys, last_used, frequency):
+        """Sets what `use_of` gives for the slots of `keys`; unknown keys are skipped."""
+        if self._usage is not None:
+            self._usage.set(self.find(keys), last_used, frequency)
+
+    def apply_gradients(self, slots, gradients, learning_rate):
+        """One optimizer step on each row.
+
+        Each is lazy: a row that is not among `slots` stays as it is, its state too. See `optimizer_kernels`.
+
+        Args:
+          slots: int64[U], distinct; -1 is skipped.
+          gradients: float32[U, dim], one for each segment, those of equal keys already summed.
+          learning_rate: a float.
+        """
+        for dim, gradient in zip(self.config.dims, gradients, strict=True):
+            if gradient.shape != (len(slots), dim):
+                raise ValueError(f"gradient of shape {gradient.shape}, expected {(len(slots), dim)}")
+        slots, gradients = int64(slots), [float32(gradient) for gradient in gradients]
+        self.before_change(slots)
+        self._optimizer.step_rows(self._rows.array, slots, gradients, learning_rate, self._settings)
+
+    def clear(self):
+        """Forgets every row."""
+        self._index.clear()
+        self._lent = 0
+        if self.changes is not None:
+            self.changes.clear()
+        if self.admission is not None:
+            self.admission.clear()
+
+    @property
+    def is_limited(self):
+        """Whether a key may get no row."""
+        return self.admission is not None or self._most_rows
+
+    def _make(self, keys, initialize=False):
+        """-> int64[U] slots; every missing row is created."""
+        before, count = self._index.slots, len(self)
+        # Room for the rows first: where that fails, the index has not changed either.
+        self._rows.reserve(before + len(keys))
+        free = self._index.free_slots(len(keys))
+        slots = self._index.find_or_add(keys)
+        made = len(self) - count
+        if made:
+            self.created += made
+            reused = free[len(free) - min(made, len(free)) :]
+            first = slice(before, self._index.slots)
+            if initialize:
+                self._initial.fill(self.keys[first], self._rows.array[first])
+                row_kernels.put(self._rows.array, reused, self.initial_rows(self.keys[reused]))
+            if self._followers:
+                new = np.concatenate([np.arange(before, self._index.slots), reused])
+                for follower in self._followers:
+                    follower.created(new, self._index.slots)
+        return slots
+
+    def _make_room(self, keys, protected):
+        """Evicts until rows of these keys may come, as far as can be. -> for how many of them there is room."""
+        most = self._most_rows
+        excess = len(self) + len(keys) - most
+        if excess > 0:
+            origin = int(keys[0]) if len(keys) else 0
+            self._evict(self._usage.lowest(self._index, excess, self.config.eviction, protected, origin))
+        return min(len(keys), max(most - len(self), 0))
+
+    def _evict(self, slots):
+        self.evicted += self.remove(self.keys[slots])

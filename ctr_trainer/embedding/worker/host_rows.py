@@ -1,0 +1,85 @@
+"""The rows of one table that all workers of a host train together, and that the host syncs with the service."""
+
+import contextlib
+
+import numpy as np
+
+from ctr_trainer.embedding.store.versions import ChangedRows
+from ctr_trainer.embedding.worker.row_cache import RowCache
+
+_HAS_ALL = 1  # Which of the cache's numbers says whether all rows that the service has are here.
+
+
+class HostRows(RowCache):
+    """A `RowCache` whose copies lie in memory that the workers of a host share; one of them, the syncer, syncs.
+
+    Every worker looks rows up in the copies, pulls what is not among them, and steps them: there each step counts at
+    once, as in a `SharedTable`. Every N steps the syncer sends what all workers of the host have changed, and takes
+    back what other hosts have.
+
+    Staleness: between the workers of the host none: a step reads every step that another worker has finished, and of
+    one under way some rows before and some after it. No update is lost: workers step rows one after the other, under a
+    lock. Behind other hosts a row is as stale as in a `RowCache`. Without other hosts a row that is here is never
+    checked; and where the service had no rows at the beginning, none is asked for, until a `flush` drops rows here.
+
+    Threads: as `RowCache`, in each worker. Slots are valid until a `flush`, for which all workers of the host wait.
+
+    Caveat: no strict syncs, since a step reads what the steps beside it have made of a row.
+
+    Args:
+      memory: `SharedMemory` of this table; the owner makes its HostRows first.
+      is_syncer: whether this worker syncs: one on each host does.
+      has_others: whether there are other hosts.
+      others: see `RowCache`.
+    """
+
+    def __init__(self, *others, memory, is_syncer, has_others, **settings):
+        super().__init__(*others, memory=memory, **settings)
+        self.is_synced_here, self._has_others = is_syncer, has_others
+
+    def begin(self):
+        if self.is_synced_here and not self._has_others:
+            self._numbers[_HAS_ALL] = self._store.stats()["tables"][self.config.name]["rows"] == 0
+
+    def locked(self):
+        """Holds nothing: rows do not move, and a read beside a step sees a row as it is then."""
+        return contextlib.nullcontext()
+
+    def measured(self, latency):
+        """Records a lookup that needs no request, so that lookups are seen where the service is asked for nothing."""
+        is_here = latency is self.lookup_latency and not self._asks
+        return latency.measure() if is_here else contextlib.nullcontext()
+
+    def begin_window(self):
+        if self.is_synced_here:
+            with self._lock.alone():
+                self._window += 1
+
+    def exchange(self, codec=None):
+        if self.is_synced_here:
+            super().exchange(codec)
+
+    def flush(self):
+        """As `RowCache`; all workers of the host wait for it, so slots may change."""
+        if self.is_synced_here:
+            with self._lock.alone():
+                count = len(self)
+                self._copies.tidy(self._window)
+                if len(self) < count:
+                    self._numbers[_HAS_ALL] = 0
+            super().flush()
+
+    @property
+    def _asks(self):
+        return not self._numbers[_HAS_ALL]
+
+    def _pull(self, keys, known, window, create, codec=None):
+        if self._asks:
+            super()._pull(keys, known, window, create, codec)
+            return
+        nothing = ChangedRows(known, np.empty(0, np.int64), np.empty((0, self.config.width), np.float32))
+        with self._lock.alone():
+            self._copies.accept(keys, known, nothing, nothing.rows, window, create)
+
+    def _oldest(self, since):
+        return super()._oldest(since) if self._has_others else 0

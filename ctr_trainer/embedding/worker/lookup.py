@@ -1,0 +1,132 @@
+"""One batch's keys, each distinct one once."""
+
+import numpy as np
+
+from ctr_trainer.embedding.index.distinct_keys import DistinctKeys
+from ctr_trainer.embedding.table import row_kernels
+from ctr_trainer.embedding.worker import lookup_kernels
+from ctr_trainer.embedding.worker.pooling import coefficients
+
+_ALIGNMENT = 64
+
+
+class Lookup:
+    """The way from one batch's keys to its embedding tensors, and back for their gradients.
+
+    The keys of single-valued features, of bags and of sequences are deduplicated together, so a table is probed once
+    for each distinct key and an optimizer makes one step for it.
+
+    Attributes:
+      unique: int64[U], the distinct keys in the order of first appearance, without the key 0 ("no value").
+    """
+
+    def __init__(self, keys, bags=(), sequences=()):
+        """
+        Args:
+          keys: int64[B, F], the single-valued features; F may be 0.
+          bags: a (values int64[n], splits int32[B + 1], combiner, weights float32[n] or None) for each multi-valued
+            feature: row b's keys are values[splits[b]:splits[b + 1]]; see `pooling.coefficients` for what they count.
+          sequences: a (values int64[n], splits int32[B + 1], length) for each; no row has more than `length` values.
+        """
+        if keys.ndim != 2:
+            raise ValueError(f"keys of shape {keys.shape}, expected [B, F]")
+        self._examples, self._features = keys.shape
+        self._columns = self._features + len(bags)
+        found = DistinctKeys(keys.size + sum(len(values) for values, *_ in (*bags, *sequences)))
+        self._positions = found.numbers(keys.reshape(-1))
+        self._bags, self._sequences = [], []
+        for column, (values, splits, combiner, weights) in enumerate(bags, start=self._features):
+            splits = self._splits(f"column {column}", values, splits)
+            positions = found.numbers(values)
+            self._bags.append((positions, splits, coefficients(positions, splits, combiner, weights), column))
+        for number, (values, splits, length) in enumerate(sequences):
+            splits = self._splits(f"sequence {number}", values, splits)
+            if len(values) and (longest := int(np.diff(splits).max())) > length:
+                raise ValueError(f"sequence {number}: a row has {longest} values, above its length of {length}")
+            self._sequences.append((found.numbers(values), splits, length))
+        self.unique = found.keys
+
+    def take(self, rows, slots, columns):
+        """The rows' first columns, the first step to all tensors.
+
+        Args:
+          rows: float32[n, width], a table's.
+          slots: int64[U], the slot of each of `unique`; -1 reads zeros.
+          columns: how many.
+
+        Returns:
+          float32[U, columns].
+        """
+        out = np.empty((len(self.unique), columns), np.float32)
+        row_kernels.take(rows, slots, 0, out)
+        return out
+
+    def gather(self, distinct, start, dim):
+        """What `take` returned -> a segment of the single-valued features and the bags.
+
+        Args:
+          distinct: float32[U, columns].
+          start: the segment's first column.
+          dim: its width.
+
+        Returns:
+          float32[B, F + len(bags), dim], freshly allocated, C-contiguous and 64-byte aligned, so that TensorFlow feeds
+          it without a copy. A bag's is the combination of its non-zero keys, zeros for an empty one.
+        """
+        out = _aligned_empty(self._examples * self._columns, dim)
+        if self._features:
+            lookup_kernels.spread(distinct, start, self._positions, self._features, self._columns, out)
+        for positions, splits, shares, column in self._bags:
+            lookup_kernels.pool(distinct, start, positions, splits, shares, column, self._columns, out)
+        return out.reshape(self._examples, self._columns, dim)
+
+    def gather_sequence(self, number, distinct, start, dim):
+        """What `take` returned -> float32[B, length, dim] of the sequence of that number, as `gather` allocates it.
+
+        The j-th value of a row stands at j, zeros behind the last.
+        """
+        positions, splits, length = self._sequences[number]
+        out = _aligned_empty(self._examples * length, dim)
+        lookup_kernels.align(distinct, start, positions, splits, length, out)
+        return out.reshape(self._examples, length, dim)
+
+    def sum_gradients(self, dim, gradient=None, sequences=()):
+        """-> float32[U, dim]: the gradients of equal keys summed.
+
+        Args:
+          gradient: of what `gather` returned: float32[B, F + len(bags), dim]; None for no gradient. Each key of a bag
+            gets the bag's gradient times its coefficient.
+          sequences: of what `gather_sequence` returned, by number: float32[B, length, dim], or None.
+        """
+        out = np.zeros((len(self.unique), dim), np.float32)
+        if gradient is not None:
+            flat = _flat(gradient, (self._examples, self._columns, dim))
+            if self._features:
+                lookup_kernels.sum_spread(flat, self._positions, self._features, self._columns, out)
+            for positions, splits, shares, column in self._bags:
+                lookup_kernels.sum_pool(flat, positions, splits, shares, column, self._columns, out)
+        sequences = sequences or [None] * len(self._sequences)
+        for (positions, splits, length), its_gradient in zip(self._sequences, sequences, strict=True):
+            if its_gradient is not None:
+                flat = _flat(its_gradient, (self._examples, length, dim))
+                lookup_kernels.sum_align(flat, positions, splits, length, out)
+        return out
+
+    def _splits(self, what, values, splits):
+        if len(splits) != self._examples + 1 or splits[0] != 0 or splits[-1] != len(values):
+            raise ValueError(f"{what}: splits do not cut {len(values)} values into {self._examples} bags")
+        return np.ascontiguousarray(splits, np.int32)
+
+
+def _flat(gradient, expected):
+    """-> float32[rows, dim], of a gradient of the expected shape."""
+    if gradient.shape != expected:
+        raise ValueError(f"gradient of shape {gradient.shape}, expected {expected}")
+    return np.ascontiguousarray(gradient, np.float32).reshape(-1, expected[-1])
+
+
+def _aligned_empty(rows, dim):
+    # Not a reused buffer: TensorFlow may still read it after the step, and the allocator gives the same pages again.
+    room = np.empty(rows * dim * 4 + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    return room[start : start + rows * dim * 4].view(np.float32).reshape(rows, dim)

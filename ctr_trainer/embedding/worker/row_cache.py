@@ -1,0 +1,280 @@
+"""A worker's copies of the rows it trains on."""
+
+import uuid
+
+import numpy as np
+
+from ctr_trainer.embedding.memory.growable_array import PrivateMemory
+from ctr_trainer.embedding.service import wire
+from ctr_trainer.embedding.store.row_codec import PLAIN
+from ctr_trainer.embedding.store.worker_rows import RowTotals, WorkerRows
+from ctr_trainer.embedding.worker.cached_rows import KEPT_WINDOWS, CachedRows
+from ctr_trainer.measuring.latency import Latency
+
+# Rows a request at most, which bounds what the service holds at a time; fewer of long rows.
+_REQUEST_ROWS = 1 << 17
+# Rows handled in one hold of the lock, so that no thread waits for long: about a millisecond's worth.
+_LOCKED_ROWS = 1 << 13
+_WINDOW = 0  # Which of the cache's numbers is the window.
+
+
+class RowCache(WorkerRows):
+    """One worker's copies of one table's rows, trained on at once and merged with the other workers' at each sync.
+
+    For each row it keeps the row, which steps change, and its base: the service's row as far as this worker knows it,
+    with what this worker has sent. A sync sends `row - base` of the rows stepped since the last one, with the version
+    last seen; the service adds the changes of all workers, and only rows that others changed come back. Steps taken
+    while a sync is under way stay on top of what it brings, and go out with the next.
+
+    A window is the time from the start of one sync to that of the next. A row that is used, and was neither stepped nor
+    checked in this window, is checked: its version goes to the service, and the row comes back only if it has another.
+
+    Staleness: what a lookup returns was, by the service, up to date at the start of this window or later, if the sync
+    is awaited. Beside a sync under way, a row that is part of it still shows what the sync before it brought. Within a
+    window a worker does not see the others' changes.
+
+    Changes and rows travel as the `codec` encodes them. What it rounds away from a change stays in `row - base` and
+    goes out with the row's next change, before the row leaves the cache, or at a `flush`.
+
+    With `shares`, a sync sends those shares of a change, as `merging` says; the rest of it is dropped.
+
+    Threads: one trains (`find_or_create`, `apply_gradients`, `begin_window`), one may `prefetch`, one may `exchange`.
+    They share a lock, which is held around each use of its memory and never across a request. Slots are
+    valid from a lookup until `begin_window`, which only the training thread calls, when no `exchange` is under way.
+
+    Attributes:
+      hits, misses, bytes_synced: see `RowTotals`.
+      prefetched: distinct keys asked for ahead of their lookup.
+      rows_pulled: rows that came back, as others had changed them, or made them first.
+      lookup_latency: OpsEmbeddingLookup, of each request for rows, from the question to the answer.
+      push_latency: OpsPushGrad, of each request that brings changes, likewise.
+    """
+
+    are_copies = is_synced_here = True
+
+    def __init__(
+        self,
+        store,
+        config,
+        worker,
+        lookup_latency=None,
+        push_latency=None,
+        codec=PLAIN,
+        shares=None,
+        memory=PrivateMemory(),  # noqa: B008, it holds nothing
+    ):
+        """Creates the table in the store, where it is not there.
+
+        Args:
+          store: a Store.
+          config: the TableConfig.
+          worker: str, this worker's name; it is made unique to this start, so that the store takes its first push.
+          lookup_latency, push_latency: recorders shared with other caches; by default this cache has its own.
+          codec: `RowCodec`, how changes and rows travel.
+          shares: `merging.Shares`; None for all.
+          memory: where the copies lie: `PrivateMemory`, or `SharedMemory` of this table alone.
+        """
+        self.config = config
+        self._lock = memory.lock("cache")
+        self._numbers = memory.counts("cache", 2)
+        if not self._numbers[_WINDOW]:
+            self._numbers[_WINDOW] = 1
+        self.hits = self.misses = self.prefetched = self.rows_pulled = self.bytes_synced = 0
+        self.lookup_latency = lookup_latency or Latency("OpsEmbeddingLookup")
+        self.push_latency = push_latency or Latency("OpsPushGrad")
+        self._store = store
+        self._worker = f"{worker}-{uuid.uuid4().hex}"
+        self._codec = codec
+        self._sequence = 0
+        self._pushed = False
+        self._request_rows = min(_REQUEST_ROWS, wire.rows_a_page(config.width))
+        self._copies = CachedRows(config, shares, memory)
+        store.create_table(config)
+
+    def __len__(self):
+        return len(self._copies)
+
+    @property
+    def rows(self):
+        """float32[n, width], in slot order."""
+        return self._copies.table.rows
+
+    def locked(self):
+        return self._lock.alone()
+
+    def totals(self):
+        return RowTotals(self.hits, self.misses, self.bytes_synced)
+
+    @property
+    def lock_times(self):
+        return self._lock.times
+
+    def find_or_create(self, keys, since=None):
+        """int64[U] -> int64[U] slots; what is not here or not up to date is pulled.
+
+        Args:
+          since: what `prefetch` returned for these keys; rows checked from then on count as up to date. None for
+            those checked in this window.
+        """
+        return self._find(keys, since, create=True)
+
+    def find(self, keys):
+        """int64[U] -> int64[U] slots, for evaluation; -1 where the store has no row either."""
+        return self._find(keys, None, create=False)
+
+    def prefetch(self, keys):
+        """Pulls what a coming `find_or_create` of these keys would; for another thread than the training one.
+
+        Returns:
+          `since` for that lookup: then its rows are up to date as of the window of this call, so the staleness of a
+          lookup is raised by as many steps as it was prefetched ahead.
+        """
+        with self._lock.shared():
+            since = self._oldest(None)
+            _, wanted, known = self._copies.stale(keys, since)
+            self.prefetched += len(wanted) * self._asks
+        if len(wanted):
+            self._pull(wanted, known, since, create=True)
+        return since
+
+    def apply_gradients(self, slots, gradients, learning_rate):
+        """As Table's: one optimizer step on each row, here and at once."""
+        with self._lock.alone():
+            self._refuse_between_push_and_refresh("apply_gradients")
+            self._copies.table.apply_gradients(slots, gradients, learning_rate)
+            self._copies.mark_stepped(slots)
+
+    def l2_shares(self, slots):
+        """-> float32[U], what L2 of the rows counts for, see `merging`; None for all of it.
+
+        Args:
+          slots: int64[U]; what it says of -1 means nothing.
+        """
+        with self._lock.shared():
+            return self._copies.l2_shares(slots)
+
+    def sync(self):
+        """`begin_window` and `exchange`, one after the other."""
+        self.begin_window()
+        self.exchange()
+
+    def begin_window(self):
+        """Starts a sync, which `exchange` has to follow before the next one; renumbers the slots at times."""
+        with self._lock.alone():
+            self._refuse_between_push_and_refresh("a sync")
+            if not self._window % KEPT_WINDOWS:
+                self._copies.tidy(self._window)
+            self._window += 1
+
+    def exchange(self, codec=None):
+        """Sends what this worker changed, takes back the rows that others changed.
+
+        Args:
+          codec: `RowCodec`; by default the cache's.
+        """
+        with self._lock.alone():
+            slots = self._copies.stepped()
+            self._copies.begin_window()
+        for first in range(0, len(slots), self._request_rows):
+            part = slots[first : first + self._request_rows]
+            self._exchange(part, codec or self._codec)
+
+    def flush(self):
+        """A sync after which the store has all that this worker changed, to the bit."""
+        self.begin_window()
+        if not self._codec.is_exact:
+            with self._lock.alone():
+                self._copies.mark_unsent()
+        self.exchange(PLAIN)
+
+    def push(self):
+        """The first half of a strict sync: a flush. `refresh` has to follow, after a barrier."""
+        self.flush()
+        self._pushed = True
+
+    def refresh(self):
+        """The second half: from here on each row that is used is, to the bit, what all workers' pushes made of it."""
+        if not self._pushed:
+            raise RuntimeError("refresh without a push")
+        with self._lock.alone():
+            # Rows that came at the push were checked before other workers' pushes: all are to be checked again. Those
+            # just stepped are likely to be used next, so they are checked at once.
+            keys, known = self._copies.checked_in(self._window)
+            self._window += 1
+            window = self._window
+        for first in range(0, len(keys), self._request_rows):
+            part = slice(first, first + self._request_rows)
+            self._pull(keys[part], known[part], window, create=True, codec=PLAIN)
+        self._pushed = False
+
+    @property
+    def _asks(self):
+        """Whether the store may have a row that is not here."""
+        return True
+
+    @property
+    def _window(self):
+        return int(self._numbers[_WINDOW])
+
+    @_window.setter
+    def _window(self, window):
+        self._numbers[_WINDOW] = window
+
+    def _oldest(self, since):
+        """-> the window from which on a row counts as up to date.
+
+        Args:
+          since: what a prefetch answered; None for this window.
+        """
+        return self._window if since is None else since
+
+    def _refuse_between_push_and_refresh(self, what):
+        if self._pushed:
+            raise RuntimeError(f"{what} between push and refresh: rows would be lost or stale")
+
+    def _find(self, keys, since, create):
+        with self._lock.shared():
+            self._refuse_between_push_and_refresh("a lookup")
+            window = self._window
+            slots, wanted, known = self._copies.stale(keys, self._oldest(since))
+            asked = len(wanted) * self._asks
+            self.hits += np.count_nonzero(keys) - asked
+            self.misses += asked
+        if not len(wanted):
+            return slots
+        self._pull(wanted, known, window, create)
+        with self._lock.shared():
+            return self._copies.table.find(keys)
+
+    def _pull(self, keys, known, window, create, codec=None):
+        codec = codec or self._codec
+        with self.lookup_latency.measure():
+            newer = self._store.pull_newer(self.config.name, keys, known, codec)
+        self._count(newer, keys.nbytes + known.nbytes)
+        rows = codec.decode(newer.rows)
+        with self._lock.alone():
+            self._copies.accept(keys, known, newer, rows, window, create)
+
+    def _exchange(self, slots, codec):
+        """One request of a sync."""
+        self._sequence += 1
+        dtype, columns = codec.schema(self.config.width)
+        keys, known = np.empty(len(slots), np.int64), np.empty(len(slots), np.uint32)
+        deltas = np.empty((len(slots), columns), dtype)
+        blocks = [slice(first, first + _LOCKED_ROWS) for first in range(0, len(slots), _LOCKED_ROWS)]
+        for block in blocks:
+            with self._lock.alone():
+                keys[block], known[block], deltas[block] = self._copies.take(slots[block], codec)
+        with self.push_latency.measure():
+            newer = self._store.sync(self.config.name, keys, deltas, self._worker, self._sequence, known, codec)
+        self._count(newer, keys.nbytes + known.nbytes + deltas.nbytes)
+        rows = codec.decode(newer.rows)
+        for block in blocks:
+            first, last = np.searchsorted(newer.positions, (block.start, block.stop))
+            positions = newer.positions[first:last] - block.start
+            with self._lock.alone():
+                self._copies.land(slots[block], newer.versions[block], positions, rows[first:last], self._window)
+
+    def _count(self, newer, bytes_up):
+        self.rows_pulled += len(newer.rows)
+        self.bytes_synced += bytes_up + newer.rows.nbytes + 8 * len(newer.rows)

@@ -1,0 +1,98 @@
+"""The store that the rows of a training live in."""
+
+import contextlib
+import dataclasses
+import os
+
+from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
+from ctr_trainer.embedding.service.client import ServiceClient
+from ctr_trainer.embedding.service.guard import Guard
+from ctr_trainer.embedding.service.lease import Lease
+from ctr_trainer.embedding.service.local_service import Watch, local_services
+from ctr_trainer.embedding.service.security import ClientSecurity
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.shared_table import SharedTables
+from ctr_trainer.estimator.host_memory import any_host_has_several_workers, open_host_memory
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
+
+# For the messages of a sync, which are of `wire.PAGE_BYTES` and come and go together.
+_KEPT_BYTES = 256 << 20
+
+
+@contextlib.contextmanager
+def open_store(config, model_dir):
+    """Gives the store that `config.service` names; local services, or shared memory, that it made end with the block.
+
+    A collective where there are several workers. Running shards are this training's alone until the end of the block.
+
+    Raises:
+      UserError: `auto` or `shared` was asked for workers on several hosts, the service does not start, or another
+        training uses it.
+    """
+    with contextlib.ExitStack() as stack:
+        memory = None
+        if config.copies_of_hosts and config.service != "shared" and any_host_has_several_workers():
+            memory = stack.enter_context(open_host_memory())
+        yield stack.enter_context(_open_store(config, model_dir, memory))
+
+
+@contextlib.contextmanager
+def _open_store(config, model_dir, host_memory):
+    """As `open_store`; `host_memory` is the store's."""
+    if config.service not in ("auto", "shared"):
+        security = ClientSecurity.read(*config.security_files)
+        with _leased(config, model_dir, config.service.split(","), security, host_memory) as client:
+            yield client
+        return
+    if distributed.size() == 1:
+        yield LocalStore()
+        return
+    if distributed.local_size() != distributed.size():
+        raise UserError(
+            f"--embedding_service={config.service} is for workers on one host; start `python -m ctr_trainer serve` on "
+            "a host that all of them reach and name it: --embedding_service=host:port"
+        )
+    if config.service == "shared":
+        with open_host_memory() as memory:
+            yield LocalStore(SharedTables(memory))
+        return
+    with contextlib.ExitStack() as stack:
+        started, watches = None, []
+        if distributed.is_chief():
+            os.makedirs(model_dir, exist_ok=True)
+            watches = stack.enter_context(
+                local_services(config.service_shards, model_dir, config.timeout, distributed.all_cores())
+            )
+            started = [(service.address, service.token, service.pid, service.log_file) for service in watches]
+        started = distributed.broadcast_object(started, "embedding_services")
+        if not watches:
+            watches = [stack.enter_context(contextlib.closing(Watch(pid, log))) for _, _, pid, log in started]
+        ended = [watch.ended for watch in watches]
+        addresses, (token, *_), *_ = zip(*started, strict=True)
+        security = ClientSecurity(token)
+        client = stack.enter_context(_leased(config, model_dir, addresses, security, host_memory, ended))
+        yield Guard(client) if config.service_restarts else client
+
+
+@contextlib.contextmanager
+def _leased(config, model_dir, addresses, security, host_memory, ended=()):
+    """Gives a client that writes, by a lease that all workers share. A collective."""
+    keep_freed_memory(_KEPT_BYTES)
+    lease, client = None, None
+    with contextlib.ExitStack() as stack:
+        if distributed.is_chief():
+            lease = Lease.new(model_dir)
+            client = stack.enter_context(_open(addresses, config.timeout, security, lease, ended, host_memory))
+            stack.callback(client.release)  # Also after an error: the training that goes on from it need not wait.
+        lease = distributed.broadcast_object(lease and dataclasses.asdict(lease), "embedding_service_lease")
+        if client is None:
+            lease = Lease(**lease)
+            client = stack.enter_context(_open(addresses, config.timeout, security, lease, ended, host_memory))
+        yield client
+        # The others may still be talking to the service that rank 0 is about to give back, or to stop.
+        distributed.barrier("embedding_service_close")
+
+
+def _open(addresses, timeout, security, lease, ended, host_memory):
+    return contextlib.closing(ServiceClient(addresses, timeout, security, lease, ended, host_memory))

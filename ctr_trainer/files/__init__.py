@@ -1,0 +1,1 @@
+"""Files and directories: whole or not there, locked, and never another's."""

@@ -1,0 +1,101 @@
+"""One process at a time for a directory, or for a share of it."""
+
+import contextlib
+import datetime
+import errno
+import logging
+import os
+import signal
+import socket
+import time
+
+from ctr_trainer.files.file_lock import lock
+from ctr_trainer.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_ENDING_SECONDS, _LOOK_SECONDS = 30.0, 0.1
+# A file system that knows no locks, or is mounted without them.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+@contextlib.contextmanager
+def held(directory, refusal):
+    """Holds a directory, which is made if need be, within the block, by the file `.lock` in it. See `hold`.
+
+    One that was made for this and is empty in the end is removed again.
+    """
+    made = not os.path.isdir(directory)
+    path = os.path.join(directory, ".lock")
+    os.makedirs(directory, exist_ok=True)
+    file = hold(path, refusal)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # Before the lock goes, so that it is not another one's.
+        file.close()
+        if made:
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+
+
+def hold(path, refusal):
+    """Locks a file for this process by `file_lock.lock`. -> the open file
+
+    The file says who has it: process, host and since when. After a kill it stays, without its lock. Where its file
+    system has no locks, this warns and holds nothing.
+
+    Args:
+      path: of the file, in a directory that exists.
+      refusal: f(holder) -> the message where another process has the lock; `holder` as in `process 7 on host a since
+        2026-01-31 12:00:00`.
+
+    Raises:
+      UserError: another process has it.
+    """
+    deadline = time.monotonic() + _ENDING_SECONDS
+    while True:
+        try:
+            file = lock(path)
+            break
+        except BlockingIOError:
+            holder = _written(path) or "of unknown number"
+            if not _is_ending(holder) or time.monotonic() > deadline:
+                raise UserError(refusal(f"process {holder}")) from None
+            time.sleep(_LOOK_SECONDS)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise UserError(f"{path}: cannot be locked: {error.strerror}") from error
+            _log.warning("%s cannot be locked (%s): see to it that no other job uses its directory", path, error)
+            file = open(path, "a+")
+            break
+    file.truncate(0)
+    file.write(f"{os.getpid()} on host {socket.gethostname()} since {datetime.datetime.now():%Y-%m-%d %H:%M:%S}\n")
+    file.flush()
+    return file
+
+
+def _written(path):
+    """-> what is in a file, "" where it has just been removed."""
+    with contextlib.suppress(FileNotFoundError), open(path) as file:
+        return file.read().strip()
+    return ""
+
+
+def _is_ending(holder):
+    """-> whether who has the lock was killed on this host, and is not yet through with giving its memory back."""
+    pid, _, host = holder.partition(" on host ")
+    if not pid.isdecimal() or host.partition(" since ")[0] != socket.gethostname():
+        return False
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return not file.read() or _is_killed(pid)
+    except OSError:
+        return os.path.isdir("/proc/self")  # Where there is a /proc, the process is gone.
+
+
+def _is_killed(pid):
+    """-> whether a process has been sent SIGKILL, and has not run since."""
+    with open(f"/proc/{pid}/status") as file:
+        status = dict(line.split(":", 1) for line in file)
+    return any(int(status.get(name, "0"), 16) >> (signal.SIGKILL - 1) & 1 for name in ("SigPnd", "ShdPnd"))

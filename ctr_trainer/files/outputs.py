@@ -1,0 +1,84 @@
+"""What a command may write to: nothing that it reads, and no file of others."""
+
+import glob
+import os
+import pathlib
+
+from ctr_trainer.files.file_list import FileList
+from ctr_trainer.messages.errors import UserError
+
+_LIST = ".ctr_trainer_files"
+
+
+def refuse_overlap(output, sources, files):
+    """Refuses an output that holds an input, is an input, or would be read with the inputs the next time.
+
+    Links are followed.
+
+    Args:
+      output: the file or directory to write.
+      sources: paths and patterns, as the user gave them.
+      files: paths of the files that they stand for.
+
+    Raises:
+      UserError: names the output and the input.
+    """
+    real = pathlib.Path(os.path.realpath(output))
+    for file in files:
+        if pathlib.Path(os.path.realpath(file)).is_relative_to(real):
+            raise UserError(f"output {output}: the input {file} is in it and would be overwritten; name another output")
+    for source in map(str, sources):
+        for match in [source] if os.path.exists(source) else glob.glob(source):
+            if os.path.isdir(match) and real.is_relative_to(os.path.realpath(match)):
+                raise UserError(f"output {output}: is inside the input {match}; name an output outside of it")
+        pattern, place = os.path.abspath(source), pathlib.Path(os.path.abspath(output))
+        if not os.path.exists(source) and any(each.match(pattern) for each in (place, *place.parents)):
+            raise UserError(f"output {output}: the input {source} matches it; name an output that does not match")
+
+
+def refuse_foreign_file(path, is_ours, command):
+    """Refuses to replace a file that is there and that the command did not write.
+
+    Args:
+      path: of the file to write.
+      is_ours: f(path) -> whether the command wrote the file that is there.
+      command: as `predict`.
+
+    Raises:
+      UserError: names the file.
+    """
+    if os.path.isdir(path):
+        raise UserError(f"output {path}: is a directory; name a file in it")
+    if os.path.lexists(path) and not (os.path.isfile(path) and is_ours(path)):
+        raise UserError(
+            f"output {path}: is there already and was not written by `{command}`; name another file, or remove it"
+        )
+
+
+def refuse_foreign_files(directory, names):
+    """Refuses to replace files that are there and that no report was written to before.
+
+    Args:
+      directory: of the reports; a hidden file in it lists what `claim` was asked for.
+      names: of the files to write, or patterns of them.
+
+    Raises:
+      UserError: names the file; or the directory is a file.
+    """
+    if os.path.exists(directory) and not os.path.isdir(directory):
+        raise UserError(f"--output={directory}: is a file; name a directory")
+    own = FileList(directory, _LIST).names
+    for path in sorted(path for name in names for path in pathlib.Path(directory).glob(name)):
+        if path.name not in own:
+            raise UserError(f"{path} is there already and is no earlier report; name another --output, or remove it")
+
+
+def claim(directory, names):
+    """-> the paths of files that may be written from here on, by name; the directory is made if need be.
+
+    Raises:
+      UserError: as `refuse_foreign_files`.
+    """
+    refuse_foreign_files(directory, names)
+    FileList(directory, _LIST).add(*names)
+    return {name: os.path.join(directory, name) for name in names}

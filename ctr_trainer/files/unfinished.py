@@ -1,0 +1,88 @@
+"""A directory that one process fills, and that another may take up or empty when that process has died."""
+
+import contextlib
+import os
+import pathlib
+import socket
+
+from ctr_trainer.files.file_list import FileList, refuse_others
+from ctr_trainer.files.file_lock import lock
+from ctr_trainer.messages.errors import UserError
+
+MARKER = ".ctr_trainer_unfinished"
+
+
+class InUse(UserError):
+    """Another process fills the directory now."""
+
+
+class Unfinished:
+    """A directory that this process fills; a context manager.
+
+    While the block runs, a hidden file in the directory lists what was written, and is locked. It stays for the next
+    process unless `finish` removes it; a directory without any file goes at the block's end.
+
+    Caveat: hosts see each other's locks where their file system carries them, see `file_lock.lock`.
+
+    Args:
+      path: the directory; made if need be. It must be empty, or hold only what such a list names.
+      what: as `conversion`, for messages.
+
+    Raises:
+      InUse: another process fills it.
+      UserError: it is a file, holds other files, or the file system has no locks.
+    """
+
+    def __init__(self, path, what):
+        self.path, self._what = pathlib.Path(path), what
+        self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = self._locked()
+            self.files = FileList(self.path, MARKER)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written to: {error.strerror}") from error
+        try:
+            refuse_others(self.files, f"an unfinished {what}")
+            self.files.remove_drafts()
+            self.files.note({"process": os.getpid(), "host": socket.gethostname()})
+        except BaseException:
+            self._leave()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._leave()
+
+    def add(self, *names):
+        """-> the path of the last file; all of them may be made from here on."""
+        return self.files.add(*names)
+
+    def clear(self, below=""):
+        """Removes what was written, or what was written below a directory's name."""
+        self.files.remove(below)
+
+    def finish(self):
+        """Forgets the list: what is there stays."""
+        self.files.marker.unlink()
+
+    def _locked(self):
+        """-> the locked hidden file."""
+        try:
+            return lock(self.path / MARKER)
+        except BlockingIOError:
+            raise InUse(f"{self.path}: {self._holder()} writes this {self._what} now; wait for its end") from None
+
+    def _holder(self):
+        notes = [note for note in FileList(self.path, MARKER).notes if "process" in note]
+        return f"process {notes[-1].get('process')} on {notes[-1].get('host')}" if notes else "another process"
+
+    def _leave(self):
+        with contextlib.suppress(OSError):
+            if not self.files.present():
+                self.files.marker.unlink(missing_ok=True)
+                for directory in self._made:
+                    directory.rmdir()
+        self._lock.close()

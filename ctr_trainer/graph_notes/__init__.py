@@ -1,0 +1,1 @@
+"""What the maker of a graph and its runner tell each other."""

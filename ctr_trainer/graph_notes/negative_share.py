@@ -1,0 +1,43 @@
+"""The share of the negative examples that a model is trained on: its checkpoints keep it, to calibrate by."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from ctr_trainer.messages.errors import UserError
+
+tf1 = tf.compat.v1
+_KEY = ("ctr_trainer", "negative share")  # No string, so that TensorFlow does not try to serialize what is under it.
+
+
+def record(share):
+    """Keeps the share, above 0 and up to 1, that the current graph trains on."""
+    tf1.get_default_graph().clear_collection(_KEY)
+    tf1.add_to_collection(_KEY, share)
+
+
+def current():
+    """-> the share that the current graph trains on; None where none was recorded."""
+    shares = tf1.get_collection(_KEY)
+    return shares[0] if shares else None
+
+
+def as_trained(params, checkpoint):
+    """-> the params with the share that the checkpoint was trained with, where both know of one.
+
+    Args:
+      params: `ModelParams`, whose `negative_sampling` is None where the user named none; a user's own pass through.
+      checkpoint: `Checkpoint`.
+
+    Raises:
+      UserError: the params name another share than the checkpoint's.
+    """
+    if checkpoint.negative_sampling is None or not hasattr(params, "negative_sampling"):
+        return params
+    if params.negative_sampling not in (None, checkpoint.negative_sampling):
+        raise UserError(
+            f"--negative_sampling={params.negative_sampling:g}: {checkpoint.path} was trained with "
+            f"--negative_sampling={checkpoint.negative_sampling:g}, and its predictions are calibrated for that; leave "
+            "the flag out"
+        )
+    return dataclasses.replace(params, negative_sampling=checkpoint.negative_sampling)

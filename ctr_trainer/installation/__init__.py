@@ -1,0 +1,1 @@
+"""What is compiled when the package is installed."""

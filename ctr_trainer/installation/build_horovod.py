@@ -1,0 +1,333 @@
+"""Builds and installs Horovod for the TensorFlow of this Python: `python -m ctr_trainer.installation.build_horovod`.
+
+Horovod's last release predates today's TensorFlow. One of its sources, `xla_mpi_ops.cc`, no longer compiles and is not
+needed without `HOROVOD_ENABLE_XLA_OPS`, so the build leaves it out. And its workers of several hosts listen where their
+host's name leads and not, but for their first connection, on `horovodrun --network-interface`: on Debian, where that is
+127.0.1.1, such a job dies at its start; the build mends that. And without `tf.train.SessionRunHook`, which went with
+`tf.estimator`, it defines no `hvd.BroadcastGlobalVariablesHook`; the build has it look in `tf.compat.v1`. And where a
+worker fails, `horovodrun` ends with a traceback of its own below what the worker said; the build has it end with
+status 1 and the lines that name the worker. And before it starts any, `horovodrun` imports TensorFlow twice, to ask
+whether MPI and Gloo were built; the build answers for itself, which saves each job some seconds.
+
+The built wheel is kept in the user's cache, under all that it depends on, so the next checkout or virtual environment
+on this machine installs it in seconds.
+
+Needs a C++ compiler, make, and the network for the sources; CMake comes from PyPI where PATH has none of 3.13 or later.
+Imports the standard library only, so it runs before anything is installed.
+
+Environment:
+  HOROVOD_GPU_OPERATIONS: `NCCL` for GPUs; unset for CPU and Gloo. Horovod's own variables (`HOROVOD_NCCL_HOME`, ...)
+    reach its build.
+  XDG_CACHE_HOME: the cache is `ctr_trainer/wheels` under it; default `~/.cache`.
+"""
+
+import argparse
+import functools
+import importlib.metadata
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import command
+
+VERSION = "0.28.1"
+SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
+UNUSED_SOURCE = "xla_mpi_ops.cc"
+# The first line of `GlooContext::InitializeForProcessSet`, which uses `gloo_iface_` and never sets it.
+INTERFACE_UNSET = "assert(global_context.IsEnabled());"
+# In `tensorflow/__init__.py`: dropped with `tf.estimator`; `tf.compat.v1.train` has it.
+HOOK_DROPPED = "_SessionRunHook = tf.train.SessionRunHook"
+# In `runner/launch.py`: all that `horovodrun` does.
+RUN = "    _run(args)"
+RUN_QUIETLY = """\
+    try:
+        _run(args)
+    except RuntimeError as error:
+        if 'one or more processes exited' not in str(error):
+            raise
+        sys.exit(1)  # Which process it was, and its status, was said.
+"""
+# In `common/util.py`: what this build has, by the function that asks.
+BUILT = {"def mpi_built(verbose=False):": False, "def gloo_built(verbose=False):": True}
+# Part of a cached wheel's key: another one for other patches.
+PATCHES = "patched5"
+TENSORFLOWS = ("tensorflow-cpu", "tensorflow", "tf-nightly")
+DOWNLOAD_TIMEOUT_S = 900
+BUILD_TIMEOUT_S = 3600
+CHECK_TIMEOUT_S = 600
+
+_INSTALL_HINT = (
+    "Install one, then run this again:\n"
+    "  Debian, Ubuntu:  sudo apt-get install -y {debian}\n"
+    "  Fedora, RHEL:    sudo dnf install -y {fedora}"
+)
+
+
+def _say(text):
+    print(f"build_horovod: {text}", file=sys.stderr, flush=True)
+
+
+def check_tools():
+    """Asks for the programs that the build needs and pip cannot bring.
+
+    Raises:
+      UserError: one is missing; with the command that installs it.
+    """
+    compilers = [os.environ["CXX"].split()[0]] if os.environ.get("CXX", "").strip() else ["c++", "g++", "clang++"]
+    for what, programs, debian, fedora in [
+        ("C++ compiler", compilers, "g++", "gcc-c++"),
+        ("make", ["make", "gmake"], "make", "make"),
+    ]:
+        if not any(shutil.which(program) for program in programs):
+            raise UserError(
+                f"no {what} to build Horovod with: looked for {', '.join(programs)} on PATH. "
+                + _INSTALL_HINT.format(debian=debian, fedora=fedora)
+            )
+
+
+def find_tensorflow():
+    """-> (distribution, version) of the TensorFlow that this Python imports, as `("tensorflow-cpu", "2.21.0")`."""
+    for name in TENSORFLOWS:
+        try:
+            return name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise UserError(
+        f"{sys.executable} has no TensorFlow to build Horovod for. Install it first: "
+        "pip install 'ctr_trainer[cpu]', or 'ctr_trainer[gpu]' for GPUs"
+    )
+
+
+def cache_directory(tensorflow, tensorflow_version, gpu_operations):
+    """-> where the wheel for these is kept: the name holds all that a build depends on."""
+    root = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    python = f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}"
+    parts = [f"horovod-{VERSION}", PATCHES, python, sysconfig.get_platform(), f"{tensorflow}-{tensorflow_version}"]
+    parts.append(gpu_operations or "cpu")
+    return root / "ctr_trainer" / "wheels" / "_".join(re.sub(r"[^\w.+-]", "-", part) for part in parts)
+
+
+def drop_unused_source(cmake_lists):
+    """Takes the one line that adds `xla_mpi_ops.cc` out of Horovod's CMakeLists.txt.
+
+    Raises:
+      UserError: there is not exactly one, so these are not the sources that this patch was made for.
+    """
+    _replace_line(cmake_lists, UNUSED_SOURCE, "")
+
+
+def set_interface(gloo_context):
+    """Has `gloo_context.cc` connect the workers of a process set by the interface that it was told.
+
+    Raises:
+      UserError: as `drop_unused_source`.
+    """
+    _replace_line(gloo_context, INTERFACE_UNSET, f"  {INTERFACE_UNSET}\n  gloo_iface_ = global_context.gloo_iface_;\n")
+
+
+def find_session_run_hook(tensorflow_init):
+    """Has Horovod's `tensorflow/__init__.py` define `BroadcastGlobalVariablesHook` with the TensorFlow of today.
+
+    Raises:
+      UserError: as `drop_unused_source`.
+    """
+    line = HOOK_DROPPED.replace("tf.train", "tf.compat.v1.train")
+    _replace_line(tensorflow_init, HOOK_DROPPED, f"        {line}\n")
+
+
+def end_without_traceback(launch):
+    """Has `runner/launch.py` end `horovodrun` without a traceback of its own where a worker failed.
+
+    Raises:
+      UserError: as `drop_unused_source`.
+    """
+    _replace_line(launch, RUN, RUN_QUIETLY)
+
+
+def answer_what_is_built(util):
+    """Has `common/util.py` know that it was built with Gloo and without MPI, as `_build_environment` has it.
+
+    Raises:
+      UserError: as `drop_unused_source`.
+    """
+    for function, is_built in BUILT.items():
+        _replace_line(util, function, f"{function}\n    return {is_built}\n")
+
+
+def _replace_line(path, marker, replacement):
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    found = sum(marker in line for line in lines)
+    if found != 1:
+        raise UserError(
+            f"{path}: expected {marker} on exactly one line, found it on {found}; these are not the sources of Horovod "
+            f"{VERSION} that this patch is for"
+        )
+    path.write_text("".join(replacement if marker in line else line for line in lines), encoding="utf-8")
+
+
+def _pip(what, timeout_s, *arguments, env=None, show=None):
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    command.run([*pip, *arguments], what, timeout_s, env=env, show=show, merge_stderr=True)
+
+
+def _find_cmake():
+    """-> the path of PATH's CMake if it is new enough for Horovod, else None."""
+    program = shutil.which("cmake")
+    if program is None:
+        return None
+    try:
+        text = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    version = re.search(r"version (\d+)\.(\d+)", text)
+    return program if version and (int(version[1]), int(version[2])) >= (3, 13) else None
+
+
+def _build_environment(tools, gpu_operations):
+    """Puts pip's build tools, and CMake if need be, under `tools`; -> the environment of the build."""
+    requirements = ["setuptools<81", "wheel", "packaging"]
+    cmake = _find_cmake()
+    if cmake is None:
+        _say("no CMake of 3.13 or later on PATH: taking it from PyPI for this build")
+        requirements.append("cmake>=3.13,<4")
+    _pip("installing the build tools", DOWNLOAD_TIMEOUT_S, "install", "--target", tools, *requirements)
+    if cmake is None:
+        # The program itself, not the Python script that starts it: nothing on PYTHONPATH is needed to find it.
+        cmake = next(tools.glob("cmake/data/bin/cmake"), None)
+        if cmake is None:
+            raise UserError(
+                "no CMake of 3.13 or later on PATH, and PyPI's is not for this machine. "
+                + _INSTALL_HINT.format(debian="cmake", fedora="cmake")
+            )
+    memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 30
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    env = dict(os.environ)
+    # Those of the `make` that may have called us: its job server is not for this build.
+    for name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
+        env.pop(name, None)
+    env.update(
+        PYTHONPATH=str(tools),
+        HOROVOD_CMAKE=str(cmake),
+        HOROVOD_WITH_TENSORFLOW="1",
+        HOROVOD_WITH_GLOO="1",
+        HOROVOD_WITHOUT_MPI="1",
+        HOROVOD_WITHOUT_PYTORCH="1",
+        HOROVOD_WITHOUT_MXNET="1",
+        # A compiler that reads TensorFlow's headers takes up to 2 GiB.
+        MAKEFLAGS=f"-j{max(1, min(cores, memory_gib // 2))}",
+        # CMake 4 refuses the old minimum that Horovod's third_party/ asks for.
+        CMAKE_POLICY_VERSION_MINIMUM="3.5",
+        TF_CPP_MIN_LOG_LEVEL="3",
+    )
+    env.pop("HOROVOD_GPU_OPERATIONS", None)
+    if gpu_operations:
+        env["HOROVOD_GPU_OPERATIONS"] = gpu_operations
+    return env
+
+
+def _compile(arguments, env, log):
+    """Runs `pip wheel` into a log file; its UserError has the first error of it, which is far from the last line."""
+    with open(log, "w", encoding="utf-8") as file:
+        try:
+            show = functools.partial(print, file=file, flush=True)
+            _pip("compiling Horovod", BUILD_TIMEOUT_S, "wheel", *arguments, env=env, show=show)
+        except UserError as error:
+            lines = log.read_text(encoding="utf-8").splitlines()
+            first = next((line for line in lines if re.search(r"\berror\b", line, re.IGNORECASE)), "none")
+            raise UserError(f"{error}\n  first error: {first.strip()}\n  all of its output: {log}") from error
+
+
+def build_wheel(destination, gpu_operations):
+    """Downloads, patches and compiles Horovod; -> the path of the wheel, a new file in the directory `destination`."""
+    with tempfile.TemporaryDirectory(prefix="horovod-") as scratch:
+        scratch = pathlib.Path(scratch)
+        env = _build_environment(scratch / "tools", gpu_operations)
+        requirement = scratch / "requirements.txt"
+        requirement.write_text(f"horovod=={VERSION} --hash=sha256:{SDIST_SHA256}\n", encoding="utf-8")
+        _say(f"downloading Horovod {VERSION}")
+        options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", scratch]
+        _pip("downloading Horovod", DOWNLOAD_TIMEOUT_S, "download", *options, "--requirement", requirement, env=env)
+        shutil.unpack_archive(next(scratch.glob("horovod-*.tar.gz")), scratch)
+        source = scratch / f"horovod-{VERSION}"
+        drop_unused_source(source / "horovod" / "tensorflow" / "CMakeLists.txt")
+        set_interface(source / "horovod" / "common" / "gloo" / "gloo_context.cc")
+        find_session_run_hook(source / "horovod" / "tensorflow" / "__init__.py")
+        end_without_traceback(source / "horovod" / "runner" / "launch.py")
+        answer_what_is_built(source / "horovod" / "common" / "util.py")
+        _say(f"compiling Horovod with make {env['MAKEFLAGS']}; about two minutes on two cores")
+        options = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir", scratch / "wheel"]
+        destination.mkdir(parents=True, exist_ok=True)
+        _compile([*options, source], env, destination / "build.log")
+        built = next((scratch / "wheel").glob("horovod-*.whl"))
+        # Copied beside its place and renamed into it: who looks meanwhile, or builds too, sees a whole wheel or none.
+        with tempfile.TemporaryDirectory(dir=destination, prefix=".") as beside:
+            copy = shutil.copy(built, beside)
+            os.replace(copy, destination / built.name)
+        return destination / built.name
+
+
+def check_installed(gpu_operations):
+    """Raises UserError unless `horovodrun --check-build` finds TensorFlow, Gloo and the GPU operations asked for."""
+    horovodrun = pathlib.Path(sysconfig.get_path("scripts")) / "horovodrun"
+    env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
+    check = [horovodrun, "--check-build"]
+    output = "\n".join(command.run(check, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True))
+    missing = [what for what in ("TensorFlow", "Gloo", gpu_operations) if what and f"[X] {what}" not in output]
+    if "TensorFlow" not in missing:  # What `horovodrun` says of Gloo is this build's intention: ask the library.
+        ask = [sys.executable, "-c", "import horovod.tensorflow as hvd; print('Gloo:', hvd.gloo_built())"]
+        if "Gloo: True" not in command.run(ask, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True):
+            missing = list(dict.fromkeys([*missing, "Gloo"]))
+    if missing:
+        raise UserError(f"the installed Horovod lacks {', '.join(missing)}; {horovodrun} --check-build says:\n{output}")
+
+
+def install(wheel):
+    """Puts the wheel and what it needs at run time into this Python."""
+    _pip("installing Horovod", DOWNLOAD_TIMEOUT_S, "install", "--force-reinstall", "--no-deps", wheel)
+    # setuptools, since horovodrun imports distutils, which Python has no more from 3.12 on.
+    _pip("installing what Horovod needs", DOWNLOAD_TIMEOUT_S, "install", wheel, "setuptools")
+
+
+def main():
+    """Installs Horovod, from the cache if it can; -> the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m ctr_trainer.installation.build_horovod", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument("--check_tools", action="store_true", help="only ask for the compiler and make")
+    only_check = parser.parse_args().check_tools
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    gpu_operations = os.environ.get("HOROVOD_GPU_OPERATIONS", "").strip()
+    try:
+        if only_check:
+            check_tools()
+            return 0
+        tensorflow, version = find_tensorflow()
+        directory = cache_directory(tensorflow, version, gpu_operations)
+        cached = next(directory.glob("horovod-*.whl"), None)
+        if cached is not None:
+            _say(f"installing {cached}")
+            try:
+                install(cached)
+                check_installed(gpu_operations)
+                return 0
+            except UserError as error:
+                _say(f"{error}\nthe cached wheel does not work here; building it again")
+        check_tools()
+        install(build_wheel(directory, gpu_operations))
+        check_installed(gpu_operations)
+        _say(f"Horovod {VERSION} is installed for {tensorflow} {version}; its wheel is kept in {directory}")
+        return 0
+    except UserError as error:
+        _say(error)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

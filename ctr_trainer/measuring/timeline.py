@@ -1,0 +1,41 @@
+"""Chrome traces of a training thread's phases and of a traced step's operations."""
+
+import json
+import time
+
+from ctr_trainer.measuring.phases import PHASES
+
+_HOST = 1_000_000  # Process number, beyond those that TensorFlow gives its devices.
+
+
+def chrome_trace(spans, step_stats):
+    """-> dict, a Chrome trace (Trace Event Format, JSON Object Format): a row for each phase, rows for each device.
+
+    Args:
+      spans: list of (phase, began, ended), in seconds of `time.perf_counter`.
+      step_stats: `tf.compat.v1.RunMetadata`'s of a step; None for none.
+    """
+    from tensorflow.python.client import timeline
+
+    events = []
+    if step_stats is not None:
+        traced = timeline.Timeline(step_stats).generate_chrome_trace_format(show_memory=False)
+        events += json.loads(traced)["traceEvents"]
+    events.append(_named("process_name", "training thread"))
+    events += [_named("thread_name", phase, number) for number, phase in enumerate(PHASES)]
+    events += [
+        {"ph": "X", "cat": "Phase", "name": phase, "pid": _HOST, "tid": PHASES.index(phase), "ts": ts, "dur": dur}
+        for phase, ts, dur in _since_1970(spans)
+    ]
+    return {"traceEvents": events}
+
+
+def _since_1970(spans):
+    """Yields (phase, start, duration) in microseconds, by the clock that TensorFlow traces with."""
+    offset = time.time() - time.perf_counter()
+    for phase, began, ended in spans:
+        yield phase, round((began + offset) * 1e6), round((ended - began) * 1e6)
+
+
+def _named(what, name, thread=0):
+    return {"ph": "M", "name": what, "pid": _HOST, "tid": thread, "args": {"name": name}}

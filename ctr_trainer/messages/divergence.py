@@ -1,0 +1,15 @@
+"""What a user is told of a training whose numbers are no longer finite."""
+
+from ctr_trainer.messages.errors import UserError
+
+
+def diverged(what):
+    """-> the UserError that says so, and how training can go on.
+
+    Args:
+      what: a clause that names what is not finite, as `the loss of step 7 is nan`.
+    """
+    return UserError(
+        f"{what}: the training diverged. Go on with a lower --learning_rate and --embedding_learning_rate, or with "
+        "--clip_norm; --resume_from=STEP goes back to a checkpoint before the last one"
+    )

@@ -1,0 +1,84 @@
+"""A command run to its end."""
+
+import os
+import signal
+import subprocess
+import threading
+
+from ctr_trainer.messages.errors import UserError
+
+_GRACE_SECONDS = 15
+_SHOWN_LINES = 30
+
+
+def run(command, what, timeout_s, *, env=None, cwd=None, show=None, merge_stderr=False):
+    """Runs a command and waits for it, for so long at most.
+
+    Args:
+      command: the program and its arguments: str, numbers, paths.
+      what: what it does, for the messages, as `building Horovod`.
+      timeout_s: seconds until it is stopped, with all it started.
+      env: its whole environment, a dict; None for this process's own.
+      cwd: where it runs; None for here.
+      show: called with each line of its stdout as it comes, without the newline; None shows nothing.
+      merge_stderr: whether its stderr goes with its stdout; else it goes where this process's own goes.
+
+    Returns:
+      its stdout, a list of lines.
+
+    Raises:
+      UserError: it cannot be started, fails, or takes longer; with its last lines, unless they were shown.
+    """
+    command = [str(part) for part in command]
+    try:
+        # A session of its own, so that stopping it reaches the compilers and workers under it.
+        process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merge_stderr else None,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UserError(f"{what}: cannot start {command[0]}: {error}") from error
+    lines = []
+
+    def read():
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            if show is not None:
+                show(lines[-1])
+
+    # Read beside the wait, not before it: something it left running may hold the pipe open for ever.
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    problem = None
+    try:
+        process.wait(timeout_s)
+        if process.returncode != 0:
+            problem = f"failed with status {process.returncode}"
+    except subprocess.TimeoutExpired:
+        problem = f"was stopped: it took more than {timeout_s} s"
+    finally:
+        _stop(process)
+    reader.join(_GRACE_SECONDS)
+    if problem:
+        last = "" if show else "".join(f"\n  {line}" for line in lines[-_SHOWN_LINES:])
+        raise UserError(f"{what} {problem}: {' '.join(command)}{last}")
+    return lines
+
+
+def _stop(process):
+    """Ends the process and its group, if it runs: politely at first, so that horovodrun ends its workers."""
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

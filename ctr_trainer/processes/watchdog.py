@@ -1,0 +1,125 @@
+"""Warns of a wait that takes long, says for what and for whom, and ends a process that waits for too long."""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+
+from ctr_trainer.processes.deadline import within
+
+_log = logging.getLogger(__name__)
+_EXIT_STATUS = 75
+_HOPELESS_SECONDS, _MOST_SELDOM_SECONDS, _TELL_SECONDS = 1.0, 30.0, 30.0
+_EXPLAIN_SECONDS, _WARN_SECONDS, _END_SECONDS = 3.0, 4.0, 10.0
+
+
+class Watchdog:
+    """Ends this process when one of its waits takes longer than `timeout`.
+
+    A collective that another rank does not reach cannot be interrupted from Python, so the process ends at once and
+    cleans nothing up; `horovodrun` then ends the other ranks, and the next start resumes from the last checkpoint.
+
+    The thread that watches asks for nothing that may hang: explanations read files, and messages go to pipes, so both
+    are left to helper threads, which it waits for a few seconds only.
+
+    Args:
+      who: who waits, for the message: `rank 0`.
+      timeout: seconds.
+      period: seconds between two looks.
+      warning: seconds after which a wait is named in the log, and again each time that it has doubled; 0 for never.
+      speak: f(sentence), called at the end; None logs it.
+
+    Attributes:
+      explain: f() -> str, what is known of those that are waited for; None where nothing is.
+      hopeless: f() -> str, why the wait will never end; "" where it may. None where nothing is known.
+      tell_seconds: how often one who works while the others wait tells them that he goes on.
+    """
+
+    def __init__(self, who, timeout, period=1.0, warning=0.0, speak=None):
+        self._who, self._timeout, self._period, self._warning = who, timeout, period, warning
+        self._speak = speak or _log.error
+        self._waits = {}
+        self._next_warning = warning
+        self.explain = self.hopeless = None
+        self._asked_at = 0.0
+        self._closed = threading.Event()
+        self.tell_seconds = min(_TELL_SECONDS, timeout / 4)
+        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+
+    @contextlib.contextmanager
+    def waiting(self, what):
+        """Watches the body of the `with`."""
+        token = object()
+        self._waits[token] = (time.monotonic(), what)
+        try:
+            yield
+        finally:
+            del self._waits[token]
+
+    def progress(self):
+        """Starts the waits under way anew: what they wait for has been seen to go on."""
+        for token, (_, what) in list(self._waits.items()):
+            self._waits[token] = (time.monotonic(), what)
+
+    def _watch(self):
+        while not self._closed.wait(self._period):
+            self._look()
+
+    def close(self):
+        """Ends the watch."""
+        self._closed.set()
+
+    def _look(self):
+        waits = list(self._waits.values())
+        if not waits:
+            self._next_warning = self._warning
+            return
+        # A wait within another one says more, the one around it has taken longer.
+        seconds, what = time.monotonic() - waits[0][0], " > ".join(dict.fromkeys(what for _, what in waits))
+        if seconds > self._timeout:
+            self._end(lambda: self._too_long(seconds, what))
+        if seconds < self._asked_at:
+            self._asked_at = 0.0  # Another wait.
+        # All ranks that wait ask one server, so the longer it takes, the more seldom they do.
+        asked_again = self._asked_at + min(self._asked_at, _MOST_SELDOM_SECONDS)
+        if self.hopeless is not None and seconds >= max(_HOPELESS_SECONDS, asked_again):
+            self._asked_at = seconds
+            with contextlib.suppress(Exception):  # Then nothing is known.
+                if problem := within(_EXPLAIN_SECONDS, self.hopeless):
+                    self._end(lambda: problem)
+        if seconds < self._warning:
+            self._next_warning = self._warning
+        elif self._warning and seconds >= self._next_warning:
+            self._next_warning = 2 * seconds
+            # A warning that cannot be given must not end the watch.
+            with contextlib.suppress(Exception):
+                within(_WARN_SECONDS, lambda: self._warn(seconds, what))
+
+    def _warn(self, seconds, what):
+        _log.warning("%s has waited %.0f s for %s%s", self._who, seconds, what, self._explanation())
+
+    def _too_long(self, seconds, what):
+        return (
+            f"{self._who} has waited {seconds:.0f} s for {what}, longer than --stall_timeout={self._timeout:g}: "
+            f"another rank hangs or is too slow{self._explanation()}"
+        )
+
+    def _end(self, sentence):
+        def speak():
+            self._speak(sentence())
+            logging.shutdown()
+
+        try:
+            within(_END_SECONDS, speak)
+        finally:
+            os._exit(_EXIT_STATUS)
+
+    def _explanation(self):
+        if self.explain is None:
+            return ""
+        try:
+            text = within(_EXPLAIN_SECONDS, self.explain)
+        except Exception as error:  # A process that is to end must not live on for a message.
+            text = f"who is missing cannot be said: {error}"
+        return f" ({text})" if text else ""

@@ -1,0 +1,124 @@
+"""Horovod's search for its own best settings, and what it found, for later runs."""
+
+import csv
+import logging
+import os
+import pathlib
+
+from ctr_trainer.messages.errors import UserError
+
+_FLAGS = {
+    "hierarchical_allreduce": "HOROVOD_HIERARCHICAL_ALLREDUCE",
+    "hierarchical_allgather": "HOROVOD_HIERARCHICAL_ALLGATHER",
+    "torus_allreduce": "HOROVOD_TORUS_ALLREDUCE",
+}
+_SCORE = "score"
+_COLUMNS = {"cache_enabled", "cycle_time_ms", "tensor_fusion_threshold", _SCORE}
+_log = logging.getLogger(__name__)
+
+
+def prepare(tune, log_file, model_dir):
+    """Sets Horovod's environment variables; before it starts, alike on every rank.
+
+    Args:
+      tune: whether Horovod searches; then it writes `log_file`, or MODEL_DIR/autotune.csv where that is "".
+      log_file: of an earlier search, whose best settings are taken; "" for Horovod's own.
+
+    Returns:
+      the path of the log that will be written, or None.
+
+    Raises:
+      UserError: `log_file` is no such log, or has no row; or it would be written over, and is something else.
+    """
+    if tune:
+        path = os.path.abspath(log_file or os.path.join(model_dir, "autotune.csv"))
+        _refuse_foreign(path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.environ.update(HOROVOD_AUTOTUNE="1", HOROVOD_AUTOTUNE_LOG=path)
+        return path
+    if log_file:
+        row = best_row(log_file)
+        os.environ.update(environment_of(row))
+        _log.info("Horovod as tuned in %s: %s", log_file, format_row(row))
+    return None
+
+
+def _refuse_foreign(path):
+    if os.path.isdir(path):
+        raise UserError(f"--autotune_log={path}: is a directory; name a file")
+    if os.path.exists(path) and os.path.getsize(path):
+        with open(path, "rb") as file:
+            first = file.readline(1000).decode(errors="replace")
+        if not _COLUMNS <= set(first.strip().split(",")):
+            raise UserError(f"--autotune_log={path}: is there already and is no log of Horovod's; name another file")
+
+
+def best_row(path):
+    """-> the row of the highest score of a log, a dict as of `parse`.
+
+    Raises:
+      UserError: it is no such log, or has no row.
+    """
+    try:
+        rows = parse(pathlib.Path(path).read_text())
+    except OSError as error:
+        raise UserError(f"--autotune_log={path}: {error.strerror}; a run with --autotune writes it") from None
+    except ValueError as error:
+        raise UserError(f"--autotune_log={path}: no log of Horovod's autotuning: {error}") from None
+    if not rows:
+        raise UserError(
+            f"--autotune_log={path} has no row: the run with --autotune was of one worker, or too short. Horovod "
+            "writes one in 5 times HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE (10) steps, after as many to warm up"
+        )
+    return max(rows, key=lambda row: row[_SCORE])
+
+
+def report(path):
+    """Logs what a search has found best so far; on rank 0, at the end of training."""
+    try:
+        found = best_row(path)
+    except UserError as error:
+        _log.warning("%s", error)
+        return
+    _log.info("Horovod was fastest with %s; take it in later runs: --autotune_log=%s", format_row(found), path)
+
+
+def parse(text):
+    """-> list of dicts by the log's columns, floats: `cycle_time_ms`, `tensor_fusion_threshold` (MB), `score`
+    (bytes/us), and 0 or 1: `cache_enabled`, `hierarchical_allreduce`, `hierarchical_allgather`, `torus_allreduce`.
+
+    Raises:
+      ValueError: there are other columns, or what should be a number is none.
+    """
+    reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
+    if not _COLUMNS <= set(reader.fieldnames or ()):
+        raise ValueError(f"its columns are {reader.fieldnames}, without {', '.join(sorted(_COLUMNS))}")
+    rows = []
+    for row in reader:
+        if None in row or None in row.values():
+            raise ValueError(f"line {reader.line_num} has not as many values as there are columns: a row ends early")
+        rows.append({name: float(value) for name, value in row.items()})
+    return rows
+
+
+def environment_of(row):
+    """-> the environment variables that start Horovod with a row's settings."""
+    variables = {
+        "HOROVOD_CYCLE_TIME": f"{row['cycle_time_ms']:g}",
+        "HOROVOD_FUSION_THRESHOLD": str(int(row["tensor_fusion_threshold"] * 1024 * 1024)),
+    }
+    if not row["cache_enabled"]:
+        variables["HOROVOD_CACHE_CAPACITY"] = "0"
+    return variables | {variable: f"{row[name]:.0f}" for name, variable in _FLAGS.items() if name in row}
+
+
+def format_row(row):
+    """-> as `cycle time 5 ms, fusion 4 MB, cache on`, with those of the other settings that are on."""
+    on = [name.replace("_", " ") for name in _FLAGS if row.get(name)]
+    cache = "on" if row["cache_enabled"] else "off"
+    texts = [
+        f"cycle time {row['cycle_time_ms']:g} ms",
+        f"fusion {row['tensor_fusion_threshold']:g} MB",
+        f"cache {cache}",
+    ]
+    return ", ".join([*texts, *on])

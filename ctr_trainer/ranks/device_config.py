@@ -1,0 +1,66 @@
+"""The options of a session: which GPU, how many threads, in which precision."""
+
+import tensorflow as tf
+from tensorflow.core.protobuf import rewriter_config_pb2
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import hardware
+
+tf1 = tf.compat.v1
+PRECISIONS = ("none", "bfloat16", "float16")
+_ON = rewriter_config_pb2.RewriterConfig.ON
+
+
+def config_proto(gpus, local_rank, threads=0, precision="none"):
+    """-> `tf.compat.v1.ConfigProto` of a worker: one GPU a process by local rank where there are any.
+
+    With `bfloat16`, for processors, TensorFlow has oneDNN multiply matrices in bfloat16 and add the products up in
+    float32; of 24 bits of a factor 8 remain. With `float16`, for GPUs, it rewrites the graph so that matrix products
+    and what goes with them are in float16, for Tensor Cores. Variables, their gradients' sums, the loss and all else
+    stay float32 with both.
+
+    Args:
+      gpus: how many GPUs this process sees, see CUDA_VISIBLE_DEVICES.
+      local_rank: of this process among those of its host.
+      threads: threads of an operation and between operations; 0 lets TensorFlow choose.
+      precision: of `PRECISIONS`.
+
+    Raises:
+      UserError: there is no GPU of this local rank; `bfloat16` where this processor has no instructions for it, or on a
+        GPU; `float16` without a GPU.
+    """
+    config = tf1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
+    # Idle threads that spin would take the core that Horovod's background thread wants.
+    config.experimental.disable_thread_spinning = True
+    rewriting = config.graph_options.rewrite_options
+    if precision == "bfloat16":
+        _check_bfloat16(gpus)
+        rewriting.auto_mixed_precision_onednn_bfloat16 = _ON
+    elif precision == "float16":
+        if not gpus:
+            raise UserError(
+                "--mixed_precision=float16 is for GPUs, and this process sees none: use bfloat16, or leave it out"
+            )
+        rewriting.auto_mixed_precision = _ON
+    if gpus:
+        if local_rank >= gpus:
+            raise UserError(
+                f"local rank {local_rank} has no GPU of its own: this process sees {gpus}. Start as many workers a "
+                "host as it has GPUs (horovodrun -H), or have CUDA_VISIBLE_DEVICES name more"
+            )
+        config.gpu_options.visible_device_list = str(local_rank)
+        config.gpu_options.allow_growth = True
+    return config
+
+
+def _check_bfloat16(gpus):
+    if gpus:
+        raise UserError(
+            "--mixed_precision=bfloat16 is for CPUs: on a GPU TensorFlow multiplies float32 as TF32 already; "
+            "float16 is for GPUs"
+        )
+    if not hardware.has_bfloat16():
+        raise UserError(
+            "--mixed_precision=bfloat16: this processor has no instructions for it (AVX-512 BF16 or AMX), so it "
+            "would be slower than float32: leave it out"
+        )

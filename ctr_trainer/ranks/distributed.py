@@ -1,0 +1,279 @@
+"""All that touches Horovod: start, device pinning, learning rate, optimizer, broadcast, reductions of host values.
+
+Every function that communicates is a collective: all ranks call it, in the same order, never inside a branch on the
+rank. A collective that some rank does not reach ends the job after `init`'s `stall_timeout`, by the name given here.
+"""
+
+import contextlib
+import functools
+import importlib
+import json
+import logging
+import math
+import os
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer.graph_notes import batch_weight
+from ctr_trainer.graph_notes.batch_weight import WeighedOptimizer
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import hardware
+from ctr_trainer.processes.watchdog import Watchdog
+from ctr_trainer.ranks import last_words
+from ctr_trainer.ranks.device_config import config_proto
+
+tf1 = tf.compat.v1
+# Horovod defines its session hooks only where it finds the name that TensorFlow 2.16 dropped with tf.estimator.
+tf.train.SessionRunHook = tf1.train.SessionRunHook
+
+try:
+    import horovod.tensorflow as hvd
+except ImportError as error:
+    raise ImportError(
+        "Horovod with TensorFlow support is not installed; build it with "
+        "`python -m ctr_trainer.installation.build_horovod`"
+    ) from error
+if not hasattr(hvd, "BroadcastGlobalVariablesHook"):  # It was imported before, and was not built by this package.
+    hvd = importlib.reload(hvd)
+
+LR_SCALES = ("linear", "sqrt", "none", "linear_batches", "sqrt_batches")
+_IDLE_CYCLE_MS = 20
+_TIMELINE_START = 200  # bytes, in which a timeline's first event is
+
+_log = logging.getLogger(__name__)
+
+_watchdog = None
+_all_cores = None
+
+
+def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", core_shares=0, steps_exchange=True):
+    """Starts Horovod; without `horovodrun` this process is rank 0 of 1.
+
+    Args:
+      stall_timeout: seconds after which a collective that some rank does not reach ends the job.
+      pin_cores: keep each worker of a machine on its own share of the cores, see `hardware.pin_cores`.
+      stall_warning: seconds after which a wait is named in the log; 0 for never.
+      timeline: file that rank 0 writes Horovod's timeline to, a Chrome trace of each exchange; "" for none.
+      core_shares: into how many shares the cores are divided; 0 for as many as the machine has workers.
+      steps_exchange: whether steps wait for what Horovod exchanges. Where they do not, its thread looks for an exchange
+        every 20 ms, where HOROVOD_CYCLE_TIME says nothing else: its threads take 3% of the core at 5 ms.
+    """
+    global _watchdog, _all_cores
+    if pin_cores:  # Before Horovod starts its threads, so that they stay there too; horovodrun says who is where.
+        local = [int(os.environ.get(f"HOROVOD_LOCAL_{what}", default)) for what, default in (("RANK", 0), ("SIZE", 1))]
+        _all_cores = hardware.pin_cores(local[0], max(core_shares, local[1]))
+    if timeline:
+        # Horovod reads it when it starts, and fails later, in its own thread, where it cannot open the file.
+        path = os.path.abspath(timeline)
+        _refuse_foreign_timeline(path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.environ["HOROVOD_TIMELINE"] = path
+    if not steps_exchange:
+        os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_IDLE_CYCLE_MS))
+    # Its warnings of stalls are the watchdog's; that it lost a connection, `LastWords` says, and does so last.
+    os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
+    hvd.init()
+    period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
+    speak = last_words.of_this_process().say
+    _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning, speak)
+
+
+def _refuse_foreign_timeline(path):
+    """Raises UserError where a file is there that does not begin as Horovod's timelines do: it would be emptied."""
+    if os.path.lexists(path) and (not os.path.isfile(path) or os.path.getsize(path)):
+        start = b""
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                start = file.read(_TIMELINE_START)
+        if start.strip() != b"[" and b'"ph":' not in start:
+            raise UserError(f"--horovod_timeline={path}: is there already and is no timeline; name another file")
+
+
+def watchdog():
+    """-> this process's `Watchdog`; a program that has called `hvd.init` itself gets the defaults of `init`."""
+    if _watchdog is None:
+        init()
+    return _watchdog
+
+
+def rank():
+    return hvd.rank()
+
+
+def size():
+    return hvd.size()
+
+
+def local_rank():
+    return hvd.local_rank()
+
+
+def local_size():
+    return hvd.local_size()
+
+
+def is_chief():
+    """Whether this is rank 0, which alone writes checkpoints, summaries and exports."""
+    return hvd.rank() == 0
+
+
+def all_cores():
+    """-> the cores that a process which is not a worker may use, where `init` pinned this one; else None."""
+    return _all_cores
+
+
+def session_config(threads=0, precision="none"):
+    """-> the options of this process's sessions, see `device_config.config_proto`."""
+    return config_proto(len(tf.config.list_physical_devices("GPU")), hvd.local_rank(), threads, precision)
+
+
+def lr_scale(how, accumulation_steps=1):
+    """-> what a learning rate for one worker's batch is multiplied by on `size()` workers.
+
+    Args:
+      how: of `LR_SCALES`: `linear` (size; Goyal et al. 2017, section 2.1), `sqrt` (its root), `none` (1), or
+        `linear_batches` and `sqrt_batches`, the same of size * accumulation_steps, all batches of a step.
+      accumulation_steps: batches of a worker in an optimizer step.
+    """
+    batches = hvd.size() * (accumulation_steps if how.endswith("_batches") else 1)
+    return {"linear": float(batches), "sqrt": math.sqrt(batches), "none": 1.0}[how.removesuffix("_batches")]
+
+
+def optimizer(inner, local=(), fp16=False, op="average"):
+    """-> `hvd.DistributedOptimizer`, whose gradients are the average, or the sum, of all workers'.
+
+    The average is of the workers' means, however many examples each is of, unless shorter inputs are padded
+    (`RunConfig.uneven_inputs`); for one of the examples return the optimizer itself, as `EstimatorSpec(optimizer=...)`.
+
+    Args:
+      inner: a `tf.compat.v1` optimizer.
+      local: tensors that may stand in `compute_gradients(var_list=...)` and whose gradient stays this worker's own: the
+        embedding rows, which the lookup service merges.
+      fp16: send float16; the sum over workers is then in float16 too.
+      op: `average` or `sum`.
+    """
+    compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
+    weight = batch_weight.current() if op == "average" else None
+    if weight is not None:
+        op, inner = "sum", WeighedOptimizer(inner, weight, local, size())
+    op = {"average": hvd.Average, "sum": hvd.Sum}[op]
+    wrapped = hvd.DistributedOptimizer(inner, compression=compression, op=op, scale_local_gradients=False)
+    for tensor in local:
+        wrapped.register_local_var(tensor)
+    return wrapped
+
+
+def allreduce(tensor, name):
+    """-> the sum of every rank's tensor (equal shapes and dtypes), inside the graph, by Horovod. A collective.
+
+    Args:
+      name: of the reduction, the same on every rank.
+    """
+    return hvd.allreduce(tensor, op=hvd.Sum, name=name)
+
+
+def broadcast_hook():
+    """-> the hook that gives every rank the variables of rank 0 when the session starts."""
+    return hvd.BroadcastGlobalVariablesHook(0)
+
+
+@functools.cache
+def _host_collective(kind, dtype, name):
+    """-> f(numpy array) -> numpy array: one collective in a graph and session of its own."""
+    graph = tf.Graph()
+    with graph.as_default(), tf.device("/cpu:0"):
+        value = tf1.placeholder(dtype, None)
+        if kind == "sum":
+            result = hvd.allreduce(value, op=hvd.Sum, name=f"{name}.sum")
+        elif kind == "gather":
+            value.set_shape([None])
+            result = hvd.allgather(value, name=f"{name}.gather")
+        else:
+            result = hvd.broadcast(value, 0, name=f"{name}.broadcast")
+    session = tf1.Session(graph=graph, config=session_config(threads=1))
+
+    def exchange(array, watched=True):
+        with watchdog().waiting(f"the other ranks in {name}") if watched else contextlib.nullcontext():
+            return session.run(result, {value: array})
+
+    return exchange
+
+
+def all_sum(array, name, watched=True):
+    """-> the sum of every rank's `array` (equal shapes and dtypes), on every rank.
+
+    Args:
+      name: what the watchdog calls this exchange, the same on every rank.
+      watched: False in a thread whose end somebody else waits for, and watches, later.
+    """
+    array = np.asarray(array)
+    return array if size() == 1 else _host_collective("sum", array.dtype, name)(array, watched)
+
+
+def all_gather(array, name):
+    """-> the ranks' `array`s, of one dtype and [n] with any n, one after the other by rank, on every rank.
+
+    Args:
+      name: as for `all_sum`.
+    """
+    array = np.asarray(array)
+    return array if size() == 1 else _host_collective("gather", array.dtype, name)(array)
+
+
+def broadcast_arrays(arrays, name):
+    """-> rank 0's arrays, a list, on every rank; all ranks give as many, of the same shapes and dtypes.
+
+    Args:
+      name: as for `all_sum`.
+    """
+    if size() == 1:
+        return arrays
+    packed = np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays])
+    packed = _host_collective("broadcast", packed.dtype, name)(packed)
+    ends = np.cumsum([array.nbytes for array in arrays])
+    parts = np.split(packed, ends[:-1])
+    return [part.view(array.dtype).reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
+def broadcast_object(value, name):
+    """-> rank 0's `value`, anything JSON can hold, on every rank."""
+    if size() == 1:
+        return value
+    text = np.frombuffer(json.dumps(value if is_chief() else None).encode(), np.uint8)
+    length = _host_collective("broadcast", np.dtype(np.int64), f"{name}.length")(np.array([len(text)]))[0]
+    text = text if is_chief() else np.zeros(length, np.uint8)
+    return json.loads(_host_collective("broadcast", np.dtype(np.uint8), name)(text).tobytes())
+
+
+def from_chief(work, name):
+    """-> what `work` gives on rank 0, anything JSON can hold, on every rank. A collective.
+
+    Args:
+      work: f(advanced), called on rank 0; it calls `advanced(text)`, as `12,000 rows`, each time that it has gone on.
+        While it does, no rank's `stall_timeout` ends the wait, and rank 0 logs the text every 30 s.
+      name: what the watchdog calls this wait, the same on every rank.
+    """
+    if not is_chief():
+        while "result" not in (said := broadcast_object(None, name)):
+            pass  # Rank 0 has gone on.
+        return said["result"]
+    told = time.monotonic()
+
+    def advanced(text):
+        nonlocal told
+        _watchdog.progress()
+        if time.monotonic() - told >= _watchdog.tell_seconds:
+            _log.info("%s", text)
+            broadcast_object({"advanced": text}, name)
+            told = time.monotonic()
+
+    with watchdog().waiting(f"its own work in {name}"):
+        result = work(advanced)
+    return broadcast_object({"result": result}, name)["result"]
+
+
+def barrier(name):
+    """Returns when every rank has called it."""
+    all_sum(np.zeros(1, np.int32), f"barrier.{name}")

@@ -1,0 +1,85 @@
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.embedding.index.key_hash import mix
+
+_BITS = 2**64 - 1
+
+
+def _key_of(hashed):
+    """-> the key, an int64, whose `mix` is this."""
+    value = hashed
+    for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
+        mixed = value
+        for _ in range(2):  # Each round makes `shift` more of the bits right, from the highest on.
+            value = mixed ^ (value >> shift)
+        value = value * pow(factor, -1, 2**64) & _BITS
+    return np.uint64((value - 0x9E3779B97F4A7C15) & _BITS).astype(np.int64)
+
+
+def _index_that_grows():
+    """-> (Index of which some entries have moved to the larger buckets and some have not, its keys)"""
+    rng, index, keys = np.random.default_rng(0), Index(), np.empty(0, np.int64)
+    while not 0 < index._moved < len(index._old):
+        keys = np.append(keys, rng.integers(1, 2**63, 300))
+        index.find_or_add(keys[-300:])
+    return index, keys
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 3000)), max_size=12), st.integers(0, 2**32))
+def test_an_index_is_a_dict_while_keys_come_and_go(steps, seed):
+    rng, index, expected = np.random.default_rng(seed), Index(), {}
+    pool = rng.permutation(np.arange(-6000, 6000))
+    for adds, count in steps:
+        keys = rng.choice(pool, count, replace=False)
+        if adds:
+            expected.update(zip(keys[keys != 0].tolist(), index.find_or_add(keys)[keys != 0].tolist(), strict=True))
+        else:
+            index.remove(keys)
+            for key in keys.tolist():
+                expected.pop(key, None)
+        assert len(index) == len(expected) == len(set(expected.values()))
+        np.testing.assert_array_equal(index.find(pool), [expected.get(key, -1) for key in pool.tolist()])
+
+
+def test_each_key_that_comes_moves_a_few_entries_so_no_call_waits_for_all():
+    index, keys = _index_that_grows()
+    before = index._moved
+    index.find_or_add(np.array([17], np.int64))
+    assert 24 <= index._moved - before < 124  # 24 and the rest of the last one's cluster
+    np.testing.assert_array_equal(index.find(keys), np.arange(len(keys)))
+
+
+def test_no_call_moves_all_entries_whatever_the_keys():
+    moved_at_once = []
+    for seed in range(40):
+        rng, index = np.random.default_rng(seed), Index()
+        while len(index) < 200_000:
+            keys, before = rng.integers(1, 2**62, 500), index._moved
+            growing = len(index._old)
+            index.find_or_add(keys)
+            after = index._moved if len(index._old) == growing else growing
+            if growing > 100_000 and after - before > 100 * len(keys):
+                moved_at_once.append((seed, growing, after - before))
+    assert moved_at_once == []
+
+
+def test_keys_of_the_last_bucket_run_over_into_the_first_ones_while_the_index_grows():
+    index, keys = _index_that_grows()
+    last = np.array([_key_of(0xFFFFFFFF00000000 + i) for i in range(400)])
+    assert mix(last[7].astype(np.uint64)) == 0xFFFFFFFF00000007
+    slots = index.find_or_add(last)
+    np.testing.assert_array_equal(slots, len(keys) + np.arange(400))
+    np.testing.assert_array_equal(index.find(np.append(keys, last)), np.arange(len(keys) + 400))
+    np.testing.assert_array_equal(index.remove(last[::2].copy()), slots[::2])
+    np.testing.assert_array_equal(index.find(last), np.where(np.arange(400) % 2, slots, -1))
+
+
+def test_cleared_while_it_grows_an_index_begins_anew():
+    index, keys = _index_that_grows()
+    index.clear()
+    assert (index.find(keys) == -1).all()
+    np.testing.assert_array_equal(index.find_or_add(keys[::-1].copy()), np.arange(len(keys)))

@@ -1,0 +1,135 @@
+import dataclasses
+import os
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ctr_trainer.embedding.snapshot import snapshot, snapshot_writer
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table import changes
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.messages.errors import UserError
+
+CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "adagrad", seed=5)
+
+
+@pytest.fixture
+def store():
+    store = LocalStore()
+    store.create_table(CONFIG)
+    store.create_table(dataclasses.replace(CONFIG, name="empty"))
+    store.push("t", np.array([3, -4, 5]), np.ones((3, 6), np.float32), "w", 1)
+    return store
+
+
+def test_restore_brings_back_every_row_and_table(store, tmp_path):
+    files = store.save(tmp_path / "made", 7)
+    other = LocalStore()
+    other.create_table(CONFIG)
+    other.push("t", np.array([99]), np.ones((1, 6), np.float32), "w", 1)
+    other.restore(tmp_path / "made", files)
+    assert other.tables["t"].keys.tolist() == [3, -4, 5]
+    np.testing.assert_array_equal(other.tables["t"].rows, store.tables["t"].rows)
+    assert other.tables["empty"].config.name == "empty"
+    assert len(other.tables["empty"]) == 0
+
+
+@pytest.mark.parametrize("rows", [3, 200_000])  # At the end of the file, and before.
+def test_a_full_disk_is_named_with_the_file_and_what_to_do_and_leaves_nothing(store, tmp_path, monkeypatch, rows):
+    store.push("t", np.arange(1, rows + 1), np.ones((rows, 6), np.float32), "w", 2)
+
+    def opened(path, mode):
+        assert mode == "xb"
+        os.symlink("/dev/full", path)
+        return open(path, "wb")
+
+    monkeypatch.setattr(snapshot_writer, "open", opened, raising=False)
+    with pytest.raises(
+        UserError, match=r"-00000-of-00001\.arrow: cannot be written: No space left on device; make room"
+    ):
+        store.save(tmp_path, 7)
+    assert os.listdir(tmp_path) == []
+
+
+def test_files_are_plain_arrow_with_their_configuration(store, tmp_path):
+    entry = {file["table"]: file for file in store.save(tmp_path, 7)}["t"]
+    assert entry["file"] == "t-00000-of-00001.arrow"
+    assert (entry["rows"], entry["bytes"]) == (3, (tmp_path / entry["file"]).stat().st_size)
+    with pa.OSFile(str(tmp_path / entry["file"])) as file:
+        table = pa.ipc.open_file(file).read_all()
+    assert table.column("key").to_pylist() == [3, -4, 5]
+    assert table.schema.field("row").type.list_size == 6
+    assert snapshot.config_from_json(table.schema.metadata[b"ctr_trainer.table"]) == CONFIG
+
+
+def test_iterate_gives_the_rows_in_bounded_blocks(tmp_path, monkeypatch):
+    monkeypatch.setattr(changes, "_BLOCK_BYTES", 640)  # 20 rows of 8 + 6 * 4 bytes.
+    store = LocalStore()
+    store.create_table(CONFIG)
+    store.push("t", np.arange(1, 51), np.zeros((50, 6), np.float32), "w", 1)
+    blocks = list(snapshot.iterate(tmp_path, store.save(tmp_path, 1)))
+    assert [len(keys) for _, keys, _ in blocks] == [0, 20, 20, 10]
+    assert all(config == CONFIG for config, _, _ in blocks)
+    np.testing.assert_array_equal(np.concatenate([rows for _, _, rows in blocks]), store.tables["t"].rows)
+
+
+def _altered(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "truncated"),
+        (_altered, "altered"),
+        (lambda path: path.unlink(), "No such file"),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name_and_no_row_changes(store, tmp_path, damage, message):
+    files = store.save(tmp_path, 7)
+    damage(tmp_path / "t-00000-of-00001.arrow")
+    before = store.tables["t"].rows.copy()
+    with pytest.raises(UserError, match=f"t-00000-of-00001.arrow.*{message}"):
+        store.restore(tmp_path, files)
+    np.testing.assert_array_equal(store.tables["t"].rows, before)
+    with pytest.raises(UserError, match="t-00000-of-00001.arrow"):
+        list(snapshot.iterate(tmp_path, files))
+
+
+def test_a_file_of_other_rows_than_the_manifest_says_is_refused(store, tmp_path):
+    files = store.save(tmp_path, 7)
+    files[1]["rows"] = 4
+    with pytest.raises(UserError, match="3 rows, expected 4"):
+        store.restore(tmp_path, files)
+
+
+def test_a_file_name_that_leaves_the_directory_is_refused(store, tmp_path):
+    files = store.save(tmp_path / "a", 7)
+    (tmp_path / "b").mkdir()
+    with pytest.raises(UserError, match="without a directory"):
+        store.restore(tmp_path / "b", [{**files[0], "file": f"../a/{files[0]['file']}"}])
+
+
+def test_a_snapshot_of_another_configuration_is_refused(store, tmp_path):
+    files = store.save(tmp_path, 7)
+    other = LocalStore()
+    other.create_table(dataclasses.replace(CONFIG, seed=6))
+    with pytest.raises(UserError, match="seed = 6, not 5"):
+        other.restore(tmp_path, files)
+
+
+def test_a_directory_that_cannot_be_made_is_named(store, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="snapshot of step 7 in .*file"):
+        store.save(tmp_path / "file", 7)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "null", "{", '{"name": "t"}', '{"name": "t", "dims": ["a"], "init_scales": [0]}']
+)
+def test_a_configuration_that_is_none_is_refused(text):
+    with pytest.raises(UserError, match="not a table's configuration"):
+        snapshot.config_from_json(text)

@@ -1,0 +1,190 @@
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.row_codec import CODECS
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.messages.errors import UserError
+
+CONFIG = TableConfig("t", (2,), (1.0,), "sgd")
+
+
+@pytest.fixture
+def store():
+    store = LocalStore()
+    store.create_table(CONFIG)
+    return store
+
+
+def _ones(count):
+    return np.ones((count, 2), np.float32)
+
+
+def test_the_same_table_twice_keeps_its_rows(store):
+    store.push("t", np.array([1]), _ones(1), "w", 1)
+    store.create_table(TableConfig("t", [2], [1.0], "sgd"))
+    assert store.stats()["tables"]["t"]["rows"] == 1
+
+
+def test_another_configuration_is_refused_by_the_field_that_differs(store):
+    with pytest.raises(UserError, match=r"table t exists with optimizer = sgd, not adagrad"):
+        store.create_table(dataclasses.replace(CONFIG, optimizer="adagrad"))
+
+
+@pytest.mark.parametrize("name", ["", "../t", "a/b", ".t", "a b"])
+def test_a_table_name_that_is_no_file_name_is_refused(store, name):
+    with pytest.raises(UserError, match="table name"):
+        store.create_table(dataclasses.replace(CONFIG, name=name))
+
+
+def test_pull_creates_no_row(store):
+    table = store.tables["t"]
+    keys = np.array([4, 5])
+    np.testing.assert_array_equal(store.pull("t", keys), table.initial_rows(keys))
+    np.testing.assert_array_equal(store.pull("t", keys, missing="zeros"), np.zeros((2, 2)))
+    assert len(table) == 0
+
+
+def test_a_sequence_is_applied_once_for_each_worker_and_table(store):
+    store.create_table(dataclasses.replace(CONFIG, name="u"))
+    key = np.array([4])
+    start = store.pull("t", key)
+    for worker, sequence in (("a", 1), ("a", 1), ("b", 1), ("a", 2), ("a", 1)):
+        store.push("t", key, _ones(1), worker, sequence)
+    np.testing.assert_allclose(store.pull("t", key), start + 3, rtol=1e-6)
+    store.push("u", key, _ones(1), "a", 1)
+    assert store.stats()["tables"]["u"]["rows"] == 1
+
+
+def test_a_repeated_sync_answers_the_rows_again(store):
+    key = np.array([4])
+    first = store.sync("t", key, _ones(1), "a", 1)
+    np.testing.assert_array_equal(store.sync("t", key, _ones(1), "a", 1).rows, first.rows)
+
+
+def _known(*versions):
+    return np.array(versions, np.uint32)
+
+
+def test_a_sync_answers_the_rows_that_others_changed_since(store):
+    keys = np.array([1, 2, 3])
+    ours = store.sync("t", keys, _ones(3), "a", 1, _known(0, 0, 0))
+    assert ours.positions.tolist() == []
+    store.push("t", np.array([2]), _ones(1), "b", 1)
+    newer = store.sync("t", keys, _ones(3), "a", 2, ours.versions)
+    assert newer.positions.tolist() == [1]
+    np.testing.assert_array_equal(newer.rows, store.pull("t", np.array([2])))
+    assert store.sync("t", keys, _ones(3), "a", 3, newer.versions).positions.tolist() == []
+
+
+def test_a_repeated_sync_answers_all_rows_as_they_are_by_then(store):
+    key = np.array([4])
+    store.sync("t", key, _ones(1), "a", 1, _known(0))
+    store.push("t", key, _ones(1), "b", 1)
+    again = store.sync("t", key, _ones(1), "a", 1, _known(0))
+    np.testing.assert_array_equal(again.rows, store.pull("t", key))
+    assert store.pull_newer("t", key, again.versions).positions.tolist() == []
+
+
+def test_pull_newer_leaves_out_what_is_known_and_what_is_not_there(store):
+    store.push("t", np.array([1, 2]), _ones(2), "a", 1)
+    keys = np.array([1, 2, 3])
+    newer = store.pull_newer("t", keys, _known(0, 0, 0))
+    assert newer.positions.tolist() == [0, 1]
+    np.testing.assert_array_equal(newer.rows, store.tables["t"].rows)
+    assert newer.versions[2] == 0
+    assert store.pull_newer("t", keys, newer.versions).positions.tolist() == []
+
+
+def test_a_row_that_is_gone_is_newer_and_reads_as_it_starts(store):
+    store.push("t", np.array([1]), _ones(1), "a", 1)
+    known = store.pull_newer("t", np.array([1]), _known(0)).versions
+    store.clear()
+    gone = store.pull_newer("t", np.array([1]), known)
+    assert gone.versions.tolist() == [0]
+    np.testing.assert_array_equal(gone.rows, store.tables["t"].initial_rows(np.array([1])))
+    # A version from before the clear is never taken for a later one.
+    assert store.sync("t", np.array([1]), _ones(1), "a", 2, known).positions.tolist() == [0]
+
+
+def test_restored_rows_are_newer(store, tmp_path):
+    store.push("t", np.array([1]), _ones(1), "a", 1)
+    known = store.pull_newer("t", np.array([1]), _known(0)).versions
+    store.restore(tmp_path, store.save(tmp_path, 1))
+    assert store.pull_newer("t", np.array([1]), known).positions.tolist() == [0]
+
+
+def test_versions_cost_4_bytes_a_row_and_running_out_is_refused(store):
+    bytes_before = store.stats()["tables"]["t"]["bytes"]
+    store.push("t", np.arange(1, 11), _ones(10), "a", 1)
+    assert store.stats()["tables"]["t"]["bytes"] - bytes_before == 10 * (8 + 2 * 4 + 4)
+    store._versions["t"]._last = 2**32 - 2
+    with pytest.raises(UserError, match="restart the service"):
+        store.push("t", np.arange(1, 11), _ones(10), "a", 2)
+
+
+def test_versions_of_another_kind_are_refused(store):
+    for versions in (np.zeros(2, np.uint32), np.zeros(1, np.int64)):
+        with pytest.raises(UserError, match=r"table t: versions .*, expected uint32\[1\]"):
+            store.pull_newer("t", np.array([1]), versions)
+
+
+@pytest.mark.parametrize(
+    ("keys", "deltas", "message"),
+    [
+        ([1, 2], np.ones((1, 2), np.float32), r"float32\[1, 2\], expected float32\[2, 2\]"),
+        ([1], np.ones((1, 3), np.float32), r"expected float32\[1, 2\]"),
+        ([1], np.ones((1, 2)), "float64"),
+        ([0], np.ones((1, 2), np.float32), "key 0"),
+        ([7, 8], np.float32([[1, 1], [1, np.nan]]), "key 8 is not finite"),
+        ([7], np.float32([[-np.inf, 1]]), "key 7 is not finite"),
+    ],
+)
+def test_a_bad_push_is_refused_and_harmless(store, keys, deltas, message):
+    with pytest.raises(UserError, match=message):
+        store.push("t", np.array(keys), deltas, "a", 1)
+    assert len(store.tables["t"]) == 0
+    store.push("t", np.array([1]), _ones(1), "a", 1)  # The sequence was not used up.
+    assert len(store.tables["t"]) == 1
+
+
+def test_deltas_that_are_not_as_the_codec_encodes_them_are_refused(store):
+    fp16, keys = CODECS["fp16"], np.array([1])
+    with pytest.raises(UserError, match=r"float16\[1, 3\], expected float32\[1, 2\]"):
+        store.sync("t", keys, fp16.encode(_ones(1)), "a", 1)
+    with pytest.raises(UserError, match=r"expected float32\[1, 2\]"):
+        store.sync("t", keys, _ones(1), "a", 1, codec=fp16)
+    assert len(store.tables["t"]) == 0
+
+
+def test_an_unknown_table_is_named_with_those_there_are(store):
+    with pytest.raises(UserError, match="no table 'x'; there are: t"):
+        store.pull("x", np.array([1]))
+
+
+def test_pushes_from_several_threads_all_arrive(store):
+    keys = np.arange(1, 2001)
+    start = store.pull("t", keys)
+
+    def push(worker):
+        for sequence in range(1, 21):
+            store.push("t", keys, _ones(2000), worker, sequence)
+
+    threads = [threading.Thread(target=push, args=(str(i),)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    np.testing.assert_allclose(store.pull("t", keys), start + 80, rtol=1e-5)
+
+
+def test_blocks_cover_each_row_once(store):
+    keys = np.arange(1, 3_000_001)
+    store.push("t", keys, np.zeros((len(keys), 2), np.float32), "a", 1)
+    blocks = list(store.read_blocks("t"))
+    assert len(blocks) > 1
+    np.testing.assert_array_equal(np.concatenate([block for block, _ in blocks]), keys)
+    np.testing.assert_array_equal(np.concatenate([rows for _, rows in blocks]), store.tables["t"].rows)

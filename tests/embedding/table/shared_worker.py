@@ -1,0 +1,43 @@
+"""A process that trains a table which another one owns: `python shared_worker.py ADDRESS WHAT RANK`."""
+
+import sys
+
+import numpy as np
+
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
+from ctr_trainer.embedding.table.shared_table import SharedTable
+from ctr_trainer.embedding.table.table_config import TableConfig
+
+CONFIG = TableConfig("dim2", (2,), (0.5,), optimizer="sgd", seed=7)
+HOT = np.arange(1, 501, dtype=np.int64)
+STEPS = 400
+
+
+def open_table(address=None):
+    """-> (memory, table); without an address this process is the owner."""
+    memory = SharedMemory(address)
+    return memory, SharedTable(CONFIG, True, memory.under(CONFIG.name))
+
+
+def step(table, keys):
+    """Subtracts 1 from each weight of the keys' rows."""
+    table.apply_gradients(table.find_or_create(keys), [np.ones((len(keys), 2), np.float32)], 1.0)
+
+
+def fresh_keys(rank, number):
+    """-> int64[300]: keys that come in this step; every third one is both workers'."""
+    keys = np.arange(300, dtype=np.int64) + 1000 + 300 * number
+    return np.where(keys % 3 == 0, keys, keys + (rank + 1) * 10_000_000)
+
+
+if __name__ == "__main__":
+    address, what, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    _, table = open_table(address)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    if what == "hold":
+        with table._lock.alone():
+            print("holding", flush=True)
+            sys.stdin.readline()
+    for number in range(STEPS):
+        step(table, HOT if what == "hot" else fresh_keys(rank, number))

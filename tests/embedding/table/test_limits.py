@@ -1,0 +1,301 @@
+"""Which keys have rows: admission, eviction, and the slots that are used again."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.embedding.index.key_hash import mix
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table import row_usage
+from ctr_trainer.embedding.table.admission import Admission
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.messages.errors import UserError
+
+
+def _table(**limits):
+    return Table(TableConfig("t", (2,), (0.5,), "sgd", seed=3, **limits))
+
+
+def _advance(table, step):
+    """As a store does it."""
+    table.advance(step)
+    stop = table.expire()
+    while stop is not None:
+        stop = table.expire(stop)
+
+
+def _train(table, keys, step=None):
+    if step is not None:
+        _advance(table, step)
+    slots = table.find_or_create(np.array(keys))
+    table.apply_gradients(slots, [np.ones((len(keys), 2), np.float32)], 1.0)
+    return slots
+
+
+def _keys(table):
+    return sorted(key for key in table.keys.tolist() if key)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.integers(-50, 50), max_size=40, unique=True)), max_size=40))
+def test_an_index_with_removals_is_a_dict(changes):
+    index, expected = Index(), {}
+    for adds, keys in changes:
+        keys = np.array([key for key in keys if key], np.int64)
+        if adds:
+            expected.update(zip(keys.tolist(), index.find_or_add(keys).tolist(), strict=True))
+        else:
+            assert index.remove(keys).tolist() == [expected.pop(key, -1) for key in keys.tolist()]
+        probed = np.arange(-50, 51)
+        assert index.find(probed).tolist() == [expected.get(key, -1) for key in probed.tolist()]
+        assert len(index) == len(expected) == len(set(expected.values()))
+        assert {slot: key for key, slot in expected.items()} == {i: k for i, k in enumerate(index.keys.tolist()) if k}
+
+
+def test_removal_from_a_crowded_index_loses_no_other_key():
+    index, keys = Index(), np.random.default_rng(0).integers(1, 2**62, 600_000)
+    index.find_or_add(keys)
+    index.remove(keys[::2].copy())
+    assert (index.find(keys[::2].copy()) == -1).all()
+    assert (index.keys[index.find(keys[1::2].copy())] == keys[1::2]).all()
+    index.find_or_add(keys)
+    assert index.slots == len(keys)
+
+
+def test_the_next_new_rows_get_the_slots_of_removed_ones_and_start_anew():
+    table = _table()
+    _train(table, [1, 2, 3])
+    assert table.remove(np.array([1, 3, 99])) == 2
+    assert _keys(table) == [2]
+    slots = table.find_or_create(np.array([4, 5, 6]))
+    assert sorted(slots.tolist()) == [0, 2, 3]
+    np.testing.assert_array_equal(table.rows[slots], table.initial_rows(np.array([4, 5, 6])))
+
+
+def test_a_key_gets_a_row_when_it_comes_for_the_nth_time():
+    table = _table(min_frequency=3)
+    for time in (1, 2):
+        slots = _train(table, [7, time + 10])
+        assert (len(table), table.refused) == (0, 2 * time)
+        # The lent row was trained; the next time it starts anew.
+        assert not np.array_equal(table.rows[slots], table.initial_rows(np.array([7, time + 10])))
+        slots = table.find_or_create(np.array([0, 999 + time]))
+        np.testing.assert_array_equal(table.take(slots)[1:], table.initial_rows(np.array([999 + time])))
+        table.refused -= 1
+    _train(table, [7, 13])
+    assert (_keys(table), table.created, table.admitted) == ([7], 1, 1)
+    np.testing.assert_array_equal(table.rows[:1], table.initial_rows(np.array([7])) - 1)
+
+
+def test_a_push_of_a_key_that_is_not_admitted_is_dropped_and_answered_by_its_initial_row():
+    store = LocalStore()
+    store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3, min_frequency=2))
+    keys, ones = np.array([5]), np.ones((1, 2), np.float32)
+    initial = store.tables["t"].initial_rows(keys)
+    absent = np.zeros(1, np.uint32)  # What a worker knows who made the row for itself.
+    refused = store.sync("t", keys, ones, "w", 1, absent)
+    assert (refused.versions.tolist(), refused.positions.tolist()) == ([0], [0])
+    np.testing.assert_array_equal(refused.rows, initial)
+    admitted = store.sync("t", keys, ones, "w", 2, absent)
+    assert len(admitted.positions) == 0
+    np.testing.assert_array_equal(store.pull("t", keys), initial + 1)
+    stats = store.stats()["tables"]["t"]
+    assert (stats["rows"], stats["created"], stats["admitted"], stats["evicted"], stats["refused"]) == (1, 1, 1, 0, 1)
+
+
+def test_a_row_in_a_used_slot_has_no_version_of_the_row_before(tmp_path):
+    store = LocalStore()
+    store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3))
+    both, ones = np.array([5, 6]), np.ones((2, 2), np.float32)
+    known = store.sync("t", both, ones, "w", 1).versions  # One push, so both rows have one version.
+    store.tables["t"].remove(both)
+    store.push("t", both[:1], ones[:1], "w", 2)
+    answer = store.sync("t", both[1:], ones[:1], "w", 3, known[1:])
+    assert answer.positions.tolist() == [0]
+    np.testing.assert_array_equal(answer.rows, store.tables["t"].initial_rows(both[1:]) + 1)
+
+
+def test_the_counting_filter_never_counts_too_little():
+    admission, rng = Admission(3, width=1 << 12), np.random.default_rng(0)
+    seen = {}
+    for _ in range(3):
+        keys = rng.permutation(np.arange(1, 1001))
+        for key, admitted in zip(keys.tolist(), admission.admit(keys).tolist(), strict=True):
+            seen[key] = seen.get(key, 0) + 1
+            assert admitted or seen[key] < 3
+    few = Admission(3, width=1 << 12)
+    assert np.count_nonzero(few.admit(np.arange(1, 401))) == 0
+    assert np.count_nonzero(few.admit(np.arange(1, 401))) < 10
+
+
+def _counted(directory, times, shards=1):
+    """-> the stores and files of a table whose keys 1 to 9 came `times` times, where the third time gives a row."""
+    stores = [LocalStore() for _ in range(shards)]
+    for shard, store in enumerate(stores):
+        store.create_table(TableConfig("t", (2,), (0.5,), "sgd", seed=3, min_frequency=3))
+        for sequence in range(times):
+            keys = np.array([key for key in range(1, 10) if key % shards == shard])
+            store.push("t", keys, np.ones((len(keys), 2), np.float32), "w", sequence)
+    files = [store.save(directory, 1, None, shard, shards, "first") for shard, store in enumerate(stores)]
+    return stores, [file for part in files for file in part]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_what_the_counting_filter_counted_outlives_a_restart_onto_another_number_of_shards(tmp_path, shards):
+    _, files = _counted(tmp_path, 2, shards)
+    store, keys, ones = LocalStore(), np.arange(1, 10), np.ones((9, 2), np.float32)
+    store.restore(tmp_path, files)
+    assert store.tables["t"].admission.counts()[1] == max(2 * len(keys) // shards, 1)
+    store.push("t", np.append(keys, 50), np.ones((10, 2), np.float32), "w", 9)
+    assert _keys(store.tables["t"]) == keys.tolist()
+    np.testing.assert_array_equal(store.pull("t", keys), store.tables["t"].initial_rows(keys) + ones)
+
+
+def test_a_delta_brings_the_counts_as_they_were_last(tmp_path):
+    (store,), files = _counted(tmp_path, 1)
+    keys, ones = np.arange(1, 10), np.ones((9, 2), np.float32)
+    store.push("t", keys, ones, "w", 7)
+    files += store.save(tmp_path, 2, "first")
+    other = LocalStore()
+    other.restore(tmp_path, files)
+    assert _keys(other.tables["t"]) == []
+    other.push("t", keys, ones, "w", 0)
+    assert _keys(other.tables["t"]) == keys.tolist()
+
+
+def test_altered_counts_are_refused_by_name(tmp_path):
+    _, files = _counted(tmp_path, 2)
+    (name,) = [file["file"] for file in files if file["kind"] == "counts"]
+    content = bytearray((tmp_path / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name}: checksum"):
+        LocalStore().restore(tmp_path, files)
+
+
+def test_the_shards_of_a_table_share_its_max_rows():
+    config = TableConfig("t", (2,), (0.5,), "sgd", max_rows=11)
+    assert [config.most_rows(shard, 4) for shard in range(4)] == [3, 3, 3, 2]
+    assert [TableConfig("t", (2,), (0.5,), max_rows=1).most_rows(shard, 2) for shard in range(2)] == [1, 1]
+    assert TableConfig("t", (2,), (0.5,)).most_rows(1, 2) == 0
+    for shard, most in enumerate([3, 3, 3, 2]):
+        store = LocalStore()
+        store.create_table(config, shard, 4)
+        store.push("t", np.arange(1, 100), np.ones((99, 2), np.float32), "w", 1)
+        assert len(store.tables["t"]) == most
+
+
+def test_lru_evicts_the_rows_trained_the_longest_ago():
+    table = _table(max_rows=4, eviction="lru")
+    for step, keys in enumerate([[1, 2], [3], [4], [1]], start=1):
+        _train(table, keys, step)
+    _train(table, [5], 5)
+    assert _keys(table) == [1, 3, 4, 5]
+    _train(table, [6], 6)
+    assert (_keys(table), table.evicted, table.created) == ([1, 4, 5, 6], 2, 6)
+
+
+def test_lfu_evicts_the_rows_trained_the_least_often():
+    table = _table(max_rows=3, eviction="lfu")
+    for keys in [[1, 2, 3], [1, 2, 3], [1, 3]]:
+        _train(table, keys)
+    _train(table, [4])
+    assert _keys(table) == [1, 3, 4]
+    _train(table, [5])
+    assert _keys(table) == [1, 3, 5]
+
+
+def test_rows_of_the_batch_at_hand_are_not_evicted_and_what_does_not_fit_is_lent_a_row():
+    table = _table(max_rows=3)
+    _train(table, [1, 2])
+    slots = _train(table, [1, 2, 3, 4, 5])
+    assert len(table) == 3
+    assert len(set(slots.tolist())) == 5
+    assert {1, 2} < set(_keys(table))
+    np.testing.assert_array_equal(table.take(slots)[2:], table.initial_rows(np.array([3, 4, 5])) - 1)
+
+
+@pytest.mark.parametrize("scanned, found", [(1, 1), (2, 1 << 16), (1 << 22, 1)])
+def test_ttl_evicts_rows_not_trained_for_longer(scanned, found, monkeypatch):
+    monkeypatch.setattr(row_usage, "_SCANNED", scanned)
+    monkeypatch.setattr(row_usage, "_EXPIRED", found)
+    table = _table(ttl_steps=10)
+    _train(table, [1, 2], 5)
+    _train(table, [2], 12)
+    _advance(table, 15)
+    assert _keys(table) == [1, 2]
+    _advance(table, 16)
+    assert _keys(table) == [2]
+    assert table.evicted == 1
+    _advance(table, 100)
+    assert _keys(table) == []
+
+
+@pytest.mark.parametrize("count", [700, 200_000, 260_000])  # Within one region of buckets, and while they grow.
+def test_a_sample_of_the_index_is_the_keys_of_a_part_of_the_hashes(count):
+    keys = np.random.default_rng(count).integers(1, 2**62, count)
+    index, other = Index(), Index()
+    index.find_or_add(keys)
+    other.find_or_add(keys[::-1].copy())
+    for share in (0.0, 0.01, 0.4, 1.0):
+        for origin in (-3, 7, 2**63 - 1):
+            sample = index.keys[index.sample(origin, share)]
+            start = int(mix(np.uint64(origin % 2**64))) % 2**32
+            expected = [(int(mix(np.uint64(key))) // 2**32 - start) % 2**32 < share * 2**32 for key in keys[:700]]
+            np.testing.assert_array_equal(np.isin(keys[:700], sample), expected)
+            np.testing.assert_array_equal(np.sort(sample), np.sort(other.keys[other.sample(origin, share)]))
+            assert len(sample) == len(np.unique(sample)) == pytest.approx(share * count, abs=5 * count**0.5)
+
+
+def _filled(keys):
+    """-> a table whose 100,000 rows were last trained at the steps 1 to 100, by their keys."""
+    table = _table(max_rows=100_000, eviction="lru")
+    table.find_or_create(keys)
+    for step in range(1, 101):
+        table.advance(step)
+        table.before_change(table.find(np.arange(1000 * (step - 1) + 1, 1000 * step + 1)))
+    return table
+
+
+def test_a_large_table_evicts_of_a_sample_the_same_rows_whatever_their_slots():
+    keys = np.arange(1, 100_001)
+    tables = [_filled(keys), _filled(keys[::-1].copy())]
+    new = np.arange(1_000_001, 1_002_001)
+    for table in tables:
+        _train(table, new, 101)
+    gone = [np.setdiff1d(keys, table.keys) for table in tables]
+    np.testing.assert_array_equal(*gone)
+    # 2,000 of a sample of about 16,000, and those the oldest: of the first eighth of all, but for the sample's chance.
+    assert (len(gone[0]), len(tables[0])) == (2000, 100_000)
+    assert gone[0].max() <= 14_000
+
+
+def test_room_is_made_also_where_nearly_all_rows_are_of_the_batch_at_hand():
+    table = _filled(np.arange(1, 100_001))
+    _train(table, np.append(np.arange(1, 99_991), np.arange(1_000_001, 1_000_021)), 101)
+    assert len(table) == 100_000
+    assert (table.find(np.arange(1, 99_991)) >= 0).all()
+    assert np.count_nonzero(table.find(np.arange(1_000_001, 1_000_021)) >= 0) == 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("eviction", ["lru", "lfu"])
+def test_ten_million_new_keys_stay_under_the_bound(eviction):
+    store, most = LocalStore(), 200_000
+    store.create_table(TableConfig("t", (16,), (0.1,), "rowwise_adagrad", max_rows=most, eviction=eviction))
+    table, hot, files = store.tables["t"], np.arange(1, 1001), 0
+    for block in range(500):
+        keys = np.concatenate([hot, np.arange(20_000) + 1_000_000 + 20_000 * block])
+        store.push("t", keys, np.ones((len(keys), 17), np.float32), "w", block + 1)
+        store.advance(block)
+        assert len(table) <= most
+        files = max(files, len(table.keys))
+    assert table.created - table.evicted == len(table)
+    assert table.created == 10_001_000
+    assert files <= most
+    # 17 floats, 8 of use, and at most 20 of key and index for each row, and a free list no longer than the rows.
+    assert table.nbytes <= most * (17 * 4 + 8 + 20 + 8)
+    assert (table.find(hot) >= 0).all()

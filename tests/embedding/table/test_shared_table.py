@@ -1,0 +1,160 @@
+"""Tables in shared memory, trained by real processes."""
+
+import gc
+import os
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.shared_table import SharedTable, SharedTables
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.messages.errors import UserError
+from tests.embedding.table import shared_worker as worker
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared tables need Linux's memfd_create")
+ROOT = pathlib.Path(__file__).parents[3]
+
+
+class Worker:
+    """`shared_worker.py` in a process, at work from `go` on."""
+
+    def __init__(self, address, what, rank=1):
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.embedding.table.shared_worker", address, what, str(rank)],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout.readline() == "ready\n"
+
+    def go(self):
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def says(self):
+        return self._process.stdout.readline()
+
+    def kill(self):
+        self._process.kill()
+        self._process.communicate(timeout=60)
+
+    def ends_well(self):
+        self._process.communicate(timeout=60)
+        assert self._process.returncode == 0
+
+
+def test_no_step_is_lost_when_two_workers_step_the_same_rows():
+    memory, table = worker.open_table()
+    other = Worker(memory.address, "hot")
+    initial = table.initial_rows(worker.HOT)
+    other.go()
+    for _ in range(worker.STEPS):
+        worker.step(table, worker.HOT)
+    other.ends_well()
+    expected = initial.copy()
+    for _ in range(2 * worker.STEPS):
+        expected -= np.float32(1)  # in float32, as the table does it
+    np.testing.assert_array_equal(table.read(worker.HOT), expected)
+
+
+def test_two_workers_create_rows_at_the_same_time_and_each_row_once():
+    memory, table = worker.open_table()
+    other = Worker(memory.address, "fresh")
+    other.go()
+    for number in range(worker.STEPS):
+        worker.step(table, worker.fresh_keys(0, number))
+    other.ends_well()
+    mine, others = (np.concatenate([worker.fresh_keys(r, n) for n in range(worker.STEPS)]) for r in (0, 1))
+    both = np.intersect1d(mine, others)
+    assert len(table) == len(mine) + len(others) - len(both)
+    assert len(np.unique(table.keys)) == len(table)
+    single = np.setdiff1d(np.union1d(mine, others), both)
+    np.testing.assert_array_equal(table.read(single), table.initial_rows(single) - np.float32(1))
+    np.testing.assert_array_equal(table.read(both), table.initial_rows(both) - np.float32(1) - np.float32(1))
+
+
+def test_a_worker_that_is_killed_while_it_holds_the_lock_frees_it():
+    memory, table = worker.open_table()
+    other = Worker(memory.address, "hold")
+    other.go()
+    assert other.says() == "holding\n"
+    other.kill()
+    worker.step(table, worker.HOT)
+    assert len(table) == len(worker.HOT)
+
+
+def test_an_incremental_snapshot_has_what_another_worker_changed(tmp_path):
+    memory = SharedMemory()
+    store = LocalStore(SharedTables(memory))
+    store.create_table(worker.CONFIG)
+    table = store.tables["dim2"]
+    worker.step(table, worker.HOT)
+    full = store.save(tmp_path, 1)
+    other = Worker(memory.address, "fresh")
+    other.go()
+    other.ends_well()
+    delta = store.save(tmp_path, 2, since=full[-1]["snapshot"])
+    fresh = np.concatenate([worker.fresh_keys(1, number) for number in range(worker.STEPS)])
+    assert sum(file["rows"] for file in delta) == len(fresh)
+    restored = LocalStore()
+    restored.create_table(worker.CONFIG)
+    restored.restore(tmp_path, full + delta)
+    keys = np.concatenate([worker.HOT, fresh])
+    np.testing.assert_array_equal(restored.pull("dim2", keys), table.read(keys))
+
+
+def test_a_shared_table_trains_to_the_bit_like_a_table():
+    config = TableConfig("dim4", (4, 1), (0.1, 0.0), seed=3)
+    tables = [Table(config), SharedTable(config, True, SharedMemory().under("dim4"))]
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        keys = np.unique(rng.integers(0, 5000, 1500))
+        gradients = [rng.normal(size=(len(keys), dim)).astype(np.float32) for dim in config.dims]
+        for table in tables:
+            table.apply_gradients(table.find_or_create(keys), gradients, 0.05)
+    np.testing.assert_array_equal(tables[0].rows, tables[1].rows)
+    np.testing.assert_array_equal(tables[0].keys, tables[1].keys)
+
+
+def _open_memory():
+    """-> how many files of shared memory this process has open; other files may come and go."""
+    links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
+    return sum(os.path.islink(link) and os.readlink(link).startswith("/memfd:ctr_trainer") for link in links)
+
+
+def test_closed_memory_is_given_back_at_once_and_its_files_are_closed():
+    open_before = _open_memory()
+    memory = SharedMemory()
+    store = LocalStore(SharedTables(memory))
+    store.create_table(worker.CONFIG)
+    keys = np.arange(1, 200_001)
+    store.push("dim2", keys, np.ones((len(keys), 2), np.float32), "w", 1)
+    files = [os.dup(file) for file in memory._files]  # So that they can be looked at when they are closed.
+    taken = sum(os.fstat(file).st_blocks * 512 for file in files)
+    assert taken > 200_000 * 16
+    memory.close()
+    assert sum(os.fstat(file).st_blocks * 512 for file in files) == 0
+    for file in files:
+        os.close(file)
+    del store, memory
+    gc.collect()
+    assert _open_memory() == open_before
+
+
+def test_limits_are_refused_by_name():
+    config = TableConfig("dim4", (4,), (0.1,), max_rows=10)
+    with pytest.raises(UserError, match=r"table dim4: \[\[limits\]\].*--embedding_service=auto"):
+        SharedTable(config, True, SharedMemory().under("dim4"))
+
+
+def test_an_owner_that_is_not_there_is_named():
+    gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    with pytest.raises(UserError, match=f"process id {gone.stdout.strip()}.*--embedding_service=auto"):
+        worker.open_table(f"{gone.stdout.strip()}/abc")

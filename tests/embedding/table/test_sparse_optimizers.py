@@ -1,0 +1,236 @@
+"""Each sparse optimizer against its equations written out in NumPy, and against TensorFlow's sparse operations."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS, OptimizerSettings
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.flags import embedding as embedding_flags
+from ctr_trainer.messages.errors import UserError
+
+ROWS, STEPS, LEARNING_RATE, ACCUMULATOR = 7, 12, 0.05, 0.1
+SETTINGS = {
+    "momentum": OptimizerSettings(momentum=0.8),
+    "rowwise_adagrad": OptimizerSettings(epsilon=1e-3),
+    "adam": OptimizerSettings(beta1=0.7, beta2=0.95, epsilon=1e-3),
+    "adamw": OptimizerSettings(beta1=0.7, beta2=0.95, epsilon=1e-3, weight_decay=0.2),
+    "ftrl": OptimizerSettings(l1=0.02, l2=0.3),
+}
+
+
+def _table(optimizer, dims=(4, 1), scale=0.1, **options):
+    options = {"initial_accumulator": ACCUMULATOR, "settings": SETTINGS.get(optimizer, OptimizerSettings()), **options}
+    return Table(TableConfig("t", dims, (scale,) * len(dims), optimizer, **options))
+
+
+def _batches(dims, seed=1):
+    """Yields (which of the rows a batch has, a gradient of each segment)."""
+    rng = np.random.default_rng(seed)
+    for _ in range(STEPS):
+        rows = rng.permutation(ROWS)[: rng.integers(1, ROWS + 1)]
+        yield rows, [rng.normal(size=(len(rows), dim)).astype(np.float32) for dim in dims]
+
+
+class _Segment:
+    """One row's segment, in float64, stepped by the equations of the papers: with powers of beta, and counts."""
+
+    def __init__(self, weights, settings):
+        self.w, self.s = weights.astype(np.float64), settings
+        self.t, self.u, self.m, self.v = 0, *np.zeros((3, len(weights)))
+        self.acc = np.full(len(weights), ACCUMULATOR)
+        # The z of which FTRL's w is the weights that the row starts with.
+        self.z = -self.w * (np.sqrt(self.acc) / LEARNING_RATE + 2 * settings.l2) - np.sign(self.w) * settings.l1
+
+    def sgd(self, g):
+        self.w = self.w - LEARNING_RATE * g
+
+    def momentum(self, g):
+        self.u = self.s.momentum * self.u + g
+        self.w = self.w - LEARNING_RATE * self.u
+
+    def adagrad(self, g):
+        self.acc = self.acc + g**2
+        self.w = self.w - LEARNING_RATE * g / np.sqrt(self.acc)
+
+    def rowwise_adagrad(self, g):
+        self.acc = self.acc + np.mean(g**2)
+        self.w = self.w - LEARNING_RATE * g / (np.sqrt(self.acc) + self.s.epsilon)
+
+    def adam(self, g, decay=0.0):
+        self.t += 1
+        self.m = self.s.beta1 * self.m + (1 - self.s.beta1) * g
+        self.v = self.s.beta2 * self.v + (1 - self.s.beta2) * g**2
+        m, v = self.m / (1 - self.s.beta1**self.t), self.v / (1 - self.s.beta2**self.t)
+        self.w = self.w * (1 - LEARNING_RATE * decay) - LEARNING_RATE * m / (np.sqrt(v) + self.s.epsilon)
+
+    def adamw(self, g):
+        self.adam(g, self.s.weight_decay)
+
+    def ftrl(self, g):
+        before, self.acc = self.acc, self.acc + g**2
+        self.z = self.z + g - (np.sqrt(self.acc) - np.sqrt(before)) / LEARNING_RATE * self.w
+        step = np.sqrt(self.acc) / LEARNING_RATE + 2 * self.s.l2
+        self.w = np.where(np.abs(self.z) > self.s.l1, -(self.z - np.sign(self.z) * self.s.l1) / step, 0.0)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_steps_are_those_of_the_papers_and_rows_that_a_batch_lacks_stay(optimizer):
+    dims = (4, 1)
+    table = _table(optimizer, dims)
+    slots = table.find_or_create(np.arange(1, ROWS + 1))
+    expected = [
+        [_Segment(row[:4], table.config.settings), _Segment(row[4:5], table.config.settings)] for row in table.rows
+    ]
+    for rows, gradients in _batches(dims):
+        table.apply_gradients(slots[rows], gradients, LEARNING_RATE)
+        for i, row in enumerate(rows):
+            for segment, gradient in zip(expected[row], gradients, strict=True):
+                getattr(segment, optimizer)(gradient[i].astype(np.float64))
+    weights = [np.concatenate([segment.w for segment in segments]) for segments in expected]
+    np.testing.assert_allclose(table.rows[:, :5], weights, rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "ftrl"])
+def test_steps_are_those_of_tensorflows_sparse_operations(optimizer):
+    tf = pytest.importorskip("tensorflow").compat.v1
+    settings = SETTINGS.get(optimizer)
+    makers = {
+        "sgd": lambda: tf.train.GradientDescentOptimizer(LEARNING_RATE),
+        "momentum": lambda: tf.train.MomentumOptimizer(LEARNING_RATE, settings.momentum),
+        "adagrad": lambda: tf.train.AdagradOptimizer(LEARNING_RATE, ACCUMULATOR),
+        "ftrl": lambda: tf.train.FtrlOptimizer(
+            LEARNING_RATE,
+            initial_accumulator_value=ACCUMULATOR,
+            l1_regularization_strength=settings.l1,
+            l2_regularization_strength=settings.l2,
+        ),
+    }
+    # TensorFlow's FTRL forgets weights that it starts with.
+    table = _table(optimizer, (4,), scale=0.0 if optimizer == "ftrl" else 0.1)
+    slots = table.find_or_create(np.arange(1, ROWS + 1))
+    with tf.Graph().as_default(), tf.Session() as session:
+        weights = tf.get_variable("w", initializer=tf.constant(table.rows[:, :4].copy()), use_resource=True)
+        values, indices = tf.placeholder(tf.float32, [None, 4]), tf.placeholder(tf.int32, [None])
+        step = makers[optimizer]().apply_gradients([(tf.IndexedSlices(values, indices), weights)])
+        session.run(tf.global_variables_initializer())
+        for rows, (gradient,) in _batches((4,)):
+            session.run(step, {values: gradient, indices: rows})
+            table.apply_gradients(slots[rows], [gradient], LEARNING_RATE)
+        np.testing.assert_allclose(table.rows[:, :4], session.run(weights), rtol=1e-5, atol=1e-6)
+
+
+def test_adam_is_tensorflows_where_every_batch_has_every_row():
+    tf = pytest.importorskip("tensorflow").compat.v1
+    table = _table("adam", (4,), settings=OptimizerSettings(epsilon=1e-7))
+    slots = table.find_or_create(np.arange(1, ROWS + 1))
+    rng = np.random.default_rng(3)
+    with tf.Graph().as_default(), tf.Session() as session:
+        weights = tf.get_variable("w", initializer=tf.constant(table.rows[:, :4].copy()), use_resource=True)
+        gradient = tf.placeholder(tf.float32, [ROWS, 4])
+        # Its epsilon stands beside the root of the uncorrected v, so it is of no weight here.
+        step = tf.train.AdamOptimizer(LEARNING_RATE, epsilon=1e-8).apply_gradients([(gradient, weights)])
+        session.run(tf.global_variables_initializer())
+        for _ in range(STEPS):
+            value = rng.normal(size=(ROWS, 4)).astype(np.float32)
+            session.run(step, {gradient: value})
+            table.apply_gradients(slots, [value], LEARNING_RATE)
+        np.testing.assert_allclose(table.rows[:, :4], session.run(weights), rtol=1e-4, atol=1e-6)
+
+
+def test_the_first_step_of_adam_is_the_learning_rate_against_the_gradients_sign():
+    table = _table("adam", (2,), settings=OptimizerSettings(epsilon=1e-12))
+    slots = table.find_or_create(np.array([5]))
+    before = table.rows[0, :2].copy()
+    table.apply_gradients(slots, [np.float32([[1e-3, -20.0]])], 0.5)
+    np.testing.assert_allclose(table.rows[0, :2], before - [0.5, -0.5], rtol=1e-5)
+    # m = 0.1 g, v = 0.001 g^2, and of both as much is there as their corrections say.
+    np.testing.assert_allclose(table.rows[0, 2:], [1e-4, -2, 1e-9, 0.4, 0.1, 0.001], rtol=2e-5)
+
+
+def test_ftrl_zeroes_what_l1_outweighs_and_lets_it_grow_again():
+    table = _table("ftrl", (2,), settings=OptimizerSettings(l1=1.0), initial_accumulator=0.0)
+    slots = table.find_or_create(np.array([5]))
+    table.apply_gradients(slots, [np.float32([[0.0, 0.0]])], 0.5)
+    np.testing.assert_array_equal(table.rows, table.initial_rows(np.array([5])))
+    table.find_or_insert(np.array([5]), np.zeros((1, 6), np.float32))
+    # z = 3, so w = -(3 - 1) / (3 / 0.5); z = 0.75 stays below l1, at the second time it is 1.5 and n is 1.125.
+    table.apply_gradients(slots, [np.float32([[3.0, 0.75]])], 0.5)
+    np.testing.assert_allclose(table.rows[0, :2], [-1 / 3, 0.0], rtol=1e-5)
+    table.apply_gradients(slots, [np.float32([[0.0, 0.75]])], 0.5)
+    np.testing.assert_allclose(table.rows[0, :2], [-1 / 3, -0.5 / (np.sqrt(1.125) / 0.5)], rtol=1e-5)
+    table.apply_gradients(slots, [np.float32([[3.0, 0.5]])], 0.0)
+    assert np.isfinite(table.rows).all()
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "state"),
+    [
+        ("sgd", []),
+        ("momentum", [0] * 4),
+        ("adagrad", [0.1] * 4),
+        ("rowwise_adagrad", [0.1, 0.1]),
+        ("adam", [0] * 3 + [0] * 3 + [0, 0] + [0, 0, 0, 0]),
+        ("ftrl", [0] * 3 + [0.1] * 3 + [0, 0.1]),
+    ],
+)
+def test_new_rows_start_with_the_state_laid_out_segment_by_segment(optimizer, state):
+    config = TableConfig("t", (3, 1), (0.0, 0.0), optimizer, initial_accumulator=0.1)
+    assert (config.weights, config.state) == (4, len(state))
+    np.testing.assert_array_equal(Table(config).initial_rows(np.array([3])), np.float32([[0] * 4 + state]))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings", "message"),
+    [
+        ("lamb", {}, "table t: optimizer 'lamb' is not one of sgd, .*take adamw"),
+        ("adagrad", {"beta1": 0.5}, "table t: beta1 0.5 is not for optimizer adagrad, which takes no setting"),
+        ("adam", {"weight_decay": 0.5}, "weight_decay 0.5 is not for optimizer adam, which takes beta1, beta2"),
+    ],
+)
+def test_an_optimizer_or_setting_that_does_not_fit_is_refused_by_name(optimizer, settings, message):
+    with pytest.raises(ValueError, match=message):
+        TableConfig("t", (2,), (0.1,), optimizer, settings=settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"beta1": 1.0}, {"momentum": -0.1}, {"epsilon": 0.0}, {"l1": -1.0}, {"l2": float("nan")}]
+)
+def test_a_setting_out_of_range_is_refused(settings):
+    with pytest.raises(ValueError, match=f"^{next(iter(settings))} .* must be"):
+        OptimizerSettings(**settings)
+
+
+def test_settings_travel_with_the_table_and_a_config_without_them_has_the_defaults():
+    config = TableConfig("t", (2,), (0.1,), "adamw", settings=OptimizerSettings(beta2=0.99, weight_decay=0.0))
+    assert snapshot.config_from_json(snapshot.config_to_json(config)) == config
+    old = dataclasses.asdict(TableConfig("t", (2,), (0.1,), "adam"))
+    del old["settings"]
+    assert snapshot.config_from_json(json.dumps(old)).settings == OptimizerSettings()
+    with pytest.raises(UserError, match="not a table's configuration"):
+        snapshot.config_from_json(json.dumps({**old, "settings": {"beta3": 0.5}}))
+
+
+def test_a_snapshot_is_not_restored_under_another_optimizer_but_under_other_settings(tmp_path):
+    store, config = LocalStore(), TableConfig("t", (2,), (0.1,), "adam")
+    store.create_table(config)
+    store.push("t", np.array([4]), np.ones((1, config.width), np.float32), "w", 1)
+    files = store.save(tmp_path, 1)
+    other = LocalStore()
+    other.create_table(dataclasses.replace(config, optimizer="ftrl"))
+    with pytest.raises(UserError, match="t is asked for with optimizer = ftrl, not adam as its rows in .* have it"):
+        other.restore(tmp_path, files)
+    faster = LocalStore()
+    faster.create_table(dataclasses.replace(config, settings=OptimizerSettings(beta1=0.5)))
+    faster.restore(tmp_path, files)
+    np.testing.assert_array_equal(faster.pull("t", np.array([4])), store.pull("t", np.array([4])))
+    assert faster.tables["t"].config.settings.beta1 == 0.5
+
+
+def test_the_flags_offer_the_optimizers_that_there_are():
+    assert embedding_flags.OPTIMIZERS == tuple(OPTIMIZERS)

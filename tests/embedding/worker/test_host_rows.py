@@ -1,0 +1,219 @@
+"""One copy of the rows on each host: SGD at the rate 1, so that a row loses what its gradients add up to."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.row_codec import CODECS
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker import cached_rows, merging
+from ctr_trainer.embedding.worker.host_rows import HostRows
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory needs Linux's memfd_create")
+CONFIG = TableConfig("t", (2,), (0.0,), "sgd")
+
+
+class Asked(LocalStore):
+    """Remembers the keys of each request for rows."""
+
+    def __init__(self):
+        super().__init__()
+        self.keys = []
+
+    def pull_newer(self, table, keys, *others):
+        self.keys.append(keys.tolist())
+        return super().pull_newer(table, keys, *others)
+
+
+@pytest.fixture
+def store():
+    return Asked()
+
+
+def _host(store, workers=2, has_others=False, config=CONFIG, **settings):
+    """-> the HostRows of each worker of a host, the first of which syncs."""
+    own = SharedMemory()
+    memories = [own, *(SharedMemory(own.address) for _ in range(workers - 1))]
+    return [
+        HostRows(
+            *(store, config, f"rank{rank}"),
+            memory=memory.under(config.name),
+            is_syncer=rank == 0,
+            has_others=has_others,
+            **settings,
+        )
+        for rank, memory in enumerate(memories)
+    ]
+
+
+def _sync(host):
+    for worker in host:
+        worker.sync()
+
+
+def _keys(*keys):
+    return np.array(keys, np.int64)
+
+
+def _step(rows, keys, gradient):
+    slots = rows.find_or_create(keys)
+    rows.apply_gradients(slots, [np.full((len(keys), 2), gradient, np.float32)], 1.0)
+
+
+def _read(rows, keys):
+    slots = rows.find_or_create(keys)
+    return rows.rows[slots].tolist()
+
+
+def test_a_step_counts_for_the_other_worker_at_once_and_for_the_service_after_the_hosts_sync(store):
+    one, other = host = _host(store)
+    _step(one, _keys(1, 2), 1.0)
+    _step(other, _keys(2, 3), 10.0)
+    for worker in host:
+        assert _read(worker, _keys(1, 2, 3)) == [[-1, -1], [-11, -11], [-10, -10]]
+    assert len(store.tables["t"]) == 0
+    other.sync()
+    assert len(store.tables["t"]) == 0
+    one.sync()
+    assert store.pull("t", _keys(1, 2, 3)).tolist() == [[-1, -1], [-11, -11], [-10, -10]]
+    _step(other, _keys(1), 1.0)
+    one.sync()
+    assert store.pull("t", _keys(1)).tolist() == [[-2, -2]]
+
+
+def test_a_key_is_asked_for_once_by_one_worker_of_a_lone_host(store):
+    one, other = host = _host(store)
+    _step(one, _keys(1, 2), 1.0)
+    _step(other, _keys(2, 3), 1.0)
+    for _ in range(3):
+        _sync(host)
+        for worker in host:
+            _step(worker, _keys(1, 2, 3), 1.0)
+    assert store.keys == [[1, 2], [3]]
+    assert (one.totals().misses, other.totals().misses) == (2, 1)
+
+
+def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, monkeypatch):
+    monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 1)
+    one, other = host = _host(store)
+    for worker in host:
+        worker.begin()
+    one.prefetch(_keys(1))
+    for worker in host:
+        _step(worker, np.arange(1, 101), 1.0)
+        assert (worker.totals().hits, worker.totals().misses) == (100, 0)
+    for _ in range(10):
+        _step(other, _keys(50), 1.0)
+        _sync(host)
+    assert (store.keys, len(one)) == ([], 100)
+    one.flush()
+    assert len(one) == 1
+    assert _read(other, _keys(50, 60, 200)) == [[-12, -12], [-2, -2], [0, 0]]
+    assert store.keys == [[60, 200]]
+
+
+def test_rows_that_the_service_has_are_taken_from_it(store):
+    store.create_table(CONFIG)
+    store.push("t", _keys(1), np.float32([[5, 6]]), "before", 1)
+    one, other = host = _host(store)
+    for worker in host:
+        worker.begin()
+    _step(other, _keys(1), 1.0)
+    assert _read(one, _keys(1)) == [[4, 5]]
+
+
+def test_what_one_host_changed_comes_to_both_workers_of_another_with_its_sync(store):
+    (a, b), (c, d) = (_host(store, has_others=True) for _ in range(2))
+    _step(a, _keys(1), 1.0)
+    _step(b, _keys(1), 2.0)
+    _step(c, _keys(1), 10.0)
+    _sync((a, b))
+    _sync((c, d))
+    assert _read(c, _keys(1)) == _read(d, _keys(1)) == [[-13, -13]]
+    assert _read(a, _keys(1)) == _read(b, _keys(1)) == [[-3, -3]]
+    _sync((a, b))
+    assert _read(b, _keys(1)) == [[-13, -13]]
+    assert _read(a, _keys(1)) == [[-13, -13]]
+
+
+def test_two_hosts_merge_as_two_workers_whatever_the_workers_of_each(store):
+    shares = merging.shares(CONFIG, "mean", 2)
+    hosts = [_host(store, has_others=True, shares=shares) for _ in range(2)]
+    for worker, gradient in zip([*hosts[0], *hosts[1]], (1.0, 2.0, 10.0, 20.0), strict=True):
+        _step(worker, _keys(1), gradient)
+    for host in hosts:
+        _sync(host)
+    assert store.pull("t", _keys(1)).tolist() == [[-(3 + 30) / 2] * 2]
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_a_flush_brings_all_of_both_workers_to_the_service_to_the_bit(store, codec):
+    one, other = host = _host(store, codec=codec)
+    for worker in host:
+        slots = worker.find_or_create(_keys(1))
+        worker.apply_gradients(slots, [np.float32([[-1.0, -1 / 3]])], 1.0)
+    _sync(host)
+    other.flush()
+    one.flush()
+    np.testing.assert_array_equal(store.pull("t", _keys(1)), other.rows[other.find(_keys(1))])
+
+
+def test_a_flush_drops_rows_that_are_not_used_any_more_and_the_other_worker_finds_its_own(store, monkeypatch):
+    monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 1)
+    one, other = host = _host(store)
+    _step(other, np.arange(1, 101), 1.0)
+    for _ in range(10):
+        _step(other, _keys(50, 60), 1.0)
+        _sync(host)
+    one.flush()
+    assert len(one) == len(other) == 2
+    assert _read(other, _keys(50, 60, 70)) == [[-11, -11], [-11, -11], [-1, -1]]
+
+
+def test_a_row_that_the_service_evicted_begins_anew(store):
+    config = TableConfig("t", (2,), (0.0,), "sgd", max_rows=1, eviction="lru")
+    host = _host(store, config=config)
+    _step(host[1], _keys(1), 1.0)
+    _sync(host)
+    _step(host[1], _keys(2), 1.0)
+    _sync(host)
+    assert store.stats()["tables"]["t"]["rows"] == 1
+    _step(host[1], _keys(1), 4.0)
+    _sync(host)
+    assert store.pull("t", _keys(1)).tolist() == _read(host[0], _keys(1)) == [[-4, -4]]
+
+
+def test_no_step_is_lost_while_two_workers_step_one_prefetches_and_one_syncs(store):
+    host, errors = _host(store), []
+    rng = np.random.default_rng(0)
+    batches = [[rng.choice(np.arange(1, 2001), 500, replace=False) for _ in range(100)] for _ in host]
+
+    def guarded(work):
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    def train(worker, keys):
+        for each in keys:
+            worker.apply_gradients(worker.find_or_create(each), [np.ones((500, 2), np.float32)], 1.0)
+
+    work = [lambda: train(host[0], batches[0]), lambda: train(host[1], batches[1])]
+    work.append(lambda: [host[1].prefetch(keys) for keys in batches[1]])
+    threads = [threading.Thread(target=guarded, args=(each,)) for each in work]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        host[0].sync()
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    host[0].flush()
+    expected = np.zeros((2001, 2))
+    for keys in batches[0] + batches[1]:
+        expected[keys] -= 1
+    np.testing.assert_array_equal(store.pull("t", np.arange(1, 2001)), expected[1:])

@@ -1,0 +1,216 @@
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.row_codec import CODECS
+from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS, OptimizerSettings
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker import merging
+from ctr_trainer.embedding.worker.row_cache import RowCache
+
+KEY = np.array([1])
+
+
+def _workers(config, merge, count=2, **options):
+    store = LocalStore()
+    shares = merging.shares(config, merge, count)
+    return store, [RowCache(store, config, f"w{k}", shares=shares, **options) for k in range(count)]
+
+
+def _step(cache, gradient, learning_rate=1.0):
+    cache.apply_gradients(cache.find_or_create(KEY), [np.float32([gradient])], learning_rate)
+
+
+def _row(cache):
+    return cache.rows[cache.find(KEY)][0]
+
+
+def _bounds(optimizer, merge, workers):
+    """-> the least and the most share, and whether it is a slow average, of each float of a row of two weights."""
+    found = merging.shares(TableConfig("t", (2,), (0.0,), optimizer), merge, workers)
+    return found if found is None else list(zip(*found.bounds.tolist(), strict=True))
+
+
+def test_sums_go_with_the_weights_and_averages_are_averaged():
+    assert _bounds("adagrad", "sum", 4) is None
+    assert _bounds("adam", "mean", 1) is None
+    mean, average = (0.25, 0.25, 0), (0.25, 0.25, 1)
+    assert _bounds("adam", "sum", 4) == [(1, 1, 0)] * 2 + [mean] * 6
+    assert _bounds("rowwise_adagrad", "mean", 4) == [mean] * 3
+    # m[2], v[2], c1, c2: v and its weight c2 are the slow ones.
+    assert _bounds("adam", "adaptive", 4) == [(0.25, 1, 0)] * 2 + [mean] * 2 + [average] * 2 + [mean, average]
+    assert _bounds("rowwise_adagrad", "adaptive", 4) == [(0.25, 1, 0)] * 3
+    assert _bounds("momentum", "adaptive", 4) == [mean] * 4
+    with pytest.raises(ValueError, match="merge 'max' is not one of sum, mean, adaptive"):
+        _bounds("adam", "max", 2)
+
+
+@pytest.mark.parametrize(
+    ("rate", "share"), [(0.0, 1.0), (1.0, 0.25), (0.5, (1 - 0.5**4) / (4 * 0.5)), (0.1, (1 - 0.9**4) / (4 * 0.1))]
+)
+def test_adaptive_sends_as_many_steps_as_one_worker_with_all_examples_would_make(rate, share):
+    found = merging.shares(TableConfig("t", (2,), (0.0,), "adagrad"), "adaptive", 4)
+    assert found.by_rates(np.float32([rate])) == pytest.approx(share, rel=1e-6)
+
+
+def test_a_slow_average_forgets_as_much_as_in_the_steps_that_the_shares_stand_for():
+    config = TableConfig("t", (1,), (0.0,), "adam", settings=OptimizerSettings(beta2=0.5))
+    found = merging.shares(config, "adaptive", 4)
+    # 1 step of a rare row: 4 are made, so 1 - 0.5^4 of what it was is gone, of which each worker takes a quarter.
+    # 2 steps of a row that all meet: 2 are made. 2 of one in between: 0.5 * 4 * 2 = 4.
+    shares = found.by_float(found.of(np.float32([1, 0.25, 0.5]), np.array([1, 2, 2])))
+    rare, always, between = (1 - 0.5**4) / 0.5 / 4, 1 / 4, (1 - 0.5**4) / (1 - 0.5**2) / 4
+    assert shares[:, [2, 4]] == pytest.approx(np.repeat([[rare], [always], [between]], 2, 1))  # v and c2
+    assert shares[:, 0] == pytest.approx([1, 0.25, 0.5])
+    assert (shares[:, [1, 3]] == 0.25).all()  # m and c1
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_adaptive_takes_nearly_the_sum_of_rows_met_rarely_and_the_mean_of_those_met_always(codec):
+    config = TableConfig("t", (1,), (0.0,), "ftrl", initial_accumulator=1e12)
+    store, (cache, *_) = _workers(config, "adaptive", count=4, codec=codec)
+    once, always = np.array([1]), np.array([2])
+    sent = 0.0
+    for number, rate in enumerate((0, 1 / 15, 2 / 23), start=1):  # One less than met, of one step less.
+        sent += (1 - (1 - rate) ** 4) / (4 * rate) if rate else 1
+        for step in range(8):
+            keys = np.concatenate([always, once]) if step == 5 else always
+            # Of such a sum of squares each step is the gradient.
+            cache.apply_gradients(cache.find_or_create(keys), [-np.ones((len(keys), 1), np.float32)], 1e6)
+        cache.sync()
+        np.testing.assert_allclose(store.pull("t", np.array([1, 2]))[:, 0], [sent, 2 * number], rtol=2e-3)
+    np.testing.assert_allclose(cache.rows[cache.find(always)], store.pull("t", always), rtol=2e-3)
+
+
+def test_steps_beside_a_sync_are_counted_for_the_next():
+    config = TableConfig("t", (1,), (0.0,), "ftrl", initial_accumulator=1e12)
+    store, (cache, *_) = _workers(config, "adaptive", count=4)
+    carry_out = store.sync
+
+    def and_meanwhile(*arguments):
+        answer = carry_out(*arguments)
+        store.sync = carry_out
+        _step(cache, [-1.0], 1e6)
+        return answer
+
+    for _ in range(4):
+        _step(cache, [-1.0], 1e6)
+    store.sync = and_meanwhile
+    cache.sync()
+    assert _row(cache)[0] == pytest.approx(2.0)
+    cache.sync()
+    assert store.pull("t", KEY)[0, 0] == pytest.approx(1.25)  # It was met in each of 5 steps: a quarter again.
+
+
+def test_the_mean_of_two_workers_moves_is_what_both_have_after_their_syncs():
+    config = TableConfig("t", (1,), (0.0,), "adagrad", initial_accumulator=1.0)
+    store, (a, b) = _workers(config, "mean")
+    _step(a, [np.sqrt(3)])  # acc 1 + 3 = 4, w = -sqrt(3) / 2
+    _step(b, [np.sqrt(8)])  # acc 1 + 8 = 9, w = -sqrt(8) / 3
+    a.sync()
+    np.testing.assert_allclose(_row(a), [-np.sqrt(3) / 4, 2.5], rtol=1e-6)
+    b.sync()
+    merged = [-np.sqrt(3) / 4 - np.sqrt(8) / 6, 6.5]
+    np.testing.assert_allclose(_row(b), merged, rtol=1e-6)
+    a.find_or_create(KEY)
+    a.sync()
+    np.testing.assert_allclose(_row(a), merged, rtol=1e-6)
+    np.testing.assert_array_equal(store.pull("t", KEY)[0], _row(a))
+
+
+def test_a_repeated_sync_of_a_mean_applies_it_once():
+    class Twice(LocalStore):
+        def sync(self, *arguments):
+            super().sync(*arguments)
+            return super().sync(*arguments)
+
+    store, config = Twice(), TableConfig("t", (1,), (0.0,), "sgd")
+    cache = RowCache(store, config, "a", shares=merging.shares(config, "mean", 4))
+    for _ in range(3):
+        _step(cache, [8.0])
+        cache.sync()
+    assert store.pull("t", KEY).tolist() == [[-6.0]]
+    assert _row(cache).tolist() == [-6.0]
+
+
+def test_adams_moments_stay_weighted_means_of_the_gradients_whoever_has_stepped():
+    """Sums of weights, averages of moments: after syncs of one, then of both, m / c1 lies between the gradients."""
+    config = TableConfig("t", (1,), (0.0,), "adam")
+    store, (a, b) = _workers(config, "sum")
+    _step(a, [2.0], 0.5)
+    a.sync()
+    weight, m, v, c1, c2 = store.pull("t", KEY)[0]
+    assert weight == pytest.approx(-0.5)
+    assert (m / c1, v / c2) == pytest.approx((2.0, 4.0), rel=1e-5)
+    for _ in range(50):
+        _step(a, [2.0], 0.0)
+        _step(b, [4.0], 0.0)
+        a.sync()
+        b.sync()
+    _, m, v, c1, c2 = store.pull("t", KEY)[0]
+    assert c1 == pytest.approx(1, abs=0.02)
+    assert m / c1 == pytest.approx(3.0, rel=0.01)
+    assert v / c2 == pytest.approx((4 + 16) / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("merge", merging.MERGES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_long_windows_of_many_workers_leave_every_optimizer_finite_and_near_the_minimum(optimizer, merge):
+    """min (w - 1)^2 / 2 with noise, 8 workers of which each syncs after 20 steps, in turn."""
+    config = TableConfig("t", (1,), (0.0,), optimizer, initial_accumulator=0.1)
+    factor = merging.gradient_factor(optimizer, merge, 8, 1.0)
+    adam = 0.002 if merge == "sum" else 0.01  # Eight workers' steps, or one's.
+    job = {"sgd": 0.01, "momentum": 0.001, "adam": adam, "adamw": adam}.get(optimizer, 0.05)
+    store, workers = _workers(config, merge, count=8)
+    rng = np.random.default_rng(0)
+    for step in range(1, 201):
+        for k, worker in enumerate(workers):
+            slots = worker.find_or_create(KEY)
+            gradient = worker.rows[slots][:, :1] - 1 + rng.normal(scale=0.5, size=(1, 1))
+            worker.apply_gradients(slots, [(factor * gradient).astype(np.float32)], job)
+            if (step + 20 * k // 8) % 20 == 0:
+                worker.sync()
+    assert store.pull("t", KEY)[0, 0] == pytest.approx(1.0, abs=0.25)
+
+
+def test_fp16_keeps_of_a_mean_what_rounding_takes_and_sends_it_later():
+    config = TableConfig("t", (2,), (0.0,), "sgd")
+    store, (cache, _) = _workers(config, "mean", codec=CODECS["fp16"])
+    _step(cache, [-2.0, -2 / 3])
+    cache.sync()
+    third = float(np.float16(1 / 3))
+    np.testing.assert_array_equal(store.pull("t", KEY), np.float32([[1, third]]))
+    cache.flush()
+    np.testing.assert_allclose(store.pull("t", KEY), np.float32([[1, 1 / 3]]), rtol=1e-6)
+    np.testing.assert_array_equal(_row(cache), store.pull("t", KEY)[0])
+
+
+def test_what_a_gradient_counts_for():
+    # Of 4 workers that share one batch, `scale` is 1; of 4 with a batch each it is 4.
+    factors = {
+        (optimizer, merge): [merging.gradient_factor(optimizer, merge, 4, scale) for scale in (1.0, 4.0)]
+        for optimizer in ("momentum", "adam")
+        for merge in merging.MERGES
+    }
+    assert factors == {
+        ("momentum", "sum"): [0.25, 1],
+        ("momentum", "mean"): [1, 4],
+        ("momentum", "adaptive"): [1, 4],
+        ("adam", "sum"): [0.25, 1],
+        ("adam", "mean"): [1, 4],
+        ("adam", "adaptive"): [0.25, 1],
+    }
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_row_that_one_of_four_workers_meets_steps_as_one_worker_with_all_four_batches_would_step_it(optimizer):
+    config = TableConfig("t", (2,), (0.1,), optimizer, initial_accumulator=0.1)
+    store, (worker, *_) = _workers(config, "sum", count=4)
+    alone, factor = Table(config), merging.gradient_factor(optimizer, "sum", 4, 1.0)
+    of_own_batch = np.float32([4.0, -8.0])
+    for _ in range(3):
+        _step(worker, factor * of_own_batch)
+        alone.apply_gradients(alone.find_or_create(KEY), [of_own_batch[None] / 4], 1.0)
+    worker.sync()
+    np.testing.assert_allclose(store.pull("t", KEY)[:, :2], alone.rows[:, :2], rtol=1e-5)

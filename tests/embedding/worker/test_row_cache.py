@@ -1,0 +1,357 @@
+import threading
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.store.row_codec import CODECS
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker import cached_rows
+from ctr_trainer.embedding.worker import row_cache as cache_module
+from ctr_trainer.embedding.worker.row_cache import RowCache
+
+CONFIG = TableConfig("t", (2,), (1.0,), "sgd")
+
+
+@pytest.fixture
+def store():
+    return LocalStore()
+
+
+def _keys(*keys):
+    return np.array(keys, np.int64)
+
+
+def _rows(cache, keys):
+    slots = cache.find(keys)
+    return cache.rows[slots]
+
+
+def _step(cache, keys, gradient, learning_rate=1.0):
+    slots = cache.find_or_create(keys)
+    cache.apply_gradients(slots, [np.full((len(keys), 2), gradient, np.float32)], learning_rate)
+
+
+def test_a_worker_sees_its_own_steps_at_once_and_the_others_after_a_sync(store):
+    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
+    key = _keys(1)
+    start = store.pull("t", key)
+    _step(a, key, 1.0)
+    _step(b, key, 10.0)
+    np.testing.assert_allclose(a.rows, start - 1, rtol=1e-5)
+    a.sync()
+    np.testing.assert_allclose(a.rows, start - 1, rtol=1e-5)
+    b.sync()
+    np.testing.assert_allclose(b.rows, start - 11, rtol=1e-5)
+    _step(a, key, 0.0)
+    a.sync()
+    np.testing.assert_allclose(a.rows, start - 11, rtol=1e-5)
+
+
+def test_strict_sync_of_two_workers_equals_one_table_with_both_gradients(store):
+    a, b, alone = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b"), Table(CONFIG)
+    for step in range(1, 6):
+        _step(a, _keys(1, 2), step)
+        _step(b, _keys(2, 3), 2 * step)
+        for worker in (a, b):
+            worker.push()
+        for worker in (a, b):
+            worker.refresh()
+        _step(alone, _keys(1, 2), step)
+        _step(alone, _keys(2, 3), 2 * step)
+    for worker, keys in ((a, _keys(1, 2)), (b, _keys(2, 3))):
+        np.testing.assert_allclose(_rows(worker, keys), _rows(alone, keys), rtol=1e-5)
+
+
+def test_a_row_that_was_not_stepped_since_the_last_sync_is_pulled_again(store):
+    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
+    key = _keys(1)
+    start = store.pull("t", key)
+    a.find_or_create(key)  # Looked up, not stepped.
+    _step(b, key, 1.0)
+    b.sync()
+    np.testing.assert_array_equal(_rows(a, key), start)
+    a.sync()
+    np.testing.assert_allclose(_rows(a, key), start - 1, rtol=1e-5)
+    assert (a.hits, a.misses, a.rows_pulled) == (1, 2, 1)
+
+
+def test_a_row_unused_for_a_window_is_checked_and_comes_back_only_if_another_changed_it(store):
+    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
+    _step(a, _keys(1, 2), 1.0)
+    a.sync()
+    _step(a, _keys(3), 1.0)
+    a.sync()
+    _step(b, _keys(2), 1.0)
+    b.sync()
+    misses = a.misses
+    a.find_or_create(_keys(3))
+    assert a.misses == misses  # Stepped in the window before, so its sync has checked it.
+    a.find_or_create(_keys(1, 2))
+    assert (a.misses, a.rows_pulled) == (misses + 2, 1)
+    np.testing.assert_array_equal(_rows(a, _keys(1, 2, 3)), store.pull("t", _keys(1, 2, 3)))
+
+
+def test_a_sync_brings_back_the_rows_that_others_changed_and_no_more(store):
+    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
+    _step(a, _keys(1, 2, 3), 1.0)
+    _step(b, _keys(3, 4), 1.0)
+    a.sync()
+    assert a.rows_pulled == 0
+    b.sync()
+    assert b.rows_pulled == 1
+    _step(a, _keys(1, 2, 3), 1.0)
+    a.sync()
+    assert a.rows_pulled == 1
+    np.testing.assert_array_equal(_rows(a, _keys(1, 2, 3)), store.pull("t", _keys(1, 2, 3)))
+
+
+def test_a_new_row_is_made_by_the_worker_itself(store):
+    cache = RowCache(store, CONFIG, "a")
+    slots = cache.find_or_create(_keys(5, 6))
+    np.testing.assert_array_equal(cache.rows[slots], store.pull("t", _keys(5, 6)))
+    assert cache.rows_pulled == 0
+    assert len(store.tables["t"]) == 0
+
+
+class _BeforeTheAnswer(LocalStore):
+    """Calls `then` after a request has been carried out and before its answer is there."""
+
+    then = staticmethod(lambda: None)
+
+    def sync(self, *arguments):
+        answer = super().sync(*arguments)
+        self.then()
+        return answer
+
+    def pull_newer(self, *arguments):
+        answer = super().pull_newer(*arguments)
+        self.then()
+        return answer
+
+
+def test_steps_during_a_sync_are_kept_and_go_out_with_the_next():
+    store = _BeforeTheAnswer()
+    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
+    start = store.pull("t", _keys(1, 2))
+    _step(a, _keys(1, 2), 1.0)
+    _step(b, _keys(1), 10.0)
+    b.sync()
+
+    def meanwhile():
+        store.then = lambda: None
+        _step(a, _keys(1, 2), 100.0)
+        np.testing.assert_allclose(_rows(a, _keys(1, 2)), start - 101, rtol=1e-5)
+
+    store.then = meanwhile
+    a.sync()
+    np.testing.assert_allclose(store.pull("t", _keys(1, 2)), start - [[11], [1]], rtol=1e-5)
+    np.testing.assert_allclose(_rows(a, _keys(1, 2)), start - [[111], [101]], rtol=1e-5)
+    a.sync()
+    np.testing.assert_allclose(store.pull("t", _keys(1, 2)), start - [[111], [101]], rtol=1e-5)
+    np.testing.assert_array_equal(_rows(a, _keys(1, 2)), store.pull("t", _keys(1, 2)))
+
+
+def test_a_pull_overtaken_by_a_sync_changes_nothing():
+    store = _BeforeTheAnswer()
+    a, b = RowCache(store, CONFIG, "a"), RowCache(store, CONFIG, "b")
+    _step(b, _keys(1), 1.0)
+    b.sync()
+
+    def meanwhile():
+        store.then = lambda: None
+        _step(b, _keys(1), 10.0)
+        b.sync()
+        _step(a, _keys(1), 100.0)
+        a.sync()
+
+    store.then = meanwhile
+    a.prefetch(_keys(1))  # What it brings is older than what the sync brought.
+    np.testing.assert_array_equal(_rows(a, _keys(1)), store.pull("t", _keys(1)))
+    _step(a, _keys(1), 1000.0)
+    a.sync()
+    start = store.tables["t"].initial_rows(_keys(1))
+    np.testing.assert_allclose(store.pull("t", _keys(1)), start - 1111, rtol=1e-5)
+
+
+def test_prefetched_rows_are_used_in_the_next_window_too_and_no_longer(store):
+    cache = RowCache(store, CONFIG, "a")
+    since = cache.prefetch(_keys(1, 2))
+    cache.find_or_create(_keys(1, 2), since)
+    assert (cache.hits, cache.misses, cache.prefetched) == (2, 0, 2)
+    cache.sync()
+    cache.find_or_create(_keys(1, 2), since)
+    assert (cache.hits, cache.misses) == (4, 0)
+    cache.find_or_create(_keys(1, 2))
+    assert (cache.hits, cache.misses) == (4, 2)
+
+
+def test_rows_unused_for_eight_windows_leave_once_there_are_many(store, monkeypatch):
+    monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 100)
+    cache = RowCache(store, CONFIG, "a")
+    _step(cache, np.arange(1, 201), 1.0)
+    for _ in range(15):
+        _step(cache, _keys(7, 300), 1.0)
+        cache.sync()
+    assert len(cache) == 201
+    _step(cache, _keys(7, 300), 1.0)
+    cache.sync()  # The sixteenth; every eighth looks for rows that were not used in the eight before.
+    assert len(cache) == 2
+    everything = np.arange(1, 302)
+    slots = cache.find_or_create(everything)
+    np.testing.assert_array_equal(cache.rows[slots], store.pull("t", everything))
+
+
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_two_workers_and_a_prefetcher_at_random_lose_no_step(store, codec):
+    """Gradients are whole numbers, and new rows zero, so that sums are exact in any order."""
+    config = TableConfig("u", (2,), (0.0,), "sgd")
+    workers = [RowCache(store, config, name, codec=codec) for name in "ab"]
+    rng, expected = np.random.default_rng(0), np.zeros((41, 2))
+    for step in range(300):
+        worker = workers[rng.integers(2)]
+        keys = rng.choice(np.arange(1, 41), 12, replace=False)
+        gradient = rng.integers(-3, 4, (12, 2)).astype(np.float32)
+        since = worker.prefetch(keys) if step % 3 == 0 else None
+        if step % 5 == 0:
+            worker.sync()
+        worker.apply_gradients(worker.find_or_create(keys, since), [gradient], 1.0)
+        expected[keys] -= gradient
+    for worker in workers:
+        worker.flush()
+    np.testing.assert_array_equal(store.pull("u", np.arange(1, 41)), expected[1:])
+
+
+def test_threads_that_train_prefetch_and_sync_lose_no_step(store):
+    config = TableConfig("u", (2,), (0.0,), "sgd")
+    cache, other = (RowCache(store, config, name) for name in "ab")
+    rng, expected = np.random.default_rng(0), np.zeros((2001, 2))
+    batches = [rng.choice(np.arange(1, 2001), 500, replace=False) for _ in range(200)]
+    errors = []
+
+    def guarded(work):
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    ahead = threading.Thread(target=guarded, args=(lambda: [cache.prefetch(keys) for keys in batches],))
+    ahead.start()
+    sync = None
+    for number, keys in enumerate(batches):
+        cache.apply_gradients(cache.find_or_create(keys), [np.ones((500, 2), np.float32)], 1.0)
+        expected[keys] -= 1
+        if number % 3 == 0:
+            _step(other, keys, 1.0)
+            expected[keys] -= 1
+            other.sync()
+        if number % 5 == 0:
+            if sync:
+                sync.join(60)
+            cache.begin_window()
+            sync = threading.Thread(target=guarded, args=(cache.exchange,))
+            sync.start()
+    for thread in (sync, ahead):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert errors == []
+    cache.flush()
+    np.testing.assert_array_equal(store.pull("u", np.arange(1, 2001)), expected[1:])
+
+
+def test_fp16_keeps_what_rounding_takes_and_sends_it_later(store):
+    config = TableConfig("u", (2,), (0.0,), "sgd")
+    cache = RowCache(store, config, "a", codec=CODECS["fp16"])
+    slots = cache.find_or_create(_keys(1))
+    cache.apply_gradients(slots, [np.float32([[-1.0, -1 / 3]])], 1.0)
+    cache.sync()
+    third = float(np.float16(1 / 3))
+    np.testing.assert_array_equal(store.pull("u", _keys(1)), np.float32([[1, third]]))
+    np.testing.assert_array_equal(_rows(cache, _keys(1)), np.float32([[1, 1 / 3]]))
+    cache.apply_gradients(cache.find_or_create(_keys(1)), [np.float32([[0.0, 0.0]])], 1.0)
+    cache.sync()
+    np.testing.assert_allclose(store.pull("u", _keys(1)), np.float32([[1, 1 / 3]]), rtol=2**-22)
+    cache.flush()
+    np.testing.assert_array_equal(store.pull("u", _keys(1)), np.float32([[1, 1 / 3]]))
+
+
+def test_fp16_sends_the_rest_of_a_row_before_it_leaves(store, monkeypatch):
+    monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 1)
+    config = TableConfig("u", (1,), (0.0,), "sgd")
+    cache = RowCache(store, config, "a", codec=CODECS["fp16"])
+    cache.apply_gradients(cache.find_or_create(_keys(1)), [np.float32([[-1 / 3]])], 1.0)
+    for _ in range(100):
+        cache.sync()
+    assert len(cache) == 0
+    np.testing.assert_array_equal(store.pull("u", _keys(1)), np.float32([[1 / 3]]))
+
+
+def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(store):
+    cache = RowCache(store, CONFIG, "a")
+    _step(cache, _keys(1), 1.0)
+    cache.sync()
+    assert cache.find(_keys(1, 2)).tolist() == [0, -1]
+    slots = cache.find_or_create(_keys(2))
+    np.testing.assert_array_equal(cache.rows[slots], store.pull("t", _keys(2)))
+    assert store.stats()["tables"]["t"]["rows"] == 1
+
+
+def test_optimizer_state_is_merged_too(store):
+    config = TableConfig("u", (1,), (0.0,), "adagrad", initial_accumulator=1.0)
+    a, b = RowCache(store, config, "a"), RowCache(store, config, "b")
+    for worker, gradient in ((a, 2.0), (b, 3.0)):
+        worker.apply_gradients(worker.find_or_create(_keys(1)), [np.float32([[gradient]])], 1.0)
+    for worker in (a, b):
+        worker.sync()
+    # Accumulators 1 + 4 and 1 + 9 merge to 1 + 4 + 9; each worker stepped by its own.
+    np.testing.assert_allclose(b.rows, [[-2 / np.sqrt(5) - 3 / np.sqrt(10), 14]], rtol=1e-6)
+
+
+def test_a_worker_that_starts_again_under_its_name_is_heard(store):
+    for _ in range(2):
+        cache = RowCache(store, CONFIG, "rank0")
+        _step(cache, _keys(1), 1.0)
+        cache.sync()
+    assert store.tables["t"].rows[0, 0] == pytest.approx(store.tables["t"].initial_rows(_keys(1))[0, 0] - 2, rel=1e-5)
+
+
+def test_a_sync_of_several_requests_equals_one(store, monkeypatch):
+    monkeypatch.setattr(cache_module, "_REQUEST_ROWS", 3)
+    cache = RowCache(store, CONFIG, "a")
+    keys = np.arange(1, 11)
+    start = store.pull("t", keys)
+    for count in (1, 2):
+        _step(cache, keys, 1.0)
+        cache.sync()
+        np.testing.assert_allclose(store.pull("t", keys), start - count, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(_rows(cache, keys), store.pull("t", keys))
+
+
+def test_steps_between_push_and_refresh_are_refused(store):
+    cache = RowCache(store, CONFIG, "a")
+    _step(cache, _keys(1), 1.0)
+    slots = cache.find(_keys(1))
+    cache.push()
+    with pytest.raises(RuntimeError, match="between push and refresh"):
+        cache.apply_gradients(slots, [np.ones((1, 2), np.float32)], 1.0)
+    cache.refresh()
+    with pytest.raises(RuntimeError, match="without a push"):
+        cache.refresh()
+
+
+def test_sync_without_steps_and_the_counters(store):
+    cache = RowCache(store, CONFIG, "a")
+    cache.sync()
+    assert cache.bytes_synced == 0
+    _step(cache, _keys(1, 0, 2), 1.0)
+    assert (cache.hits, cache.misses) == (0, 2)
+    assert cache.bytes_synced == 2 * (8 + 4)  # Keys and versions; the service has no row to send.
+    cache.sync()
+    assert cache.bytes_synced == 2 * (8 + 4) + 2 * (8 + 4 + 8)
+    assert cache.lookup_latency.name == "OpsEmbeddingLookup"
+    assert cache.push_latency.name == "OpsPushGrad"
+    # Requests are what counts: one for the two rows, one with their changes. The first sync had none to send.
+    assert (cache.lookup_latency.count, cache.push_latency.count) == (1, 1)
+    _step(cache, _keys(1, 2), 1.0)  # They are here, and up to date.
+    assert cache.lookup_latency.count == 1

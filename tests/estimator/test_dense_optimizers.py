@@ -1,0 +1,223 @@
+"""Each dense optimizer against Keras's and against its own equation in NumPy."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer.estimator.dense_optimizers import DenseOptimizer
+from ctr_trainer.messages.errors import UserError
+
+tf1 = tf.compat.v1
+RATE, STEPS = 0.05, 6
+KERNEL = np.array([[0.5, -0.3], [0.2, 0.0]], np.float32)
+BIAS = np.array([0.1, -0.7], np.float32)
+
+
+def _gradients():
+    random = np.random.default_rng(3)
+    return [[random.normal(size=v.shape).astype(np.float32) for v in (KERNEL, BIAS)] for _ in range(STEPS)]
+
+
+def _ours(optimizer):
+    """-> (kernel, bias) after STEPS updates."""
+    with tf.Graph().as_default():
+        step = tf1.train.get_or_create_global_step()
+        variables = [tf1.get_variable(name, initializer=v) for name, v in (("kernel", KERNEL), ("bias", BIAS))]
+        fed = [tf1.placeholder(tf.float32, v.shape) for v in variables]
+        now = step.read_value()
+        updates = [optimizer.update(v, g, tf.constant(RATE), now) for v, g in zip(variables, fed, strict=True)]
+        with tf.control_dependencies(updates):
+            train_op = tf1.assign_add(step, 1)
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            for gradients in _gradients():
+                session.run(train_op, dict(zip(fed, gradients, strict=True)))
+            return session.run(variables)
+
+
+def _keras(optimizer):
+    variables = [keras.Variable(KERNEL, name="kernel"), keras.Variable(BIAS, name="bias")]
+    optimizer.build(variables)
+    for gradients in _gradients():
+        optimizer.apply([tf.constant(g) for g in gradients], variables)
+    return [v.numpy() for v in variables]
+
+
+def _adamw(decay):
+    optimizer = keras.optimizers.AdamW(RATE, weight_decay=decay, epsilon=1e-8)
+    optimizer.exclude_from_weight_decay(var_names=["bias"])
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (DenseOptimizer("sgd"), lambda: keras.optimizers.SGD(RATE)),
+        (DenseOptimizer("momentum", momentum=0.8), lambda: keras.optimizers.SGD(RATE, momentum=0.8)),
+        (DenseOptimizer("adagrad", initial_accumulator=0.2), lambda: keras.optimizers.Adagrad(RATE, 0.2, epsilon=0.0)),
+        (DenseOptimizer("adam", beta1=0.8, beta2=0.99), lambda: keras.optimizers.Adam(RATE, 0.8, 0.99, epsilon=1e-8)),
+        (DenseOptimizer("adamw", weight_decay=0.2), lambda: _adamw(0.2)),
+        (DenseOptimizer("lamb", weight_decay=0.0), lambda: keras.optimizers.Lamb(RATE, epsilon=1e-8)),
+        (
+            DenseOptimizer("ftrl", ftrl_l1=0.02, ftrl_l2=0.1),
+            lambda: keras.optimizers.Ftrl(
+                RATE, l1_regularization_strength=0.02, l2_regularization_strength=0.1, initial_accumulator_value=0.1
+            ),
+        ),
+    ],
+    ids=lambda value: getattr(value, "name", ""),
+)
+def test_equals_keras(ours, theirs):
+    for found, expected in zip(_ours(ours), _keras(theirs()), strict=True):
+        np.testing.assert_allclose(found, expected, atol=2e-6, rtol=0)
+
+
+def test_lamb_with_decay_equals_its_equation():
+    """Keras decays apart from the trust ratio; the paper, within it. The bias does not decay."""
+    found = _ours(DenseOptimizer("lamb", weight_decay=0.1))
+    for index, (start, decay) in enumerate(((KERNEL, 0.1), (BIAS, 0.0))):
+        w, m, v = start.astype(np.float64), 0.0, 0.0
+        for count, gradients in enumerate(_gradients(), start=1):
+            g = gradients[index].astype(np.float64)
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            r = m / (1 - 0.9**count) / (np.sqrt(v / (1 - 0.999**count)) + 1e-8) + decay * w
+            w = w - RATE * np.linalg.norm(w) / np.linalg.norm(r) * r
+        np.testing.assert_allclose(found[index], w, atol=2e-6, rtol=0)
+
+
+def test_ftrl_equals_its_equation():
+    found = _ours(DenseOptimizer("ftrl", ftrl_l1=0.3, ftrl_l2=0.1))
+    w, z, n = KERNEL.astype(np.float64), 0.0, 0.1
+    for gradients in _gradients():
+        g = gradients[0].astype(np.float64)
+        z = z + g - (np.sqrt(n + g * g) - np.sqrt(n)) / RATE * w
+        n = n + g * g
+        w = np.where(np.abs(z) > 0.3, -(z - np.sign(z) * 0.3) / (np.sqrt(n) / RATE + 2 * 0.1), 0.0)
+    np.testing.assert_allclose(found[0], w, atol=2e-6, rtol=0)
+
+
+def test_ftrl_keeps_its_weights_when_the_rate_falls():
+    """Without a gradient nothing moves, whatever the rate."""
+    with tf.Graph().as_default():
+        rate, gradient = tf1.placeholder(tf.float32, []), tf1.placeholder(tf.float32, BIAS.shape)
+        variable = tf1.get_variable("bias", initializer=np.zeros_like(BIAS))
+        update = DenseOptimizer("ftrl").update(variable, gradient, rate, tf.constant(0))
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            for _ in range(3):
+                session.run(update, {rate: 0.1, gradient: [1.0, -0.5]})
+            before = session.run(variable)
+            session.run(update, {rate: 0.001, gradient: [0.0, 0.0]})
+            np.testing.assert_allclose(session.run(variable), before, rtol=1e-5)
+    assert np.all(np.abs(before) > 0.1)
+
+
+def _by_hand(name, decay):
+    """-> a kernel after STEPS updates, each of which first takes off RATE * decay of it."""
+    w, v = KERNEL.astype(np.float64), 0.1 if name == "adagrad" else 0.0
+    m = 0.0
+    for count, gradients in enumerate(_gradients(), start=1):
+        g = gradients[0].astype(np.float64)
+        w = w - RATE * decay * w
+        if name == "sgd":
+            w = w - RATE * g
+        elif name == "momentum":
+            m = 0.9 * m + g
+            w = w - RATE * m
+        elif name == "adagrad":
+            v = v + g * g
+            w = w - RATE * g / np.sqrt(v)
+        else:
+            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+            w = w - RATE * np.sqrt(1 - 0.999**count) / (1 - 0.9**count) * m / (np.sqrt(v) + 1e-8)
+    return w
+
+
+@pytest.mark.parametrize("name", ["sgd", "momentum", "adagrad", "adam"])
+def test_weight_decay_takes_a_share_of_kernels_off_before_the_step(name):
+    kernel, bias = _ours(DenseOptimizer(name, weight_decay=0.5))
+    np.testing.assert_allclose(kernel, _by_hand(name, 0.5), atol=2e-6, rtol=0)
+    np.testing.assert_array_equal(bias, _ours(DenseOptimizer(name))[1])
+
+
+def test_weight_decay_of_ftrl_is_decoupled_from_what_its_weights_come_from():
+    """Without penalties FTRL is Adagrad from where it stands, w' - RATE * g / sqrt(n) of a w' that has decayed."""
+    kernel, bias = _ours(DenseOptimizer("ftrl", weight_decay=0.5))
+    n, w = 0.1, None
+    for gradients in _gradients():
+        g = gradients[0].astype(np.float64)
+        before, n = np.sqrt(n), n + g * g
+        if w is None:  # z starts at 0 and not at what the first weights would come from: FTRL forgets them.
+            decayed = KERNEL - RATE * 0.5 * KERNEL
+            z = RATE * 0.5 * KERNEL * before + RATE * g - (np.sqrt(n) - before) * decayed
+            w = -z / np.sqrt(n)
+        else:
+            w = w - RATE * 0.5 * w - RATE * g / np.sqrt(n)
+    np.testing.assert_allclose(kernel, w, atol=2e-6, rtol=0)
+    np.testing.assert_array_equal(bias, _ours(DenseOptimizer("ftrl"))[1])
+
+
+def test_weight_decay_shrinks_what_ftrl_holds_with_its_penalties_too():
+    """A step without a gradient leaves 1 - RATE * decay of each weight that the penalty l1 lets be."""
+    optimizer = DenseOptimizer("ftrl", weight_decay=0.5, ftrl_l1=0.3, ftrl_l2=0.1)
+    with tf.Graph().as_default():
+        gradient = tf1.placeholder(tf.float32, KERNEL.shape)
+        variable = tf1.get_variable("kernel", initializer=np.zeros_like(KERNEL))
+        update = optimizer.update(variable, gradient, tf.constant(RATE), tf.constant(0))
+        with tf1.Session() as session:
+            session.run(tf1.global_variables_initializer())
+            session.run(update, {gradient: [[2.0, -1.0], [0.1, 3.0]]})
+            before = session.run(variable)
+            session.run(update, {gradient: np.zeros_like(KERNEL)})
+            np.testing.assert_allclose(session.run(variable), before * (1 - RATE * 0.5), rtol=1e-4)
+    assert np.count_nonzero(before) == 3
+
+
+@pytest.mark.parametrize("name", ["adamw", "ftrl"])
+def test_nothing_decays_before_the_gradient_is_there(name):
+    """Which comes from the variable as it was."""
+    with tf.Graph().as_default() as graph:
+        gradient = tf1.placeholder(tf.float32, KERNEL.shape)
+        variable = tf1.get_variable("kernel", initializer=KERNEL)
+        DenseOptimizer(name, weight_decay=0.5).update(variable, gradient, tf.constant(RATE), tf.constant(0))
+        kinds = {"AssignSubVariableOp": 1, "AssignAddVariableOp": 1 if name == "ftrl" else 0}
+        found = [operation for operation in graph.get_operations() if operation.type in kinds]
+        assert [operation.type for operation in found].count("AssignAddVariableOp") == kinds["AssignAddVariableOp"]
+        assert len(found) == sum(kinds.values())
+        for operation in found:
+            assert gradient.op in _before(operation)
+
+
+def _before(operation):
+    """-> all operations that run before one."""
+    found, left = set(), [operation]
+    while left:
+        each = left.pop()
+        new = {*(tensor.op for tensor in each.inputs), *each.control_inputs} - found
+        found |= new
+        left += new
+    return found
+
+
+@pytest.mark.parametrize(("name", "expected"), [("adamw", 0.01), ("lamb", 0.01), ("adagrad", 0.0), ("ftrl", 0.0)])
+def test_weight_decay_by_default(name, expected):
+    assert DenseOptimizer(name).weight_decay == expected
+    assert DenseOptimizer(name, weight_decay=0.0).weight_decay == 0.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (dict(name="adamm"), "choose one of sgd, momentum"),
+        (dict(name="sgd", momentum=0.5), "has no momentum, which is set to 0.5"),
+        (dict(name="adam", ftrl_l1=0.1), "it has beta1, beta2, epsilon, weight_decay"),
+        (dict(name="sgd", weight_decay=-0.1), "--weight_decay=-0.1 must be at least 0"),
+        (dict(name="sgd", weight_decay=float("nan")), "--weight_decay=nan must be at least 0"),
+        (dict(name="momentum", momentum=1.0), "must be at least 0 and below 1"),
+        (dict(name="adagrad", initial_accumulator=0.0), "must be above 0"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        DenseOptimizer(**settings)

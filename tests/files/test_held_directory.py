@@ -1,0 +1,76 @@
+"""One job in a model directory: what a second one is told, and that the lock ends with its process."""
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from ctr_trainer import cli
+from ctr_trainer.files.held_directory import held
+from ctr_trainer.messages.errors import UserError
+from tests import small
+
+ROOT = pathlib.Path(__file__).parents[2]
+HOLDER = """
+import sys
+from ctr_trainer.files.held_directory import held
+with held(sys.argv[1], str):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def _refusal(holder):
+    return f"held by {holder}"
+
+
+@contextlib.contextmanager
+def _other_job(directory):
+    """A process that holds the directory within the block, or until it is killed."""
+    command = [sys.executable, "-c", HOLDER, str(directory)]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.stdin.close()
+
+
+def test_a_second_holder_is_told_of_the_first_by_process_and_host(tmp_path):
+    with _other_job(tmp_path / "model") as other:
+        with pytest.raises(
+            UserError, match=rf"held by process {other.pid} on host {socket.gethostname()} since 20\d\d"
+        ):
+            with held(tmp_path / "model", _refusal):
+                pass
+    with held(tmp_path / "model", _refusal):
+        pass
+    assert os.listdir(tmp_path) == []  # What was made for it and is empty goes with it.
+
+
+def test_the_lock_ends_with_a_killed_process_at_once(tmp_path):
+    with _other_job(tmp_path / "model") as other:
+        other.send_signal(signal.SIGKILL)
+        with held(tmp_path / "model", _refusal):
+            assert (tmp_path / "model" / ".lock").read_text().startswith(f"{os.getpid()} on host ")
+
+
+def test_a_second_training_of_a_model_is_refused_and_its_evaluation_is_not(tmp_path, capsys):
+    data, model = small.make(tmp_path, rows=200), tmp_path / "model"
+    flags = [f"--train_data={data}", f"--eval_data={data}", f"--model_dir={model}", "--hidden_units=8", "--threads=1"]
+    assert cli.main(["train", *flags, "--batch_size=32", "--max_steps=2"]) == 0
+    before = sorted(os.listdir(model / "checkpoints"))
+    with _other_job(model) as other:
+        assert cli.main(["train", *flags, "--batch_size=32", "--epochs=9"]) == 1
+        error = capsys.readouterr().err
+        assert f"error: another job (process {other.pid} on host {socket.gethostname()} since " in error
+        assert f"trains the model in {model}: wait for its end, end it, or name another --model_dir" in error
+        assert sorted(os.listdir(model / "checkpoints")) == before
+        assert cli.main(["evaluate", *flags]) == 0
+        assert cli.main(["predict", *flags, f"--output={tmp_path / 'p.parquet'}"]) == 0
+        assert cli.main(["export", *flags, f"--export_dir={tmp_path / 'export'}"]) == 0
+        other.send_signal(signal.SIGKILL)
+        assert cli.main(["train", *flags, "--batch_size=32", "--epochs=2"]) == 0

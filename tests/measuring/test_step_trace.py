@@ -1,0 +1,110 @@
+"""Traced operations sorted by purpose, with times worked out by hand."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow.core.framework import step_stats_pb2
+
+from ctr_trainer.estimator.step_gradients import step_gradients
+from ctr_trainer.measuring import step_trace
+from ctr_trainer.models.head import cross_entropy
+
+tf1 = tf.compat.v1
+BEGAN = 1_700_000_000.0
+
+
+def _stats(*nodes, device="/job:localhost/replica:0/task:0/device:CPU:0"):
+    """-> StepStats of (name, operation, start, end), in microseconds after BEGAN."""
+    stats = step_stats_pb2.StepStats()
+    found = stats.dev_stats.add(device=device)
+    for name, operation, start, end in nodes:
+        found.node_stats.add(
+            node_name=name,
+            timeline_label=f"{name} = {operation}(a, b)",
+            all_start_nanos=int(BEGAN * 1e9) + 1000 * start,
+            all_end_rel_nanos=1000 * (end - start),
+        )
+    return stats
+
+
+def _micros(*nodes):
+    found = step_trace.seconds_by_purpose(_stats(*nodes), BEGAN)
+    return {name: pytest.approx(1e6 * seconds, abs=0.5) for name, seconds in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "operation", "expected"),
+    [
+        ("mlp/dense/MatMul", "MatMul", "forward"),
+        ("loss/logistic_loss", "Mul", "loss"),
+        ("gradients/loss/mul_grad/Mul", "Mul", "backward"),
+        ("gradients_1/mlp/MatMul", "MatMul", "backward"),
+        ("ConstantFolding/gradients/mlp/x", "Const", "backward"),
+        ("dense_exchange/concat", "ConcatV2", "exchange"),
+        ("dense_exchange/HorovodAllreduce_dense_gradients_float32_0", "HorovodAllreduce", "exchange"),
+        ("DistributedAdagrad_Allreduce/cond/HorovodAllreduce_grad", "HorovodAllreduce", "exchange"),
+        ("dense_update/ResourceApplyAdagrad", "ResourceApplyAdagrad", "dense_update"),
+        ("Adam/update_mlp/ResourceApplyAdam", "ResourceApplyAdam", "dense_update"),
+        ("AssignAddVariableOp", "AssignAddVariableOp", "dense_update"),
+        ("rows/_7", "_HostRecv", "input_to_device"),
+        ("MEMCPYHtoD", "MEMCPYHtoD", "input_to_device"),
+        ("gru/update/MatMul", "MatMul", "forward"),  # A gate, no optimizer.
+    ],
+)
+def test_an_operation_is_sorted_by_its_scope_and_type(name, operation, expected):
+    assert step_trace.purpose(name, operation) == expected
+
+
+def test_the_time_before_the_first_operation_is_the_input_s():
+    found = _micros(("mlp/MatMul", "MatMul", 30, 130), ("gradients/mlp/MatMul", "MatMul", 130, 330))
+    assert found == {"input_to_device": 30, "forward": 100, "backward": 200}
+
+
+def test_operations_side_by_side_share_the_time():
+    found = _micros(("mlp/MatMul", "MatMul", 0, 100), ("gradients/x", "Mul", 60, 100))
+    assert found == {"input_to_device": 0, "forward": 80, "backward": 20}
+
+
+def test_an_exchange_counts_only_where_nothing_else_runs():
+    found = _micros(("dense_exchange/HorovodAllreduce", "HorovodAllreduce", 0, 100), ("mlp/MatMul", "MatMul", 20, 70))
+    assert found == {"input_to_device": 0, "exchange": 50, "forward": 50}
+
+
+def test_a_gap_belongs_to_the_operation_that_is_being_scheduled_or_to_what_was_waited_for():
+    found = _micros(
+        ("mlp/MatMul", "MatMul", 0, 10),
+        ("gradients/x", "Mul", 15, 20),
+        ("dense_exchange/HorovodAllreduce", "HorovodAllreduce", 20, 50),
+        ("dense_update/ResourceApplyAdagrad", "ResourceApplyAdagrad", 60, 65),
+    )
+    assert found == {"input_to_device": 0, "forward": 10, "backward": 10, "exchange": 40, "dense_update": 5}
+
+
+def test_a_gpus_operations_are_counted_once():
+    stats = _stats(("mlp/MatMul", "MatMul", 0, 10), device="/device:GPU:0/stream:all")
+    stats.MergeFrom(_stats(("mlp/MatMul", "MatMul", 20, 40), device="/device:GPU:0/stream:7"))
+    assert step_trace.seconds_by_purpose(stats, BEGAN)["forward"] == pytest.approx(10e-6, abs=5e-7)
+
+
+def test_a_trace_without_operations_says_nothing():
+    assert step_trace.seconds_by_purpose(step_stats_pb2.StepStats(), BEGAN) == {}
+
+
+def test_the_packages_own_operations_are_found_in_a_real_trace():
+    with tf.Graph().as_default():
+        x = tf1.placeholder(tf.float32, [4, 3])
+        w = tf1.get_variable("w", [3, 1], use_resource=True)
+        loss = cross_entropy(tf.ones(4), tf.squeeze(tf.matmul(x, w), 1), tf.ones(4))
+        optimizer = tf1.train.GradientDescentOptimizer(0.1)
+        gradients = step_gradients(optimizer, loss, tf.constant(4.0), accumulation_steps=2, exchange=False)
+        metadata = tf1.RunMetadata()
+        with tf1.Session() as session:
+            session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
+            options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)
+            session.run([gradient for gradient, _ in gradients.pairs], {x: np.ones((4, 3))}, options, metadata)
+    purposes = {
+        step_trace.purpose(node.node_name, node.timeline_label.partition("= ")[2].partition("(")[0])
+        for device in metadata.step_stats.dev_stats
+        for node in device.node_stats
+    }
+    assert {"forward", "loss", "backward", "exchange"} <= purposes

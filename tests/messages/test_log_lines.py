@@ -1,0 +1,105 @@
+"""The log of real processes, since this one's belongs to pytest."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+PLAIN = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - (\w+) \[(\w+\.py):(\d+) - (\w+)\] - (.*)")
+
+
+def _lines(tmp_path, install, then):
+    """-> what a program that installs the log and then does something writes to standard error."""
+    program = tmp_path / "program.py"
+    program.write_text(
+        f"import logging, warnings\nfrom ctr_trainer.messages import log_lines\n"
+        f"{install}\ndef work():\n    {then}\nwork()\n"
+    )
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stderr.splitlines()
+
+
+def test_a_plain_line_has_the_time_with_milliseconds_the_level_and_the_place_in_the_code(tmp_path):
+    (line,) = _lines(tmp_path, "log_lines.install()", "logging.getLogger('a').info('step %d', 7)")
+    assert PLAIN.fullmatch(line).groups() == ("INFO", "program.py", "5", "work", "step 7")
+
+
+def test_a_json_line_is_one_object_whatever_the_message_holds(tmp_path):
+    install = "log_lines.install('plain')\nlog_lines.install('json', rank=1)"
+    (line,) = _lines(tmp_path, install, "logging.getLogger('a').warning('a \"b\"\\nc é')")
+    values = json.loads(line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d\d:\d\d", values.pop("time"))
+    assert values == {
+        "level": "WARNING",
+        "file": "program.py",
+        "line": 6,
+        "function": "work",
+        "rank": 1,
+        "message": 'a "b"\nc é',
+    }
+
+
+def test_a_traceback_and_a_warning_of_python_are_lines_of_the_same_form(tmp_path):
+    work = "\n    ".join(
+        ["try:", "    1 / 0", "except ZeroDivisionError:", "    logging.exception('x')", "warnings.warn('w')"]
+    )
+    error, warning = map(json.loads, _lines(tmp_path, "log_lines.install('json')", work))
+    assert (error["level"], error["message"], error["rank"]) == ("ERROR", "x", None)
+    assert error["exception"].startswith("Traceback") and "ZeroDivisionError" in error["exception"]
+    assert warning["level"] == "WARNING" and "UserWarning: w" in warning["message"]
+
+
+@pytest.mark.parametrize(("rank", "ranks", "levels"), [(0, "chief", "iw"), (1, "chief", "w"), (1, "all", "iw")])
+def test_with_chief_alone_other_ranks_write_warnings_only(tmp_path, rank, ranks, levels):
+    install = f"log_lines.install('json', {rank}, {ranks!r})"
+    # As TensorFlow's logger, this one has a level of its own.
+    work = "log = logging.getLogger('a'); log.setLevel('INFO'); log.info('i'); log.warning('w')"
+    lines = _lines(tmp_path, install, work)
+    assert "".join(json.loads(line)["message"] for line in lines) == levels
+
+
+def test_a_program_that_logs_in_its_own_way_keeps_it(tmp_path):
+    install = "logging.basicConfig(format='mine %(message)s')\nlog_lines.install('json')"
+    assert _lines(tmp_path, install, "logging.warning('w')") == ["mine w"]
+
+
+def test_a_line_of_tensorflow_comes_once_though_it_was_imported_before(tmp_path):
+    install = "import tensorflow as tf\nlog_lines.install()"
+    lines = _lines(tmp_path, install, "tf.compat.v1.logging.warning('of a graph')")
+    (line,) = [line for line in lines if "of a graph" in line]
+    assert PLAIN.fullmatch(line).groups() == ("WARNING", "program.py", "6", "work", "of a graph")
+
+
+@pytest.mark.parametrize("form", ["plain", "json"])
+def test_what_a_command_says_at_its_end_has_the_form_of_the_log(tmp_path, form):
+    command = [sys.executable, "-m", "ctr_trainer", "train", f"--train_data={tmp_path / 'x'}", "--model_dir=m"]
+    done = subprocess.run([*command, f"--log_format={form}"], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    said = f"data set {tmp_path / 'x'}: no such directory"
+    if form == "plain":
+        assert line.startswith(f"error: {said}")
+    else:
+        values = json.loads(line)
+        assert values["message"].startswith(said)
+        assert (values["level"], values["file"], values["rank"]) == ("ERROR", "last_words.py", 0)
+
+
+@pytest.mark.parametrize("form", ["plain", "json"])
+def test_a_service_logs_in_the_form_that_it_is_told(tmp_path, form):
+    serve = [sys.executable, "-m", "ctr_trainer", "serve", f"--data_dir={tmp_path}", "--exit_with_stdin"]
+    done = subprocess.run(
+        [*serve, f"--log_format={form}"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    first = done.stderr.splitlines()[0]
+    if form == "plain":
+        level, file, _, function, message = PLAIN.fullmatch(first).groups()
+    else:
+        values = json.loads(first)
+        level, file, function, message = (values[name] for name in ("level", "file", "function", "message"))
+    assert (level, file, function) == ("INFO", "serving.py", "serve")
+    assert " answers on 127.0.0.1:" in message

@@ -1,0 +1,41 @@
+"""The options of a session as values: no GPU is needed for them."""
+
+import pytest
+from tensorflow.core.protobuf import rewriter_config_pb2
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import hardware
+from ctr_trainer.ranks.device_config import config_proto
+
+ON = rewriter_config_pb2.RewriterConfig.ON
+
+
+@pytest.mark.parametrize("gpus", range(1, 9))
+def test_each_of_a_hosts_workers_takes_the_gpu_of_its_local_rank(gpus):
+    configs = [config_proto(gpus, rank) for rank in range(gpus)]
+    assert [config.gpu_options.visible_device_list for config in configs] == [str(rank) for rank in range(gpus)]
+    assert all(config.gpu_options.allow_growth for config in configs)
+    with pytest.raises(UserError, match=f"local rank {gpus} has no GPU of its own: this process sees {gpus}"):
+        config_proto(gpus, gpus)
+
+
+def test_without_gpus_a_worker_has_its_threads_and_no_device_list():
+    config = config_proto(0, 3, threads=2)
+    assert (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads) == (2, 2)
+    assert config.gpu_options.visible_device_list == ""
+    assert config.experimental.disable_thread_spinning
+
+
+def test_float16_is_of_gpus_and_bfloat16_of_processors_that_have_it(monkeypatch):
+    assert config_proto(2, 1, precision="float16").graph_options.rewrite_options.auto_mixed_precision == ON
+    with pytest.raises(UserError, match="float16 is for GPUs, and this process sees none"):
+        config_proto(0, 0, precision="float16")
+    with pytest.raises(UserError, match="bfloat16 is for CPUs"):
+        config_proto(1, 0, precision="bfloat16")
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda: True)
+    rewriting = config_proto(0, 0, precision="bfloat16").graph_options.rewrite_options
+    assert rewriting.auto_mixed_precision_onednn_bfloat16 == ON
+    assert rewriting.auto_mixed_precision != ON
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda: False)
+    with pytest.raises(UserError, match="no instructions for it"):
+        config_proto(0, 0, precision="bfloat16")

@@ -1,0 +1,110 @@
+"""The ranks are threads here; tests/parallel/test_dense_exchange.py has it between processes."""
+
+import concurrent.futures
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from ctr_trainer.ranks.host_sum import HostSum
+
+
+def on_each(size, call, length=7, dtype=np.float32):
+    """-> [call(rank, its HostSum)], all ranks at once."""
+    barrier, name = threading.Barrier(size), []
+
+    def agree(value):
+        if not name:
+            name.append(value)  # Whichever comes first: all ranks are in this process.
+        barrier.wait(10)
+        return name[0]
+
+    def rank(number):
+        return call(number, HostSum(number, size, length, dtype, agree, lambda: barrier.wait(10)))
+
+    with concurrent.futures.ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(rank, number) for number in range(size)]
+        return [future.result(timeout=20) for future in futures]
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_every_rank_gets_the_sum_of_all_again_and_again(size):
+    def sums(rank, host_sum):
+        return [host_sum(np.arange(7, dtype=np.float32) + 100 * rank + 1000 * step) for step in range(50)]
+
+    found = on_each(size, sums)
+    expected = [size * (np.arange(7) + 1000 * step) + 100 * sum(range(size)) for step in range(50)]
+    for of_rank in found:
+        np.testing.assert_array_equal(of_rank, expected)
+
+
+def test_all_ranks_get_the_same_bits_of_sums_that_depend_on_their_order():
+    values = np.random.default_rng(0).standard_normal((4, 1001)).astype(np.float32)
+    found = on_each(4, lambda rank, host_sum: host_sum(values[rank]), length=1001)
+    assert all(np.array_equal(found[0], of_rank) for of_rank in found)
+    np.testing.assert_array_equal(found[0], ((values[0] + values[1]) + values[2]) + values[3])
+
+
+def test_a_vector_shorter_than_the_number_of_ranks_is_summed():
+    found = on_each(3, lambda rank, host_sum: host_sum(np.full(1, rank + 1, np.float64)), length=1, dtype=np.float64)
+    assert found == [[6.0]] * 3
+
+
+def test_what_a_sum_gave_stays_when_the_next_one_is_made():
+    def two(rank, host_sum):
+        first = host_sum(np.ones(7, np.float32))
+        host_sum(np.zeros(7, np.float32))
+        return first
+
+    np.testing.assert_array_equal(on_each(2, two), np.full((2, 7), 2))
+
+
+def test_a_rank_that_ends_is_named_by_those_that_wait_for_it():
+    def end_or_wait(rank, host_sum):
+        if rank == 1:
+            return  # Its sockets close with it.
+        with pytest.raises(ConnectionError, match="rank 1 has ended, and rank 0 waits"):
+            while True:
+                host_sum(np.zeros(7, np.float32))
+        return
+
+    on_each(2, end_or_wait)
+
+
+STRANGER = """
+import os, socket, sys
+os.setuid(65534)
+with socket.socket(socket.AF_UNIX) as stranger:
+    stranger.settimeout(10)
+    stranger.connect("\\0" + sys.argv[1])
+    assert stranger.recv(1) == b"", "was not hung up on"
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_users_connection_is_not_taken_for_a_rank():
+    barrier, name = threading.Barrier(2), []
+
+    def agree(rank, value):
+        if rank == 0:
+            name.append(value)
+        barrier.wait(10)
+        return name[0]
+
+    def meet(rank):
+        barrier.wait(10)
+        if rank == 1:  # Both listen now, and rank 1 has not connected yet: the stranger comes first.
+            command = [sys.executable, "-c", STRANGER, f"ctr_trainer.{name[0]}.0"]
+            subprocess.run(command, check=True, timeout=20)
+
+    def rank(number):
+        made = HostSum(number, 2, 3, np.float32, lambda value: agree(number, value), lambda: meet(number))
+        return made(np.full(3, number + 1, np.float32))
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(rank, number) for number in (0, 1)]
+        found = [future.result(timeout=20) for future in futures]
+    np.testing.assert_array_equal(found, np.full((2, 3), 3))
