@@ -5,11 +5,8 @@ import subprocess
 import sys
 
 import pytest
-import tensorflow as tf
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
-from ctr_trainer.ranks import distributed
 
 PIN = """
 import os, sys
@@ -47,22 +44,3 @@ def test_bfloat16_is_found_among_the_processors_flags(tmp_path, flags, expected)
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags} sse\n\nprocessor\t: 1\n")
     assert hardware.has_bfloat16(tmp_path / "cpuinfo") is expected
     assert hardware.has_bfloat16(tmp_path / "none") is False
-
-
-def test_bfloat16_is_refused_where_the_processor_has_none(monkeypatch):
-    monkeypatch.setattr(hardware, "has_bfloat16", lambda: False)
-    with pytest.raises(UserError, match="--mixed_precision=bfloat16: this processor has no instructions"):
-        distributed.session_config(1, "bfloat16")
-
-
-@pytest.mark.skipif(not hardware.has_bfloat16(), reason="this processor has no bfloat16 instructions")
-def test_bfloat16_rounds_the_factors_of_matrix_products_and_nothing_else():
-    with tf.Graph().as_default():
-        a, b = (tf.compat.v1.placeholder(tf.float32, [64, 64]) for _ in range(2))
-        product, total = tf.matmul(tf.nn.relu(tf.matmul(a, b)), b), a + b
-        with tf.compat.v1.Session(config=distributed.session_config(1, "bfloat16")) as session:
-            # 1 + 2^-12 has no bfloat16: it becomes 1.
-            ones, fine = [[1.0] * 64] * 64, [[1 + 2.0**-12] * 64] * 64
-            products, totals = session.run([product, total], {a: fine, b: ones})
-    assert products[0, 0] == 64.0 * 64.0
-    assert totals[0, 0] == 2 + 2.0**-12

@@ -1,6 +1,7 @@
 """The options of a session as values: no GPU is needed for them."""
 
 import pytest
+import tensorflow as tf
 from tensorflow.core.protobuf import rewriter_config_pb2
 
 from ctr_trainer.messages.errors import UserError
@@ -39,3 +40,16 @@ def test_float16_is_of_gpus_and_bfloat16_of_processors_that_have_it(monkeypatch)
     monkeypatch.setattr(hardware, "has_bfloat16", lambda: False)
     with pytest.raises(UserError, match="no instructions for it"):
         config_proto(0, 0, precision="bfloat16")
+
+
+@pytest.mark.skipif(not hardware.has_bfloat16(), reason="this processor has no bfloat16 instructions")
+def test_bfloat16_rounds_the_factors_of_matrix_products_and_nothing_else():
+    with tf.Graph().as_default():
+        a, b = (tf.compat.v1.placeholder(tf.float32, [64, 64]) for _ in range(2))
+        product, total = tf.matmul(tf.nn.relu(tf.matmul(a, b)), b), a + b
+        with tf.compat.v1.Session(config=config_proto(0, 0, 1, "bfloat16")) as session:
+            # 1 + 2^-12 has no bfloat16: it becomes 1.
+            ones, fine = [[1.0] * 64] * 64, [[1 + 2.0**-12] * 64] * 64
+            products, totals = session.run([product, total], {a: fine, b: ones})
+    assert products[0, 0] == 64.0 * 64.0
+    assert totals[0, 0] == 2 + 2.0**-12
