@@ -31,9 +31,10 @@ docs: install  ## build the documentation site into site/; a link that leads now
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet --strict
 	@echo site/index.html
 
-lint: install  ## what ruff has to say
+lint: install  ## what ruff says, and import-linter of who imports whom
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
+	@.venv/bin/lint-imports --no-logo --no-cache
 
 format: install  ## let ruff mend imports and layout
 	@.venv/bin/ruff check --fix .

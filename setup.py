@@ -49,7 +49,7 @@ setuptools.setup(
         "cpu": [f"tensorflow-cpu{TENSORFLOW_VERSIONS}"],
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW_VERSIONS}", "nvidia-ml-py"],
         "docs": ["mkdocs-material", "mkdocstrings[python]"],
-        "dev": ["hypothesis", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "scikit-learn"],
+        "dev": ["hypothesis", "import-linter", "pytest", "pytest-timeout", "pytest-xdist", "ruff", "scikit-learn"],
     },
     entry_points={"console_scripts": ["ctr_trainer=ctr_trainer.cli:main"]},
     zip_safe=False,

@@ -1,0 +1,1 @@
+"""What measures training jobs, and how much of a machine or network they need."""

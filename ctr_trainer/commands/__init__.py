@@ -1,0 +1,1 @@
+"""One command a module: what it takes, its examples and what it does."""

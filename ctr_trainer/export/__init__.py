@@ -1,0 +1,1 @@
+"""What leaves a checkpoint: a SavedModel of stock operations, and tables of rows."""

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 
+from ctr_trainer.features import toml
 from ctr_trainer.features.csv_format import CsvFormat
 from ctr_trainer.features.dense import TRANSFORMS, DenseFeature
 from ctr_trainer.features.label import Label
@@ -79,23 +80,19 @@ class FeatureSpec:
     def __post_init__(self):
         _check(self)
 
-    @staticmethod
-    def load(path):
+    @classmethod
+    def load(cls, path):
         """Reads a TOML file; see `features/toml.py` for its form.
 
         Raises:
           UserError: no such file, not TOML, or a key or value that no spec has; names file, feature and key.
         """
-        from ctr_trainer.features import toml
+        return toml.load(path, cls)
 
-        return toml.load(path)
-
-    @staticmethod
-    def from_dict(values, source="feature spec"):
+    @classmethod
+    def from_dict(cls, values, source="feature spec"):
         """The inverse of `to_dict`; `source` is what errors call it."""
-        from ctr_trainer.features import toml
-
-        return toml.parse(values, source)
+        return toml.parse(values, source, cls)
 
     def to_dict(self):
         """-> the spec as JSON-able values, written out in full; None is left out."""

@@ -34,7 +34,6 @@ from ctr_trainer.features.dense import DenseFeature
 from ctr_trainer.features.label import Label
 from ctr_trainer.features.limits import TableLimits
 from ctr_trainer.features.sparse import SparseFeature
-from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.features.toml_values import feature_names, numbers, strings, typed
 from ctr_trainer.messages.errors import UserError
 
@@ -84,20 +83,26 @@ _TOP = {
 }
 
 
-def load(path):
-    """Reads the spec at `path`."""
+def load(path, kind):
+    """Reads the spec at `path`. -> a `kind`, see `parse`."""
     path = pathlib.Path(path)
     try:
         with path.open("rb") as file:
-            return parse(tomllib.load(file), str(path))
+            return parse(tomllib.load(file), str(path), kind)
     except OSError as error:
         raise UserError(f"feature spec {path}: cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"feature spec {path}: not TOML: {error}") from error
 
 
-def parse(values, source):
-    """-> FeatureSpec of a TOML file's values, or of `FeatureSpec.to_dict()`."""
+def parse(values, source, kind):
+    """-> a `kind`, which is FeatureSpec, of a TOML file's values or of `FeatureSpec.to_dict()`.
+
+    Args:
+      values: a dict of dicts, lists and values.
+      source: what errors call them.
+      kind: FeatureSpec, which stands above this module.
+    """
     top = typed(values, _TOP, source)
     for key in ("name", "label"):
         if key not in top:
@@ -105,7 +110,7 @@ def parse(values, source):
     defaults = typed(top.get("defaults", {}), {**_DENSE, **_SPARSE}, f"{source}: [defaults]")
     label, *other_labels = _labels(top["label"], source)
     try:
-        return FeatureSpec(
+        return kind(
             name=top["name"],
             label=label,
             dense=_features(top, "dense", _DENSE, defaults, source),

@@ -1,0 +1,1 @@
+"""One hook a module: what happens around a step of a session."""

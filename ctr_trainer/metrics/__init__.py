@@ -1,0 +1,1 @@
+"""Metrics that add up over workers."""

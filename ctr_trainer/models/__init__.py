@@ -1,0 +1,1 @@
+"""One model a module, and the registry that finds it by name."""

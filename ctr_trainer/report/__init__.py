@@ -1,0 +1,1 @@
+"""What the runs in their directories have come to, side by side."""
