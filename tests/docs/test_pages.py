@@ -32,6 +32,14 @@ def _anchors(text):
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.parametrize("path", PAGES, ids=IDS)
+def test_each_file_of_the_repository_that_a_page_names_is_there(path):
+    named = re.findall(
+        r"(?<![\w/])((?:ctr_trainer|benchmarks|tests|examples|configs|scripts)/[\w/]+\.\w+)", path.read_text()
+    )
+    assert not [name for name in named if "MODEL" not in name and not (page.ROOT / name).exists()]
+
+
 @pytest.fixture(scope="module")
 def known(tmp_path_factory):
     """-> the names of all flags: of the commands, as their helps have them, and of the project's own programs."""
