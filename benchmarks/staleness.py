@@ -6,9 +6,9 @@ stands there is not run again, and the table and the picture are made of it. A w
 
 Learning rates are those with the best AUC on the validation split for one worker, seed 1 (--tune shows them).
 
-Example: python benchmarks/staleness.py --data=ml-1m --results=staleness.jsonl --picture=docs/staleness.png
+Example: python benchmarks/staleness.py --data=ml-1m --results=benchmarks/staleness.jsonl --picture=docs/staleness.png
          python benchmarks/staleness.py --optimizers=adagrad --workers=1,8 --seeds=1 --results=part.jsonl
-         python benchmarks/staleness.py --report --results=staleness.jsonl           # the table of what is there
+         python benchmarks/staleness.py --report --results=benchmarks/staleness.jsonl  # the table of what is there
          python benchmarks/staleness.py --check=adagrad:2:30:sum --data=ml-1m        # beside a real job
          python benchmarks/staleness.py --late=0,10,20 --data=ml-1m                  # one worker, late gradients
 """
