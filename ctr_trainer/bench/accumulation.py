@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from ctr_trainer.bench import accumulation_table, chart, machine
-from ctr_trainer.bench.accumulation_table import EXAMPLES, TITLES, Setting
+from ctr_trainer.bench.accumulation_table import EXAMPLES, STEP_TITLES, Setting
 from ctr_trainer.bench.experiment import equal_examples
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.made_data import with_data
@@ -74,8 +74,8 @@ def settings(batches, equal, bench, experiment):
     Raises:
       UserError: --equal names nothing, or something else.
     """
-    if not equal or set(equal) - set(TITLES):
-        raise UserError(f"--equal={','.join(equal)}: expected {' or '.join(TITLES)}, or both, comma separated")
+    if not equal or set(equal) - set(STEP_TITLES):
+        raise UserError(f"--equal={','.join(equal)}: expected {' or '.join(STEP_TITLES)}, or both, comma separated")
     batch_examples = max(bench.workers) * experiment.data.batch_size
 
     def setting(number, name):
@@ -85,7 +85,7 @@ def settings(batches, equal, bench, experiment):
         return Setting(number, steps, warmup, batch_examples)
 
     numbers = sorted({1, *(batches or _DEFAULT_BATCHES)})
-    return {name: [setting(number, name) for number in numbers] for name in TITLES if name in equal}
+    return {name: [setting(number, name) for number in numbers] for name in STEP_TITLES if name in equal}
 
 
 def job(setting, experiment, workers, evaluations):

@@ -15,7 +15,7 @@ from ctr_trainer.bench.settings import ONE_ROUND
 
 EXAMPLES, STEPS, FEWER_STEPS = "examples", "steps", "fewer_steps"
 # What all rows of a table have as many of.
-TITLES = {EXAMPLES: "Equal examples", STEPS: "Equal optimizer steps"}
+STEP_TITLES = {EXAMPLES: "Equal examples", STEPS: "Equal optimizer steps"}
 _CHANGES = {EXAMPLES: "equal examples", STEPS: "equal steps: larger batches", FEWER_STEPS: "fewer steps"}
 _BEST = "best_auc"
 # Heading, figure, format, and whether the table has its range beside its median.
@@ -166,7 +166,7 @@ def lines(tables, changes, rounds):
     text = []
     for equal, own in tables.items():
         headings = ["batches a step", "steps", "examples", *(heading for heading, *_ in _COLUMNS)]
-        text += ["", f"{TITLES[equal]}:", *format_table(headings, [_cells(row) for row in own])]
+        text += ["", f"{STEP_TITLES[equal]}:", *format_table(headings, [_cells(row) for row in own])]
     text += ["", *_NOTES]
     if rounds == 1:
         return [*text, ONE_ROUND]

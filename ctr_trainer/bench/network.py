@@ -187,13 +187,16 @@ def _best_rows(logs):
 
 
 def _exchange_ms(runs):
-    """-> dict of job -> dict of the step and of its exchange, milliseconds, of the rounds' first ranks."""
+    """-> dict of job -> dict of the step, of its exchange and of its dense sync, ms, of the rounds' first ranks."""
     found = {}
     for name, rounds in runs.items():
         phases = [ranks[0]["phases"] for ranks in rounds]
         found[name] = {
             "step": figure(1000 * each["step_seconds"] for each in phases).to_dict(),
-            "exchange": figure(1000 * each["seconds"].get("exchange", 0.0) for each in phases).to_dict(),
+            **{
+                name: figure(1000 * each["seconds"].get(name, 0.0) for each in phases).to_dict()
+                for name in ("exchange", "dense_sync")
+            },
         }
     return found
 

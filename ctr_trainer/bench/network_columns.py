@@ -4,7 +4,7 @@ import dataclasses
 
 from ctr_trainer.bench import scaling
 from ctr_trainer.bench.figures import Figure, cell, figure, format_table
-from ctr_trainer.report.phases_table import TITLES
+from ctr_trainer.measuring.phases import STEP_TITLES
 
 _BITS, _GIGA, _MEGA = 8, 1e9, 1e6
 
@@ -105,7 +105,7 @@ def table(columns):
         row("time a batch, ms", lambda column: column.batch_ms, ".2f"),
         ["phases of a step, ms"] + [""] * len(columns),
     ]
-    for name, title in TITLES.items():
+    for name, title in STEP_TITLES.items():
         if any(name in column.phases_ms for column in columns.values()):
             rows.append(row(f"  {title}", lambda column, name=name: column.phases_ms.get(name), ".2f"))
     rows += [

@@ -7,7 +7,7 @@ from ctr_trainer.bench import chart, machine
 from ctr_trainer.bench.figures import cell, figure, format_table
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.results import write_report
-from ctr_trainer.report.phases_table import TITLES
+from ctr_trainer.measuring.phases import STEP_TITLES
 
 SUMMARY = "examples/s, efficiency and the phases of a step for --workers=1,2,..."
 
@@ -146,7 +146,7 @@ def _lines(found, bench, experiment, host, failed):
         row("efficiency", lambda size: size.efficiency, ".0%"),
         ["phases of a step, ms"] + [""] * len(sizes),
     ]
-    for name, title in TITLES.items():
+    for name, title in STEP_TITLES.items():
         if any(name in size.phases_ms for size in sizes):
             rows.append(row(f"  {title}", functools.partial(lambda name, size: size.phases_ms.get(name), name), ".2f"))
     rows.append(row("  accounted", lambda size: size.accounted, ".1%"))
@@ -201,9 +201,9 @@ def _draw_rates(path, found):
 
 def _draw_phases(path, found):
     stacks = {}
-    used = [name for name in TITLES if any(name in size.phases_ms for size in found.values())]
+    used = [name for name in STEP_TITLES if any(name in size.phases_ms for size in found.values())]
     for n, size in found.items():
-        parts = {TITLES[name]: size.phases_ms[name].median if name in size.phases_ms else 0.0 for name in used}
+        parts = {STEP_TITLES[name]: size.phases_ms[name].median if name in size.phases_ms else 0.0 for name in used}
         whole = sum(parts.values()) / size.accounted.median
         stacks[f"{n} workers" if n > 1 else "1 worker"] = {**parts, "not accounted": whole - sum(parts.values())}
     chart.draw_stacks(path, "Phases of a step", "ms", stacks)

@@ -9,9 +9,9 @@ from ctr_trainer.bench.jobs import Job, run_rounds, scratch
 from ctr_trainer.bench.made_data import with_data
 from ctr_trainer.bench.results import write_report
 from ctr_trainer.files import outputs
+from ctr_trainer.measuring.phases import STEP_TITLES
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import autotune
-from ctr_trainer.report.phases_table import TITLES
 
 SUMMARY = "examples/s, AUC, time to the device and memory for one setting at a time beside the default"
 DEFAULT = "default"
@@ -20,16 +20,16 @@ ONE_ROUND = "AUC change is not shown for one round, whose seed moves the AUC as 
 _SPEED = {"together": ("examples/s together", ",.0f"), "speedup": ("over default", ".2f"), "auc": ("AUC", ".4f")}
 _AUC_CHANGE = {"auc_change": ("AUC change", "+.4f")}
 _COSTS = {
-    "read_sample_ms": (f"{TITLES['read_sample']}, ms", ".2f", 1),
-    "input_to_device_ms": (f"{TITLES['input_to_device']}, ms", ".2f", 1),
+    "read_sample_ms": (f"{STEP_TITLES['read_sample']}, ms", ".2f", 1),
+    "input_to_device_ms": (f"{STEP_TITLES['input_to_device']}, ms", ".2f", 1),
     "resident_bytes": ("worker, MB", ",.0f", 1e6),
     "service_resident_bytes": ("service, MB", ",.0f", 1e6),
     "gpu_busy": ("GPU busy", ".0%", 1),
     "gpu_bytes": ("GPU, MB", ",.0f", 1e6),
 }
 _MEANING = (
-    f"{TITLES['read_sample'].capitalize()}, {TITLES['input_to_device']}: of a step, the wait for its batch and the "
-    "time to feed it; MB: the most that a worker held, and the service's at the end. Medians."
+    f"{STEP_TITLES['read_sample'].capitalize()}, {STEP_TITLES['input_to_device']}: of a step, the wait for its batch "
+    "and the time to feed it; MB: the most that a worker held, and the service's at the end. Medians."
 )
 
 
@@ -74,7 +74,7 @@ def run(bench, experiment):
 
 def summarize(rounds, default):
     """-> dict of Figures or None: `together` (examples/s), `speedup` (over the default's of the same round), `auc`,
-    `auc_change` against the default's, `read_sample_ms` and `input_to_device_ms` of a step (`TracedPhasesHook`, the
+    `auc_change` against the default's, `read_sample_ms` and `input_to_device_ms` of a step (`StepTraceHook`, the
     mean of the workers), and memory and GPUs as `scaling.Size` has them.
 
     Args:

@@ -2,11 +2,10 @@
 
 import dataclasses
 
+from ctr_trainer.measuring.phases import PHASES
 from ctr_trainer.processes import hardware
 
 _FEWEST_STEPS = 100
-# Phases in which a worker may wait for the embedding service, or for a rank that does.
-_WAITS = ("read", "lookup", "session", "update", "sync", "checkpoint")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +75,9 @@ def advise(circumstances):
 
 def _without_silence(c):
     """-> the circumstances without the waits for a service that stood still, which no flag ends."""
-    shares = {phase: max(share - c.silent * (phase in _WAITS), 0.0) for phase, share in c.shares.items()}
+    shares = {
+        phase: max(share - c.silent * PHASES[phase].may_wait_for_service, 0.0) for phase, share in c.shares.items()
+    }
     exchange, syncing = max(c.exchange - c.silent, 0.0), max(c.syncing - c.silent, 0.0)
     return dataclasses.replace(c, shares=shares, exchange=exchange, syncing=syncing)
 

@@ -29,8 +29,7 @@ class BatchFeed(Feed):
     @property
     def latencies(self):
         rows = self.embeddings
-        of_rows = rows.lookup_latency, self._reader.read_latency, rows.push_latency, rows.sync_latency
-        return [*of_rows, *self._hook.latencies]
+        return [rows.lookup_latency, self._reader.read_latency, rows.push_latency, rows.sync_latency]
 
     @property
     def batch(self):
@@ -39,10 +38,6 @@ class BatchFeed(Feed):
     @property
     def examples(self):
         return self._hook.examples
-
-    @property
-    def wait_seconds(self):
-        return self._hook.read.total_seconds
 
     @property
     def steps(self):

@@ -35,7 +35,7 @@ class BatchInput(GraphInput):
     def weights(self, labels):
         return self.features["weight"]
 
-    def connect(self, store, config, spec=None, trained=None, within_training=False, phases=None):
+    def connect(self, store, config, spec=None, trained=None, within_training=False, clock=None):
         training = None
         if spec is not None:
             rate = config.embedding.learning_rate
@@ -58,7 +58,7 @@ class BatchInput(GraphInput):
 
         def make_hook(batches):
             rows = embeddings.feed(batches, training is not None)
-            return InputHook(self.features, embeddings, rows, training, phases, self._has_read)
+            return InputHook(self.features, embeddings, rows, training, clock, self._has_read)
 
         per_step = step_plan.current().accumulation_steps if training else 1
         return BatchFeed(self, self._reader, embeddings, make_hook, per_step, config.prefetch_batches)

@@ -26,7 +26,7 @@ class DatasetInput(GraphInput):
         batch = data if isinstance(data, tuple) else (data, None)
         super().__init__(*(_counted(batch, has_read) if has_read else batch))
 
-    def connect(self, store, config, spec=None, trained=None, within_training=False, phases=None):
+    def connect(self, store, config, spec=None, trained=None, within_training=False, clock=None):
         return Feed(self, self._hooks)
 
 

@@ -13,6 +13,7 @@ from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 from ctr_trainer.estimator.table_inputs import TableInputs
 from ctr_trainer.hooks.row_pipeline import RowPipeline, RowsInTurn
 from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.measuring.phases import operation
 from ctr_trainer.processes.background import Background
 from ctr_trainer.ranks import distributed
 
@@ -74,8 +75,9 @@ class Embeddings:
             for table in features.spec.tables
             if table.name in features.segments
         }
-        self.lookup_latency, self.push_latency = Latency("OpsEmbeddingLookup"), Latency("OpsPushGrad")
-        self.sync_latency = Latency("OpsParameterSync")
+        self.lookup_latency, self.push_latency, self.sync_latency = (
+            Latency(operation(phase)) for phase in ("lookup", "update", "sync")
+        )
         configs = {
             name: inputs.config(config, features.spec.limits_of(name), seed) for name, inputs in self._inputs.items()
         }
@@ -215,12 +217,6 @@ class Embeddings:
     def lock_times(self):
         """-> LockTimes since the start, of all tables and of this worker's threads."""
         return sum((rows.lock_times for rows in self.rows.values()), LockTimes())
-
-    def hit_rate(self):
-        """-> the share of looked-up keys that needed no request to the service; 1 where there is none."""
-        totals = self.totals()
-        asked = totals.hits + totals.misses
-        return totals.hits / asked if asked else 1.0
 
     def _lookups(self, batch):
         return {name: inputs.lookup(batch) for name, inputs in self._inputs.items()}

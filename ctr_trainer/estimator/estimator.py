@@ -77,7 +77,7 @@ class Estimator:
           `examples_per_sec` (of all workers), `input_wait_seconds` (of this rank) and `quality_advice` (see `quality`),
           and with `evaluation` also `evaluation` (the last one's metrics), `evaluation_seconds` and `stopped_early`;
           None where nothing was to do. Evaluations do not count as `seconds`. Besides, what `RunSummary.results` says,
-          and with `phase_steps` also `phases` and `load`, of this rank; see `TracedPhasesHook.results` and
+          and with `phase_steps` also `phases` and `load`, of this rank; see `StepTraceHook.results` and
           `LoadHook.results`.
           After a lost service, of what was trained since the checkpoint that all went back to.
 
@@ -129,7 +129,7 @@ class Estimator:
             retention.set_aside(self.model_dir, start, later)
             latest_file.point_to(self.model_dir, checkpoint)
         seen = Observation(self.config, self.model_dir)
-        phases = seen.phases
+        clock = seen.clock
         made = (self.model_fn, self.params, self.config, self.model_dir)
         with seen.by_others(), training_graph(*made, input_fn, checkpoint, seen, last) as (feed, spec, store):
             if feed.steps == 0:
@@ -143,12 +143,10 @@ class Estimator:
             step = OptimizerStep(spec.train_op, step_plan.current(), self.config.prepared_runs)
             model = self._model.to_dict(features)
             save = Saving(saver, feed, store, checkpoint, self.model_dir, self.config, model, step.settle)
-            own = [*seen.hooks, *feed.hooks]
-            more, measuring = training_hooks(feed, spec, store, self.config, self.model_dir, save, last, step, phases)
-            own += more
+            own, measuring = training_hooks(feed, spec, store, self.config, self.model_dir, save, last, step, clock)
             evaluations = NoEvaluations()
             if evaluation:
-                evaluations = EvaluatedTraining(self, evaluation, feed, store, save, start, own, step.settle, phases)
+                evaluations = EvaluatedTraining(self, evaluation, feed, store, save, start, clock, step.settle)
             observed = seen.of_training([*own, *evaluations.hooks, *hooks], measuring, feed, store)
 
             def steps(runs):

@@ -15,7 +15,7 @@ class NoEvaluations:
     """A training run without any; made in the training graph's scope.
 
     Attributes:
-      hooks: to be run after those that train, sync and save.
+      hooks: of the training's session.
     """
 
     hooks = ()
@@ -42,12 +42,11 @@ class EvaluatedTraining(NoEvaluations):
       store: of `open_store`.
       save: f(session, step) -> path; a collective.
       start: the step that training goes on from.
-      hooks: of the training; those that have `exclude(seconds)` are told what an evaluation took.
+      clock: `Clock` of the training thread.
       settle: see `InLoopEvaluation`.
-      phases: `Phases` of the training thread; None where nobody looks at them.
     """
 
-    def __init__(self, estimator, eval_spec, feed, store, save, start, hooks, settle=None, phases=None):
+    def __init__(self, estimator, eval_spec, feed, store, save, start, clock, settle=None):
         self._in_loop = InLoopEvaluation(estimator, eval_spec, feed, store, settle)
         super().__init__()
         self._positive_weight = getattr(estimator.params, "positive_weight", 1.0)
@@ -61,11 +60,11 @@ class EvaluatedTraining(NoEvaluations):
             start,
             lowered.patience if lowered else 0,
         )
-        timed = [hook for hook in hooks if hasattr(hook, "exclude")]
         if lowered:
             evaluate = PlateauHook(self._selection, lowered)
-        self._evaluations = EvaluationHook(evaluate, _period(eval_spec), timed, phases)
-        self.hooks = [evaluate, self._evaluations] if lowered else [self._evaluations]
+        self._clock = clock
+        evaluations = EvaluationHook(evaluate, _period(eval_spec), clock)
+        self.hooks = [evaluate, evaluations] if lowered else [evaluations]
 
     def results(self):
         """-> dict of `evaluation` (the last one's metrics), `evaluation_seconds`, `stopped_early` and `quality_advice`.
@@ -74,7 +73,7 @@ class EvaluatedTraining(NoEvaluations):
         """
         return {
             "evaluation": self._selection.metrics,
-            "evaluation_seconds": round(self._evaluations.seconds, 3),
+            "evaluation_seconds": round(self._clock.seconds["evaluation"], 3),
             "stopped_early": self._selection.stopped,
             "quality_advice": self._selection.advice(self._rates, self._positive_weight),
         }

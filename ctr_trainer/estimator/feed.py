@@ -12,17 +12,15 @@ class Feed:
       inputs: the same.
       hooks: the same, to come before those that sync or save rows. They are others after each `rewind`.
       embeddings: `Embeddings` behind the graph's embedding inputs; None of a graph that is fed nothing.
-      latencies: `Latency` of each operation on batches and rows, in whatever thread it is done, and of what the thread
-        of the steps spends on them.
+      latencies: `Latency` of each operation on batches and rows, in whatever thread it is done.
       batch: the `Batch` of the step now running; None of a graph that is fed nothing.
       examples: how many were fed since `rewind`.
-      wait_seconds: for how long steps have waited for batches since `rewind`.
       steps: how many optimizer steps the input is for, from its start on; None if it does not know.
     """
 
     embeddings = batch = steps = None
     latencies = ()
-    examples, wait_seconds = 0, 0.0
+    examples = 0
 
     def __init__(self, inputs, hooks=()):
         self.inputs, self.hooks = inputs, [*hooks]

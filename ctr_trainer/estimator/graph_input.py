@@ -44,7 +44,7 @@ class GraphInput(abc.ABC):
         return tf.ones_like(labels)
 
     @abc.abstractmethod
-    def connect(self, store, config, spec=None, trained=None, within_training=False, phases=None):
+    def connect(self, store, config, spec=None, trained=None, within_training=False, clock=None):
         """-> the `Feed` of the model that was built, tied to the store. Nothing is read before its `rewind`.
 
         Args:
@@ -54,7 +54,7 @@ class GraphInput(abc.ABC):
           trained: by table name, the `TableConfig` it was trained with; None to train it as `config` says.
           within_training: whether it is evaluated while another input trains: then rows are read from the store as they
             are at each step.
-          phases: `Phases` of the training thread; None where nobody looks at them.
+          clock: `Clock` of the training thread; None where nobody looks at it.
 
         Raises:
           UserError: the settings do not go with the data.

@@ -54,7 +54,7 @@ def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, se
         store = LocalStore()
         if inputs.uses_embeddings:
             store = stack.enter_context(open_store(config.embedding, model_dir))
-        feed = inputs.connect(store, config, spec, phases=seen.phases)
+        feed = inputs.connect(store, config, spec, clock=seen.clock)
         stack.callback(feed.close)  # Its threads use the store, so they end before that closes.
         if distributed.is_chief():
             _restore_rows(store, checkpoint, model_dir)

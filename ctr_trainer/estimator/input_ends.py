@@ -18,11 +18,11 @@ class InputEnds:
     Args:
       notices: `Notices` of the job.
       rank: of this process.
-      phases: `Phases` of the training thread.
+      clock: `Clock` of the training thread.
     """
 
-    def __init__(self, notices, rank, phases):
-        self._notices, self._rank, self._phases = notices, rank, phases
+    def __init__(self, notices, rank, clock):
+        self._notices, self._rank, self._clock = notices, rank, clock
         self._batches = 0
 
     def begin(self):
@@ -39,7 +39,7 @@ class InputEnds:
         try:
             yield
         except _AT_THE_END:
-            self._notices.put(_KEY, f"{self._rank} {self._batches} {self._phases.step}")
+            self._notices.put(_KEY, f"{self._rank} {self._batches} {self._clock.step}")
             raise
 
     def problem(self):

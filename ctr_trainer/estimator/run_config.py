@@ -135,7 +135,7 @@ class RunConfig:
       mixed_precision: `bfloat16`, on CPUs, and `float16`, on GPUs with loss scaling, train with matrix products in
         these, see `device_config.config_proto`; evaluation, prediction and exports are float32 all the same.
       phase_steps: every so many steps one is traced, so that a run ends with what its steps' time went to and what load
-        it made, see `TracedPhasesHook` and `LoadHook`; the first so many do not count; 0 measures nothing.
+        it made, see `StepTraceHook` and `LoadHook`; the first so many do not count; 0 measures nothing.
       prepared_runs: whether a step's fetches and feeds are prepared once, see `PreparedRuns`; False runs each step by
         `MonitoredTrainingSession.run`.
       prefetch_batches: how many batches are read and looked up ahead; 0 does both in the training thread.

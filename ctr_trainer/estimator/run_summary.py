@@ -10,14 +10,11 @@ from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.store.worker_rows import RowTotals
 from ctr_trainer.estimator.advice import Circumstances, advise
 from ctr_trainer.graph_notes import step_plan
-from ctr_trainer.hooks.exchange_hook import ExchangeHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.resources_hook import ResourcesHook
-from ctr_trainer.measuring.phases import PHASES
+from ctr_trainer.hooks.step_trace_hook import StepTraceHook
+from ctr_trainer.measuring.phases import PHASES, TITLES, TRAINING
 from ctr_trainer.ranks import dense_exchange, distributed
-
-# Not of training itself.
-_BESIDE = ("start", "evaluation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,12 +24,12 @@ class MeasuringHooks:
     Attributes:
       metrics: `MetricsHook`.
       resources: `ResourcesHook`.
-      exchange: `ExchangeHook`, which sees no step of a lone worker.
+      trace: `StepTraceHook`, which sees no step of a lone worker without `phase_steps`.
     """
 
     metrics: MetricsHook
     resources: ResourcesHook
-    exchange: ExchangeHook
+    trace: StepTraceHook
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +37,7 @@ class RankFigures:
     """What a rank hands in for the summary, a float each; of all ranks, float64[ranks] each.
 
     Attributes:
-      exchange: seconds of `session` in which only the exchange was at work.
+      exchange: seconds of `session` that only the exchange took.
       syncing: seconds in which syncs of the rows were under way.
       hits, misses, bytes_synced: see `RowTotals`.
       syncs: how many this rank has made; one of a host makes those of the host's copies.
@@ -70,15 +67,15 @@ class RunSummary:
     """Adds up the ranks' figures at the end of a run; made in the training graph's scope.
 
     Args:
-      phases: `Phases` of the training thread.
+      clock: `Clock` of the training thread.
       feed: the `Feed` of the training.
       config: `RunConfig`.
       hooks: `MeasuringHooks` of the training.
       store: of `open_store`.
     """
 
-    def __init__(self, phases, feed, config, hooks, store):
-        self._phases, self._feed, self._config, self._hooks, self._store = phases, feed, config, hooks, store
+    def __init__(self, clock, feed, config, hooks, store):
+        self._clock, self._feed, self._config, self._hooks, self._store = clock, feed, config, hooks, store
         plan = step_plan.current()
         self._exchanges_each_step = plan.begin is None and plan.dense_sync_steps == 1 and distributed.size() > 1
 
@@ -102,15 +99,15 @@ class RunSummary:
         Args:
           steps: that the run has made.
         """
-        own = np.array([*map(self._phases.seconds.get, PHASES), *dataclasses.astuple(self._own())], np.float64)
+        own = np.array([*map(self._clock.seconds.get, PHASES), *dataclasses.astuple(self._own())], np.float64)
         ranks = distributed.all_gather(own, "run_summary").reshape(distributed.size(), len(own)).T
         seconds, all_ = dict(zip(PHASES, ranks, strict=False)), RankFigures(*ranks[len(PHASES) :])
         seconds |= {"exchange": all_.exchange, "syncing": all_.syncing}
         auc = self._hooks.metrics.auc(distributed.all_sum)
 
-        training = max(sum(seconds[name].mean() for name in PHASES if name not in _BESIDE), 1e-9)
+        training = max(sum(seconds[name].mean() for name in TRAINING), 1e-9)
         shares = {name: each.mean() / training for name, each in seconds.items()}
-        slowest = max((name for name in PHASES if name not in _BESIDE), key=shares.get)
+        slowest = max(TRAINING, key=shares.get)
         hits, asked, syncs = all_.hits.sum(), (all_.hits + all_.misses).sum(), all_.syncs.sum()
         embeddings, silent = self._feed.embeddings, all_.silent.mean()
         advice = advise(self._circumstances(shares, steps, silent / training))
@@ -145,7 +142,7 @@ class RunSummary:
         lock = embeddings.lock_times() if embeddings else LockTimes()
         services = self._store.stats().get("services", {})
         return RankFigures(
-            exchange=self._hooks.exchange.share * self._phases.seconds["session"],
+            exchange=self._hooks.trace.share("exchange") * self._clock.seconds["session"],
             syncing=embeddings.sync_latency.total_seconds if embeddings else 0.0,
             hits=totals.hits,
             misses=totals.misses,
@@ -234,16 +231,8 @@ def lines(result):
         + (f"; training {auc}" if auc else ""),
         ("a worker's time, mean over the ranks: " if result["workers"] > 1 else "its time: ")
         + ", ".join(
-            f"{what} {seconds(phase)}"
-            for what, phase in (
-                ("input wait", "read"),
-                ("lookup", "lookup"),
-                ("session", "session"),
-                ("of that exchange", "exchange"),
-                ("update", "update"),
-                ("sync wait", "sync"),
-                ("checkpoints", "checkpoint"),
-            )
+            f"{'of that ' * (phase == 'exchange')}{TITLES[phase]} {seconds(phase)}"
+            for phase in ("read", "lookup", "session", "exchange", "update", "sync", "checkpoint")
             if phase != "exchange" or result["workers"] > 1
         ),
     ]

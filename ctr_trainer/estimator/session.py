@@ -13,9 +13,9 @@ def training_session(checkpoint, hooks, model_dir, config, saver):
     """-> (the `MonitoredTrainingSession` of the current graph, all of its hooks in their order). A collective.
 
     Rank 0 restores the dense variables, from the checkpoint that the file `checkpoint` in the model directory names;
-    then all ranks get its. What that session adds of hooks of its own on rank 0 (`StepCounterHook`, `SummarySaverHook`)
-    it adds itself, unless runs are prepared: then they stand among ours. Checkpoints of dense variables and rows
-    together are written by our hook in place of its `CheckpointSaverHook`.
+    then all ranks get its. The `SummarySaverHook` of rank 0 is added by that session itself, unless runs are prepared:
+    then it stands among ours. `StepRateHook` is in place of its `StepCounterHook`, and our hook, which writes
+    checkpoints of dense variables and rows together, in place of its `CheckpointSaverHook`.
 
     Args:
       checkpoint: the `Checkpoint` to restore; None for the variables' initial values.
@@ -28,13 +28,11 @@ def training_session(checkpoint, hooks, model_dir, config, saver):
       UserError: the checkpoint has not the graph's variables.
     """
     is_chief = distributed.is_chief()
-    log_steps, summary_steps = config.log_step_count_steps, config.save_summary_steps
+    summary_steps = config.save_summary_steps
     scaffold = tf1.train.Scaffold(saver=saver)
     hooks = [distributed.broadcast_hook(), _OneSessionHook(), *hooks]
-    if log_steps and (config.prepared_runs or not is_chief):
-        hooks.insert(0, tf1.train.StepCounterHook(log_steps, output_dir=model_dir if is_chief else None))
     if summary_steps and is_chief and config.prepared_runs:
-        hooks.insert(1, tf1.train.SummarySaverHook(summary_steps, output_dir=model_dir, scaffold=scaffold))
+        hooks.insert(0, tf1.train.SummarySaverHook(summary_steps, output_dir=model_dir, scaffold=scaffold))
     with refusing_other_variables(checkpoint if is_chief else None, tf1.global_variables()):
         session = tf1.train.MonitoredTrainingSession(
             checkpoint_dir=model_dir if is_chief else None,
@@ -43,7 +41,7 @@ def training_session(checkpoint, hooks, model_dir, config, saver):
             config=distributed.session_config(config.threads, config.mixed_precision),
             save_checkpoint_secs=None,
             save_checkpoint_steps=None,
-            log_step_count_steps=None if config.prepared_runs else log_steps,
+            log_step_count_steps=None,
             save_summaries_steps=None if config.prepared_runs else summary_steps,
         )
     return session, hooks

@@ -10,13 +10,13 @@ _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def observed_phases(phases, model_dir, input_ends):
+def observed_phases(clock, model_dir, input_ends):
     """Within it, the watchdog's messages name the ranks that this one waits for. A collective.
 
     Without a place that it can write to, a rank is not seen by the others, and says so.
 
     Args:
-      phases: `Phases` of the training thread.
+      clock: `Clock` of the training thread.
       model_dir: where ranks of other hosts look too, if they share it.
       input_ends: `InputEnds` of this rank, which says where the others have nothing left to wait for.
     """
@@ -27,7 +27,7 @@ def observed_phases(phases, model_dir, input_ends):
     heart = None
     try:
         with watchdog.waiting(f"the file system of {model_dir}"):
-            heart = Heartbeat(model_dir, distributed.rank(), phases, shared=distributed.local_size() != size)
+            heart = Heartbeat(model_dir, distributed.rank(), clock, shared=distributed.local_size() != size)
     except OSError as error:
         _log.warning("rank %d cannot say what it is doing: %s", distributed.rank(), error)
     input_ends.begin()

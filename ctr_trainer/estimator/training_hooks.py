@@ -1,5 +1,6 @@
-"""The hooks of a training run, in the order in which they must act."""
+"""The hooks of a training run."""
 
+import functools
 import os
 
 import numpy as np
@@ -10,7 +11,6 @@ from ctr_trainer.graph_notes import run_length, step_plan
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
 from ctr_trainer.hooks.eviction_hook import EvictionHook
-from ctr_trainer.hooks.exchange_hook import ExchangeHook
 from ctr_trainer.hooks.finite_loss_hook import FiniteLossHook
 from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
 from ctr_trainer.hooks.merged_lines import MergedLines, OwnLines
@@ -23,21 +23,24 @@ from ctr_trainer.hooks.resources_hook import ResourcesHook
 from ctr_trainer.hooks.row_sync_hook import RowSyncHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
 from ctr_trainer.hooks.service_loss_hook import ServiceLossHook
+from ctr_trainer.hooks.step_rate_hook import StepRateHook
+from ctr_trainer.hooks.step_trace_hook import StepTraceHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
 from ctr_trainer.hooks.training_progress_hook import TrainingProgressHook
-from ctr_trainer.measuring.latency import Latency
 from ctr_trainer.measuring.resources import NoGpu, open_gpu
 from ctr_trainer.metrics.click_metrics import metric_name
+from ctr_trainer.metrics.worker_figures import WorkerFigures
 from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
+# Of several workers a step is traced now and then, for what the exchange takes of it: the 40th, then every 1000th.
+_FIRST_STEPS, _EXCHANGE_STEPS = 20, 1000
 
 
-def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, phases):
+def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, clock):
     """-> (the session hooks of a training run, the `MeasuringHooks` among them). A collective.
 
-    The input's own hook has come before these: it trains the rows. Then `FiniteLossHook` ends a training that diverged,
-    `RowSyncHook` hands the rows on, and `CheckpointHook` saves what all workers have handed on.
+    Each declares the phase that its time counts for and its place among the others, see `Order`.
 
     Args:
       feed: the `Feed` of the training.
@@ -48,57 +51,84 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
       save: f(session, step) -> path; a collective.
       last_step: where training stops, or None.
       step: `OptimizerStep`.
-      phases: `Phases` of the training thread.
+      clock: `Clock` of the training thread.
     """
-    every, scalars, hooks = config.log_step_count_steps, {}, [FiniteLossHook(spec.loss)]
-    latencies = [*feed.latencies]
+    hooks = [*feed.hooks, FiniteLossHook(spec.loss), *spec.training_hooks]
+    sync = None
     if feed.embeddings:
-        wait = Latency("StepSyncWait")
-        latencies.append(wait)
-        steps, offset = config.embedding.sync_steps, 0
-        if not config.embedding.strict_sync:  # Which is a collective; else the ranks take turns over the window.
-            offset = distributed.rank() * steps // distributed.size()
-        hooks.append(RowSyncHook(feed.embeddings, steps, wait, scalars, offset, phases))
+        sync = _sync(feed.embeddings, config.embedding, clock)
+        hooks.append(sync)
+        if distributed.is_chief() and any(rows.config.evicts for rows in feed.embeddings.rows.values()):
+            hooks.append(EvictionHook(store, config.embedding.sync_steps, clock))
     if store.is_guarded:
-        hooks.append(ServiceLossHook(store, config.embedding.sync_steps))
-    if feed.embeddings and distributed.is_chief():
-        if any(rows.config.evicts for rows in feed.embeddings.rows.values()):
-            hooks.append(EvictionHook(store, config.embedding.sync_steps))
+        hooks.append(ServiceLossHook(store, config.embedding.sync_steps, clock))
     dense_sync_steps = step_plan.current().dense_sync_steps
     if dense_sync_steps > 1:
-        hooks.append(DenseSyncHook(step.prepare, phases.timed("dense_sync", step.settle), dense_sync_steps))
+        hooks.append(DenseSyncHook(step.prepare, step.settle, dense_sync_steps, clock))
     period, wish = _checkpoint_period(config)
-    hooks.append(CheckpointHook(phases.timed("checkpoint", save), period))
-    learning_rate = _learning_rate(tf1.get_default_graph())
-    if learning_rate is not None:
-        hooks.append(LearningRateHook(learning_rate, scalars, every_n_steps=every))
-    kept = _keep_lines(feed, config, model_dir, last_step)
-    takers, tensors = [MetricLines(), *kept], metric_tensors(feed.inputs, spec)
-    # Before those that take its lines, which close their files at the end.
+    hooks.append(CheckpointHook(save, period, clock))
+    rate = _learning_rate_hook(config)
+    kept = _keep_lines(feed, config, model_dir, last_step, clock)
     metrics = MetricsHook(
-        tensors,
+        metric_tensors(feed.inputs, spec),
         spec.loss,
-        scalars,
-        takers,
+        [MetricLines(), *kept],
+        clock,
         _lines(wish),
         config.auc_window_steps,
-        every_n_steps=every,
+        every_n_steps=config.log_step_count_steps,
         weight=feed.inputs.weight,
+        own=functools.partial(_worker_figures, rate, sync, feed.embeddings),
     )
-    hooks += [metrics, *kept]
-    exchange = ExchangeHook()
-    if distributed.size() > 1:
-        hooks.append(exchange)
-    gpu = open_gpu(distributed.local_rank()) if tf.config.list_physical_devices("GPU") else NoGpu()
-    resources = ResourcesHook(gpu, every_n_steps=every)
-    hooks.append(resources)
-    hooks.append(RunStatusHook(latencies, every_n_secs=config.log_secs))
+    hooks += [*([rate] if rate else []), metrics, *kept]
+    has_gpu = bool(tf.config.list_physical_devices("GPU"))
+    resources = ResourcesHook(
+        open_gpu(distributed.local_rank()) if has_gpu else NoGpu(), every_n_steps=config.log_step_count_steps
+    )
+    directory = model_dir if distributed.is_chief() else None
+    hooks += [resources, StepRateHook(clock, config.log_step_count_steps, directory)]
+    hooks.append(RunStatusHook([*feed.latencies, *clock.latencies], every_n_secs=config.log_secs))
+    every = config.phase_steps or _EXCHANGE_STEPS
+    trace = StepTraceHook(clock, config.phase_steps or _FIRST_STEPS, every, gpu=has_gpu and bool(config.phase_steps))
+    if distributed.size() > 1 or config.phase_steps:
+        hooks.append(trace)
     if config.profile_steps:
         directory = os.path.join(model_dir, "profile", f"rank{distributed.rank()}")
-        hooks.append(ProfileHook(directory, phases, *config.profile_steps))
+        hooks.append(ProfileHook(directory, clock, *config.profile_steps))
     if last_step is not None:
         hooks.append(tf1.train.StopAtStepHook(last_step=last_step))
-    return [*hooks, *spec.training_hooks], MeasuringHooks(metrics, resources, exchange)
+    return hooks, MeasuringHooks(metrics, resources, trace)
+
+
+def _sync(embeddings, config, clock):
+    """-> `RowSyncHook`."""
+    offset = 0
+    if not config.strict_sync:  # Which is a collective; else the ranks take turns over the window.
+        offset = distributed.rank() * config.sync_steps // distributed.size()
+    return RowSyncHook(embeddings, config.sync_steps, offset, clock)
+
+
+def _learning_rate_hook(config):
+    """-> `LearningRateHook` of the scalar named `learning_rate`, as `TrainOp` makes it; None where there is none."""
+    try:
+        rate = tf1.get_default_graph().get_tensor_by_name("learning_rate:0")
+    except KeyError:
+        return None
+    return LearningRateHook(rate, every_n_steps=config.log_step_count_steps)
+
+
+def _worker_figures(rate, sync, embeddings):
+    """-> `WorkerFigures` as of now.
+
+    Args:
+      rate: `LearningRateHook`, or None.
+      sync, embeddings: `RowSyncHook` and `Embeddings`, or None.
+    """
+    lr = rate and rate.lr
+    if sync is None or sync.wait_ms is None:
+        return WorkerFigures(lr)
+    totals = embeddings.totals()
+    return WorkerFigures(lr, 1000 * embeddings.sync_seconds, sync.wait_ms, totals.hits, totals.misses)
 
 
 def _checkpoint_period(config):
@@ -131,7 +161,7 @@ def _lines(wish):
     return MergedLines(distributed.rank(), distributed.size(), all_sum, distributed.watchdog().waiting, wish)
 
 
-def _keep_lines(feed, config, model_dir, last_step):
+def _keep_lines(feed, config, model_dir, last_step, clock):
     """-> the hooks of this rank that take the lines of the training, beside its log."""
     if not distributed.is_chief():
         return []
@@ -140,7 +170,7 @@ def _keep_lines(feed, config, model_dir, last_step):
         hooks.append(SummaryHook(model_dir, every_n_steps=config.save_summary_steps))
     of_a_step = _examples_of_a_step(feed.inputs)
     ends = last_step, feed.steps, feed.epochs_after, feed.inputs.epochs
-    return [*hooks, TrainingProgressHook(config.progress, of_a_step, *ends)]
+    return [*hooks, TrainingProgressHook(clock, config.progress, of_a_step, *ends)]
 
 
 def metric_tensors(inputs, spec):
@@ -160,14 +190,6 @@ def metric_tensors(inputs, spec):
         values = tf.cast(tf.reshape(values, [-1]), tf.float32)
         tensors[label] = {"logits": logits, "labels": values, "weights": inputs.weights(values)}
     return tensors
-
-
-def _learning_rate(graph):
-    """-> the scalar named `learning_rate`, as `TrainOp` makes it, or None."""
-    try:
-        return graph.get_tensor_by_name("learning_rate:0")
-    except KeyError:
-        return None
 
 
 def _examples_of_a_step(inputs):

@@ -33,7 +33,7 @@ class DataFlags:
         1,
         "threads of each worker that read and decode its data ahead, beside the training thread; the batches and their "
         "order are the same for any number. Each holds some 200,000 rows more in memory. Of --train_data and "
-        "--eval_data, not of a tf.data input; e.g. --num_readers=2 where `input wait` is long and a core is free",
+        "--eval_data, not of a tf.data input; e.g. --num_readers=2 where `read sample` is long and a core is free",
         "threads",
         minimum=1,
     )

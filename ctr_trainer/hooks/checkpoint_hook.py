@@ -2,39 +2,38 @@
 
 import logging
 
-from ctr_trainer.hooks.step_hook import StepHook
+from ctr_trainer.hooks.order import Order
+from ctr_trainer.hooks.periodic_hook import PeriodicHook
 
 _log = logging.getLogger(__name__)
 
 
-class CheckpointHook(StepHook):
+class CheckpointHook(PeriodicHook):
     """Saves after each step that the period says, and at the end.
 
     Every rank takes part, since all of them must have handed their updates to the service first.
 
     Args:
       save: f(session, step) -> the path written; a collective.
-      period: `EverySteps` or another of `periods`.
+      period, clock: see `PeriodicHook`.
     """
 
-    phase = "checkpoint"
+    phase, order = "checkpoint", Order.SAVE
 
-    def __init__(self, save, period):
-        super().__init__()
-        self._save, self._period = save, period
-        self._saved = None
+    def __init__(self, save, period, clock=None):
+        super().__init__(period, clock)
+        self._save, self._saved = save, None
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
         self._saved = self.step
-        self._period.begin()
 
-    def after_step(self, run_context, run_values):
-        if self._period.is_due(self.step):
-            self._save_once(run_context.session)
+    def act(self, run_context):
+        self._save_once(run_context.session)
 
     def end(self, session):
-        self._save_once(session)
+        with self._clock.within(self.phase):
+            self._save_once(session)
 
     def _save_once(self, session):
         if self._saved != self.step:

@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from ctr_trainer.hooks.order import Order
+
 
 class EndTogetherHook(tf.compat.v1.train.SessionRunHook):
     """Stops after the step behind which no rank has another batch; on all ranks after the same one.
@@ -9,6 +11,8 @@ class EndTogetherHook(tf.compat.v1.train.SessionRunHook):
     Args:
       next_total: scalar tensor, equal on all ranks: the weight of all ranks' next batches.
     """
+
+    order = Order.INPUT
 
     def __init__(self, next_total):
         self._next_total = next_total

@@ -3,6 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
+from ctr_trainer.hooks.order import Order
 from ctr_trainer.hooks.step_hook import StepHook
 from ctr_trainer.messages.divergence import diverged
 from ctr_trainer.ranks import distributed
@@ -11,11 +12,11 @@ from ctr_trainer.ranks import distributed
 class FiniteLossHook(StepHook):
     """Raises UserError after a step whose loss is infinite or NaN on this worker.
 
-    It must come before the hooks that sync and save, so that nothing of such a step is handed on.
-
     Args:
       loss: float tensor.
     """
+
+    order = Order.CHECK
 
     def __init__(self, loss):
         super().__init__()

@@ -5,8 +5,8 @@ import tensorflow as tf
 
 from ctr_trainer.embedding.worker.row_step import RowStep
 from ctr_trainer.graph_notes import step_plan
-from ctr_trainer.measuring.latency import Latency
-from ctr_trainer.measuring.phases import Phases
+from ctr_trainer.hooks.order import Order
+from ctr_trainer.measuring.clock import Clock
 
 tf1 = tf.compat.v1
 
@@ -16,39 +16,31 @@ class InputHook(tf1.train.SessionRunHook):
 
     Where an optimizer step takes several micro-batches, their gradients are summed and applied after the last.
 
-    The end of the batches ends the session's loop. This hook must come before those that sync or save rows, which would
-    otherwise miss the step.
+    The end of the batches ends the session's loop.
 
     Args:
       features: `FedFeatures`.
       embeddings: `Embeddings`.
       rows: `RowsInTurn` or `RowPipeline`, of `Embeddings.feed`.
       training: `RowTraining`; None to apply no gradients.
-      phases: `Phases` of this thread; None where nobody looks at them.
+      clock: `Clock` of this thread; None where nobody looks at it.
       has_read: f(), called after each batch that is read; None for nothing.
 
     Attributes:
       batch: the batch of the step now running.
       examples: how many examples were fed so far.
-      read, lookup, update: `Latency` of what this thread spends on a batch: waiting until it is read, looking its rows
-        up, and applying its gradients to them.
     """
 
-    def __init__(self, features, embeddings, rows, training=None, phases=None, has_read=None):
+    phase, order = "feed", Order.INPUT
+
+    def __init__(self, features, embeddings, rows, training=None, clock=None, has_read=None):
         self._features, self._embeddings, self._training, self._rows = features, embeddings, training, rows
         self._looked_up, self._has_read = None, has_read or (lambda: None)
-        self._phases = phases or Phases()
+        self._clock = clock or Clock()
         self._fetches, self._last_fetches = {}, {}
         self._micro_batches, self._micro_batch = 1, 0
         self.batch = None
         self.examples = 0
-        self.read, self.lookup, self.update = (
-            Latency(name) for name in ("StepReadWait", "StepLookup", "StepRowUpdate")
-        )
-
-    @property
-    def latencies(self):
-        return [self.read, self.lookup, self.update]
 
     def begin(self):
         training = self._training
@@ -60,10 +52,20 @@ class InputHook(tf1.train.SessionRunHook):
                 self._last_fetches["share"] = training.share
 
     def before_run(self, run_context):
-        with self._phases.within("read"), self.read.measure():
+        with self._clock.within(self.phase):
+            return self._feed()
+
+    def after_run(self, run_context, run_values):
+        if self._fetches:
+            with self._clock.within("update"):
+                self._apply(run_values.results)
+
+    def _feed(self):
+        """-> the SessionRunArgs of the next batch."""
+        with self._clock.within("read"):
             self.batch, lookups = self._rows.read()
         self._has_read()
-        with self._phases.within("lookup"), self.lookup.measure():
+        with self._clock.within("lookup"):
             self._looked_up = self._rows.look_up(lookups)
         feed = self._looked_up.feed | self._features.feed(self.batch)
         self.examples += self.batch.size
@@ -71,11 +73,6 @@ class InputHook(tf1.train.SessionRunHook):
         # The rate and the share are those of the whole step: to compute them for a part of it would exchange that part.
         is_last = self._micro_batch == self._micro_batches
         return tf1.train.SessionRunArgs(self._last_fetches if is_last else self._fetches, feed)
-
-    def after_run(self, run_context, run_values):
-        if self._fetches:
-            with self._phases.within("update"), self.update.measure():
-                self._apply(run_values.results)
 
     def _apply(self, results):
         weight = 1.0 if self._training.share is None else float(np.sum(self.batch.weights))
@@ -85,12 +82,6 @@ class InputHook(tf1.train.SessionRunHook):
         else:
             step = RowStep(float(results["learning_rate"]), float(results.get("share", 1.0)))
             self._rows.train(self._embeddings.apply_gradients, *batch, step)
-
-    def seconds_by_phase(self, seconds):
-        """As `StepHook`; what is left is the making of the feed."""
-        latencies = {"read_sample": self.read, "embedding_lookup": self.lookup, "push": self.update}
-        parts = {name: latency.total_seconds for name, latency in latencies.items()}
-        return {**parts, "input_to_device": seconds - sum(parts.values())}
 
     def close(self):
         """Ends the thread that looks rows up beside the steps, where there is one."""

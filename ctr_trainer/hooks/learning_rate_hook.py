@@ -4,6 +4,7 @@ import logging
 
 import tensorflow as tf
 
+from ctr_trainer.hooks.order import Order
 from ctr_trainer.hooks.step_hook import StepHook, periodic
 
 _log = logging.getLogger(__name__)
@@ -14,14 +15,18 @@ class LearningRateHook(StepHook):
 
     Args:
       learning_rate: scalar tensor, of the dense variables and scaled by the workers.
-      scalars: dict that gets `lr` of each step, for those who take the lines of the training.
       every_n_steps, every_n_secs: exactly one.
+
+    Attributes:
+      lr: of the last step; None before the first.
     """
 
-    def __init__(self, learning_rate, scalars, every_n_steps=None, every_n_secs=None):
+    order = Order.FIGURES
+
+    def __init__(self, learning_rate, every_n_steps=None, every_n_secs=None):
         super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
-        self._learning_rate, self._scalars = learning_rate, scalars
+        self._learning_rate, self.lr = learning_rate, None
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
@@ -32,7 +37,7 @@ class LearningRateHook(StepHook):
         return tf.compat.v1.train.SessionRunArgs(self._learning_rate)
 
     def after_step(self, run_context, run_values):
-        self._scalars["lr"] = float(run_values.results)
+        self.lr = float(run_values.results)
         is_due = self._timer.should_trigger_for_step(self.step)
         if is_due:
             self._timer.update_last_triggered_step(self.step)

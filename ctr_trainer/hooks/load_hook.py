@@ -4,6 +4,7 @@ import time
 
 import psutil
 
+from ctr_trainer.hooks.order import Order
 from ctr_trainer.hooks.step_hook import StepHook
 
 
@@ -16,6 +17,8 @@ class LoadHook(StepHook):
       store: of `open_store`; a lone worker's has no service.
       skip_steps: at least 1.
     """
+
+    order = Order.LOAD
 
     def __init__(self, store, skip_steps):
         super().__init__()

@@ -4,6 +4,7 @@ import json
 import os
 import time
 
+from ctr_trainer.hooks.order import Order
 from ctr_trainer.hooks.step_hook import StepHook
 
 FILE = "metrics.jsonl"
@@ -18,6 +19,8 @@ class MetricsFileHook(StepHook):
     Args:
       directory: of the file.
     """
+
+    order = Order.TAKE
 
     def __init__(self, directory):
         super().__init__()

@@ -1,15 +1,15 @@
 """Adds up the figures of training, and gives them out line by line."""
 
-import time
-
 import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.hooks.merged_lines import OwnLines
+from ctr_trainer.hooks.order import Order
 from ctr_trainer.hooks.step_hook import StepHook, periodic
 from ctr_trainer.metrics import line_sums
 from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name
 from ctr_trainer.metrics.curves import roc_auc
+from ctr_trainer.metrics.worker_figures import WorkerFigures
 
 
 class MetricsHook(StepHook):
@@ -21,25 +21,29 @@ class MetricsHook(StepHook):
       tensors: by label, a dict of `logits`, `labels`, `weights`: float32[B]; as of `metric_tensors`. {} of a model
         without logits: then a line has the loss, and its examples are not known.
       loss: scalar tensor.
-      scalars: dict of name -> float, in which hooks that come before leave more figures of this worker.
       takers: objects with `take(line)`, called in their order.
+      clock: `Clock` of the thread of the steps, by which the rates are.
       lines: `OwnLines` or `MergedLines`; None for the former.
       auc_window_steps: 0 for the AUC since the start; n starts it anew every n steps, at a line.
       every_n_steps, every_n_secs: exactly one; between two lines. Merged ones come by steps.
       weight: scalar tensor, what this worker's batch counts where a model without logits says no weights; None for 1.
+      own: f() -> `WorkerFigures` as of the step just done.
     """
+
+    order = Order.LINES
 
     def __init__(
         self,
         tensors,
         loss,
-        scalars,
         takers,
+        clock,
         lines=None,
         auc_window_steps=0,
         every_n_steps=None,
         every_n_secs=None,
         weight=None,
+        own=WorkerFigures,
     ):
         super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
@@ -47,7 +51,8 @@ class MetricsHook(StepHook):
             raise ValueError("ranks meet at steps, not at times: give every_n_steps")
         self._fetches = {"loss": loss, "labels": tensors} | ({} if weight is None else {"weight": weight})
         self._takers, self._lines, self._auc_window_steps = takers, lines or OwnLines(), auc_window_steps
-        self._scalars, self._others = scalars, {}  # Copies of it by step, until that line is known.
+        self._own, self._owns = own, {}  # What it said by step, until that line is known.
+        self._clock = clock
         self._metrics = {label: ClickMetrics() for label in tensors}
 
     def after_create_session(self, session, coord):
@@ -89,10 +94,6 @@ class MetricsHook(StepHook):
         """Ends what is under way."""
         self._lines.close()
 
-    def exclude(self, seconds):
-        """Counts a pause since the last step out of the rates."""
-        self._from_time += seconds
-
     def auc(self, all_sum):
         """-> by `auc` or `auc/<label>`, the AUC of all ranks' examples since the last window began. A collective.
 
@@ -105,25 +106,25 @@ class MetricsHook(StepHook):
         }
 
     def _end_window(self):
-        seconds = time.perf_counter() - self._from_time
+        seconds = self._clock.training_seconds() - self._from_seconds
         loss, weights = self._last
         weight = 1.0 if weights is None else float(weights.sum(dtype=np.float64))
         pace = (self.step - self._from_step) / seconds, self._examples / seconds
-        sums = line_sums.pack(self._metrics, float(np.mean(loss)), weight, *pace)
+        own = self._owns[self.step] = self._own()
+        sums = line_sums.pack(self._metrics, float(np.mean(loss)), weight, *pace, own)
         self._auc_is_over = 0 < self._auc_window_steps <= self.step - self._auc_from
         for metrics in self._metrics.values():
             for name, metric in metrics.parts.items():
                 if name != "auc":
                     metric.reset()
         self._start_window()
-        self._others[self.step] = dict(self._scalars)
         self._give(self._lines.put(self.step, sums))
 
     def _give(self, lines):
         for step, sums, of in lines:
-            line = line_sums.unpack(sums, list(self._metrics), step, of, self._others.pop(step))
+            line = line_sums.unpack(sums, list(self._metrics), step, of, self._owns.pop(step))
             for taker in self._takers:
                 taker.take(line)
 
     def _start_window(self):
-        self._from_step, self._from_time, self._examples = self.step, time.perf_counter(), 0
+        self._from_step, self._from_seconds, self._examples = self.step, self._clock.training_seconds(), 0

@@ -10,14 +10,15 @@ class EverySteps:
 
     Args:
       steps: n; 0 for never.
+      offset: the step's number and this together are to divide by n.
     """
 
-    def __init__(self, steps):
-        self._steps = steps
+    def __init__(self, steps, offset=0):
+        self._steps, self._offset = steps, offset
 
     def is_due(self, step):
         """-> whether to act after this step, which was just done."""
-        return bool(self._steps) and step % self._steps == 0
+        return bool(self._steps) and (step + self._offset) % self._steps == 0
 
     def begin(self):
         """Counts from now on: training begins, or has acted."""

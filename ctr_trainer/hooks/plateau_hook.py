@@ -4,6 +4,8 @@ import logging
 
 import tensorflow as tf
 
+from ctr_trainer.hooks.order import Order
+
 _log = logging.getLogger(__name__)
 
 
@@ -16,6 +18,8 @@ class PlateauHook(tf.compat.v1.train.SessionRunHook):
       selection: `ModelSelection`, whose `falls` are the same on all ranks.
       plateau: `Plateau`.
     """
+
+    order = Order.EVALUATE
 
     def __init__(self, selection, plateau):
         self._selection, self._plateau = selection, plateau

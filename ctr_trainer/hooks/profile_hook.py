@@ -6,6 +6,7 @@ import os
 
 import tensorflow as tf
 
+from ctr_trainer.hooks.order import Order
 from ctr_trainer.hooks.step_hook import StepHook
 from ctr_trainer.measuring.timeline import chrome_trace
 
@@ -26,15 +27,17 @@ class ProfileHook(StepHook):
 
     Args:
       directory: of this rank alone; made where it is not there.
-      phases: `Phases` of the training thread.
+      clock: `Clock` of the training thread.
       first, last: global steps, 1 <= first < last.
     """
 
-    def __init__(self, directory, phases, first, last):
+    phase, order = "tracing", Order.WATCH
+
+    def __init__(self, directory, clock, first, last):
         super().__init__()
         if not 1 <= first < last:
             raise ValueError(f"first {first} and last {last} are not two steps in this order, from 1 on")
-        self._directory, self._phases, self._first, self._last = directory, phases, first, last
+        self._directory, self._clock, self._first, self._last = directory, clock, first, last
         self._step_stats, self._step_trace, self._profiling = None, None, False
 
     def after_create_session(self, session, coord):
@@ -60,8 +63,9 @@ class ProfileHook(StepHook):
             self._step_trace = None
         if self.step == self._first:
             self._step_stats = run_values.run_metadata.step_stats
-            os.makedirs(self._directory, exist_ok=True)
-            tf.profiler.experimental.start(self._directory)
+            with self._clock.within(self.phase):
+                os.makedirs(self._directory, exist_ok=True)
+                tf.profiler.experimental.start(self._directory)
             self._profiling = True
         elif self.step == self._last:
             self._write()
@@ -71,7 +75,7 @@ class ProfileHook(StepHook):
 
     def close(self):
         """Ends a profile that is being taken, of a training that has failed."""
-        self._phases.spans = None
+        self._clock.spans = None
         if self._profiling:
             self._profiling = False
             tf.profiler.experimental.stop(save=False)
@@ -79,17 +83,18 @@ class ProfileHook(StepHook):
     def _keep_spans(self):
         """From the end of the step before on: this hook's `before_run` comes after the batch was read."""
         if self.step + 1 == self._first:
-            self._phases.spans = []
+            self._clock.spans = []
 
     def _write(self):
         if not self._profiling:
             return
         self._profiling = False
-        tf.profiler.experimental.stop()
-        spans, self._phases.spans = self._phases.spans, None
         path = os.path.join(self._directory, "trace.json")
-        with open(path, "w") as file:
-            json.dump(chrome_trace(spans, self._step_stats), file)
+        with self._clock.within(self.phase):
+            spans, self._clock.spans = self._clock.spans, None
+            tf.profiler.experimental.stop()
+            with open(path, "w") as file:
+                json.dump(chrome_trace(spans, self._step_stats), file)
         self._step_stats = None
         _log.info(
             "profiled steps %d to %d: %s, and for TensorBoard --logdir=%s",

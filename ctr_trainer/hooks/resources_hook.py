@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ctr_trainer.hooks.order import Order
 from ctr_trainer.hooks.step_hook import StepHook, periodic
 from ctr_trainer.measuring.resources import resident_bytes
 
@@ -18,6 +19,8 @@ class ResourcesHook(StepHook):
       gpu_busy: share of the time, the mean over the looks; NaN without a GPU.
       gpu_bytes: of the GPU's memory, the most at a look; NaN without a GPU.
     """
+
+    order = Order.WATCH
 
     def __init__(self, gpu, every_n_steps=None, every_n_secs=None):
         super().__init__()

@@ -2,6 +2,7 @@
 
 import logging
 
+from ctr_trainer.hooks.order import Order
 from ctr_trainer.hooks.step_hook import StepHook, periodic
 from ctr_trainer.measuring.latency import UNIT
 
@@ -17,6 +18,8 @@ class RunStatusHook(StepHook):
       latencies: list of `Latency`.
       every_n_steps, every_n_secs: exactly one.
     """
+
+    order = Order.WATCH
 
     def __init__(self, latencies, every_n_steps=None, every_n_secs=None):
         super().__init__()

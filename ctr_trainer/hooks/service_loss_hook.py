@@ -2,28 +2,30 @@
 
 import numpy as np
 
-from ctr_trainer.hooks.step_hook import StepHook
+from ctr_trainer.hooks.order import Order
+from ctr_trainer.hooks.periodic_hook import PeriodicHook
+from ctr_trainer.hooks.periods import EverySteps
 from ctr_trainer.messages.errors import ServiceLost
 from ctr_trainer.ranks import distributed
 
 
-class ServiceLossHook(StepHook):
+class ServiceLossHook(PeriodicHook):
     """After every step whose number divides by `every_n_steps`, all ranks raise ServiceLost if one has lost it.
 
     Args:
       store: the `Store` of the rows.
       every_n_steps: at least 1; each time costs a reduction of one number.
+      clock: see `PeriodicHook`.
     """
 
-    phase = "sync"
+    phase, order = "sync", Order.LOSS
 
-    def __init__(self, store, every_n_steps):
-        super().__init__()
-        self._store, self._every_n_steps = store, every_n_steps
+    def __init__(self, store, every_n_steps, clock=None):
+        super().__init__(EverySteps(every_n_steps), clock)
+        self._store = store
 
-    def after_step(self, run_context, run_values):
-        if self.step % self._every_n_steps == 0:
-            raise_together(self._store)
+    def act(self, run_context):
+        raise_together(self._store)
 
 
 def raise_together(store):

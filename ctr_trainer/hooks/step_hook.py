@@ -3,6 +3,7 @@
 import tensorflow as tf
 
 from ctr_trainer.graph_notes import step_plan
+from ctr_trainer.hooks.order import Order
 
 
 class StepHook(tf.compat.v1.train.SessionRunHook):
@@ -13,10 +14,11 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
     last, after which comes `after_step`. `before_run` is called for each.
 
     Attributes:
-      phase: what the time of the hook counts for, of `TracedPhasesHook`'s PHASES.
+      phase: what the time counts for in which the hook acts, of `phases.PHASES`.
+      order: where the hook stands among the others.
     """
 
-    phase = "hooks"
+    phase, order = "hooks", Order.OTHER
     _accumulate = None
 
     def __init__(self):
@@ -35,14 +37,6 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
             return
         self.step += 1
         self.after_step(run_context, run_values)
-
-    def seconds_by_phase(self, seconds):
-        """-> by phase, what of the hook's time went to it.
-
-        Args:
-          seconds: so far, in `before_run` and `after_run`.
-        """
-        return {self.phase: seconds}
 
     def after_micro_batch(self, run_context, run_values):
         """Called after each micro-batch of a step but its last; by default does nothing."""

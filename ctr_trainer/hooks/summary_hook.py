@@ -2,6 +2,7 @@
 
 import tensorflow as tf
 
+from ctr_trainer.hooks.order import Order
 from ctr_trainer.hooks.step_hook import StepHook, periodic
 
 tf1 = tf.compat.v1
@@ -14,6 +15,8 @@ class SummaryHook(StepHook):
       directory: where the event file goes.
       every_n_steps, every_n_secs: exactly one; a line is due if it is the first after so long.
     """
+
+    order = Order.TAKE
 
     def __init__(self, directory, every_n_steps=None, every_n_secs=None):
         super().__init__()

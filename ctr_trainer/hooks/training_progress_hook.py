@@ -7,6 +7,7 @@ import sys
 import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from ctr_trainer.hooks.order import Order
 from ctr_trainer.hooks.step_hook import StepHook
 from ctr_trainer.messages.durations import format_seconds
 
@@ -18,11 +19,13 @@ _ENDLESS = "step {n_fmt}, {speed}, {elapsed} so far{auc}"
 class TrainingProgressHook(StepHook):
     """Redraws `step 1200 of 9000 |...| 65431 examples/s, 02:05 left, auc 0.7812` in place, where there is a terminal.
 
-    The log's lines stand above it, whole. The rate is that of the last steps, of all workers, if they are as fast as
-    this one; the AUC is the log's last. Elsewhere each `Line` of the training is followed by one such as
+    The log's lines stand above it, whole. The rate is that of the log's last line, of all workers; before the first one
+    it is that of all steps so far, if the others are as fast as this one. The AUC is the log's last. Elsewhere each
+    `Line` of the training is followed by one such as
     `step 2800 of 10000 (28%), epoch 1.4 of 5, 2 min 10 s left`.
 
     Args:
+      clock: `Clock` of the thread of the steps.
       draws: whether to draw at a terminal; False logs there too.
       examples: of a step of all workers; None where they are not known: then steps are counted.
       last_step: where training stops, or None.
@@ -31,9 +34,17 @@ class TrainingProgressHook(StepHook):
       epochs: of the whole run, or None.
     """
 
-    def __init__(self, draws, examples, last_step, steps, epoch=lambda steps: None, epochs=None):
+    order = Order.TAKE
+
+    def __init__(self, clock, draws, examples, last_step, steps, epoch=lambda steps: None, epochs=None):
         super().__init__()
-        self._draws, self._examples, self._last_step, self._steps = draws, examples, last_step, steps
+        self._clock, self._draws, self._examples, self._last_step, self._steps = (
+            clock,
+            draws,
+            examples,
+            last_step,
+            steps,
+        )
         self._epoch, self._epochs = epoch, epochs
         self._resources = contextlib.ExitStack()
         self._bar = None
@@ -48,7 +59,7 @@ class TrainingProgressHook(StepHook):
         # `tqdm.write` moves the bar out of a line's way; as of the log's handlers, of whoever wrote them.
         self._resources.enter_context(logging_redirect_tqdm())
         self._bar = self._resources.enter_context(
-            _Bar(self._examples, total=total, initial=self.step, file=sys.stderr, dynamic_ncols=True)
+            _Bar(self._clock, self._examples, total=total, initial=self.step, file=sys.stderr, dynamic_ncols=True)
         )
 
     def after_step(self, run_context, run_values):
@@ -58,6 +69,7 @@ class TrainingProgressHook(StepHook):
     def take(self, line):
         """Shows how far the training was at a `Line`, or in the drawn line its AUC from here on."""
         if self._bar is not None:
+            self._bar.line = line
             self._bar.auc = {name: value for name, value in line.values.items() if name.split("/")[0] == "auc"}
             return
         self._seconds += (line.step - self._shown) / line.steps_per_sec
@@ -81,14 +93,18 @@ class TrainingProgressHook(StepHook):
 
 
 class _Bar(tqdm.tqdm):
-    def __init__(self, examples, **settings):
-        self.auc, self._examples = {}, examples
+    def __init__(self, clock, examples, **settings):
+        self.auc, self.line, self._clock, self._examples = {}, None, clock, examples
         super().__init__(bar_format=_OF_MANY if settings["total"] is not None else _ENDLESS, **settings)
 
     @property
     def format_dict(self):
-        values = super().format_dict
-        rate = values["rate"] or (values["n"] - values["initial"]) / max(values["elapsed"], 1e-9)
-        speed = f"{rate:.1f} steps/s" if self._examples is None else f"{rate * self._examples:.0f} examples/s"
+        values, seconds = super().format_dict, self._clock.training_seconds()
+        rate, examples = (values["n"] - values["initial"]) / max(seconds, 1e-9), None
+        if self.line is not None:
+            rate, examples = self.line.steps_per_sec, self.line.examples_per_sec
+        if examples is None and self._examples is not None:
+            examples = rate * self._examples
+        speed = f"{rate:.1f} steps/s" if examples is None else f"{examples:.0f} examples/s"
         auc = [f"{name} {value:.4f}" for name, value in self.auc.items()]
-        return {**values, "speed": speed, "auc": "".join(f", {text}" for text in auc)}
+        return {**values, "rate": rate, "elapsed": seconds, "speed": speed, "auc": "".join(f", {text}" for text in auc)}

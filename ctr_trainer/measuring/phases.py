@@ -1,70 +1,78 @@
-"""What the training thread is doing, and how long it has done what."""
+"""The phases of a training: what the thread of the steps may be doing, and what each view of its time calls it."""
 
-import time
-
-# `start` is all before the first step; `hooks` is what no other phase is: logs, summaries, the loop itself.
-PHASES = ("start", "read", "lookup", "session", "update", "sync", "dense_sync", "checkpoint", "evaluation", "hooks")
+import dataclasses
 
 
-class Phases:
-    """The phase that the training thread is in, and the seconds it has spent in each.
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """One thing that the time of a step goes to; a row of the table below.
 
-    It is in exactly one at a time: entering one pauses the one around it. So the seconds of all phases add up to the
-    time since this was made.
-
-    Threads: one enters phases; others may read.
+    Each view has one unit: seconds in the summary, milliseconds in tables, microseconds in the log and in traces.
 
     Attributes:
-      phase: of `PHASES`, the present one.
-      began: when it was entered or gone back to, as of `time.perf_counter`.
-      step: the global step that is under way.
-      seconds: by phase, of its ended stretches.
-      spans: list that gets each stretch that ends as (phase, began, ended), in seconds of `time.perf_counter`; None for
-        none to be kept.
-      follow: f(phase, step), called at each change; None for nobody.
+      name: in `phase_seconds` of the summary, in traces and in heartbeats.
+      title: in tables and in the summary's lines.
+      step_name: in `phases` of --phase_steps and in the benches; None for what belongs to no step.
+      log_name: of its percentiles in the log; "" for none.
+      operation: log name of what it stands for: the operations of any thread; "" for none.
+      in_graph: whether it is a part of `session`, which only a traced step tells; else the thread enters it.
+      is_training: whether it counts as time of training: for `it/sec`, `global_step/sec` and `examples_per_sec`.
+      is_alone: whether a rank in it works by itself; else it may be the one that waits for others.
+      may_wait_for_service: whether it waits for the embedding service, or for a rank that does.
     """
 
-    def __init__(self):
-        self.phase, self.step = PHASES[0], 0
-        self.began = time.perf_counter()
-        self.seconds = dict.fromkeys(PHASES, 0.0)
-        self.spans = self.follow = None
-
-    def enter(self, phase):
-        """Ends the present phase. -> which it was"""
-        now, before = time.perf_counter(), self.phase
-        self.seconds[before] += now - self.began
-        if self.spans is not None:
-            self.spans.append((before, self.began, now))
-        self.phase, self.began = phase, now
-        if self.follow is not None:
-            self.follow(phase, self.step)
-        return before
-
-    def within(self, phase):
-        """-> context manager: its body is of this phase, and what comes after it of the one before."""
-        return _Within(self, phase)
-
-    def timed(self, phase, function):
-        """-> the function, all of it of this phase."""
-
-        def call(*arguments):
-            with self.within(phase):
-                return function(*arguments)
-
-        return call
+    name: str
+    title: str
+    step_name: str | None
+    log_name: str = ""
+    operation: str = ""
+    in_graph: bool = False
+    is_training: bool = True
+    is_alone: bool = False
+    may_wait_for_service: bool = False
 
 
-class _Within:
-    """A class and no generator: it is entered four times a step."""
+# In the order of a step. `start` is all before the first one; `hooks` are metrics, logs, summaries and hooks of users;
+# `tracing` is what measuring takes; `loop` is what lies between a step's last hook and the first one of the next.
+TABLE = (
+    Phase("start", "start", None, is_training=False, is_alone=True),
+    Phase(
+        "read", "read sample", "read_sample", "StepReadWait", "OpsReadSample", is_alone=True, may_wait_for_service=True
+    ),
+    Phase(
+        *("lookup", "embedding lookup", "embedding_lookup", "StepLookup", "OpsEmbeddingLookup"),
+        is_alone=True,
+        may_wait_for_service=True,
+    ),
+    Phase("feed", "input to device", "input_to_device", is_alone=True),
+    Phase("session", "session", None, may_wait_for_service=True),
+    Phase("input_to_device", "input to device", "input_to_device", in_graph=True),
+    Phase("forward", "forward", "forward", in_graph=True),
+    Phase("loss", "loss", "loss", in_graph=True),
+    Phase("backward", "backward", "backward", in_graph=True),
+    Phase("exchange", "gradient exchange", "exchange", in_graph=True),
+    Phase("dense_update", "dense update", "dense_update", in_graph=True),
+    Phase(
+        *("update", "push (row update)", "push", "StepRowUpdate", "OpsPushGrad"),
+        is_alone=True,
+        may_wait_for_service=True,
+    ),
+    Phase("sync", "sync", "sync", "StepSyncWait", "OpsParameterSync", may_wait_for_service=True),
+    Phase("dense_sync", "dense sync", "dense_sync"),
+    Phase("hooks", "metrics and logs", "hooks", is_alone=True),
+    Phase("checkpoint", "checkpoint", "checkpoint", may_wait_for_service=True),
+    Phase("evaluation", "evaluation", "evaluation", is_training=False),
+    Phase("tracing", "tracing", None, is_alone=True),
+    Phase("loop", "loop", None, is_alone=True),
+)
+# Those that the thread enters, one at a time.
+PHASES = {phase.name: phase for phase in TABLE if not phase.in_graph}
+TRAINING = tuple(name for name, phase in PHASES.items() if phase.is_training)
+TITLES = {phase.name: phase.title for phase in TABLE}
+# By name in a step, the title; those of a step add up to it but for the loop.
+STEP_TITLES = {phase.step_name: phase.title for phase in TABLE if phase.step_name}
 
-    __slots__ = ("_before", "_phase", "_phases")
 
-    def __init__(self, phases, phase):
-        self._phases, self._phase = phases, phase
-
-    def __enter__(self):
-        self._before = self._phases.enter(self._phase)
-
-    def __exit__(self, *error):
-        self._phases.enter(self._before)
+def operation(phase):
+    """-> the log name of the operations that a phase stands for, as `OpsPushGrad` of `update`."""
+    return PHASES[phase].operation

@@ -2,6 +2,10 @@
 
 import re
 
+from ctr_trainer.measuring.phases import TABLE
+
+# What a node may be for: the phases in the graph.
+PURPOSES = tuple(phase.name for phase in TABLE if phase.in_graph)
 # By the parts of an operation's name, in this order; the first that fits.
 _SCOPES = (
     ("exchange", re.compile(r"^(dense_exchange(_\d+)?|Horovod\w*|Distributed\w*)$")),
@@ -12,11 +16,12 @@ _SCOPES = (
 _TRANSFERS = re.compile(r"^(_Send|_Recv|_HostSend|_HostRecv|_Arg|_Retval|MEMCPY)")
 _UPDATES = re.compile(r"^(ResourceApply|ResourceSparseApply|Assign(Add|Sub)?VariableOp)")
 _WAITS = re.compile(r"^(Horovod|_Recv|_HostRecv)")
+_HOST_SUM = "host_sum."  # In the names of `dense_exchange.all_sum` through shared memory.
 _OPERATION = re.compile(r"= *([A-Za-z_]\w*)\(")
 
 
 def purpose(name, operation):
-    """-> `forward`, `loss`, `backward`, `exchange`, `dense_update` or `input_to_device`.
+    """-> one of `PURPOSES`.
 
     By the scopes in the node's name: `dense_exchange` and `dense_update` are made by the package's training operation,
     `loss` by its heads, `gradients` by TensorFlow; what is in none of them is `forward`.
@@ -58,7 +63,8 @@ def seconds_by_purpose(step_stats, began):
             end = start + (node.all_end_rel_nanos or 1000 * node.all_end_rel_micros)
             found = _OPERATION.search(node.timeline_label)
             operation = found.group(1) if found else node.node_name.rpartition(":")[2]
-            kind = (purpose(node.node_name.partition(":")[0], operation), bool(_WAITS.match(operation)))
+            waits = bool(_WAITS.match(operation)) or _HOST_SUM in node.node_name
+            kind = (purpose(node.node_name.partition(":")[0], operation), waits)
             events += [(start, 1, kind), (max(end, start), -1, kind)]
     if not events:
         return {}

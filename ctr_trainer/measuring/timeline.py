@@ -1,8 +1,8 @@
 """Chrome traces of a training thread's phases and of a traced step's operations."""
 
 import json
-import time
 
+from ctr_trainer.measuring.clock import since_1970
 from ctr_trainer.measuring.phases import PHASES
 
 _HOST = 1_000_000  # Process number, beyond those that TensorFlow gives its devices.
@@ -12,7 +12,7 @@ def chrome_trace(spans, step_stats):
     """-> dict, a Chrome trace (Trace Event Format, JSON Object Format): a row for each phase, rows for each device.
 
     Args:
-      spans: list of (phase, began, ended), in seconds of `time.perf_counter`.
+      spans: list of (phase, began, ended), of `Clock`.
       step_stats: `tf.compat.v1.RunMetadata`'s of a step; None for none.
     """
     from tensorflow.python.client import timeline
@@ -22,19 +22,13 @@ def chrome_trace(spans, step_stats):
         traced = timeline.Timeline(step_stats).generate_chrome_trace_format(show_memory=False)
         events += json.loads(traced)["traceEvents"]
     events.append(_named("process_name", "training thread"))
-    events += [_named("thread_name", phase, number) for number, phase in enumerate(PHASES)]
-    events += [
-        {"ph": "X", "cat": "Phase", "name": phase, "pid": _HOST, "tid": PHASES.index(phase), "ts": ts, "dur": dur}
-        for phase, ts, dur in _since_1970(spans)
-    ]
-    return {"traceEvents": events}
-
-
-def _since_1970(spans):
-    """Yields (phase, start, duration) in microseconds, by the clock that TensorFlow traces with."""
-    offset = time.time() - time.perf_counter()
+    numbers = {phase: number for number, phase in enumerate(PHASES)}
+    events += [_named("thread_name", phase, number) for phase, number in numbers.items()]
+    offset = since_1970(0.0)
     for phase, began, ended in spans:
-        yield phase, round((began + offset) * 1e6), round((ended - began) * 1e6)
+        when = {"ts": round((began + offset) * 1e6), "dur": round((ended - began) * 1e6)}
+        events.append({"ph": "X", "cat": "Phase", "name": phase, "pid": _HOST, "tid": numbers[phase], **when})
+    return {"traceEvents": events}
 
 
 def _named(what, name, thread=0):

@@ -6,8 +6,9 @@ import numpy as np
 
 from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name
 from ctr_trainer.metrics.mean import Mean
+from ctr_trainer.metrics.worker_figures import WorkerFigures
 
-_PACE = 3  # steps/s, examples/s, workers
+_PACE = 5  # steps/s, examples/s, workers, hits, misses
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,9 @@ class Line:
       values: by name, the metrics of each label and `loss`, of the last step alone.
       steps_per_sec: of a worker, on average.
       examples_per_sec: of all of these workers together; None of a model without labels, whose examples are not known.
-      others: by name, figures that are this worker's own, as of that step: `lr`, `sync_ms` and alike.
+      own: `WorkerFigures` of this worker alone, as of that step.
+      cache_hit_rate: of the keys that these workers looked up so far, the share that needed no request to the service;
+        None without one.
     """
 
     step: int
@@ -28,38 +31,42 @@ class Line:
     values: dict
     steps_per_sec: float
     examples_per_sec: float | None
-    others: dict
+    own: WorkerFigures = WorkerFigures()
+    cache_hit_rate: float | None = None
 
     def figures(self):
         """-> dict of name -> float, all that files keep of it."""
-        examples = {} if self.examples_per_sec is None else {"examples_per_sec": self.examples_per_sec}
-        return {**self.others, **self.values, **examples}
+        figures = {name: getattr(self.own, name) for name in ("lr", "sync_ms", "sync_wait_ms")}
+        figures |= {"cache_hit_rate": self.cache_hit_rate, **self.values, "examples_per_sec": self.examples_per_sec}
+        return {name: value for name, value in figures.items() if value is not None}
 
 
-def pack(metrics, loss, weight, steps_per_sec, examples_per_sec):
+def pack(metrics, loss, weight, steps_per_sec, examples_per_sec, own):
     """-> float64[n], which adds over workers; n is the same for the same labels.
 
     Args:
       metrics: by label, its `ClickMetrics`.
       loss: of the last step on this worker, its mean over examples of the sum of weights `weight`.
       steps_per_sec, examples_per_sec: of this worker.
+      own: its `WorkerFigures`.
     """
-    rest = [loss * weight, weight, steps_per_sec, examples_per_sec, 1.0]
+    rest = [loss * weight, weight, steps_per_sec, examples_per_sec, 1.0, own.hits, own.misses]
     return np.concatenate([*(each.sums() for each in metrics.values()), rest])
 
 
-def unpack(sums, labels, step, of, others):
+def unpack(sums, labels, step, of, own):
     """-> the `Line` of a sum of packed vectors.
 
     Args:
       labels: their names, in the order of `pack`.
-      step, of, others: see `Line`.
+      step, of, own: see `Line`.
     """
     *parts, rest = np.split(sums, ClickMetrics.SUMS * np.arange(1, len(labels) + 1))
     values = {}
-    for label, own in zip(labels, parts, strict=True):
-        values |= {metric_name(name, label): value for name, value in ClickMetrics.results_of(own).items()}
+    for label, part in zip(labels, parts, strict=True):
+        values |= {metric_name(name, label): value for name, value in ClickMetrics.results_of(part).items()}
     loss = Mean()
-    loss.state[:], (steps_per_sec, examples_per_sec, workers) = np.split(rest, [-_PACE])
+    loss.state[:], (steps_per_sec, examples_per_sec, workers, hits, misses) = np.split(rest, [-_PACE])
     values["loss"] = loss.result()
-    return Line(step, of, values, steps_per_sec / workers, examples_per_sec if labels else None, others)
+    rate = hits / (hits + misses) if hits + misses else None
+    return Line(step, of, values, steps_per_sec / workers, examples_per_sec if labels else None, own, rate)

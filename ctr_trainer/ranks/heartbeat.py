@@ -46,7 +46,7 @@ class Heartbeat:
     Args:
       model_dir: see above.
       rank: of this process.
-      phases: `Phases` to follow.
+      clock: `Clock` to follow.
       shared: whether ranks on other hosts are to see it: then it is written through to the file system's server.
       period: seconds.
 
@@ -54,7 +54,7 @@ class Heartbeat:
       OSError: the file cannot be made.
     """
 
-    def __init__(self, model_dir, rank, phases, shared=False, period=0.5):
+    def __init__(self, model_dir, rank, clock, shared=False, period=0.5):
         os.makedirs(os.path.join(model_dir, DIRECTORY), exist_ok=True)
         self._path = os.path.join(model_dir, DIRECTORY, str(rank))
         # A new file, so that what an earlier run left is not read for this one's.
@@ -63,17 +63,17 @@ class Heartbeat:
         self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115, it is written to until `close`
         self._said = bytearray(_SIZE)
         _HOST.pack_into(self._said, _STATE.size + _BEAT.size, socket.gethostname().encode()[:64])
-        self._phases, self._shared, self._period = phases, shared, period
-        self._say(phases.phase, phases.step)
+        self._clock, self._shared, self._period = clock, shared, period
+        self._say(clock.phase, clock.step)
         self._write()
-        phases.follow = self._say
+        clock.follow = self._say
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._live, name="heartbeat", daemon=True)
         self._thread.start()
 
     def close(self):
         """Removes the file: the rank has left the job in order."""
-        self._phases.follow = None
+        self._clock.follow = None
         self._closed.set()
         self._thread.join(_CLOSE_SECONDS)
 

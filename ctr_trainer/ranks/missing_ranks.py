@@ -2,10 +2,10 @@
 
 import time
 
+from ctr_trainer.measuring.phases import PHASES
 from ctr_trainer.ranks import heartbeat
 
-# In these a rank works by itself; in the others it may be the one that waits.
-_ALONE = ("start", "read", "lookup", "update", "hooks")
+_ALONE = {name for name, phase in PHASES.items() if phase.is_alone}
 _SILENT_SECONDS = 5.0
 _NAMED = 8
 

@@ -1,21 +1,6 @@
 """The phases of a training step as text."""
 
-# In the order of a step; the names are those of `TracedPhasesHook`.
-TITLES = {
-    "read_sample": "read sample",
-    "embedding_lookup": "embedding lookup",
-    "input_to_device": "input to device",
-    "forward": "forward",
-    "loss": "loss",
-    "backward": "backward",
-    "exchange": "gradient exchange",
-    "dense_update": "dense update",
-    "push": "push (row update)",
-    "sync": "sync",
-    "hooks": "metrics and logs",
-    "checkpoint": "checkpoint",
-    "evaluation": "evaluation",
-}
+from ctr_trainer.measuring.phases import STEP_TITLES
 
 
 def format_phases(result):
@@ -33,7 +18,7 @@ def format_phases(result):
         f"phases of a step of {1000 * step:.2f} ms, from {phases['traced_steps']} traced of {phases['steps']} steps:"
     ]
     for name, seconds in phases["seconds"].items():
-        lines.append(f"  {TITLES[name]:<20}{1000 * seconds:>9.2f} ms{seconds / step:>8.1%}")
+        lines.append(f"  {STEP_TITLES[name]:<20}{1000 * seconds:>9.2f} ms{seconds / step:>8.1%}")
     lines.append(f"  {'accounted':<20}{'':>12}{phases['accounted']:>8.1%}")
     for title, key in (("row lock waited for", "row_lock_wait_percent"), ("row lock held", "row_lock_held_percent")):
         if result[key] is not None:

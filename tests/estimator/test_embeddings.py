@@ -15,7 +15,6 @@ from ctr_trainer.estimator.run_config import EmbeddingConfig
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.features.tensors import EMBEDDING
 from ctr_trainer.hooks.row_sync_hook import RowSyncHook
-from ctr_trainer.measuring.latency import Latency
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 
@@ -162,16 +161,11 @@ def test_a_compression_that_is_none_of_those_there_are_is_refused():
 
 
 class _Counting:
-    sync_seconds = 0.0
-
     def __init__(self):
         self.synced_at, self.hook = [], None
 
     def sync(self):
         self.synced_at.append(self.hook.step)
-
-    def hit_rate(self):
-        return 1.0
 
 
 @pytest.mark.parametrize(
@@ -179,7 +173,7 @@ class _Counting:
 )
 def test_syncs_are_staggered_by_the_offset(every, offset, expected):
     counting = _Counting()
-    counting.hook = RowSyncHook(counting, every, Latency("wait"), {}, offset)
+    counting.hook = RowSyncHook(counting, every, offset)
     for _ in range(7):
         counting.hook.after_run(None, None)
     assert counting.synced_at == expected
@@ -188,7 +182,7 @@ def test_syncs_are_staggered_by_the_offset(every, offset, expected):
 @pytest.mark.parametrize(("every", "offset"), [(0, 0), (3, 3), (3, -1)])
 def test_an_offset_or_interval_that_is_none_is_refused(every, offset):
     with pytest.raises(ValueError, match="must be"):
-        RowSyncHook(None, every, None, {}, offset)
+        RowSyncHook(None, every, offset)
 
 
 def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):

@@ -51,16 +51,15 @@ def test_it_is_tensorflows_own_and_is_told_the_model_directory(tmp_path, prepare
     _train(tmp_path, 3, prepared)
     (settings,) = told
     assert settings["checkpoint_dir"] == str(tmp_path)
-    assert settings["log_step_count_steps"] == (None if prepared else 2)
-    assert type(settings["hooks"][-1]).__name__ == "StopAtStepHook"
+    assert settings["log_step_count_steps"] is None  # `global_step/sec` is by the training's own clock.
+    assert "StopAtStepHook" in [type(hook).__name__ for hook in settings["hooks"]]
 
 
 @RUNS
 def test_its_step_rate_is_logged_and_the_models_own_summaries_are_written(tmp_path, prepared, caplog):
-    tf.get_logger().setLevel("INFO")
     with caplog.at_level(logging.INFO):
         _train(tmp_path, 7, prepared)
-    lines = [record.getMessage() for record in caplog.records if record.module == "basic_session_run_hooks"]
+    lines = [record.getMessage() for record in caplog.records if record.module == "step_rate_hook"]
     assert sum(re.fullmatch(r"global_step/sec: [\d.e+]+", line) is not None for line in lines) == 3
     tags = {
         value.tag

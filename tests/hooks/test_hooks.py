@@ -1,4 +1,5 @@
 import contextlib
+import functools
 import logging
 import re
 import threading
@@ -17,7 +18,9 @@ from ctr_trainer.hooks.periods import EverySteps
 from ctr_trainer.hooks.row_sync_hook import RowSyncHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
+from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.metrics.worker_figures import WorkerFigures
 from tests.metrics.ranks import Ranks
 
 tf1 = tf.compat.v1
@@ -34,6 +37,13 @@ def _run(make_hooks, steps):
                 session.run(train_op)
 
 
+def _running():
+    """-> a Clock whose training has begun."""
+    clock = Clock()
+    clock.enter("hooks")
+    return clock
+
+
 def _constants(logits, labels, weights):
     values = {"logits": logits, "labels": labels, "weights": weights}
     return {"": {name: tf.constant(value, tf.float32) for name, value in values.items()}}
@@ -44,8 +54,8 @@ def _constants(logits, labels, weights):
     "make",
     [
         lambda periods: RunStatusHook([], **periods),
-        lambda periods: LearningRateHook(None, {}, **periods),
-        lambda periods: MetricsHook({}, None, {}, [], **periods),
+        lambda periods: LearningRateHook(None, **periods),
+        lambda periods: MetricsHook({}, None, [], None, **periods),
         lambda periods: SummaryHook("unused", **periods),
     ],
 )
@@ -74,7 +84,7 @@ def test_the_loss_of_a_model_without_logits_counts_as_its_batch_does(weight, sum
     packed = []
 
     def hooks():
-        return [MetricsHook({}, tf.constant(5.0), {}, [], Sums(), every_n_steps=1, weight=tf.constant(weight))]
+        return [MetricsHook({}, tf.constant(5.0), [], _running(), Sums(), every_n_steps=1, weight=tf.constant(weight))]
 
     _run(hooks, steps=1)
     assert [list(each[:2]) for each in packed] == [sums]
@@ -85,7 +95,8 @@ def test_metrics_are_logged_in_the_agreed_form_and_padding_is_not_counted(caplog
 
     def hooks():
         tensors, loss = _constants([2, 0, 9], [1, 0, 0], [1, 1, 0]), tf.constant(0.75)
-        return [MetricsHook(tensors, loss, {"lr": 0.5}, [MetricLines(), kept], every_n_steps=2)]
+        own = functools.partial(WorkerFigures, lr=0.5)
+        return [MetricsHook(tensors, loss, [MetricLines(), kept], _running(), every_n_steps=2, own=own)]
 
     with caplog.at_level(logging.INFO):
         _run(hooks, steps=4)
@@ -113,7 +124,8 @@ def test_metrics_are_logged_in_the_agreed_form_and_padding_is_not_counted(caplog
 def test_of_a_model_without_logits_the_loss_is_logged_and_its_examples_are_not_known(caplog):
     kept = Lines()
     with caplog.at_level(logging.INFO):
-        _run(lambda: [MetricsHook({}, tf.constant(0.28447193), {}, [MetricLines(), kept], every_n_steps=1)], steps=1)
+        takers, loss = [MetricLines(), kept], 0.28447193
+        _run(lambda: [MetricsHook({}, tf.constant(loss), takers, _running(), every_n_steps=1)], steps=1)
     (line,) = [record.getMessage() for record in caplog.records if record.name.endswith("metric_lines")]
     assert re.fullmatch(r"step 1, loss = 0\.28447193 \(\d+\.\d it/sec\)", line)
     assert "examples_per_sec" not in kept.taken[0].figures()
@@ -130,7 +142,9 @@ def _merged(size, steps=3):
             # Rank 0 has two examples a step, the others one of the weight 2 and one of padding.
             weights = [1, 1] if rank == 0 else [0, 2]
             tensors = _constants([-logit, logit], [0, 1], weights)
-            return [MetricsHook(tensors, tf.constant(float(rank)), {"own": rank}, [kept], lines, every_n_steps=2)]
+            own = functools.partial(WorkerFigures, sync_ms=float(rank), hits=8 + rank, misses=1)
+            loss = tf.constant(float(rank))
+            return [MetricsHook(tensors, loss, [kept], _running(), lines, every_n_steps=2, own=own)]
 
         _run(hooks, steps)
         return kept.taken
@@ -151,7 +165,9 @@ def test_rank_0_has_the_figures_of_all_workers_and_each_other_rank_its_own():
     assert one[1].values["xentropy_mean"] == pytest.approx(wrong)
     # The losses 0 and 1 count by the weights of their batches, 2 and 2; examples are counted, not weighed.
     assert (zero[0].values["loss"], one[0].values["loss"]) == (0.5, 1.0)
-    assert zero[0].others == {"own": 0}
+    assert (zero[0].figures()["sync_ms"], one[0].figures()["sync_ms"]) == (0.0, 1.0)
+    # Of 9 and 10 keys looked up, the ranks had to ask for one each.
+    assert (zero[0].cache_hit_rate, one[0].cache_hit_rate) == (pytest.approx(17 / 19), 0.9)
     per_step = zero[0].examples_per_sec / zero[0].steps_per_sec
     assert 2 <= per_step <= 4  # 2 + 1, of ranks that need not be equally fast
 
@@ -208,7 +224,8 @@ def test_a_windowed_auc_starts_anew(caplog):
     def hooks(window):
         tensors = _constants([0, 0], [1, 0], [1, 1])
         tensors[""]["logits"] = tf1.placeholder(tf.float32, [2], "logits")
-        return [Flips(), MetricsHook(tensors, tf.constant(0.0), {}, [MetricLines()], None, window, every_n_steps=2)]
+        lines = [MetricLines()], _running(), None, window
+        return [Flips(), MetricsHook(tensors, tf.constant(0.0), *lines, every_n_steps=2)]
 
     def aucs(window):
         caplog.clear()
@@ -227,7 +244,7 @@ def test_the_auc_of_a_run_is_that_of_all_ranks_in_the_last_window(window, weight
 
     def make():
         tensors = _constants([0, 1], [1, 0], [1, 1])
-        hooks.append(MetricsHook(tensors, tf.constant(0.0), {}, [], None, window, every_n_steps=1))
+        hooks.append(MetricsHook(tensors, tf.constant(0.0), [], _running(), None, window, every_n_steps=1))
         return hooks
 
     _run(make, steps=3)
@@ -242,7 +259,7 @@ def test_the_auc_of_a_run_is_that_of_all_ranks_in_the_last_window(window, weight
 
 def test_learning_rate_line(caplog):
     with caplog.at_level(logging.INFO):
-        _run(lambda: [LearningRateHook(tf.constant(0.05), {}, every_n_steps=3)], steps=7)
+        _run(lambda: [LearningRateHook(tf.constant(0.05), every_n_steps=3)], steps=7)
     lines = [record.getMessage() for record in caplog.records if "current lr" in record.getMessage()]
     assert lines == ["current lr: 0.050000"] * 3  # of the steps 1, 3 and 6
 
@@ -279,8 +296,6 @@ def test_checkpoints_come_every_n_steps_and_once_at_the_end():
 
 def test_syncs_come_every_n_steps_and_a_flush_at_the_end():
     class Embeddings:
-        sync_seconds = 0.25
-
         def __init__(self):
             self.calls = []
 
@@ -290,22 +305,22 @@ def test_syncs_come_every_n_steps_and_a_flush_at_the_end():
         def flush(self):
             self.calls.append("flush")
 
-        def hit_rate(self):
-            return 0.75
-
-    embeddings, scalars, wait = Embeddings(), {}, Latency("StepSyncWait")
-    _run(lambda: [RowSyncHook(embeddings, 3, wait, scalars)], steps=7)
+    embeddings, clock = Embeddings(), _running()
+    hook = RowSyncHook(embeddings, 3, clock=clock)
+    assert hook.wait_ms is None
+    _run(lambda: [hook], steps=7)
     assert embeddings.calls == ["sync", "sync", "flush"]  # after steps 3 and 6, and at the end
-    assert wait.count == 2
-    assert scalars["cache_hit_rate"] == 0.75
-    assert scalars["sync_ms"] == 250
+    assert {latency.name: latency.count for latency in clock.latencies}["StepSyncWait"] == 3
+    assert hook.wait_ms > 0
 
 
 def test_summaries_hold_the_figures_of_the_lines_that_are_due(tmp_path):
     def hooks():
         summaries = SummaryHook(str(tmp_path), every_n_steps=2)
         tensors = _constants([0, 0], [1, 0], [1, 1])
-        return [MetricsHook(tensors, tf.constant(0.25), {"lr": 0.5}, [summaries], every_n_steps=1), summaries]
+        own = functools.partial(WorkerFigures, lr=0.5)
+        metrics = MetricsHook(tensors, tf.constant(0.25), [summaries], _running(), every_n_steps=1, own=own)
+        return [metrics, summaries]
 
     _run(hooks, steps=4)
     (events,) = tmp_path.iterdir()

@@ -1,6 +1,6 @@
 import pytest
 
-from ctr_trainer.measuring.phases import Phases
+from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.ranks import missing_ranks
 from ctr_trainer.ranks.heartbeat import Beat, Heartbeat, read
 from ctr_trainer.ranks.missing_ranks import describe, missing
@@ -35,24 +35,24 @@ def test_who_is_missing_is_who_does_not_live_or_else_who_is_furthest_behind(beat
 
 def test_a_heartbeat_shows_the_phase_the_step_and_since_when(tmp_path, monkeypatch):
     monkeypatch.setattr("time.time", lambda: NOW)
-    phases = Phases()
-    heart = Heartbeat(tmp_path, 3, phases, period=0.01)
+    clock = Clock()
+    heart = Heartbeat(tmp_path, 3, clock, period=0.01)
     assert (read(tmp_path, 3).phase, read(tmp_path, 3).step) == ("start", 0)
     monkeypatch.setattr("time.time", lambda: NOW + 5)
-    phases.step = 12
-    phases.enter("dense_sync")
+    clock.step = 12
+    clock.enter("dense_sync")
     launch.wait_until(lambda: read(tmp_path, 3).step == 12, "the next beat", 30)
     beat = read(tmp_path, 3)
     assert (beat.rank, beat.step, beat.phase, beat.since) == (3, 12, "dense_sync", NOW + 5)
     heart.close()
     assert read(tmp_path, 3) is None
     assert list(tmp_path.iterdir()) == []
-    phases.enter("hooks")  # nobody follows any more
+    clock.enter("hooks")  # nobody follows any more
 
 
 def test_the_sentence_names_rank_phase_step_and_duration_and_those_of_whom_nothing_is_known(tmp_path, monkeypatch):
     monkeypatch.setattr("time.time", lambda: NOW)
-    first, second = Phases(), Phases()
+    first, second = Clock(), Clock()
     hearts = [Heartbeat(tmp_path, 0, first, period=0.01), Heartbeat(tmp_path, 1, second, period=0.01)]
     # Before the first step all work where they wait; the one that asks is not the one that is missing.
     assert "rank 0 on" not in describe(tmp_path, 2, own=0, now=NOW + 4)

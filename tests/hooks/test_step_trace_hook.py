@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.hooks import load_hook, timed_hook, traced_phases_hook
+from ctr_trainer.hooks import load_hook
 from ctr_trainer.hooks.load_hook import LoadHook
+from ctr_trainer.hooks.order import in_order
 from ctr_trainer.hooks.row_sync_hook import RowSyncHook
-from ctr_trainer.hooks.traced_phases_hook import PHASES, TracedPhasesHook
-from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.hooks.step_clock_hooks import SessionClockHook, StepClockHook
+from ctr_trainer.hooks.step_trace_hook import StepTraceHook
+from ctr_trainer.measuring import clock as clocks
+from ctr_trainer.measuring.clock import Clock
+from ctr_trainer.measuring.phases import STEP_TITLES
 
 tf1 = tf.compat.v1
 RUN, SYNC, LOGS, LOOP = 8.0, 3.0, 1.0, 0.5
@@ -33,7 +37,7 @@ class _Clock:
 def clock(monkeypatch):
     found = _Clock()
     fake = types.SimpleNamespace(perf_counter=found.perf_counter, time=time.time, process_time=lambda: 2 * found.now)
-    for module in (traced_phases_hook, timed_hook, load_hook):
+    for module in (clocks, load_hook):
         monkeypatch.setattr(module, "time", fake)
     return found
 
@@ -47,7 +51,7 @@ class _Logs(tf1.train.SessionRunHook):
 
 
 def _run(clock, steps, every, hooks=()):
-    """-> the TracedPhasesHook of a run whose session takes RUN, and in traced steps ten times as long."""
+    """-> the StepTraceHook of a run whose session takes RUN, and in traced steps ten times as long."""
     done = []
 
     def work():
@@ -56,28 +60,24 @@ def _run(clock, steps, every, hooks=()):
         return clock.add(10 * RUN if traced else RUN)
 
     class Embeddings:
-        sync_seconds = 0.0
-
         def sync(self):
             clock.add(SYNC)
 
         def flush(self):
             pass
 
-        def hit_rate(self):
-            return 1.0
-
     with tf.Graph().as_default():
         worked = tf.numpy_function(work, [], tf.float32, name="mlp/work")
         with tf.control_dependencies([worked]):
             train_op = tf1.assign_add(tf1.train.get_or_create_global_step(), 1)
-        sync = RowSyncHook(Embeddings(), 2, Latency("StepSyncWait"), {})
-        phases = TracedPhasesHook([sync, _Logs(clock)], every)
-        with tf1.train.MonitoredSession(hooks=[*hooks, *phases.around]) as session:
+        phases = Clock()
+        trace, sync = StepTraceHook(phases, every, every), RowSyncHook(Embeddings(), 2, clock=phases)
+        own = [SessionClockHook(phases), trace, _Logs(clock), sync, StepClockHook(phases)]
+        with tf1.train.MonitoredSession(hooks=in_order([*hooks, *own])) as session:
             for _ in range(steps):
                 clock.add(LOOP)
                 session.run(train_op)
-    return phases
+    return trace
 
 
 def test_phases_are_those_of_a_step_that_is_not_traced(clock):
@@ -94,7 +94,7 @@ def test_phases_are_those_of_a_step_that_is_not_traced(clock):
     assert seconds["hooks"] == pytest.approx(LOGS)
     inside = [seconds.get(name, 0.0) for name in ("input_to_device", "forward", "dense_update")]
     assert sum(inside) == pytest.approx(RUN)
-    assert list(seconds) == [name for name in PHASES if name in seconds]
+    assert list(seconds) == [name for name in STEP_TITLES if name in seconds]
 
 
 def test_a_run_without_a_traced_step_that_counts_tells_nothing(clock):
@@ -103,7 +103,7 @@ def test_a_run_without_a_traced_step_that_counts_tells_nothing(clock):
 
 def test_every_step_cannot_be_traced():
     with pytest.raises(ValueError, match="at least 2"):
-        TracedPhasesHook([], 1)
+        StepTraceHook(None, 1, 20)
 
 
 def test_load_is_counted_by_second_from_the_first_step_that_counts(clock, monkeypatch):

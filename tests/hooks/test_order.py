@@ -1,0 +1,63 @@
+"""Hooks declare their phase and their order, and one function sorts them."""
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+import tensorflow as tf
+
+from ctr_trainer import hooks as package
+from ctr_trainer.hooks.order import Order, in_order
+from ctr_trainer.measuring.phases import PHASES
+
+tf1 = tf.compat.v1
+
+
+def _hook_classes():
+    modules = [
+        importlib.import_module(f"{package.__name__}.{each.name}") for each in pkgutil.iter_modules(package.__path__)
+    ]
+    found = {each for module in modules for _, each in inspect.getmembers(module, inspect.isclass)}
+    return sorted(
+        (each for each in found if issubclass(each, tf1.train.SessionRunHook)), key=lambda each: each.__name__
+    )
+
+
+HOOKS = {each.__name__: each for each in _hook_classes()}
+
+
+def _sorted_names(*names):
+    """-> the names of the classes in the order of their hooks, which are given the other way round."""
+    hooks = [HOOKS[name].__new__(HOOKS[name]) for name in reversed(names)]
+    return [type(hook).__name__ for hook in in_order(hooks)]
+
+
+@pytest.mark.parametrize("hook", [each for each in HOOKS.values() if hasattr(each, "phase")])
+def test_each_hook_s_time_is_of_a_phase_of_the_table(hook):
+    assert hook.phase in PHASES
+
+
+def test_a_step_is_trained_before_it_is_handed_on_saved_evaluated_and_counted():
+    names = (
+        *("StepClockHook", "InputHook", "FiniteLossHook", "RowSyncHook", "ServiceLossHook", "DenseSyncHook"),
+        *("CheckpointHook", "LearningRateHook", "MetricsHook", "RunStatusHook", "EvaluationHook", "StepTraceHook"),
+        "SessionClockHook",
+    )
+    assert _sorted_names(*names) == list(names)
+
+
+def test_the_lines_are_made_before_those_that_take_them_close_their_files():
+    assert _sorted_names("MetricsHook", "SummaryHook")[0] == "MetricsHook"
+    assert _sorted_names("MetricsHook", "MetricsFileHook")[0] == "MetricsHook"
+    assert _sorted_names("MetricsHook", "TrainingProgressHook")[0] == "MetricsHook"
+
+
+def test_hooks_of_users_act_once_all_is_saved_and_before_evaluations_in_their_own_order():
+    class Mine(tf1.train.SessionRunHook):
+        pass
+
+    first, second = Mine(), Mine()
+    saving, evaluating = (HOOKS[name].__new__(HOOKS[name]) for name in ("CheckpointHook", "EvaluationHook"))
+    assert in_order([first, evaluating, second, saving]) == [saving, first, second, evaluating]
+    assert Order.SAVE < Order.OTHER < Order.EVALUATE

@@ -1,0 +1,79 @@
+import types
+
+import pytest
+
+from ctr_trainer.measuring import clock as clocks
+from ctr_trainer.measuring.clock import Clock
+from ctr_trainer.measuring.phases import PHASES
+
+
+@pytest.fixture
+def time(monkeypatch):
+    """A time that stands where the test puts it."""
+    found = types.SimpleNamespace(now=100.0)
+    monkeypatch.setattr(clocks, "time", types.SimpleNamespace(perf_counter=lambda: found.now, time=lambda: 1e9))
+    return found
+
+
+def test_a_phase_within_another_pauses_it_and_all_add_up(time):
+    clock = Clock()
+    time.now = 103.0
+    with clock.within("session"):
+        time.now = 104.0
+        with clock.within("read"):
+            time.now = 106.0
+        time.now = 110.0
+        assert clock.lasted() == 4.0
+    time.now = 111.0
+    clock.enter("hooks")
+    spent = {phase: seconds for phase, seconds in clock.seconds.items() if seconds}
+    assert spent == {"start": 3.0 + 1.0, "session": 1.0 + 4.0, "read": 2.0}
+    assert (clock.phase, clock.began) == ("hooks", 111.0)
+    assert clock.last["read"] == (104.0, 106.0) and clock.last["session"] == (106.0, 110.0)
+
+
+def test_the_time_of_training_is_without_the_start_and_evaluations(time):
+    clock = Clock()
+    time.now = 130.0
+    assert clock.training_seconds() == 0.0
+    clock.enter("session")
+    time.now = 134.0
+    assert clock.training_seconds() == 4.0
+    with clock.within("evaluation"):
+        time.now = 150.0
+        assert clock.training_seconds() == 4.0
+    time.now = 151.0
+    assert clock.training_seconds() == 5.0
+
+
+def test_a_phase_ends_with_an_error_too():
+    clock = Clock()
+    with pytest.raises(KeyError), clock.within("read"):
+        raise KeyError
+    assert clock.phase == "start"
+
+
+def test_spans_and_followers_see_each_change(time):
+    clock, seen = Clock(), []
+    clock.follow = lambda phase, step: seen.append((phase, step))
+    clock.spans, clock.step = [], 7
+    time.now = 101.0
+    with clock.within("checkpoint"):
+        time.now = 103.0
+    assert seen == [("checkpoint", 7), ("start", 7)]
+    assert clock.spans == [("start", 100.0, 101.0), ("checkpoint", 101.0, 103.0)]
+
+
+def test_percentiles_are_of_the_stretches_of_the_phases_that_have_a_log_name(time):
+    clock = Clock()
+    for _ in range(2):
+        for phase in PHASES:
+            with clock.within(phase):
+                time.now += 0.001
+    recorded = {latency.name: latency.count for latency in clock.latencies}
+    assert recorded == {phase.log_name: 2 for phase in PHASES.values() if phase.log_name}
+    assert all(latency.percentiles()["Max"] == pytest.approx(1000, rel=0.01) for latency in clock.latencies)
+
+
+def test_the_time_that_tensorflow_traces_by_is_that_of_the_clock(time):
+    assert clocks.since_1970(99.0) == 1e9 - 1.0
