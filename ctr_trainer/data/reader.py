@@ -12,6 +12,7 @@ from ctr_trainer.data.position import Position
 from ctr_trainer.data.rows import concatenate
 from ctr_trainer.data.source import source_of
 from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.measuring.phases import operation
 from ctr_trainer.messages.errors import UserError
 
 __all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
@@ -86,7 +87,7 @@ class BatchReader:
         if position is not None:
             self._start = Position.restore(position, self._order, size)
         self.batch_size = batch_size
-        self.read_latency = Latency("OpsReadSample")
+        self.read_latency = Latency(operation("read"))
 
     @property
     def spec(self):

@@ -75,15 +75,15 @@ class Embeddings:
             for table in features.spec.tables
             if table.name in features.segments
         }
-        self.lookup_latency, self.push_latency, self.sync_latency = (
-            Latency(operation(phase)) for phase in ("lookup", "update", "sync")
-        )
+        self._is_of_host = store.host_memory is not None and not uncached
+        self.lookup_latency = Latency(operation("lookup"))
+        whose = "the host" if self._is_of_host else ""  # One worker pushes and syncs for all of them.
+        self.push_latency, self.sync_latency = (Latency(operation(phase), whose) for phase in ("update", "sync"))
         configs = {
             name: inputs.config(config, features.spec.limits_of(name), seed) for name, inputs in self._inputs.items()
         }
         if trained is not None:
             configs = {name: as_trained(table_config, trained) for name, table_config in configs.items()}
-        self._is_of_host = store.host_memory is not None and not uncached
         self.rows = open_rows(store, config, configs, self.lookup_latency, self.push_latency, uncached)
         self._copies = {name: rows for name, rows in self.rows.items() if rows.are_copies}
         self._is_syncer = any(rows.is_synced_here for rows in self._copies.values())

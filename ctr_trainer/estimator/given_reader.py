@@ -2,6 +2,7 @@
 
 from ctr_trainer.graph_notes.run_length import Epochs
 from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.measuring.phases import operation
 
 
 class GivenReader:
@@ -29,7 +30,7 @@ class GivenReader:
         self.in_epochs = Epochs(reader.steps_per_epoch, reader.steps_before) if knows else None
         self._position_after = getattr(reader, "position_after", lambda steps: None)
         self._measures = hasattr(reader, "read_latency")
-        self.read_latency = reader.read_latency if self._measures else Latency("OpsReadSample")
+        self.read_latency = reader.read_latency if self._measures else Latency(operation("read"))
 
     def with_statistics(self, statistics):
         """-> the reader with other statistics: those that a model was trained with, which place its quantiles."""

@@ -14,10 +14,14 @@ class Latency:
     """Percentiles of one operation's duration, in microseconds, to three significant digits.
 
     Safe to record into from several threads. `reset` starts a new interval; `total_seconds` and `total_count` go on.
+
+    Args:
+      name: in the log.
+      of: whose operations they are, as `the host`; "" for those of this process alone.
     """
 
-    def __init__(self, name):
-        self.name = name
+    def __init__(self, name, of=""):
+        self.name, self._of = name, of and f", of {of}"
         self._histogram = HdrHistogram(1, _LONGEST_US, 3)
         self._lock = threading.Lock()
         self._total_us = 0
@@ -75,4 +79,4 @@ class Latency:
     def status_line(self):
         """-> the line of the log, as `[RunStatus]: OpsPushGrad statistics => count: 3  P50: 10 ...`."""
         figures = "  ".join(f"{name}: {value}" for name, value in self.percentiles().items())
-        return f"[RunStatus]: {self.name} statistics => {figures}"
+        return f"[RunStatus]: {self.name} statistics => {figures}{self._of}"

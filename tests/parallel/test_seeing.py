@@ -31,6 +31,7 @@ def test_two_workers_leave_profiles_of_both_horovods_timeline_and_one_summary(da
         events = json.loads((profile / "trace.json").read_text())["traceEvents"]
         rows = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
         spans = [event for event in events if event.get("cat") == "Phase"]
+        assert [rows[number] for number in range(len(PHASES))] == list(PHASES)
         assert {rows[span["tid"]] for span in spans} >= {"read", "lookup", "session", "update", "sync"}
         assert sum(span["name"] == "lookup" for span in spans) == 4  # of the steps 30 to 33
         operations = [event for event in events if event.get("cat") == "Op"]
@@ -59,6 +60,8 @@ def test_two_workers_leave_profiles_of_both_horovods_timeline_and_one_summary(da
     assert 0 < summary["row_lock_wait_percent"] and 0 < summary["row_lock_held_percent"] < 100
     assert times[summary["slowest_phase"]] == max(times[phase] for phase in PHASES if phase != "start")
     output = done.stdout + done.stderr
+    logged = {match[1] for match in re.finditer(r"\[RunStatus\]: (\w+) statistics", output)}
+    assert logged == {name for phase in PHASES.values() for name in (phase.log_name, phase.operation) if name}
     assert output.count("trained 120 steps on 2 workers") == 1
     assert output.count("slowest phase: ") == 1
     _check_lines([_said(done.stderr, rank) for rank in range(2)], model, summary)
