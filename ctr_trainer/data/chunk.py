@@ -1,8 +1,9 @@
-"""What a source format hands to the encoder."""
+"""What a source format hands to the encoder, and what the encoder makes of a column of it."""
 
 import collections.abc
 import dataclasses
 
+import numpy as np
 import pyarrow as pa
 
 
@@ -25,3 +26,26 @@ class Chunk:
     def slice(self, start):
         """-> the rows from `start` on."""
         return dataclasses.replace(self, table=self.table.slice(start), line_of=lambda row: self.line_of(start + row))
+
+
+@dataclasses.dataclass
+class Encoded:
+    """A column of the data set and what is wrong with it.
+
+    Attributes:
+      column: pyarrow Array of n rows.
+      bad: bool[n], the rows that cannot be used; None for none.
+      expected: what those should have been, as `a finite number`.
+      cure: what in the feature spec may mend them, as the end of a message.
+      weights: list<float32>, the weights of a bag's values; None where it has none.
+      lengths: int[n], how many values each row of a list has, before a cut; None of what is no list.
+      odd: a value that looks as if it were several, as `[1, 2]`; None where none was seen.
+    """
+
+    column: pa.Array
+    bad: np.ndarray | None = None
+    expected: str = ""
+    weights: pa.Array | None = None
+    lengths: np.ndarray | None = None
+    odd: str | None = None
+    cure: str = ""

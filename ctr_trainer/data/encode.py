@@ -6,11 +6,10 @@ import logging
 import numpy as np
 import pyarrow as pa
 
+from ctr_trainer.data.chunk import Encoded
 from ctr_trainer.data.columns import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, label_columns
-from ctr_trainer.data.encoded import Encoded
 from ctr_trainer.data.labels import Positives, encode_label, encode_label_or_nan
-from ctr_trainer.data.lengths import Lengths
-from ctr_trainer.data.lists import encode_list
+from ctr_trainer.data.lists import Lengths, encode_list
 from ctr_trainer.data.scalars import any_bad, is_text, numbers, one, shown, text, without_nan
 from ctr_trainer.features import times
 from ctr_trainer.features.hashing import keys_of_columns

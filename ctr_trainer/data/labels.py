@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data.encoded import Encoded
+from ctr_trainer.data.chunk import Encoded
 from ctr_trainer.data.scalars import any_bad, numbers, text
 from ctr_trainer.messages.errors import UserError
 
