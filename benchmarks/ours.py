@@ -37,8 +37,7 @@ def parse():
 def main():
     flags = parse()
     cores = [int(core) for core in flags.cores.split(",")]
-    workers = int(os.environ.get("HOROVOD_SIZE", 1))
-    os.sched_setaffinity(0, cores if workers == 1 else {cores[int(os.environ["HOROVOD_RANK"])]})
+    os.sched_setaffinity(0, cores)
 
     import psutil
     import tensorflow as tf
@@ -64,7 +63,8 @@ def main():
         def end(self, session):
             self.times.append(time.perf_counter())
 
-    distributed.init(steps_exchange=dense_exchange.is_by_horovod(flags.dense_exchange))
+    # Several workers take a core each, as in any job; the service and what runs beside the steps may use all of them.
+    distributed.init(pin_cores=True, steps_exchange=dense_exchange.is_by_horovod(flags.dense_exchange))
     dense_exchange.choose(flags.dense_exchange)
     clock = Clock()
     train_op = TrainOp("adagrad", w1.LEARNING_RATE, w1.LEARNING_RATE, dense_sync_steps=flags.dense_sync_steps)

@@ -5,11 +5,13 @@ import dataclasses
 import os
 
 from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.guard import Guard
 from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.local_service import Watch, local_services
 from ctr_trainer.embedding.service.security import ClientSecurity
+from ctr_trainer.embedding.service.sent_columns import InlineColumns, SharedColumns
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.shared_table import SharedTables
 from ctr_trainer.estimator.host_memory import any_host_has_several_workers, open_host_memory
@@ -71,28 +73,31 @@ def _open_store(config, model_dir, host_memory):
         ended = [watch.ended for watch in watches]
         addresses, (token, *_), *_ = zip(*started, strict=True)
         security = ClientSecurity(token)
-        client = stack.enter_context(_leased(config, model_dir, addresses, security, host_memory, ended))
+        columns = SharedColumns if SharedMemory.is_possible() else InlineColumns
+        client = stack.enter_context(_leased(config, model_dir, addresses, security, host_memory, ended, columns))
         yield Guard(client) if config.service_restarts else client
 
 
 @contextlib.contextmanager
-def _leased(config, model_dir, addresses, security, host_memory, ended=()):
+def _leased(config, model_dir, addresses, security, host_memory, ended=(), columns=InlineColumns):
     """Gives a client that writes, by a lease that all workers share. A collective."""
+
+    def opened(lease):
+        return contextlib.closing(
+            ServiceClient(addresses, config.timeout, security, lease, ended, host_memory, columns)
+        )
+
     keep_freed_memory(_KEPT_BYTES)
     lease, client = None, None
     with contextlib.ExitStack() as stack:
         if distributed.is_chief():
             lease = Lease.new(model_dir)
-            client = stack.enter_context(_open(addresses, config.timeout, security, lease, ended, host_memory))
+            client = stack.enter_context(opened(lease))
             stack.callback(client.release)  # Also after an error: the training that goes on from it need not wait.
         lease = distributed.broadcast_object(lease and dataclasses.asdict(lease), "embedding_service_lease")
         if client is None:
             lease = Lease(**lease)
-            client = stack.enter_context(_open(addresses, config.timeout, security, lease, ended, host_memory))
+            client = stack.enter_context(opened(lease))
         yield client
         # The others may still be talking to the service that rank 0 is about to give back, or to stop.
         distributed.barrier("embedding_service_close")
-
-
-def _open(addresses, timeout, security, lease, ended, host_memory):
-    return contextlib.closing(ServiceClient(addresses, timeout, security, lease, ended, host_memory))

@@ -13,10 +13,10 @@ class Order(enum.IntEnum):
     LOAD = enum.auto()  # Reads what the machine has done, at the end before that goes on with flushes and checkpoints.
     INPUT = enum.auto()  # Feeds a batch, and trains its rows.
     CHECK = enum.auto()  # Ends a training that diverged, before anything of the step is handed on.
+    AVERAGE = enum.auto()  # Averages the dense variables, before a sync takes a core of a rank that others wait for.
     SYNC = enum.auto()  # Hands the rows on.
     LOSS = enum.auto()  # All ranks agree that the service has taken them.
     EVICT = enum.auto()  # Rows go with time.
-    AVERAGE = enum.auto()  # Averages the dense variables.
     SAVE = enum.auto()  # Saves what all workers have handed on.
     FIGURES = enum.auto()  # Finds figures for the lines of the log.
     LINES = enum.auto()  # Makes these lines.

@@ -72,6 +72,9 @@ _KEY, _VERSION = np.array([5]), np.array([0], np.uint32)
         ("sync", [_KEY, _VERSION, ones(1)], {}, "lacks 'codec'"),
         ("pull_newer", [_KEY], {"codec": "none"}, "<i8, <u4 are more"),
         ("pull_newer", [_KEY, _VERSION], {"codec": ["none"]}, "is not one of none, fp16"),
+        ("push", None, {"memory": "x", "bytes": 64}, "bad request"),
+        ("push", None, {"memory": "999999999/0123456789ab", "bytes": 64}, "cannot open the memory"),
+        ("push", None, {"memory": "999999999/0123456789ab"}, "lacks 'bytes'"),
         ("pull", [_KEY], {"missing": "maybe"}, "missing is 'initial' or 'zeros'"),
     ],
 )

@@ -1,5 +1,6 @@
 """Memory that the workers of one host share."""
 
+import contextlib
 import functools
 import mmap
 import os
@@ -117,8 +118,9 @@ class SharedMemory:
         directory = pathlib.Path(f"/proc/{pid}/fd")
         try:
             for link in directory.iterdir():
-                if os.readlink(link).removeprefix("/memfd:").removesuffix(" (deleted)") == name:
-                    return os.open(link, os.O_RDWR)
+                with contextlib.suppress(FileNotFoundError):  # The owner has closed another of its files just now.
+                    if os.readlink(link).removeprefix("/memfd:").removesuffix(" (deleted)") == name:
+                        return os.open(link, os.O_RDWR)
         except OSError as error:
             raise UserError(_unreachable(pid, f"{error.strerror} ({error.filename})")) from None
         raise UserError(_unreachable(pid, f"it has no {name}"))

@@ -13,6 +13,7 @@ from ctr_trainer.embedding.service import exit_snapshot, wire
 from ctr_trainer.embedding.service.incarnation import Incarnation, Replaced, Restarted
 from ctr_trainer.embedding.service.lease import Lease, LeaseBook, LeaseHeld
 from ctr_trainer.embedding.service.security import Gate, ServerSecurity
+from ctr_trainer.embedding.service.sent_columns import ReceivedColumns
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
@@ -47,7 +48,7 @@ class Service(flight.FlightServerBase):
         """
         self.incarnation = Incarnation()
         self._leases = leases or LeaseBook()
-        self._store = LocalStore()
+        self._store, self._columns = LocalStore(), ReceivedColumns()
         self.metrics = ServiceMetrics(self._store.stats)
         self._data_dir = pathlib.Path(data_dir).resolve()
         self._place = None
@@ -93,6 +94,8 @@ class Service(flight.FlightServerBase):
     def _answer_rows(self, op, body):
         """-> the results of a row request."""
         header, start = wire.unpack_header(body)
+        if "memory" in header:
+            body, start = self._columns.read(str(header["memory"]), int(header["bytes"])), 0
         request = self._request(header)
         table, count = request["table"], request["count"]
         width = self._config(table).width
@@ -201,6 +204,7 @@ class Service(flight.FlightServerBase):
                 if self._directory_lock is None:
                     self._directory_lock = self._lock_directory()
                 if self._leases.take(lease):
+                    self._columns.forget()
                     with self.incarnation.replaced(f"{lease} has taken this service over"):
                         pass
         return {"incarnation": str(self.incarnation)}

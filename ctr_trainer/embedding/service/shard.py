@@ -8,6 +8,7 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
+from ctr_trainer.embedding.service.sent_columns import INLINE
 from ctr_trainer.embedding.service.silence import Silence
 from ctr_trainer.messages.errors import ServiceLost, UserError
 
@@ -43,9 +44,10 @@ class Shard:
       security: a `ClientSecurity`.
       lease: the `Lease` of the training that this client is of; None for a client that only reads.
       ended: f() -> None, or how the service's process ended, if that is known; then no request waits for it.
+      columns: `InlineColumns`, or `SharedColumns` for a service of this host and user.
     """
 
-    def __init__(self, address, number, shards, timeout, security, lease=None, ended=None):
+    def __init__(self, address, number, shards, timeout, security, lease=None, ended=None, columns=INLINE):
         self.address = address
         self.number = number
         self._shards = shards
@@ -53,7 +55,7 @@ class Shard:
         self._incarnation = None
         self._lease = lease
         self._security, self._headers = security, security.headers
-        self._ended = ended
+        self._ended, self._columns = ended, columns
         self._silence = Silence(address, timeout)
         try:
             self._flight = security.connect(address, _CHANNEL)
@@ -157,13 +159,15 @@ class Shard:
 
     def _rows(self, request, columns, read):
         """-> read(results) of a row request."""
-        action = flight.Action(request["op"], wire.pack(self._signed(request), columns))
-        with self._silence.waiting(request["op"]):
-            return self._retried(request["op"], lambda options: read(self._flight.do_action(action, options)))
+        op = request["op"]
+        with self._columns.sending(self._signed(request), columns) as body, self._silence.waiting(op):
+            action = flight.Action(op, body)
+            return self._retried(op, lambda options: read(self._flight.do_action(action, options)))
 
     def close(self):
         self._silence.close()
         self._flight.close()
+        self._columns.close()
 
     def _encoded(self, request):
         return wire.to_json(self._signed(request))

@@ -5,6 +5,9 @@ behind it, as they lie in memory, little-endian, each from a multiple of 64 byte
 
     uint32 length of the JSON | JSON | columns: `key` int64[U], `version` uint32[U], `row` float32[U, width]
 
+A client of the service's own host may leave the columns in memory that both see (`sent_columns`); then the JSON says
+`memory`, where they lie, and `bytes`, how many, and nothing is behind it.
+
 `count` in the JSON is U, and the service knows the table's width, so a request's bytes are all that it takes: nothing
 in it is unpacked. Its answer is a JSON object and, in results of their own, columns: the rows of a pull; `position`
 uint32, `version` uint32 and `row` of the rows that are newer than the client knew. `pull_newer` and `sync` say in their
@@ -52,12 +55,35 @@ def pack(request, columns):
       request: dict, without `count`.
       columns: C-contiguous arrays of one length.
     """
-    header = to_json({**request, "count": len(columns[0])})
-    parts, size = [_LENGTH.pack(len(header)), header], _LENGTH.size + len(header)
+    header = pack_header(request, len(columns[0]))
+    parts, size = [header], len(header)
     for column in columns:
-        parts += [bytes(-size % _ALIGNMENT), column.reshape(-1).view(np.uint8).data]
+        parts += [bytes(-size % _ALIGNMENT), _bytes(column).data]
         size += -size % _ALIGNMENT + column.nbytes
     return b"".join(parts)
+
+
+def pack_header(request, count):
+    """-> the bytes of a row request of `count` rows, but for its columns."""
+    header = to_json({**request, "count": count})
+    return _LENGTH.pack(len(header)) + header
+
+
+def columns_bytes(columns):
+    """-> how many bytes `put_columns` fills."""
+    size = 0
+    for column in columns:
+        size += -size % _ALIGNMENT + column.nbytes
+    return size
+
+
+def put_columns(into, columns):
+    """Copies columns into uint8[n] `into`, each to a multiple of 64 bytes, for `unpack_columns` from 0 on."""
+    start = 0
+    for column in columns:
+        start += -start % _ALIGNMENT
+        into[start : start + column.nbytes] = _bytes(column)
+        start += column.nbytes
 
 
 def unpack_header(body):
@@ -209,7 +235,7 @@ def from_json(data):
 def _answer(header, columns):
     results = [flight.Result(to_json(header))]
     for column in columns:
-        column = np.ascontiguousarray(column).reshape(-1).view(np.uint8)
+        column = _bytes(np.ascontiguousarray(column))
         parts = (column[first : first + _PART_BYTES] for first in range(0, len(column), _PART_BYTES))
         results += [flight.Result(pa.py_buffer(part)) for part in parts]
     return results
@@ -237,6 +263,11 @@ def _read_column(parts, count, dtype, width):
         into[done : done + part.size] = np.frombuffer(part, np.uint8)
         done += part.size
     return column
+
+
+def _bytes(column):
+    """-> uint8[n] of a C-contiguous array."""
+    return column.reshape(-1).view(np.uint8)
 
 
 def _described(layout):

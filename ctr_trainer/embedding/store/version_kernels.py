@@ -91,6 +91,8 @@ def find_stale(keys, slots, state, stamps, since, positions):
     count = 0
     for i in range(slots.size):
         slot = slots[i]
+        if slot >= 0 and since == 0:  # No row is so old: its stamp need not be brought from memory.
+            continue
         if slot >= 0:
             stale = state[slot] == 0 and stamps[slot] < since
         else:

@@ -115,9 +115,9 @@ def difference(rows, base, slots, out):
 @numba.njit(types.int64(_MESSAGE_BITS), nogil=True, cache=True)
 def _first_not_finite(bits):
     for start in range(0, bits.size, _CHECKED):
-        stop, most = min(start + _CHECKED, bits.size), np.int32(0)
-        for i in range(start, stop):
-            most = max(most, bits[i] & _NO_SIGN)  # Of integers, so that the loop is vectorized.
+        part, most = bits[start : start + _CHECKED], np.int32(0)
+        for i in range(np.uint64(part.size)):
+            most = max(most, part[i] & _NO_SIGN)  # Of integers, so that the loop is vectorized.
         if most >= _INFINITY:
             while bits[start] & _NO_SIGN < _INFINITY:
                 start += 1

@@ -126,6 +126,14 @@ class CachedRows:
             slots = self.table.find(keys)
         version_kernels.accept(*self._arrays(), slots, known, newer.versions, newer.positions, rows, window)
 
+    def make(self, keys, window):
+        """-> int64[U] slots of `keys`; those that are not here get an initial row, as of `window`."""
+        first = len(self)
+        slots = self.table.find_or_create(keys)
+        self._begin(first)
+        self._stamps.array[first : len(self)] = window
+        return slots
+
     def mark_unsent(self):
         """Marks the rows of which the service lacks something that a codec rounded away."""
         unsent = (self.table.rows != self._base.array[: len(self)]).any(axis=1)
@@ -197,6 +205,10 @@ class CachedRows:
         self.table.find_or_insert(there, np.zeros((len(there), self.table.config.width), np.float32))
         if create:
             self.table.find_or_create(absent)
+        self._begin(first)
+
+    def _begin(self, first):
+        """What there is beside the rows from slot `first` on, which are new."""
         count = len(self)
         for array in self._beside():
             array.reserve(count)

@@ -4,7 +4,6 @@ import contextlib
 
 import numpy as np
 
-from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.worker.row_cache import RowCache
 
 _HAS_ALL = 1  # Which of the cache's numbers says whether all rows that the service has are here.
@@ -69,17 +68,24 @@ class HostRows(RowCache):
                     self._numbers[_HAS_ALL] = 0
             super().flush()
 
+    def prefetch(self, keys):
+        """As `RowCache`; nothing where the service is asked for no rows: a lookup makes those that are new itself."""
+        return super().prefetch(keys) if self._asks else self._window
+
     @property
     def _asks(self):
         return not self._numbers[_HAS_ALL]
 
-    def _pull(self, keys, known, window, create, codec=None):
+    def _find(self, keys, since, create):
         if self._asks:
-            super()._pull(keys, known, window, create, codec)
-            return
-        nothing = ChangedRows(known, np.empty(0, np.int64), np.empty((0, self.config.width), np.float32))
-        with self._lock.alone():
-            self._copies.accept(keys, known, nothing, nothing.rows, window, create)
+            return super()._find(keys, since, create)
+        with self._lock.shared():
+            slots = self._copies.table.find(keys)
+        self.hits += np.count_nonzero(keys)
+        if create and np.any((slots < 0) & (keys != 0)):
+            with self._lock.alone():
+                slots = self._copies.make(keys, self._window)
+        return slots
 
     def _oldest(self, since):
         return super()._oldest(since) if self._has_others else 0

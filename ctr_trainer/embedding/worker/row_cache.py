@@ -12,7 +12,7 @@ from ctr_trainer.embedding.worker.cached_rows import KEPT_WINDOWS, CachedRows
 from ctr_trainer.measuring.latency import Latency
 
 # Rows a request at most, which bounds what the service holds at a time; fewer of long rows.
-_REQUEST_ROWS = 1 << 17
+_REQUEST_ROWS = 1 << 15
 # Rows handled in one hold of the lock, so that no thread waits for long: about a millisecond's worth.
 _LOCKED_ROWS = 1 << 13
 _WINDOW = 0  # Which of the cache's numbers is the window.
