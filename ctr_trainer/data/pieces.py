@@ -29,7 +29,7 @@ def places(order, epoch, share):
     """Yields the Places of a worker's share of an epoch, in order; of a share without rows one without rows.
 
     Args:
-      order: plan.Order.
+      order: plan.RowOrder.
       epoch: its number.
       share: list of ranges [start, stop) of the epoch's order.
     """
@@ -44,7 +44,7 @@ class PieceReader:
 
     Args:
       groups: RowGroups of its own, which `close` closes.
-      order: plan.Order of all rows.
+      order: plan.RowOrder of all rows.
     """
 
     def __init__(self, groups, order):

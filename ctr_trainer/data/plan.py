@@ -22,7 +22,7 @@ class Buffer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Order:
+class RowOrder:
     """The order of the rows in each epoch.
 
     Attributes:
@@ -41,7 +41,7 @@ class Order:
     def rows(self):
         return sum(self.group_rows)
 
-    @functools.lru_cache(maxsize=2)  # noqa: B019 (an Order lives as long as its reader)
+    @functools.lru_cache(maxsize=2)  # noqa: B019 (a RowOrder lives as long as its reader)
     def buffers(self, epoch):
         """-> the epoch's Buffers, in order."""
         groups = range(len(self.group_rows))

@@ -252,7 +252,7 @@ def test_shares_are_cut_evenly_across_ranges():
 
 
 def test_buffers_hold_every_row_group_once():
-    order = plan.Order((5, 5, 5, 2), shuffle=True, seed=3, shuffle_buffer=8)
+    order = plan.RowOrder((5, 5, 5, 2), shuffle=True, seed=3, shuffle_buffer=8)
     buffers = order.buffers(0)
     assert sorted(g for b in buffers for g in b.groups) == [0, 1, 2, 3]
     assert [b.start for b in buffers] == [0, *[b.stop for b in buffers[:-1]]] and buffers[-1].stop == 17
@@ -283,7 +283,7 @@ def test_each_batch_is_measured_with_its_share_of_the_reading(path, monkeypatch)
         monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
     batches = reader(path, epochs=1)
     assert len(list(batches)) == 13 == batches.read_latency.total_count
-    pieces = len({buffer.start for buffer in plan.Order(batches._groups.rows, True, 0, 20).buffers(0)})
+    pieces = len({buffer.start for buffer in plan.RowOrder(batches._groups.rows, True, 0, 20).buffers(0)})
     # Each piece took half a second to be read, and each batch as long to be made, or longer where the two met.
     assert batches.read_latency.total_seconds >= 0.5 * (pieces + 13) - 1e-3
 
