@@ -1,1 +1,1 @@
-"""Embedding rows, in rooms of which each knows those before: memory, index, table, snapshot, store, service, worker."""
+"""Embedding rows, from the memory that they lie in to what a worker keeps of them."""
