@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ctr_trainer.features import toml
+from ctr_trainer.features.spec import FeatureSpec
 
 TOML = """
 name = "foreign"
@@ -25,7 +26,7 @@ columns = ["tags", "history"]
 combiner = "mean"
 max_length = 3
 """
-SPEC = toml.parse(toml.tomllib.loads(TOML), "foreign.toml")
+SPEC = toml.parse(toml.tomllib.loads(TOML), "foreign.toml", FeatureSpec)
 
 
 def table(first, rows):
