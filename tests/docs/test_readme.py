@@ -1,5 +1,8 @@
 """The README: its four steps are run as they stand, on a CSV file."""
 
+import ast
+import re
+
 import numpy as np
 import pyarrow.parquet as pq
 
@@ -11,6 +14,22 @@ README = (page.ROOT / "README.md").read_text()
 
 def test_it_is_short():
     assert len(README.splitlines()) < 120
+
+
+def test_each_dependency_is_named_with_its_reason():
+    table = README.partition("## What it is built on")[2]
+    assert {name for name in _required() if f"`{name}" not in table} == set()
+
+
+def _required():
+    """-> the names of the packages that setup.py asks for."""
+    calls = (node for node in ast.walk(ast.parse((page.ROOT / "setup.py").read_text())) if isinstance(node, ast.Call))
+    (given,) = ({each.arg: each.value for each in call.keywords} for call in calls if call.keywords[2:])
+    lists = [given["install_requires"], *given["extras_require"].values]
+    texts = [part.value for each in lists for part in ast.walk(each) if isinstance(part, ast.Constant)]
+    names = {re.match(r"[\w-]+", text).group() for text in texts}
+    assert {"pyarrow", "nvidia-ml-py", "ruff", "tensorflow-cpu"} <= names
+    return names
 
 
 def test_the_four_steps_lead_from_a_csv_file_to_a_saved_model(tmp_path, monkeypatch, capsys):
