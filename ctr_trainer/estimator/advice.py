@@ -76,7 +76,7 @@ def advise(circumstances):
 def _without_silence(c):
     """-> the circumstances without the waits for a service that stood still, which no flag ends."""
     shares = {
-        phase: max(share - c.silent * PHASES[phase].may_wait_for_service, 0.0) for phase, share in c.shares.items()
+        phase: max(share - c.silent * ("service" in PHASES[phase].waits_for), 0.0) for phase, share in c.shares.items()
     }
     exchange, syncing = max(c.exchange - c.silent, 0.0), max(c.syncing - c.silent, 0.0)
     return dataclasses.replace(c, shares=shares, exchange=exchange, syncing=syncing)

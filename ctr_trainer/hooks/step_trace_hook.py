@@ -1,5 +1,6 @@
 """What the session's time goes to, and with it a step's."""
 
+import dataclasses
 import math
 
 import tensorflow as tf
@@ -11,6 +12,27 @@ from ctr_trainer.measuring.clock import since_1970
 from ctr_trainer.measuring.phases import PHASES, STEP_TITLES
 
 tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True)
+class StepPhases:
+    """What a step's time goes to; all but the counts are of a step that is not traced.
+
+    Attributes:
+      steps: that counted.
+      traced_steps: those of them that were traced.
+      step_seconds: on average.
+      step_deviation: the standard deviation, in seconds.
+      seconds: by phase of `phases.STEP_TITLES`.
+      accounted: their share of the step.
+    """
+
+    steps: int
+    traced_steps: int
+    step_seconds: float
+    step_deviation: float
+    seconds: dict
+    accounted: float
 
 
 class StepTraceHook(StepHook):
@@ -71,10 +93,7 @@ class StepTraceHook(StepHook):
         return self._purposes.get(purpose, 0.0) / total if total else 0.0
 
     def results(self):
-        """-> dict of `steps` that counted, `traced_steps`, `step_seconds` (on average, of one that is not traced),
-        `step_deviation` (the standard deviation of these), `seconds` (by phase, of such a step) and `accounted` (their
-        share of the step); None of a run too short to tell.
-        """
+        """-> `StepPhases` as a dict, for JSON; None of a run too short to tell."""
         steps = self._done - self._skip_steps
         if not self._traced or steps == self._traced:
             return None
@@ -87,14 +106,15 @@ class StepTraceHook(StepHook):
                 seconds[key] = seconds.get(key, 0.0) + value
         accounted = sum(seconds.values())
         step, variance = accounted + of_step["loop"], self._squares / untraced - (self._untraced / untraced) ** 2
-        return {
-            "steps": steps,
-            "traced_steps": self._traced,
-            "step_seconds": step,
-            "step_deviation": math.sqrt(max(variance, 0.0)),
-            "seconds": {name: seconds[name] for name in STEP_TITLES if name in seconds},
-            "accounted": accounted / step,
-        }
+        found = StepPhases(
+            steps=steps,
+            traced_steps=self._traced,
+            step_seconds=step,
+            step_deviation=math.sqrt(max(variance, 0.0)),
+            seconds={name: seconds[name] for name in STEP_TITLES if name in seconds},
+            accounted=accounted / step,
+        )
+        return dataclasses.asdict(found)
 
     def _is_due(self):
         since = self._done + 1 - self._skip_steps

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+_RANKS, _SERVICE, _BOTH = ("ranks",), ("service",), ("ranks", "service")
+
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
@@ -17,8 +19,8 @@ class Phase:
       operation: log name of what it stands for: the operations of any thread; "" for none.
       in_graph: whether it is a part of `session`, which only a traced step tells; else the thread enters it.
       is_training: whether it counts as time of training: for `it/sec`, `global_step/sec` and `examples_per_sec`.
-      is_alone: whether a rank in it works by itself; else it may be the one that waits for others.
-      may_wait_for_service: whether it waits for the embedding service, or for a rank that does.
+      waits_for: whom a rank in it may be waiting for: `ranks`, the others; `service`, the embedding service or a rank
+        that waits for it.
     """
 
     name: str
@@ -28,42 +30,31 @@ class Phase:
     operation: str = ""
     in_graph: bool = False
     is_training: bool = True
-    is_alone: bool = False
-    may_wait_for_service: bool = False
+    waits_for: tuple[str, ...] = ()
 
 
 # In the order of a step. `start` is all before the first one; `hooks` are metrics, logs, summaries and hooks of users;
 # `tracing` is what measuring takes; `loop` is what lies between a step's last hook and the first one of the next.
 TABLE = (
-    Phase("start", "start", None, is_training=False, is_alone=True),
-    Phase(
-        "read", "read sample", "read_sample", "StepReadWait", "OpsReadSample", is_alone=True, may_wait_for_service=True
-    ),
-    Phase(
-        *("lookup", "embedding lookup", "embedding_lookup", "StepLookup", "OpsEmbeddingLookup"),
-        is_alone=True,
-        may_wait_for_service=True,
-    ),
-    Phase("feed", "input to device", "input_to_device", is_alone=True),
-    Phase("session", "session", None, may_wait_for_service=True),
+    Phase("start", "start", None, is_training=False),
+    Phase("read", "read sample", "read_sample", "StepReadWait", "OpsReadSample", waits_for=_SERVICE),
+    Phase("lookup", "embedding lookup", "embedding_lookup", "StepLookup", "OpsEmbeddingLookup", waits_for=_SERVICE),
+    Phase("feed", "input to device", "input_to_device"),
+    Phase("session", "session", None, waits_for=_BOTH),
     Phase("input_to_device", "input to device", "input_to_device", in_graph=True),
     Phase("forward", "forward", "forward", in_graph=True),
     Phase("loss", "loss", "loss", in_graph=True),
     Phase("backward", "backward", "backward", in_graph=True),
     Phase("exchange", "gradient exchange", "exchange", in_graph=True),
     Phase("dense_update", "dense update", "dense_update", in_graph=True),
-    Phase(
-        *("update", "push (row update)", "push", "StepRowUpdate", "OpsPushGrad"),
-        is_alone=True,
-        may_wait_for_service=True,
-    ),
-    Phase("sync", "sync", "sync", "StepSyncWait", "OpsParameterSync", may_wait_for_service=True),
-    Phase("dense_sync", "dense sync", "dense_sync"),
-    Phase("hooks", "metrics and logs", "hooks", is_alone=True),
-    Phase("checkpoint", "checkpoint", "checkpoint", may_wait_for_service=True),
-    Phase("evaluation", "evaluation", "evaluation", is_training=False),
-    Phase("tracing", "tracing", None, is_alone=True),
-    Phase("loop", "loop", None, is_alone=True),
+    Phase("update", "push (row update)", "push", "StepRowUpdate", "OpsPushGrad", waits_for=_SERVICE),
+    Phase("sync", "sync", "sync", "StepSyncWait", "OpsParameterSync", waits_for=_BOTH),
+    Phase("dense_sync", "dense sync", "dense_sync", waits_for=_RANKS),
+    Phase("hooks", "metrics and logs", "hooks"),
+    Phase("checkpoint", "checkpoint", "checkpoint", waits_for=_BOTH),
+    Phase("evaluation", "evaluation", "evaluation", is_training=False, waits_for=_RANKS),
+    Phase("tracing", "tracing", None),
+    Phase("loop", "loop", None),
 )
 # Those that the thread enters, one at a time.
 PHASES = {phase.name: phase for phase in TABLE if not phase.in_graph}

@@ -5,7 +5,7 @@ import time
 from ctr_trainer.measuring.phases import PHASES
 from ctr_trainer.ranks import heartbeat
 
-_ALONE = {name for name, phase in PHASES.items() if phase.is_alone}
+_ALONE = {name for name, phase in PHASES.items() if "ranks" not in phase.waits_for}
 _SILENT_SECONDS = 5.0
 _NAMED = 8
 
