@@ -10,7 +10,7 @@ class Feed:
 
     Attributes:
       inputs: the same.
-      hooks: the same, to come before those that sync or save rows. They are others after each `rewind`.
+      hooks: the same. They are others after each `rewind`.
       embeddings: `Embeddings` behind the graph's embedding inputs; None of a graph that is fed nothing.
       latencies: `Latency` of each operation on batches and rows, in whatever thread it is done.
       batch: the `Batch` of the step now running; None of a graph that is fed nothing.

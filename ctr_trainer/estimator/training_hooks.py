@@ -33,7 +33,7 @@ from ctr_trainer.metrics.worker_figures import WorkerFigures
 from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
-# Of several workers a step is traced now and then, for what the exchange takes of it: the 40th, then every 1000th.
+# Without `phase_steps`, of several workers: the steps that do not count, and the period of the traced ones.
 _FIRST_STEPS, _EXCHANGE_STEPS = 20, 1000
 
 
@@ -82,14 +82,12 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
     )
     hooks += [*([rate] if rate else []), metrics, *kept]
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
-    resources = ResourcesHook(
-        open_gpu(distributed.local_rank()) if has_gpu else NoGpu(), every_n_steps=config.log_step_count_steps
-    )
-    directory = model_dir if distributed.is_chief() else None
-    hooks += [resources, StepRateHook(clock, config.log_step_count_steps, directory)]
+    gpu = open_gpu(distributed.local_rank()) if has_gpu else NoGpu()
+    resources = ResourcesHook(gpu, every_n_steps=config.log_step_count_steps)
+    hooks.append(resources)
+    hooks.append(StepRateHook(clock, config.log_step_count_steps, model_dir if distributed.is_chief() else None))
     hooks.append(RunStatusHook([*feed.latencies, *clock.latencies], every_n_secs=config.log_secs))
-    every = config.phase_steps or _EXCHANGE_STEPS
-    trace = StepTraceHook(clock, config.phase_steps or _FIRST_STEPS, every, gpu=has_gpu and bool(config.phase_steps))
+    trace = _trace(config, clock, has_gpu)
     if distributed.size() > 1 or config.phase_steps:
         hooks.append(trace)
     if config.profile_steps:
@@ -98,6 +96,13 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
     if last_step is not None:
         hooks.append(tf1.train.StopAtStepHook(last_step=last_step))
     return hooks, MeasuringHooks(metrics, resources, trace)
+
+
+def _trace(config, clock, has_gpu):
+    """-> `StepTraceHook`, of `phase_steps` or for what the exchange takes of a step."""
+    if config.phase_steps:
+        return StepTraceHook(clock, config.phase_steps, config.phase_steps, has_gpu)
+    return StepTraceHook(clock, _FIRST_STEPS, _EXCHANGE_STEPS)
 
 
 def _sync(embeddings, config, clock):
