@@ -14,10 +14,10 @@ def pages():
 
 
 def commands(text, program="python -m ctr_trainer"):
-    """-> the arguments of each command line of a program in a page, in order; a line may go on behind a backslash."""
+    """-> the arguments of each command line of a program in a page; a backslash joins lines, a pipe ends one."""
     text = text.replace("\\\n", " ")
     lines = re.findall(rf"^ {{4}}(?:.* )?{re.escape(program)} (.*)$|^{re.escape(program)} (.*)$", text, re.MULTILINE)
-    return [shlex.split(re.sub(r"  +#.*", "", indented or flush)) for indented, flush in lines]
+    return [shlex.split(re.sub(r" 2>&1 .*|  +#.*", "", indented or flush)) for indented, flush in lines]
 
 
 def blocks(text, language):

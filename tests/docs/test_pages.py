@@ -1,7 +1,9 @@
 """All pages: links, flags and tables."""
 
 import contextlib
+import importlib
 import io
+import pathlib
 import re
 
 import pytest
@@ -30,6 +32,25 @@ def test_each_link_leads_to_a_file_and_to_a_heading(path):
 def _anchors(text):
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _lines():
+    for path in PAGES:
+        text = path.read_text()
+        for arguments in page.commands(text):
+            yield path.name, arguments
+        for arguments in page.commands(text, "./run.sh"):
+            yield path.name, ["train", *arguments]
+
+
+@pytest.mark.parametrize("name, arguments", _lines(), ids=str)
+def test_each_command_is_accepted(name, arguments, monkeypatch, capsys):
+    monkeypatch.chdir(page.ROOT)
+    command = importlib.import_module(f"ctr_trainer.commands.{arguments[0]}")
+    monkeypatch.setattr(command, "run", lambda *groups: None)
+    # A flagfile that a page has one write is not there; that of the repository is read.
+    given = [each for each in arguments if not each.startswith("--flagfile=") or pathlib.Path(each[11:]).exists()]
+    assert cli.main(given) == 0, capsys.readouterr().err
 
 
 @pytest.mark.parametrize("path", PAGES, ids=IDS)
