@@ -23,6 +23,8 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
+    # What belongs to a list's item `1. ` stands at the third column in CommonMark, and at the fourth for mkdocs.
+    markdown = re.sub(r"^(?=(?: {4})* {3}\S)", " ", markdown, flags=re.MULTILINE)
     return to_pages(markdown, r"\]\(\.\./")
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -35,6 +36,11 @@ def test_a_link_of_the_readme_to_a_page_and_to_a_program_leads_to_their_pages(si
     recipe = (site / "recipe.html").read_text()
     assert 'href="examples.html#plain_estimator"' in recipe
     assert 'id="plain_estimator"' in (site / "examples.html").read_text()
+
+
+def test_commands_within_a_numbered_list_are_code(site):
+    lists = re.findall(r"<ol>.*?</ol>", (site / "hosts.html").read_text(), re.DOTALL)
+    assert any("<pre>" in steps for steps in lists)
 
 
 def test_the_api_pages_have_the_docstrings(site):
