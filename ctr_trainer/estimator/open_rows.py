@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 from ctr_trainer.embedding.store.row_codec import find_codec
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.host_rows import HostRows
@@ -24,7 +25,7 @@ def open_rows(store, config, tables, lookup_latency, push_latency, uncached=Fals
     _create_tables(store, tables.values())
     if uncached:
         return {name: store.worker_rows(table, StoreReader) for name, table in tables.items()}
-    if store.host_memory is None:
+    if store.host_memory is None and (distributed.size() > 1 or not config.copies_of_hosts):
         copies = _own_copies(config, lookup_latency, push_latency)
         return {name: store.worker_rows(table, copies) for name, table in tables.items()}
     is_owner = distributed.local_rank() == 0  # Of the arrays in a host's memory, which the others open.
@@ -54,7 +55,8 @@ def _host_copies(config, lookup_latency, push_latency, is_syncer):
 
     def copies(store, table):
         shares = merging.shares(table, config.sync_merge, hosts)
-        others = dict(memory=store.host_memory.under(table.name), is_syncer=is_syncer, has_others=hosts > 1)
+        memory = PrivateMemory() if store.host_memory is None else store.host_memory.under(table.name)
+        others = dict(memory=memory, is_syncer=is_syncer, is_alone=distributed.size() == 1, has_others=hosts > 1)
         return HostRows(store, table, worker, lookup_latency, push_latency, codec, shares, **others)
 
     return copies

@@ -5,13 +5,11 @@ import dataclasses
 import os
 
 from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
-from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.guard import Guard
 from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.local_service import Watch, local_services
 from ctr_trainer.embedding.service.security import ClientSecurity
-from ctr_trainer.embedding.service.sent_columns import InlineColumns, SharedColumns
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.shared_table import SharedTables
 from ctr_trainer.estimator.host_memory import any_host_has_several_workers, open_host_memory
@@ -73,19 +71,16 @@ def _open_store(config, model_dir, host_memory):
         ended = [watch.ended for watch in watches]
         addresses, (token, *_), *_ = zip(*started, strict=True)
         security = ClientSecurity(token)
-        columns = SharedColumns if SharedMemory.is_possible() else InlineColumns
-        client = stack.enter_context(_leased(config, model_dir, addresses, security, host_memory, ended, columns))
+        client = stack.enter_context(_leased(config, model_dir, addresses, security, host_memory, ended))
         yield Guard(client) if config.service_restarts else client
 
 
 @contextlib.contextmanager
-def _leased(config, model_dir, addresses, security, host_memory, ended=(), columns=InlineColumns):
+def _leased(config, model_dir, addresses, security, host_memory, ended=()):
     """Gives a client that writes, by a lease that all workers share. A collective."""
 
     def opened(lease):
-        return contextlib.closing(
-            ServiceClient(addresses, config.timeout, security, lease, ended, host_memory, columns)
-        )
+        return contextlib.closing(ServiceClient(addresses, config.timeout, security, lease, ended, host_memory))
 
     keep_freed_memory(_KEPT_BYTES)
     lease, client = None, None

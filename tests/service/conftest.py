@@ -9,7 +9,6 @@ from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.local_service import LocalService
 from ctr_trainer.embedding.service.security import ClientSecurity
-from ctr_trainer.embedding.service.sent_columns import InlineColumns
 from ctr_trainer.embedding.table.table_config import TableConfig
 
 TIMEOUT = 60.0
@@ -45,8 +44,8 @@ def connect():
     """connect(addresses, ...) -> a ServiceClient that is closed with the test; all are of one training by default."""
     clients = []
 
-    def connect(addresses, timeout=TIMEOUT, security=None, lease=LEASE, columns=InlineColumns):
-        clients.append(ServiceClient(addresses, timeout, security or ClientSecurity(TOKEN), lease, columns=columns))
+    def connect(addresses, timeout=TIMEOUT, security=None, lease=LEASE):
+        clients.append(ServiceClient(addresses, timeout, security or ClientSecurity(TOKEN), lease))
         return clients[-1]
 
     yield connect

@@ -10,7 +10,6 @@ from ctr_trainer.embedding.index.key_hash import shard_of
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.renewal import Renewal
 from ctr_trainer.embedding.service.security import ClientSecurity
-from ctr_trainer.embedding.service.sent_columns import InlineColumns
 from ctr_trainer.embedding.service.shard import Shard
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.row_codec import PLAIN
@@ -31,16 +30,7 @@ class ServiceClient(Store):
     same; it is renewed from a thread until `close`, and given back by `release`.
     """
 
-    def __init__(
-        self,
-        addresses,
-        timeout,
-        security=ClientSecurity(),  # noqa: B008, frozen
-        lease=None,
-        ended=(),
-        host_memory=None,
-        columns=InlineColumns,
-    ):
+    def __init__(self, addresses, timeout, security=ClientSecurity(), lease=None, ended=(), host_memory=None):  # noqa: B008, frozen
         """Connects, waiting up to `timeout` for each service to answer, and for a lease whose holder died to end.
 
         Args:
@@ -50,7 +40,6 @@ class ServiceClient(Store):
           lease: `Lease`; None to only read.
           host_memory: see `Store`.
           ended: for each service f() -> None, or how its process ended: then requests fail at once. () if not known.
-          columns: f() -> how columns get to a service: `InlineColumns`, or `SharedColumns` for those of this host.
 
         Raises:
           UserError: no answer, a wrong token, a service that another worker knows as another shard, or one that
@@ -60,7 +49,7 @@ class ServiceClient(Store):
             raise UserError("no address of an embedding service was given")
         shards = len(addresses)
         self._shards = [
-            Shard(address, i, shards, timeout, security, lease, each, columns())
+            Shard(address, i, shards, timeout, security, lease, each)
             for i, (address, each) in enumerate(zip(addresses, ended or [None] * shards, strict=True))
         ]
         self._threads = concurrent.futures.ThreadPoolExecutor(shards) if shards > 1 else None

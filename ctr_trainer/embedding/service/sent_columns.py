@@ -33,6 +33,21 @@ class InlineColumns:
 INLINE = InlineColumns()
 
 
+def shared_or_inline(ask):
+    """-> `SharedColumns` where the service can read them, `INLINE` elsewhere.
+
+    Args:
+      ask: f(dict with `memory`, an address) -> whether the service can read that memory.
+    """
+    if not SharedMemory.is_possible():
+        return INLINE
+    columns = SharedColumns()
+    if ask({"memory": columns.address}):
+        return columns
+    columns.close()
+    return INLINE
+
+
 class SharedColumns:
     """Leaves columns in memory that a service of the same host and user reads, and sends where they lie.
 
@@ -47,6 +62,10 @@ class SharedColumns:
         self._bytes = self._memory.array(_NAME, np.uint8, most_rows=wire.MOST_BYTES).array
         self._lock = threading.Lock()
 
+    @property
+    def address(self):
+        return self._memory.address
+
     @contextlib.contextmanager
     def sending(self, request, columns):
         """As `InlineColumns`."""
@@ -57,7 +76,7 @@ class SharedColumns:
             return
         try:
             wire.put_columns(self._bytes, columns)
-            yield wire.pack_header({**request, "memory": self._memory.address, "bytes": size}, len(columns[0]))
+            yield wire.pack_header({**request, "memory": self.address, "bytes": size}, len(columns[0]))
         finally:
             self._lock.release()
 
@@ -92,6 +111,14 @@ class ReceivedColumns:
         if not 0 <= size <= len(array):
             raise UserError(f"a request of {size} bytes in memory that has {len(array)}")
         return array[:size]
+
+    def can_read(self, address):
+        """-> whether there is memory of that address, of this host and user."""
+        try:
+            self.read(address, 0)
+        except UserError:
+            return False
+        return True
 
     def forget(self):
         """Lets go of all memory: the clients of another training have their own."""

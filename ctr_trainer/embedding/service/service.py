@@ -63,6 +63,7 @@ class Service(flight.FlightServerBase):
             "copy": self._copy,
             "advance": self._advance,
             "restore": self._restore,
+            "read_memory": lambda body: {"is_read": self._columns.can_read(str(body["memory"]))},
             "clear": self._clear,
             "stats": lambda body: self._stats(),
             "tables": lambda body: [self._layout(name) for name in sorted(self._store.tables)],

@@ -8,7 +8,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.sent_columns import INLINE
+from ctr_trainer.embedding.service.security import is_loopback
+from ctr_trainer.embedding.service.sent_columns import INLINE, shared_or_inline
 from ctr_trainer.embedding.service.silence import Silence
 from ctr_trainer.messages.errors import ServiceLost, UserError
 
@@ -44,10 +45,9 @@ class Shard:
       security: a `ClientSecurity`.
       lease: the `Lease` of the training that this client is of; None for a client that only reads.
       ended: f() -> None, or how the service's process ended, if that is known; then no request waits for it.
-      columns: `InlineColumns`, or `SharedColumns` for a service of this host and user.
     """
 
-    def __init__(self, address, number, shards, timeout, security, lease=None, ended=None, columns=INLINE):
+    def __init__(self, address, number, shards, timeout, security, lease=None, ended=None):
         self.address = address
         self.number = number
         self._shards = shards
@@ -55,7 +55,7 @@ class Shard:
         self._incarnation = None
         self._lease = lease
         self._security, self._headers = security, security.headers
-        self._ended, self._columns = ended, columns
+        self._ended, self._columns, self._host = ended, INLINE, address.rpartition(":")[0]
         self._silence = Silence(address, timeout)
         try:
             self._flight = security.connect(address, _CHANNEL)
@@ -81,6 +81,8 @@ class Shard:
             try:
                 self._incarnation = None
                 self._incarnation = self.action("hello", body)["incarnation"]
+                if self._lease is not None and self._columns is INLINE and is_loopback(self._host):
+                    self._columns = shared_or_inline(lambda offer: self.action("read_memory", offer)["is_read"])
                 return
             except _Held as held:
                 if first_heard not in (None, held.heard):

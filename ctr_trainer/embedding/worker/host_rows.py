@@ -4,6 +4,7 @@ import contextlib
 
 import numpy as np
 
+from ctr_trainer.embedding.worker.cached_rows import KEPT_WINDOWS
 from ctr_trainer.embedding.worker.row_cache import RowCache
 
 _HAS_ALL = 1  # Which of the cache's numbers says whether all rows that the service has are here.
@@ -19,22 +20,23 @@ class HostRows(RowCache):
     Staleness: between the workers of the host none: a step reads every step that another worker has finished, and of
     one under way some rows before and some after it. No update is lost: workers step rows one after the other, under a
     lock. Behind other hosts a row is as stale as in a `RowCache`. Without other hosts a row that is here is never
-    checked; and where the service had no rows at the beginning, none is asked for, until a `flush` drops rows here.
+    checked; and where the service had no rows at the beginning, none is asked for, until rows are dropped here.
 
     Threads: as `RowCache`, in each worker. Slots are valid until a `flush`, for which all workers of the host wait.
 
     Caveat: no strict syncs, since a step reads what the steps beside it have made of a row.
 
     Args:
-      memory: `SharedMemory` of this table; the owner makes its HostRows first.
+      memory: `SharedMemory` of this table, whose owner makes its HostRows first; `PrivateMemory` of a worker alone.
+      is_alone: whether this worker is the only one of the host; then slots are valid until a `begin_window`.
       is_syncer: whether this worker syncs: one on each host does.
       has_others: whether there are other hosts.
       others: see `RowCache`.
     """
 
-    def __init__(self, *others, memory, is_syncer, has_others, **settings):
+    def __init__(self, *others, memory, is_syncer, has_others, is_alone=False, **settings):
         super().__init__(*others, memory=memory, **settings)
-        self.is_synced_here, self._has_others = is_syncer, has_others
+        self.is_synced_here, self._has_others, self._is_alone = is_syncer, has_others, is_alone
 
     def begin(self):
         if self.is_synced_here and not self._has_others:
@@ -52,6 +54,8 @@ class HostRows(RowCache):
     def begin_window(self):
         if self.is_synced_here:
             with self._lock.alone():
+                if self._is_alone and not self._window % KEPT_WINDOWS:
+                    self._tidy()
                 self._window += 1
 
     def exchange(self, codec=None):
@@ -62,15 +66,19 @@ class HostRows(RowCache):
         """As `RowCache`; all workers of the host wait for it, so slots may change."""
         if self.is_synced_here:
             with self._lock.alone():
-                count = len(self)
-                self._copies.tidy(self._window)
-                if len(self) < count:
-                    self._numbers[_HAS_ALL] = 0
+                self._tidy()
             super().flush()
 
     def prefetch(self, keys):
         """As `RowCache`; nothing where the service is asked for no rows: a lookup makes those that are new itself."""
         return super().prefetch(keys) if self._asks else self._window
+
+    def _tidy(self):
+        """Drops rows, which the service then is asked for. Under the lock."""
+        count = len(self)
+        self._copies.tidy(self._window)
+        if len(self) < count:
+            self._numbers[_HAS_ALL] = 0
 
     @property
     def _asks(self):

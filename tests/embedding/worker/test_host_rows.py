@@ -6,6 +6,7 @@ import threading
 import numpy as np
 import pytest
 
+from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
@@ -114,6 +115,21 @@ def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, 
     assert len(one) == 1
     assert _read(other, _keys(50, 60, 200)) == [[-12, -12], [-2, -2], [0, 0]]
     assert store.keys == [[60, 200]]
+
+
+def test_a_worker_alone_on_its_host_drops_rows_at_a_sync_and_has_them_back_as_they_were(store, monkeypatch):
+    monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 1)
+    settings = dict(memory=PrivateMemory(), is_syncer=True, has_others=False, is_alone=True)
+    rows = HostRows(store, CONFIG, "rank0", **settings)
+    rows.begin()
+    _step(rows, np.arange(1, 101), 1.0)
+    for _ in range(2 * cached_rows.KEPT_WINDOWS):
+        rows.sync()
+        _step(rows, _keys(50), 1.0)
+    assert len(rows) == 1
+    assert store.keys == []
+    assert _read(rows, _keys(50, 7)) == [[-17, -17], [-1, -1]]
+    assert store.keys == [[7]]
 
 
 def test_rows_that_the_service_has_are_taken_from_it(store):
