@@ -4,6 +4,7 @@ import pytest
 
 from ctr_trainer.features.spec import FeatureSpec, TableLimits
 from ctr_trainer.messages.errors import UserError
+from tests.docs import page
 
 BASE = {"name": "s", "label": {"column": "y"}, "sparse": [{"name": "a", "dim": 4}, {"name": "b", "dim": 8}]}
 
@@ -17,6 +18,12 @@ def test_limits_are_a_tables_own_and_come_back_from_the_written_spec():
     assert spec.limits_of("dim8") == TableLimits("dim8", 3, 100, "lfu", 50)
     assert spec.limits_of("dim4") == TableLimits("dim4")
     assert FeatureSpec.from_dict(spec.to_dict()) == spec
+
+
+def test_the_pages_example_is_read(tmp_path):
+    (shown,) = page.blocks((page.DOCS / "embedding_service.md").read_text(), "toml")
+    (tmp_path / "x.toml").write_text(f'name = "x"\n[label]\ncolumn = "y"\n[[sparse]]\nname = "a"\ndim = 16\n{shown}')
+    assert FeatureSpec.load(tmp_path / "x.toml").limits == (TableLimits("dim16", 3, 1_000_000, "lfu", 50_000),)
 
 
 def test_one_dim_for_all_takes_the_limits_along():
