@@ -25,9 +25,13 @@ DIMS, SCALES, ACCUMULATOR = (16, 1), (0.01, 0.0), 1e-3
 OPTIMIZERS = ("rowwise_adagrad", "adagrad")
 
 
-def measure(rows, workers, directory, cores):
-    """-> {optimizer: service core-seconds per million examples at N = 1 and 30, and bytes and misses an example}"""
+def write_data(rows, directory):
+    """Writes the demo's data, for the other functions here."""
     convert("synthetic", None, directory / "data", FeatureSpec.load(SPEC), rows=rows, seed=1, progress=False)
+
+
+def measure(workers, directory, cores):
+    """-> {optimizer: service core-seconds per million examples at N = 1 and 30, and bytes and misses an example}"""
     figures = {}
     for optimizer in OPTIMIZERS:
         figures[optimizer] = {}
@@ -36,19 +40,25 @@ def measure(rows, workers, directory, cores):
     return figures
 
 
-def _train(directory, workers, optimizer, sync_steps, cores):
-    data = directory / "data" / "train"
+def measure_hosts(hosts, workers_a_host, directory, cores):
+    """-> the figures of row-wise Adagrad at N = 30, of workers that train one copy of the rows on each host."""
+    return _train(directory, hosts * workers_a_host, OPTIMIZERS[0], 30, cores, workers_a_host)
+
+
+def _train(directory, workers, optimizer, sync_steps, cores, workers_a_host=1):
+    """The workers take turns in this process, so a host's copy needs no shared memory: the service sees the same."""
+    data, hosts = directory / "data" / "train", workers // workers_a_host
     readers = [BatchReader(data, BATCH_SIZE, rank, workers, epochs=1) for rank in range(workers)]
     table = readers[0].spec.tables[0]
     config = TableConfig(table.name, DIMS, SCALES, optimizer, ACCUMULATOR)
     with loopback.start(str(directory), cores[0]) as service:
-        clients = [loopback.connect(service) for _ in range(workers)]
-        caches = [RowCache(client, config, f"rank{rank}") for rank, client in enumerate(clients)]
-        workers_of = [_steps(cache, reader, table.name) for cache, reader in zip(caches, readers, strict=True)]
+        clients = [loopback.connect(service) for _ in range(hosts)]
+        caches = [RowCache(client, config, f"host{host}") for host, client in enumerate(clients)]
+        workers_of = [_steps(caches[rank // workers_a_host], reader, table.name) for rank, reader in enumerate(readers)]
         examples = 0
         for step, sizes in enumerate(zip(*workers_of, strict=True), start=1):
-            for rank, cache in enumerate(caches):
-                if (step + rank * sync_steps // workers) % sync_steps == 0:
+            for host, cache in enumerate(caches):
+                if (step + host * sync_steps // hosts) % sync_steps == 0:
                     cache.sync()
             examples += sum(sizes)
             if step == WARMUP_STEPS:

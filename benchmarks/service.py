@@ -4,7 +4,8 @@ Rows of dim 16 with row-wise Adagrad (17 floats), keys uniform and Zipf(1.2). `f
 batch has them, an update and a request distinct ones, as a worker sends them. The service runs on one core of its own
 and the clients on the others; `*_per_core_sec` divides by the processor time that the service used, which is what
 counts where the clients cannot keep it busy. The demo's traffic is measured with row-wise Adagrad, which
-`workers_per_service_core` is of, and with the demo's own Adagrad.
+`workers_per_service_core` is of, and with the demo's own Adagrad: of one worker a host, and, for
+`workers_per_service_core_4_a_host`, of two hosts whose four workers train one copy of the rows.
 
 Example: python benchmarks/service.py                  # the 1 M and 20 M rows of the targets: minutes, 6 GiB
          python benchmarks/service.py --rows=200000 --demo_rows=250000 --workers=2 --seconds=0.5
@@ -34,6 +35,7 @@ BATCH_KEYS = 26 * 1024
 REQUEST_ROWS = 20_000
 BATCHES = 32
 WORKER_EXAMPLES_PER_SEC = 60_000
+HOSTS, WORKERS_A_HOST = 2, 4
 
 
 def key_of(ranks):
@@ -108,7 +110,8 @@ def main():
     parser.add_argument("--demo_rows", type=int, default=1_000_000, help="training examples of the demo's data")
     parser.add_argument("--workers", type=int, default=4, help="that the demo's traffic comes from")
     flags = parser.parse_args()
-    if flags.demo_rows < 2 * demo_traffic.WARMUP_STEPS * demo_traffic.BATCH_SIZE * flags.workers:
+    most_workers = max(flags.workers, HOSTS * WORKERS_A_HOST)
+    if flags.demo_rows < 2 * demo_traffic.WARMUP_STEPS * demo_traffic.BATCH_SIZE * most_workers:
         parser.error("--demo_rows is too few: half of each worker's steps would be its warm-up")
     cores = sorted(os.sched_getaffinity(0))
     sizes = [int(rows) for rows in flags.rows.split(",")]
@@ -129,22 +132,33 @@ def main():
             show(f"{rows:,} rows, {distribution}", cases[f"{distribution}_{rows}"])
         cases[f"zipf_{rows}"]["index_bytes_per_row"] = round(remote["index_bytes_per_row"], 2)
     with tempfile.TemporaryDirectory() as directory:
-        demo = demo_traffic.measure(flags.demo_rows, flags.workers, pathlib.Path(directory), cores)
-    workers = {}
-    for optimizer, figures in demo.items():
-        show(f"the demo's data, {flags.workers} workers, {optimizer}", figures)
-        per_million = figures["core_sec_per_million_examples_sync_30"]
-        workers[optimizer] = round(1e6 / per_million / WORKER_EXAMPLES_PER_SEC, 2)
-        print(
-            f"workers a service core feeds at N = 30, {optimizer}: 1,000,000 examples / {per_million:.3f} core-seconds "
-            f"/ {WORKER_EXAMPLES_PER_SEC:,} examples/s = {workers[optimizer]:.1f}"
-        )
+        directory = pathlib.Path(directory)
+        demo_traffic.write_data(flags.demo_rows, directory)
+        demo = demo_traffic.measure(flags.workers, directory, cores)
+        of_hosts = demo_traffic.measure_hosts(HOSTS, WORKERS_A_HOST, directory, cores)
+    workers = {
+        optimizer: workers_fed(f"{flags.workers} workers, {optimizer}", figures) for optimizer, figures in demo.items()
+    }
+    fed_4_a_host = workers_fed(f"{HOSTS} hosts of {WORKERS_A_HOST} workers, {CONFIG.optimizer}", of_hosts)
     scored = cases[f"zipf_{sizes[-1]}"]
     names = ("find_gather_rows_per_sec", "update_rows_per_sec", "pull_rows_per_sec", "sync_rows_per_sec", "sync_p99_ms")
     result = {name: scored[name] for name in (*names, "index_bytes_per_row")}
     result["workers_per_service_core"] = workers[CONFIG.optimizer]
     result["workers_per_service_core_adagrad"] = workers["adagrad"]
-    print(json.dumps({**result, "cases": {**cases, "demo": demo}}))
+    result["workers_per_service_core_4_a_host"] = fed_4_a_host
+    print(json.dumps({**result, "cases": {**cases, "demo": demo, "demo_of_hosts": of_hosts}}))
+
+
+def workers_fed(title, figures):
+    """Prints the figures of the demo's data. -> how many workers a core of the service feeds at N = 30."""
+    show(f"the demo's data, {title}", figures)
+    per_million = figures["core_sec_per_million_examples_sync_30"]
+    fed = round(1e6 / per_million / WORKER_EXAMPLES_PER_SEC, 2)
+    print(
+        f"workers a service core feeds at N = 30, {title}: 1,000,000 examples / {per_million:.3f} core-seconds "
+        f"/ {WORKER_EXAMPLES_PER_SEC:,} examples/s = {fed:.1f}"
+    )
+    return fed
 
 
 def show(title, figures):

@@ -44,8 +44,8 @@ def connect():
     """connect(addresses, ...) -> a ServiceClient that is closed with the test; all are of one training by default."""
     clients = []
 
-    def connect(addresses, timeout=TIMEOUT, security=None, lease=LEASE):
-        clients.append(ServiceClient(addresses, timeout, security or ClientSecurity(TOKEN), lease))
+    def connect(addresses, timeout=TIMEOUT, security=None, lease=LEASE, **settings):
+        clients.append(ServiceClient(addresses, timeout, security or ClientSecurity(TOKEN), lease, **settings))
         return clients[-1]
 
     yield connect

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.index import key_hash
-from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service import sent_columns, silence
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
@@ -25,13 +24,10 @@ from tests.service.proxy import CuttingProxy
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.parametrize("by_memory", [True, False])
-def test_one_shard_and_three_and_the_store_in_the_process_give_the_same_rows(start, connect, monkeypatch, by_memory):
-    if by_memory:
-        monkeypatch.setattr(sent_columns, "_LEAST_BYTES", 0)
-    else:
-        monkeypatch.setattr(SharedMemory, "is_possible", lambda: False)
-    clients = [connect([service.address for service in start(shards)]) for shards in (1, 3)]
+@pytest.mark.parametrize("by_socket", [False, True])
+def test_one_shard_and_three_and_the_store_in_the_process_give_the_same_rows(start, connect, monkeypatch, by_socket):
+    monkeypatch.setattr(sent_columns, "_LEAST_BYTES", 0)
+    clients = [connect([service.address for service in start(shards)], by_socket=by_socket) for shards in (1, 3)]
     rng = np.random.default_rng(0)
     keys = rng.integers(-(2**62), 2**62, 5000)
     deltas = rng.standard_normal((5000, CONFIG.width)).astype(np.float32)
@@ -109,12 +105,11 @@ def test_two_workers_in_strict_sync_equal_one_table_with_both_gradients(client, 
 
 
 @pytest.mark.parametrize("way", ["upward", "downward"])
-def test_a_push_whose_connection_breaks_is_applied_once(start, connect, monkeypatch, way):
-    monkeypatch.setattr(SharedMemory, "is_possible", lambda: False)  # The columns are to be cut off, too.
+def test_a_push_whose_connection_breaks_is_applied_once(start, connect, way):
     (service,) = start()
     proxy = CuttingProxy(service.address)
     try:
-        client = connect([proxy.address])
+        client = connect([proxy.address], by_socket=True)
         client.create_table(CONFIG)
         keys = np.arange(1, 20_001)  # A push is 400 kB up and little down, a sync as much up and 240 kB down.
         expected = client.pull("t", keys)

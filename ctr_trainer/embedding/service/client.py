@@ -30,7 +30,16 @@ class ServiceClient(Store):
     same; it is renewed from a thread until `close`, and given back by `release`.
     """
 
-    def __init__(self, addresses, timeout, security=ClientSecurity(), lease=None, ended=(), host_memory=None):  # noqa: B008, frozen
+    def __init__(
+        self,
+        addresses,
+        timeout,
+        security=ClientSecurity(),  # noqa: B008, it is frozen
+        lease=None,
+        ended=(),
+        host_memory=None,
+        by_socket=False,
+    ):
         """Connects, waiting up to `timeout` for each service to answer, and for a lease whose holder died to end.
 
         Args:
@@ -40,6 +49,8 @@ class ServiceClient(Store):
           lease: `Lease`; None to only read.
           host_memory: see `Store`.
           ended: for each service f() -> None, or how its process ended: then requests fail at once. () if not known.
+          by_socket: whether large requests also go through the socket to a service that could read them in memory, see
+            `SharedColumns`.
 
         Raises:
           UserError: no answer, a wrong token, a service that another worker knows as another shard, or one that
@@ -49,7 +60,7 @@ class ServiceClient(Store):
             raise UserError("no address of an embedding service was given")
         shards = len(addresses)
         self._shards = [
-            Shard(address, i, shards, timeout, security, lease, each)
+            Shard(address, i, shards, timeout, security, lease, each, by_socket)
             for i, (address, each) in enumerate(zip(addresses, ended or [None] * shards, strict=True))
         ]
         self._threads = concurrent.futures.ThreadPoolExecutor(shards) if shards > 1 else None

@@ -45,9 +45,10 @@ class Shard:
       security: a `ClientSecurity`.
       lease: the `Lease` of the training that this client is of; None for a client that only reads.
       ended: f() -> None, or how the service's process ended, if that is known; then no request waits for it.
+      by_socket: see `ServiceClient`.
     """
 
-    def __init__(self, address, number, shards, timeout, security, lease=None, ended=None):
+    def __init__(self, address, number, shards, timeout, security, lease=None, ended=None, by_socket=False):
         self.address = address
         self.number = number
         self._shards = shards
@@ -55,7 +56,8 @@ class Shard:
         self._incarnation = None
         self._lease = lease
         self._security, self._headers = security, security.headers
-        self._ended, self._columns, self._host = ended, INLINE, address.rpartition(":")[0]
+        self._ended, self._columns = ended, INLINE
+        self._may_share = lease is not None and not by_socket and is_loopback(address.rpartition(":")[0])
         self._silence = Silence(address, timeout)
         try:
             self._flight = security.connect(address, _CHANNEL)
@@ -81,7 +83,7 @@ class Shard:
             try:
                 self._incarnation = None
                 self._incarnation = self.action("hello", body)["incarnation"]
-                if self._lease is not None and self._columns is INLINE and is_loopback(self._host):
+                if self._may_share and self._columns is INLINE:
                     self._columns = shared_or_inline(lambda offer: self.action("read_memory", offer)["is_read"])
                 return
             except _Held as held:
