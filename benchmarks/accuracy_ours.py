@@ -8,14 +8,14 @@ import time
 import accuracy_data
 
 from ctr_trainer import flags
-from ctr_trainer.commands import experiment
 from ctr_trainer.commands.train import GROUPS
-from ctr_trainer.estimator import TrainSpec, train_and_evaluate
+from ctr_trainer.estimator import MetricsConfig, TrainSpec, train_and_evaluate
+from ctr_trainer.experiment import build
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
-EXACT = experiment.MetricsConfig(exact_auc=True)
+EXACT = MetricsConfig(exact_auc=True)
 
 
 def flagfile(data, model):
@@ -47,23 +47,20 @@ def run(data, parts, model, seed, more=()):
         own = [f"--train_data={parts.train}", f"--eval_data={parts.valid}", f"--model_dir={model_dir}"]
         own += [f"--seed={seed}", "--summary_steps=0", "--save_checkpoints_steps=0", "--log_steps=1000000"]
         values(["accuracy", f"--flagfile={flagfile(data, model)}", *own, *more])
-        groups = [flags.read(group, values) for group in GROUPS]
-        model, data, training, embedding, evaluation, _, run_flags, _ = groups
-        distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
-        estimator = experiment.make_estimator(model, data, training, embedding, run_flags)
+        experiment, evaluation, _, _ = (flags.read(group, values) for group in GROUPS)
+        distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores)
+        estimator = build.make_estimator(experiment)
 
         def valid():
-            return experiment.reader(data.eval_data, model, data, training, once=True)
+            return build.reader(experiment, experiment.data.eval_data, once=True)
 
         def test():
-            return experiment.reader(parts.test, model, data, training, once=True)
+            return build.reader(experiment, parts.test, once=True)
 
-        spec = experiment.make_eval_spec(evaluation, EXACT, valid)
+        spec = build.make_eval_spec(evaluation, EXACT, valid)
         if spec is None or spec.best_metric != "auc":
             raise UserError(f"{values['flagfile'].value}: the run is chosen by --eval_steps=N --best_metric=auc")
-        train_and_evaluate(
-            estimator, TrainSpec(lambda position: experiment.training_reader(model, data, training, position)), spec
-        )
+        train_and_evaluate(estimator, TrainSpec(lambda position: build.training_reader(experiment, position)), spec)
         best = estimator.find_checkpoint("best")
         at_best = estimator.evaluate(valid, checkpoint=best, metrics=EXACT)
         tested = estimator.evaluate(test, checkpoint=best, metrics=EXACT)

@@ -10,8 +10,8 @@ import tempfile
 import time
 
 from ctr_trainer import flags
-from ctr_trainer.commands import experiment
 from ctr_trainer.commands.train import GROUPS
+from ctr_trainer.experiment import build
 from ctr_trainer.ranks import distributed
 
 
@@ -44,17 +44,16 @@ def run(texts, test_data, work):
         directory = distributed.broadcast_object(directory, "model_dir")
         own = [f"--model_dir={directory}", "--summary_steps=0", "--save_checkpoints_steps=0", "--log_steps=1000000"]
         values(["calibration", *texts, *own])
-        groups = [flags.read(group, values) for group in GROUPS]
-        model, data, training, embedding, evaluation, metrics, run_flags, _ = groups
-        estimator = experiment.make_estimator(model, data, training, embedding, run_flags)
+        experiment, evaluation, metrics, _ = (flags.read(group, values) for group in GROUPS)
+        estimator = build.make_estimator(experiment)
 
         def reader(path):
-            return experiment.reader(path, model, data, training, once=True)
+            return build.reader(experiment, path, once=True)
 
-        spec = experiment.make_eval_spec(evaluation, metrics, lambda: reader(data.eval_data))
+        spec = build.make_eval_spec(evaluation, metrics, lambda: reader(experiment.data.eval_data))
         estimator.train(
-            lambda position: experiment.training_reader(model, data, training, position),
-            max_steps=training.max_steps or None,
+            lambda position: build.training_reader(experiment, position),
+            max_steps=experiment.data.max_steps or None,
             evaluation=spec,
         )
         result = {}

@@ -13,10 +13,11 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.flags import DataFlags
+from ctr_trainer.settings.row_optimizer import ROW_OPTIMIZERS
+from ctr_trainer.settings.run_config import RunConfig
 
 BATCH_SIZE = 1024
-PREFETCH_BATCHES = DataFlags().prefetch_batches
+PREFETCH_BATCHES = RunConfig().prefetch_batches
 # Steps of each worker before the clock starts: the service loads its kernels, the caches fill.
 WARMUP_STEPS = 60
 SPEC = pathlib.Path(__file__).parents[1] / "configs" / "features" / "demo.toml"
@@ -50,7 +51,7 @@ def _train(directory, workers, optimizer, sync_steps, cores, workers_a_host=1):
     data, hosts = directory / "data" / "train", workers // workers_a_host
     readers = [BatchReader(data, BATCH_SIZE, rank, workers, epochs=1) for rank in range(workers)]
     table = readers[0].spec.tables[0]
-    config = TableConfig(table.name, DIMS, SCALES, optimizer, ACCUMULATOR)
+    config = TableConfig(table.name, DIMS, SCALES, ROW_OPTIMIZERS[optimizer](initial_accumulator=ACCUMULATOR))
     with loopback.start(str(directory), cores[0]) as service:
         clients = [loopback.connect(service) for _ in range(hosts)]
         caches = [RowCache(client, config, f"host{host}") for host, client in enumerate(clients)]

@@ -48,6 +48,7 @@ def main():
     from ctr_trainer.models import deepfm
     from ctr_trainer.models.params import ModelParams
     from ctr_trainer.ranks import dense_exchange, distributed
+    from ctr_trainer.settings.row_optimizer import Adagrad
 
     class Clock(tf.compat.v1.train.SessionRunHook):
         """The times at which steps began, and the memory in use then, now and again."""
@@ -72,8 +73,8 @@ def main():
         service=flags.embedding_service,
         row_copies=flags.row_copies,
         learning_rate=w1.LEARNING_RATE,
-        initial_accumulator=w1.INITIAL_ACCUMULATOR,
-        init_stddev=w1.STDDEV,
+        optimizer=Adagrad(initial_accumulator=w1.INITIAL_ACCUMULATOR),
+        stddev=w1.STDDEV,
         sync_steps=flags.sync_steps,
         overlap_lookup=flags.overlap_lookup,
     )
@@ -103,12 +104,13 @@ def main():
 def _with_service(stack, embedding, core, directory):
     """-> the EmbeddingConfig with a service of its own on that core, which ends with the `ExitStack`."""
     from ctr_trainer.embedding.service.local_service import local_services
+    from ctr_trainer.settings.security_files import SecurityFiles
 
     (service,) = stack.enter_context(local_services(1, directory, 60, {core}))
     token = os.path.join(directory, "token")
     with open(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
         file.write(service.token)
-    return dataclasses.replace(embedding, service=service.address, security_files=(token, "", "", ""))
+    return dataclasses.replace(embedding, service=service.address, security=SecurityFiles(token))
 
 
 if __name__ == "__main__":

@@ -27,9 +27,10 @@ import numpy as np
 from ctr_trainer.embedding.table.row_kernels import take
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.settings.row_optimizer import RowwiseAdagrad
 
 DIM, ZIPF = 16, 1.2
-CONFIG = TableConfig("bench", (DIM,), (0.01,), "rowwise_adagrad", initial_accumulator=0.1)
+CONFIG = TableConfig("bench", (DIM,), (0.01,), RowwiseAdagrad(initial_accumulator=0.1))
 LOAD_ROWS = 1 << 18
 BATCH_KEYS = 26 * 1024
 REQUEST_ROWS = 20_000
@@ -143,7 +144,7 @@ def main():
     scored = cases[f"zipf_{sizes[-1]}"]
     names = ("find_gather_rows_per_sec", "update_rows_per_sec", "pull_rows_per_sec", "sync_rows_per_sec", "sync_p99_ms")
     result = {name: scored[name] for name in (*names, "index_bytes_per_row")}
-    result["workers_per_service_core"] = workers[CONFIG.optimizer]
+    result["workers_per_service_core"] = workers[CONFIG.optimizer.name]
     result["workers_per_service_core_adagrad"] = workers["adagrad"]
     result["workers_per_service_core_4_a_host"] = fed_4_a_host
     print(json.dumps({**result, "cases": {**cases, "demo": demo, "demo_of_hosts": of_hosts}}))

@@ -28,6 +28,7 @@ from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.metrics.auc import AUC
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
+from ctr_trainer.settings.row_optimizer import ROW_OPTIMIZERS
 
 tf1 = tf.compat.v1
 
@@ -90,9 +91,9 @@ class Simulation:
           late: steps by which the gradients of one worker's rows come late; with several workers 0.
         """
         store, scales = LocalStore(), (STDDEV * 3**0.5, 0.0)
-        config = TableConfig(
-            self._table.name, (self._table.dim, 1), scales, point.optimizer, point.accumulator, point.seed
-        )
+        own = {"initial_accumulator": point.accumulator} if "adagrad" in point.optimizer else {}
+        optimizer = ROW_OPTIMIZERS[point.optimizer](**own)
+        config = TableConfig(self._table.name, (self._table.dim, 1), scales, optimizer, point.seed)
         store.create_table(config)
         graph, count = self._graph(point.seed), point.workers
         sources = [store.tables[config.name]]

@@ -9,6 +9,7 @@ from ctr_trainer import __version__, flags
 from ctr_trainer.messages import log_lines, quiet_start
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import last_words
+from ctr_trainer.settings.by_flag import replaced
 
 COMMANDS = {
     "train": "train a model, alone or as one worker under horovodrun",
@@ -44,21 +45,20 @@ def main(argv=None):
     if any(argument in ("-h", "--help", "-help") for argument in arguments):
         return _print_help(name, command, arguments)
     try:
-        groups = _parse(name, command, arguments)
+        values, taken = _parse(name, command, arguments)
     except (absl_flags.Error, UserError) as error:
         print(f"error: {error}\nsee python -m ctr_trainer {name} --help", file=sys.stderr)
         return 2
-    of_log = next((group for group in groups if hasattr(group, "log_format")), None)
-    if of_log is not None:
+    if "log_format" in values:
         rank = log_lines.rank_of_this_process() if name in _WORKERS else None
-        log_lines.install(of_log.log_format, rank, getattr(of_log, "log_ranks", "all"))
+        log_lines.install(values["log_format"], rank, values.get("log_ranks", "all"))
     words = last_words.of_this_process()
-    words.model_dir = next((group.model_dir for group in groups if hasattr(group, "model_dir")), "")
-    return words.run(lambda: command.run(*groups), takes_sigterm=name in _WORKERS)
+    words.model_dir = values.get("model_dir", "")
+    return words.run(lambda: command.run(*taken), takes_sigterm=name in _WORKERS)
 
 
 def _parse(name, command, arguments):
-    """-> what `command.run` takes: its action, if it has several, what is no flag, if it takes that, then its groups.
+    """-> (values by flag, what `command.run` takes: its action, if it has several, what is no flag, its groups).
 
     A command with GIVEN gets the names of the flags that were given before its groups.
 
@@ -81,16 +81,17 @@ def _parse(name, command, arguments):
     if rest and not positional:
         raise UserError(f"{name} takes flags only, not {' '.join(rest)}")
     given = [frozenset(name for name in used if values[name].present)] if getattr(command, "GIVEN", False) else []
-    return action + positional + given + [flags.read(group, values) for group in command.GROUPS]
+    parsed = flags.parsed(command.GROUPS, values)
+    return parsed, [*action, *positional, *given, *(replaced(group(), parsed) for group in command.GROUPS)]
 
 
 def _accepted(groups):
     """-> the groups whose flags may be given: those of an experiment too, where the command takes some of them."""
     if not set(groups) & set(flags.EXPERIMENT):
         return groups
-    names = {name for group in groups for name in group.__dataclass_fields__}
+    names = set(flags.define(groups))
     others = [group for group in flags.EXPERIMENT if group not in groups]
-    return [*groups, *(group for group in others if not names & set(group.__dataclass_fields__))]
+    return [*groups, *(group for group in others if not names & set(flags.define([group])))]
 
 
 def _overview():
@@ -102,7 +103,7 @@ def _overview():
 def _print_help(name, command, arguments):
     """-> the exit status. With models, their names or the params of --model=NAME come last."""
     lines = [_help(name, command)]
-    if flags.ModelFlags in command.GROUPS:
+    if "model" in flags.define(command.GROUPS):
         from ctr_trainer.models.help import describe_models, describe_params
 
         named = [argument.partition("=")[2] for argument in arguments if argument.lstrip("-").startswith("model=")]
@@ -122,12 +123,8 @@ def _help(name, command):
     lines += [f"  {example}" for example in command.EXAMPLES]
     if hasattr(command, "ACTIONS"):
         lines += ["", "Actions:", *(f"  {action:<26}{text}" for action, text in command.ACTIONS.items())]
-    for group in command.GROUPS:
-        lines += ["", f"{group.__doc__}:"]
-        values = flags.define([group])
-        for flag in (values[field] for field in group.__dataclass_fields__):
-            default = flag.default_as_str if flag.default is not None else "none"
-            choices = f" ({', '.join(flag.parser.enum_values)})" if hasattr(flag.parser, "enum_values") else ""
-            lines.append(f"  --{flag.name:<25}{flag.help}{choices}; default {default}")
+    for title, group in flags.flags_of(command.GROUPS).items():
+        lines += ["", f"{title}:"]
+        lines += [f"  --{each.name:<26}{flags.help_text(each)}; default {flags.default_text(each)}" for each in group]
     lines += ["", "  --flagfile=FILE           more flags, one a line, from a file"]
     return "\n".join(lines)

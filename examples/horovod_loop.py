@@ -12,9 +12,9 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.open_store import open_store
-from ctr_trainer.estimator.run_config import EmbeddingConfig
 from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.graph_notes.row_training import RowTraining
 from ctr_trainer.hooks.input_hook import InputHook

@@ -5,7 +5,7 @@ import math
 
 from ctr_trainer.bench import accumulation_table, chart, machine
 from ctr_trainer.bench.accumulation_table import EXAMPLES, STEP_TITLES, Setting
-from ctr_trainer.bench.experiment import equal_examples
+from ctr_trainer.bench.job_flags import described, equal_examples, job_flags
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.made_data import with_data
 from ctr_trainer.bench.results import write_report
@@ -15,30 +15,30 @@ SUMMARY = "time and AUC for each of --accumulation_steps=1,2,4,8, at equal examp
 _DEFAULT_BATCHES = (1, 2, 4, 8)
 
 
-def run(bench, experiment, flags, training):
+def run(bench, experiment, flags, listed):
     """Measures and reports.
 
     Args:
       bench: BenchFlags.
       experiment: `Experiment`, of one batch a step.
       flags: AccumulationFlags.
-      training: ListedTrainingFlags, of which it takes --accumulation_steps.
+      listed: `ListedExperiment`, of which it takes --accumulation_steps.
     """
     host, workers = machine.describe(), max(bench.workers)
-    chosen = settings(training.accumulation_steps, flags.equal, bench, experiment)
+    chosen = settings(listed.train.accumulation_steps, flags.equal, bench, experiment)
     measured = list(dict.fromkeys(setting for own in chosen.values() for setting in own))
     # A run that read the data it was made several times over would lose by overfitting as well.
     rows = max(bench.rows, *(setting.examples for setting in measured))
     experiment = with_data(dataclasses.replace(bench, rows=rows), experiment)
     jobs = [job(setting, experiment, workers, flags.evaluations) for setting in measured]
-    runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.training.seed)
+    runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.run.seed)
     tables = {equal: accumulation_table.rows(own, runs) for equal, own in chosen.items()}
     changes = accumulation_table.auc_changes(
         {equal: {row.setting.batches: row.figures["auc"] for row in own} for equal, own in tables.items()}
     )
     results = {
-        "experiment": experiment.describe(),
-        "flags": experiment.flags(evaluate=True),
+        "experiment": described(experiment),
+        "flags": job_flags(experiment, evaluate=True),
         "workers": workers,
         "rounds": bench.rounds,
         "equal": {equal: [row.to_dict() for row in own] for equal, own in tables.items()},
@@ -48,7 +48,7 @@ def run(bench, experiment, flags, training):
         "failed": failed,
     }
     lines = [
-        f"{experiment.describe()}; {workers} worker{'s' * (workers > 1)}; --scale_lr={experiment.training.scale_lr}; "
+        f"{described(experiment)}; {workers} worker{'s' * (workers > 1)}; --scale_lr={experiment.train.scale_lr}; "
         f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, each of another seed, all runs in turn",
         *accumulation_table.lines(tables, changes, bench.rounds),
         *(f"{name} failed: {error}" for name, error in failed.items()),
@@ -91,5 +91,5 @@ def settings(batches, equal, bench, experiment):
 def job(setting, experiment, workers, evaluations):
     every = math.ceil(setting.optimizer_steps / evaluations)
     own = (f"--accumulation_steps={setting.batches}", f"--eval_steps={every}")
-    flags = (*experiment.flags(evaluate=True), *own)
+    flags = (*job_flags(experiment, evaluate=True), *own)
     return Job(setting.name, workers, flags, setting.steps, setting.warmup)

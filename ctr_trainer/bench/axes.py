@@ -3,6 +3,7 @@
 import dataclasses
 
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.by_flag import by_flag
 
 _MB = 1024 * 1024
 
@@ -80,7 +81,7 @@ def variants(axis, experiment):
     """
     if axis in HOROVOD_AXES:
         return list(HOROVOD_AXES[axis])
-    own = experiment.value(axis)
+    own = by_flag(experiment)[axis]
     values = [value for value in FLAG_AXES[axis] if value != own]
     return [Variant(f"{axis}={_text(value)}", (f"--{axis}={_text(value)}",)) for value in values]
 

@@ -161,19 +161,5 @@ def scratch(directory):
     return tempfile.TemporaryDirectory(prefix="runs-", dir=directory)
 
 
-def training_flags(groups):
-    """-> the flags of groups' instances that are not at their defaults, as "--batch_size=512", to hand on."""
-    texts = []
-    for group in groups:
-        for field in dataclasses.fields(group):
-            value = getattr(group, field.name)
-            if value in (field.default, None) or (value == "" and not field.default):
-                continue
-            if isinstance(value, tuple):
-                value = ",".join(map(str, value))
-            texts.append(f"--{field.name}={value}")
-    return tuple(texts)
-
-
 def _path():
     return os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")])

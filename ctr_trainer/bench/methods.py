@@ -4,6 +4,7 @@ import dataclasses
 
 from ctr_trainer.bench import chart, machine
 from ctr_trainer.bench.figures import cell, figure, format_table
+from ctr_trainer.bench.job_flags import described, job_flags
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.made_data import with_data
 from ctr_trainer.bench.results import write_report
@@ -40,12 +41,12 @@ def run(bench, experiment):
     experiment = with_data(bench, experiment)
     chosen = methods(experiment)
     jobs = [_job(method, bench, experiment) for method in chosen]
-    runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.training.seed)
+    runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.run.seed)
     examples = (bench.steps + bench.trace_steps) * experiment.data.batch_size
     rows = {job.name: summarize(runs[job.name], runs.get(ONE), examples) for job in jobs if job.name in runs}
     results = {
-        "experiment": experiment.describe(),
-        "flags": experiment.flags(evaluate=True),
+        "experiment": described(experiment),
+        "flags": job_flags(experiment, evaluate=True),
         "rounds": bench.rounds,
         "examples": examples,
         "methods": {name: {key: each and each.to_dict() for key, each in row.items()} for name, row in rows.items()},
@@ -61,11 +62,11 @@ def run(bench, experiment):
 
 def methods(experiment):
     """-> list of Method, of the same examples each; the learning rates of two towers are those of two workers."""
-    training, embedding = experiment.training, experiment.embedding
+    training, embedding = experiment.train, experiment.run.embedding
     rates = (
         f"--batch_size={_DEVICES * experiment.data.batch_size}",
         f"--learning_rate={_DEVICES * training.learning_rate:g}",
-        f"--embedding_learning_rate={_DEVICES * embedding.embedding_learning_rate:g}",
+        f"--embedding_learning_rate={_DEVICES * embedding.learning_rate:g}",
     )
     k = training.accumulation_steps if training.accumulation_steps > 1 else _ACCUMULATION_STEPS
     plain = ("--accumulation_steps=1",)
@@ -107,7 +108,7 @@ def _seconds(ranks, examples):
 def _job(method, bench, experiment):
     warmup = max(round(bench.trace_steps / method.batches), _LEAST_STEPS)
     total = round((bench.steps + bench.trace_steps) / method.batches)
-    flags = (*experiment.flags(evaluate=True), *method.flags)
+    flags = (*job_flags(experiment, evaluate=True), *method.flags)
     if method.towers > 1:
         flags += (f"--towers={method.towers}",)
     # Each device is a core's share of the machine; a process that drives two has both.
@@ -128,7 +129,7 @@ def _lines(rows, failed, chosen, bench, experiment, examples):
     batches = examples // experiment.data.batch_size
     steps = ", ".join(f"{method.name} {batches // method.batches:,}" for method in chosen)
     return [
-        f"{experiment.describe()}; {examples:,} examples by each method, then evaluated; median (range) of "
+        f"{described(experiment)}; {examples:,} examples by each method, then evaluated; median (range) of "
         f"{bench.rounds} round{'s' * (bench.rounds > 1)}, each of another seed, all methods in turn",
         "",
         *format_table(["method", *columns], cells),

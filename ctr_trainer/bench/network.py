@@ -7,8 +7,8 @@ import tempfile
 
 from ctr_trainer.bench import autotune_search, chart, machine, namespaces, network_columns, ssh
 from ctr_trainer.bench.dense_params import CONVOLUTION, PARAMS, describe, networks
-from ctr_trainer.bench.experiment import equal_examples
 from ctr_trainer.bench.figures import cell, figure, format_table
+from ctr_trainer.bench.job_flags import described, equal_examples, job_flags
 from ctr_trainer.bench.jobs import Job, require_horovodrun, run_rounds
 from ctr_trainer.bench.network_job import NetworkJob
 from ctr_trainer.bench.results import write_report
@@ -66,11 +66,11 @@ def run(bench, experiment, flags):
       flags: NetworkFlags.
     """
     speeds, ways, towers = _speeds(flags.gbit), _ways(flags.ways), networks(flags.dense_params, flags.scale)
-    if experiment.value("embedding_service") != "auto":
+    if experiment.run.embedding.service != "auto":
         raise UserError(
             "`bench network` starts a service of its own on the first machine: leave out --embedding_service"
         )
-    if CONVOLUTION in towers and experiment.value("model_params"):
+    if CONVOLUTION in towers and experiment.model.model_params:
         raise UserError(f"--dense_params={CONVOLUTION} is a model of its own: leave out --model_params")
     namespaces.require_privileges({**namespaces.PACKAGES, **ssh.PACKAGES})
     require_horovodrun()
@@ -95,7 +95,7 @@ def run(bench, experiment, flags):
         tuned = _best_rows(logs) if TUNED in ways else {}
     found = {tower: summarize(tower, runs, speeds, ways) for tower in towers}
     columns = {tower: _columns(tower, runs, speeds, ways, bench, experiment) for tower in towers}
-    trained = experiment.describe(describe(flags.dense_params, experiment.value("model")))
+    trained = described(experiment, describe(flags.dense_params, experiment.model.model))
     lines = _lines(trained, found, columns, tuned, ways, failed, bench, experiment, flags, host)
     results = {
         "experiment": trained,
@@ -131,7 +131,7 @@ class _Maker:
     def job(self, name, workers, more=(), least_steps=0, **settings):
         """-> Job"""
         steps, warmup = equal_examples(more, self._bench, self._experiment)
-        flags = (*self._experiment.flags(), *self._flags, *more)
+        flags = (*job_flags(self._experiment), *self._flags, *more)
         return Job(f"{self._tower} {name}", workers, flags, max(steps, least_steps), warmup, **settings)
 
     def job_of_way(self, place, way, workers, log):
@@ -157,7 +157,7 @@ def summarize(tower, runs, speeds, ways):
 
 def _columns(tower, runs, speeds, ways, bench, experiment):
     """-> dict of (place, way) -> `network_columns.Column` of what did not fail."""
-    batches = experiment.training.accumulation_steps
+    batches = experiment.train.accumulation_steps
     examples = (bench.steps + bench.trace_steps) * batches * experiment.data.batch_size
     alone = runs.get(f"{tower} alone")
     names = {(ALONE, ""): "alone", (ONE_MACHINE, ""): ONE_MACHINE}
@@ -222,7 +222,7 @@ def _lines(trained, found, columns, tuned, ways, failed, bench, experiment, flag
         for (tower, place), row in tuned.items()
     ]
     lines += [
-        f"Total time is for the {(bench.steps + bench.trace_steps) * experiment.training.accumulation_steps} batches "
+        f"Total time is for the {(bench.steps + bench.trace_steps) * experiment.train.accumulation_steps} batches "
         "of one worker, shared among all. Receiving and sending are a machine's, the mean of all; of jobs on one "
         "machine, what passes its loopback.",
     ]

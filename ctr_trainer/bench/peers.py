@@ -11,6 +11,7 @@ import tempfile
 from ctr_trainer.bench import chart, machine, workload
 from ctr_trainer.bench.calibration import lone_worker
 from ctr_trainer.bench.figures import cell, figure, format_table
+from ctr_trainer.bench.job_flags import described, job_flags
 from ctr_trainer.bench.jobs import Job, environment, require_horovodrun, run_rounds
 from ctr_trainer.bench.peer import write_batches
 from ctr_trainer.bench.results import write_report
@@ -123,10 +124,10 @@ def run(bench, experiment, flags):
     if max(sizes) > 1:
         require_horovodrun()
     missing = {name: why for name in PEERS if (why := _missing(PEERS[name], pythons[name]))}
-    ours = (*experiment.flags(), *_OF_W1)
+    ours = (*job_flags(experiment), *_OF_W1)
     with tempfile.TemporaryDirectory() as data:
         for rank in range(max(sizes)):
-            write_workload(data, experiment.value("batch_size"), rank)
+            write_workload(data, experiment.data.batch_size, rank)
         jobs = []
         for workers in sizes:
             steps = (bench.steps, bench.trace_steps)
@@ -152,7 +153,7 @@ def run(bench, experiment, flags):
     versions = {name: rounds[0][0].get("version", "") for name, rounds in runs.items()}
     lines = _lines(found, missing, failed, versions, bench, experiment)
     results = {
-        "experiment": experiment.describe(),
+        "experiment": described(experiment),
         "rounds": bench.rounds,
         "steps": bench.steps,
         "examples_per_sec": {name: value.to_dict() for name, value in found.items()},
@@ -174,7 +175,7 @@ def _lines(found, missing, failed, versions, bench, experiment):
         rows.append([PEERS[name].title, "-", why, "-", "-"])
     headings = ["", "workers", "examples/s, together", f"of {next(iter(found))}", "version"]
     lines = [
-        f"{experiment.describe()}; one thread and, as far as they go, one core a worker; {bench.steps} steps a run; "
+        f"{described(experiment)}; one thread and, as far as they go, one core a worker; {bench.steps} steps a run; "
         f"median (range) of {bench.rounds} rounds, all in turn",
         "",
         *format_table(headings, rows),

@@ -26,11 +26,11 @@ from absl import flags as absl_flags
 from ctr_trainer import flags
 from ctr_trainer.bench.workload import W1Batches
 from ctr_trainer.commands import train
-from ctr_trainer.commands.experiment import make_estimator, training_reader
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.flags.define import flag
+from ctr_trainer.experiment.build import make_estimator, training_reader
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.settings.setting import Settings, setting
 
 tf1 = tf.compat.v1
 
@@ -39,11 +39,11 @@ _FLOAT_BYTES = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class ProbeFlags:
-    """Probe"""
+class ProbeFlags(Settings, title="Probe"):
+    """What `calibration` tells its probe beside the flags of `train`."""
 
-    result: str = flag("", "the file that rank 0 writes", "path")
-    repeats: int = flag(50, "of each allreduce", "times", minimum=1)
+    result: str = setting("", "file that rank 0 writes", "path")
+    repeats: int = setting(50, "runs of each allreduce", "times", minimum=1)
 
 
 class _Sizes(tf1.train.SessionRunHook):
@@ -67,20 +67,22 @@ def main():
     return 0
 
 
-def _probe(probe, model, data, training, embedding, evaluation, metrics, run, export):
-    distributed.init(run.stall_timeout, run.pin_cores)
+def _probe(probe, experiment, evaluation, metrics, export):
+    data = experiment.data
+    distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores)
 
     def batches(position=None):
         if data.train_data:
-            return training_reader(model, data, training, position)
+            return training_reader(experiment, position)
         return W1Batches(data.batch_size, None, distributed.rank())
 
     with tempfile.TemporaryDirectory() as own:
         # Each rank a model directory of its own: there is nothing to keep.
-        estimator = make_estimator(dataclasses.replace(model, model_dir=own), data, training, embedding, run)
+        model = dataclasses.replace(experiment.model, model_dir=own)
+        estimator = make_estimator(dataclasses.replace(experiment, model=model))
         sizes = _Sizes()
         estimator.train(batches, hooks=[sizes], max_steps=1)
-    found = _rows(batches(), embedding)
+    found = _rows(batches(), experiment.run.embedding.optimizer)
     found |= {"dense_bytes": sizes.dense, "state_bytes": sizes.state}
     found |= _allreduces(sizes.dense, probe.repeats)
     if distributed.is_chief():
@@ -89,7 +91,7 @@ def _probe(probe, model, data, training, embedding, evaluation, metrics, run, ex
         os.replace(f"{probe.result}.tmp", probe.result)
 
 
-def _rows(reader, embedding):
+def _rows(reader, optimizer):
     """-> `rows`, `growth`, `row_bytes` and `dims`, of batches n = 1 and n = _WINDOW or as many as there are."""
     tables = reader.spec.tables
     seen = {table.name: [] for table in tables}
@@ -101,7 +103,7 @@ def _rows(reader, embedding):
     batches = max(map(len, seen.values()))
     one = {name: statistics.fmean(map(len, parts)) for name, parts in seen.items()}
     window = {name: len(np.unique(np.concatenate(parts))) for name, parts in seen.items()}
-    configs = {table.name: _config(table, embedding) for table in tables}
+    configs = {table.name: _config(table, optimizer) for table in tables}
     total = sum(one.values())
     growth = math.log(sum(window.values()) / total) / math.log(batches) if batches > 1 else 1.0
     return {
@@ -112,9 +114,9 @@ def _rows(reader, embedding):
     }
 
 
-def _config(table, embedding):
+def _config(table, optimizer):
     """-> the layout of a table's rows, with a linear weight, as most models have it."""
-    return TableConfig(table.name, (table.dim, 1), (0.0, 0.0), embedding.embedding_optimizer)
+    return TableConfig(table.name, (table.dim, 1), (0.0, 0.0), optimizer)
 
 
 def _allreduces(dense_bytes, repeats):

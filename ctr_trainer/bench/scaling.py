@@ -5,6 +5,7 @@ import functools
 
 from ctr_trainer.bench import chart, machine
 from ctr_trainer.bench.figures import cell, figure, format_table
+from ctr_trainer.bench.job_flags import described, job_flags
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.results import write_report
 from ctr_trainer.measuring.phases import STEP_TITLES
@@ -51,17 +52,17 @@ def run(bench, experiment):
     """Measures and reports."""
     host = machine.describe()
     sizes = sorted({1, *bench.workers})  # Efficiency is against one worker, so that is always among them.
-    flags = experiment.flags()
+    flags = job_flags(experiment)
     jobs = [
         Job(f"{n} workers" if n > 1 else "1 worker", n, flags, bench.steps, bench.trace_steps, core_shares=sizes[-1])
         for n in sizes
     ]
     runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout)
-    batches = experiment.training.accumulation_steps
+    batches = experiment.train.accumulation_steps
     found = {job.workers: summarize(runs[job.name], runs.get("1 worker"), batches) for job in jobs if job.name in runs}
     lines = _lines(found, bench, experiment, host, failed)
     results = {
-        "experiment": experiment.describe(),
+        "experiment": described(experiment),
         "flags": flags,
         "rounds": bench.rounds,
         "steps": bench.steps,
@@ -168,7 +169,7 @@ def _lines(found, bench, experiment, host, failed):
         rows.append(row("memory of a GPU, MB", lambda size: _megabytes(size.gpu_bytes), ",.0f"))
     headings = ["", *(f"{n} worker{'s' * (n > 1)}" for n in found)]
     lines = [
-        f"{experiment.describe()}; {bench.steps} steps a run; "
+        f"{described(experiment)}; {bench.steps} steps a run; "
         f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, all sizes in turn",
         "",
         *format_table(headings, rows),

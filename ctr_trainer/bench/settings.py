@@ -3,8 +3,8 @@
 import os
 
 from ctr_trainer.bench import autotune_search, axes, chart, machine, scaling
-from ctr_trainer.bench.experiment import equal_examples
 from ctr_trainer.bench.figures import cell, figure, format_table
+from ctr_trainer.bench.job_flags import described, equal_examples, job_flags
 from ctr_trainer.bench.jobs import Job, run_rounds, scratch
 from ctr_trainer.bench.made_data import with_data
 from ctr_trainer.bench.results import write_report
@@ -46,14 +46,14 @@ def run(bench, experiment):
             jobs += _tuned(bench, experiment, workers, failed, notes)
         else:
             jobs += [_job(variant, bench, experiment, workers) for variant in axes.variants(name, experiment)]
-    runs, failures = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.training.seed)
+    runs, failures = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.run.seed)
     failed |= failures
     if bench.rounds == 1:
         notes.append(ONE_ROUND)
     rows = {job.name: summarize(runs[job.name], runs.get(DEFAULT)) for job in jobs if job.name in runs}
     results = {
-        "experiment": experiment.describe(),
-        "flags": experiment.flags(evaluate=True),
+        "experiment": described(experiment),
+        "flags": job_flags(experiment, evaluate=True),
         "workers": workers,
         "rounds": bench.rounds,
         "settings": {name: {key: each and each.to_dict() for key, each in row.items()} for name, row in rows.items()},
@@ -107,7 +107,7 @@ def _rates(rounds):
 
 def _job(variant, bench, experiment, workers):
     steps, warmup = equal_examples(variant.flags, bench, experiment)
-    flags = (*experiment.flags(evaluate=True), *variant.flags)
+    flags = (*job_flags(experiment, evaluate=True), *variant.flags)
     return Job(variant.name, workers, flags, steps, warmup, environment=variant.environment)
 
 
@@ -155,9 +155,9 @@ def lines(rows, notes, bench, experiment, workers):
         medians = (cell(row[key] and row[key].median / unit, form) for key, (_, form, unit) in costs.items())
         cells.append([name, *measured, *medians])
     examples = (bench.steps + bench.trace_steps) * workers
-    examples *= experiment.data.batch_size * experiment.training.accumulation_steps
+    examples *= experiment.data.batch_size * experiment.train.accumulation_steps
     lines = [
-        f"{experiment.describe()}; {workers} worker{'s' * (workers > 1)}; {examples:,} examples a run, then evaluated; "
+        f"{described(experiment)}; {workers} worker{'s' * (workers > 1)}; {examples:,} examples a run, then evaluated; "
         f"median (range) of {bench.rounds} round{'s' * (bench.rounds > 1)}, each of another seed, all settings in turn",
         "",
         *format_table(headings, cells),

@@ -6,9 +6,10 @@ from ctr_trainer.bench import calibration, chart, machine
 from ctr_trainer.bench.capacity import Setup, predict
 from ctr_trainer.bench.costs import read_costs
 from ctr_trainer.bench.figures import cell, figure, format_table
+from ctr_trainer.bench.job_flags import described, job_flags
 from ctr_trainer.bench.jobs import Job, run_rounds, scratch
 from ctr_trainer.bench.results import write_report
-from ctr_trainer.flags.training import OF_HOROVOD
+from ctr_trainer.experiment.rules import way_of_exchange
 from ctr_trainer.messages.errors import UserError
 
 SUMMARY = "examples/s of jobs nobody has run, up to 1,000 workers, from measured costs; --check compares"
@@ -28,7 +29,7 @@ def run(bench, experiment, flags, network):
     gbit = parse_gbit(network.gbit)
     host = machine.describe()
     cores = flags.worker_cores or host["cores"]
-    batch_size = experiment.value("batch_size") * experiment.value("accumulation_steps")
+    batch_size = experiment.data.batch_size * experiment.train.accumulation_steps
     if flags.costs:
         costs = read_costs(flags.costs)
         if flags.check and costs.batch_size != batch_size:
@@ -37,14 +38,14 @@ def run(bench, experiment, flags, network):
                 "measure anew, without --costs"
             )
     else:
-        optimizer = experiment.value("embedding_optimizer")
-        measured = (experiment.flags(), batch_size, optimizer, bench.steps, bench.trace_steps)
+        optimizer = experiment.run.embedding.optimizer.name
+        measured = (job_flags(experiment), batch_size, optimizer, bench.steps, bench.trace_steps)
         with scratch(bench.output) as directory:
             costs = calibration.measure(*measured, directory, bench.job_timeout)
 
     def setup(workers, here=False):
         """-> the Setup of so many workers, on this machine or where they are to be."""
-        rows, machines = experiment.value("embedding_service"), 1
+        rows, machines = experiment.run.embedding.service, 1
         if not here and workers > cores:
             machines = max(-(-workers // cores), 1)  # As many as have a core for each worker.
             rows = rows if ":" in rows else "host:port"
@@ -54,13 +55,13 @@ def run(bench, experiment, flags, network):
             machines,
             host["cores"] if here else cores,
             "host:port" if served else rows,
-            experiment.value("row_copies") != "worker" and not experiment.value("strict_sync"),
-            len(served) if served else experiment.value("service_shards"),
-            experiment.value("sync_steps"),
-            experiment.value("dense_sync_steps"),
-            experiment.value("prefetch_batches"),
+            experiment.run.embedding.row_copies != "worker" and not experiment.run.embedding.strict_sync,
+            len(served) if served else experiment.run.embedding.service_shards,
+            experiment.run.embedding.sync_steps,
+            experiment.train.dense_sync_steps,
+            experiment.run.prefetch_batches,
             gbit,
-            in_memory=experiment.value("dense_exchange") != "horovod" and not any(map(experiment.value, OF_HOROVOD)),
+            in_memory=way_of_exchange(experiment) != "horovod",
         )
 
     checked = _check(bench, experiment, costs, setup) if flags.check else []
@@ -68,7 +69,7 @@ def run(bench, experiment, flags, network):
     predicted = {workers: (setup(workers), predict(costs, setup(workers))) for workers in ladder}
     lines = _lines(costs, predicted, checked, experiment, cores, gbit)
     results = {
-        "experiment": experiment.describe(),
+        "experiment": described(experiment),
         "costs": costs.to_dict(),
         "checked": checked,
         "predicted": {n: _to_json(*found) for n, found in predicted.items()},
@@ -100,7 +101,7 @@ def _check(bench, experiment, costs, setup):
     def job(workers):
         # A worker has a core of its own, also alone, so that all sizes are of the same workers.
         shares = cores if workers <= cores else 0
-        flags, name = experiment.flags(), f"{workers} workers"
+        flags, name = job_flags(experiment), f"{workers} workers"
         if workers > 1 or shares <= 1:
             return Job(name, workers, flags, bench.steps, bench.trace_steps, shares)
         return calibration.lone_worker(flags, min(os.sched_getaffinity(0)), bench.steps, bench.trace_steps, name)
@@ -129,8 +130,8 @@ def _check(bench, experiment, costs, setup):
 def _lines(costs, predicted, checked, experiment, cores, gbit):
     network = f"{gbit:g} Gbit/s" if gbit else "no limit"
     lines = [
-        f"{experiment.describe()}; sync_steps {experiment.value('sync_steps')}, dense_sync_steps "
-        f"{experiment.value('dense_sync_steps')}; machines of {cores} cores, network: {network}",
+        f"{described(experiment)}; sync_steps {experiment.run.embedding.sync_steps}, dense_sync_steps "
+        f"{experiment.train.dense_sync_steps}; machines of {cores} cores, network: {network}",
         "",
         *format_table(["cost", ""], [[name, f"{value:,.6g}"] for name, value in costs.to_dict().items()]),
     ]

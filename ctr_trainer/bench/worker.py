@@ -9,18 +9,20 @@ from absl import flags as absl_flags
 
 from ctr_trainer import flags
 from ctr_trainer.commands import train
-from ctr_trainer.flags.define import flag
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.setting import Settings, setting
 
 
 @dataclasses.dataclass(frozen=True)
-class WorkerFlags:
-    """Worker"""
+class WorkerFlags(Settings, title="Worker"):
+    """What a job tells its workers beside the flags of `train`."""
 
-    result_dir: str = flag("", "where rank r writes rank-r.json", "path")
-    core_shares: int = flag(0, "equal parts of a machine's cores; a worker gets one; 0: as many as workers", minimum=0)
-    towers: int = flag(1, "parts that a batch is cut into, each computed on a device of its own", minimum=1)
+    result_dir: str = setting("", "directory where rank r writes rank-r.json", "path")
+    core_shares: int = setting(
+        0, "equal parts of a machine's cores; a worker gets one; 0: as many as workers", minimum=0
+    )
+    towers: int = setting(1, "parts that a batch is cut into, each computed on a device of its own", minimum=1)
 
 
 def main():
@@ -40,51 +42,40 @@ def main():
     return 0
 
 
-def _measure(worker, model, data, training, embedding, evaluation, metrics, run, export):
+def _measure(worker, experiment, evaluation, metrics, export):
     """Trains; evaluates where there is --eval_data, on the way if --eval_steps says so. -> dict, see `result`."""
     from ctr_trainer.bench.device_towers import in_towers
     from ctr_trainer.bench.workload import W1Batches
-    from ctr_trainer.commands.class_weight import with_class_weight
-    from ctr_trainer.commands.experiment import (
-        make_estimator,
-        make_eval_spec,
-        metrics_config,
-        reader,
-        steps_exchange,
-        training_reader,
-        way_of_exchange,
-    )
     from ctr_trainer.estimator.evaluation_history import EvaluationHistory
-    from ctr_trainer.ranks import autotune, dense_exchange, distributed
+    from ctr_trainer.experiment.balanced_weight import with_class_weight
+    from ctr_trainer.experiment.build import make_estimator, make_eval_spec, reader, start_workers, training_reader
+    from ctr_trainer.ranks import distributed
 
-    autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
-    exchange = way_of_exchange(training, run)
-    waits = steps_exchange(embedding, exchange)
-    distributed.init(run.stall_timeout, run.pin_cores, core_shares=worker.core_shares, steps_exchange=waits)
-    dense_exchange.choose(exchange)
+    data = experiment.data
+    start_workers(experiment, worker.core_shares)
     if data.train_data:
-        training = with_class_weight(model, data, training)
-    estimator = make_estimator(model, data, training, embedding, run)
+        experiment = with_class_weight(experiment)
+    estimator = make_estimator(experiment)
     if worker.towers > 1:
         estimator.model_fn = in_towers(estimator.model_fn, worker.towers)
 
     def train_input_fn(position):
         if not data.train_data:
             return W1Batches(data.batch_size, None, distributed.rank())
-        return training_reader(model, data, training, position)
+        return training_reader(experiment, position)
 
     def eval_input_fn():
-        return reader(data.eval_data, model, data, training, once=True)
+        return reader(experiment, data.eval_data, once=True)
 
     eval_spec = make_eval_spec(evaluation, metrics, eval_input_fn)
-    trained = estimator.train(train_input_fn, max_steps=training.max_steps, evaluation=eval_spec)
+    trained = estimator.train(train_input_fn, max_steps=data.max_steps, evaluation=eval_spec)
     evaluations = []
     if eval_spec:
-        evaluations = EvaluationHistory.load(model.model_dir).evaluations
+        evaluations = EvaluationHistory.load(experiment.model.model_dir).evaluations
     elif data.eval_data:
-        evaluated = estimator.evaluate(eval_input_fn, metrics=metrics_config(metrics))
+        evaluated = estimator.evaluate(eval_input_fn, metrics=metrics)
         evaluations = [{"step": evaluated["global_step"], **evaluated}]
-    return result(distributed.rank(), trained, evaluations, data.batch_size * training.accumulation_steps)
+    return result(distributed.rank(), trained, evaluations, data.batch_size * experiment.train.accumulation_steps)
 
 
 def result(rank, trained, evaluations, examples_per_step):

@@ -8,23 +8,15 @@ memory: DeepFM's 26 fields and 13 numbers with random labels, which is about spe
 import dataclasses
 
 from ctr_trainer.bench import accumulation, methods, network, peers, scaling, settings, simulate
-from ctr_trainer.bench.experiment import Experiment
 from ctr_trainer.files import outputs
-from ctr_trainer.flags import (
-    AccumulationFlags,
-    BenchFlags,
-    DataFlags,
-    EmbeddingFlags,
-    ListedTrainingFlags,
-    ModelFlags,
-    NetworkFlags,
-    PeersFlags,
-    RunFlags,
-    SimulateFlags,
-)
+from ctr_trainer.flags.accumulation import AccumulationFlags
+from ctr_trainer.flags.bench import BenchFlags, ListedExperiment
+from ctr_trainer.flags.network import NetworkFlags
+from ctr_trainer.flags.peers import PeersFlags
+from ctr_trainer.flags.simulate import SimulateFlags
 from ctr_trainer.messages.errors import UserError
 
-# An action is a module with its SUMMARY, and with run(bench, experiment, ...): BenchFlags, an Experiment, and what
+# An action is a module with its SUMMARY, and with run(bench, experiment, ...): BenchFlags, an `Experiment`, and what
 # other groups it uses.
 _MODULES = {
     "scaling": scaling,
@@ -38,7 +30,7 @@ _MODULES = {
 # What --rounds=0 and --steps=0 stand for; the jobs of `network` are many, and of many workers.
 _SIZES, _SIZES_OF = {"rounds": 3, "steps": 200}, {network: {"rounds": 1, "steps": 100}}
 _USED = {
-    accumulation: (AccumulationFlags, ListedTrainingFlags),
+    accumulation: (AccumulationFlags, ListedExperiment),
     network: (NetworkFlags,),
     peers: (PeersFlags,),
     simulate: (SimulateFlags, NetworkFlags),
@@ -50,11 +42,7 @@ GROUPS = (
     SimulateFlags,
     NetworkFlags,
     PeersFlags,
-    ModelFlags,
-    DataFlags,
-    ListedTrainingFlags,
-    EmbeddingFlags,
-    RunFlags,
+    ListedExperiment,
 )
 EXAMPLES = (
     "python -m ctr_trainer bench scaling --workers=1,2",
@@ -68,7 +56,7 @@ EXAMPLES = (
 )
 
 
-def run(action, bench, compared, simulation, machines, others, model, data, training, *groups):
+def run(action, bench, compared, simulation, machines, others, experiment):
     """Runs the action."""
     module = _MODULES[action]
     sizes = _SIZES_OF.get(module, _SIZES)
@@ -77,9 +65,9 @@ def run(action, bench, compared, simulation, machines, others, model, data, trai
         raise UserError(
             f"--steps={bench.steps} must be at least --trace_steps={bench.trace_steps}, so that a step is traced"
         )
-    _require_numbers("workers", bench.workers)
-    batches = training.accumulation_steps or (1,)
-    _require_numbers("accumulation_steps", batches)
+    if not bench.workers:
+        raise UserError("--workers=: name one number or more, each at least 1")
+    batches = experiment.train.accumulation_steps or (1,)
     if module is accumulation:
         batches = (1,)  # Its jobs have each their own.
     elif len(batches) > 1:
@@ -89,11 +77,6 @@ def run(action, bench, compared, simulation, machines, others, model, data, trai
         )
     # Now, and not after an hour of measuring.
     outputs.refuse_foreign_files(bench.output, [f"{action}.txt", f"{action}.json", f"{action}*.png"])
-    extra = (compared, training, simulation, machines, others)
+    extra = (compared, experiment, simulation, machines, others)
     used = [group for group in extra if type(group) in _USED.get(module, ())]
-    module.run(bench, Experiment(model, data, training.of_job(*batches), *groups), *used)
-
-
-def _require_numbers(name, values):
-    if not values or min(values) < 1:
-        raise UserError(f"--{name}={','.join(map(str, values))}: name one number or more, each at least 1")
+    module.run(bench, experiment.of_job(*batches), *used)

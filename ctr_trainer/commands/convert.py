@@ -2,8 +2,9 @@
 
 import pathlib
 
-from ctr_trainer.flags import ConvertFlags, require
+from ctr_trainer.flags.convert import ConvertFlags
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.by_flag import require
 
 GROUPS = (ConvertFlags,)
 EXAMPLES = (
@@ -59,14 +60,14 @@ def _infer(flags):
     from ctr_trainer.data.infer import infer
 
     require(flags, "input", "output")
-    if flags.format not in (None, "csv", "parquet", "libsvm", "libffm"):
+    if flags.format not in ("", "csv", "parquet", "libsvm", "libffm"):
         raise UserError(f"--infer looks at csv, parquet, libsvm and libffm, not at format {flags.format}")
     if flags.label and flags.format in ("libsvm", "libffm"):
         raise UserError(f"--label={flags.label}: the label of format {flags.format} is the first number of each line")
     for name in ("feature_spec", "split", "unlabelled"):
         if getattr(flags, name):
             raise UserError(f"--infer writes a feature spec and converts nothing, so --{name} does not go with it")
-    spec = infer(flags.input.split(","), flags.output, flags.format, flags.label or None, flags.max_bad_rows)
+    spec = infer(flags.input.split(","), flags.output, flags.format or None, flags.label or None, flags.max_bad_rows)
     print(
         f"{flags.output}: label {spec.label.column!r}, {len(spec.dense)} dense and {len(spec.sparse)} sparse features, "
         f"{len(spec.ids)} columns kept as ids; its comments say why. Look through it, then convert with "

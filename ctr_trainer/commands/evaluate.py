@@ -9,33 +9,15 @@ happened. Scores of single examples, each with its label, are what `predict` wri
 
 import json
 
-from ctr_trainer.commands.paths import require_data, require_model
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.experiment.paths import require_data, require_model
 from ctr_trainer.files import durable_file, outputs
-from ctr_trainer.flags import (
-    CheckpointFlags,
-    DataFlags,
-    EmbeddingFlags,
-    MetricsFlags,
-    ModelFlags,
-    PredictFlags,
-    RunFlags,
-    SavedModelFlags,
-    TrainingFlags,
-    require,
-)
+from ctr_trainer.flags import CheckpointFlags, PredictFlags, SavedModelFlags
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.by_flag import require
+from ctr_trainer.settings.metrics_config import MetricsConfig
 
-GROUPS = (
-    ModelFlags,
-    DataFlags,
-    TrainingFlags,
-    EmbeddingFlags,
-    MetricsFlags,
-    CheckpointFlags,
-    SavedModelFlags,
-    RunFlags,
-    PredictFlags,
-)
+GROUPS = (Experiment, MetricsConfig, CheckpointFlags, SavedModelFlags, PredictFlags)
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test",
@@ -47,26 +29,27 @@ EXAMPLES = (
 _MARK = {"ctr_trainer": "evaluation"}
 
 
-def run(given, model, data, training, embedding, metrics, checkpoint, export, run_flags, output):
+def run(given, experiment, metrics, checkpoint, export, output):
     """Evaluates; rank 0 prints."""
+    data = experiment.data
     require(data, "eval_data")
     if not export.saved_model:
-        require_model(model)
-        require_data(data.eval_data, data, model)
+        require_model(experiment.model)
+        require_data(data.eval_data, experiment)
     if output.output and not output.output.endswith(".json"):
         raise UserError(f"--output={output.output}: evaluate writes JSON; name a FILE.json, or leave it out: --output=")
 
     from ctr_trainer.ranks import distributed
 
-    distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
+    distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores)
     if output.output and distributed.is_chief():
         sources = data.eval_data.split(",")
         outputs.refuse_overlap(output.output, sources, sources)
         outputs.refuse_foreign_file(output.output, _is_ours, "evaluate")
     if export.saved_model:
-        results = _of_export(data, metrics, export, run_flags)
+        results = _of_export(experiment, metrics, export)
     else:
-        results = _of_checkpoint(given, model, data, training, embedding, metrics, checkpoint, run_flags)
+        results = _of_checkpoint(given, experiment, metrics, checkpoint)
     if distributed.is_chief():
         _show(results, output.output)
 
@@ -79,30 +62,27 @@ def _is_ours(path):
         return False
 
 
-def _of_checkpoint(given, model, data, training, embedding, metrics, checkpoint, run_flags):
-    from ctr_trainer.commands.as_trained import as_trained
-    from ctr_trainer.commands.experiment import make_estimator, metrics_config, progress, reader
+def _of_checkpoint(given, experiment, metrics, checkpoint):
+    from ctr_trainer.experiment.as_trained import as_trained
+    from ctr_trainer.experiment.build import make_estimator, progress, reader
 
-    model, training, embedding = as_trained(given, model, training, embedding)
-    estimator = make_estimator(model, data, training, embedding, run_flags)
+    experiment = as_trained(given, experiment)
+    estimator = make_estimator(experiment)
     found = estimator.find_checkpoint(checkpoint.checkpoint)
-    batches = reader(data.eval_data, model, data, training, once=True)
-    return estimator.evaluate(
-        lambda: batches, hooks=progress("evaluating", batches), checkpoint=found, metrics=metrics_config(metrics)
-    )
+    batches = reader(experiment, experiment.data.eval_data, once=True)
+    return estimator.evaluate(lambda: batches, hooks=progress("evaluating", batches), checkpoint=found, metrics=metrics)
 
 
-def _of_export(data, metrics, export, run_flags):
-    from ctr_trainer.commands.experiment import metrics_config
+def _of_export(experiment, metrics, export):
     from ctr_trainer.export.saved_model_evaluation import evaluate_saved_model
 
     return evaluate_saved_model(
         export.saved_model,
         export.raw_format,
-        data.eval_data.split(","),
-        data.batch_size,
-        metrics_config(metrics),
-        run_flags.threads,
+        experiment.data.eval_data.split(","),
+        experiment.data.batch_size,
+        metrics,
+        experiment.run.threads,
         export.max_bad_rows,
     )
 

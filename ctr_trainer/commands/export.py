@@ -2,19 +2,12 @@
 
 import json
 
-from ctr_trainer.commands.paths import require_model
-from ctr_trainer.flags import (
-    CheckpointFlags,
-    DataFlags,
-    EmbeddingFlags,
-    ExportFlags,
-    ModelFlags,
-    RunFlags,
-    TrainingFlags,
-    require,
-)
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.experiment.paths import require_model
+from ctr_trainer.flags import CheckpointFlags, ExportFlags
+from ctr_trainer.settings.by_flag import require
 
-GROUPS = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, CheckpointFlags, RunFlags, ExportFlags)
+GROUPS = (Experiment, CheckpointFlags, ExportFlags)
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/ctr/1",
@@ -22,18 +15,17 @@ EXAMPLES = (
 )
 
 
-def run(given, model, data, training, embedding, checkpoint, run_flags, export):
+def run(given, experiment, checkpoint, export):
     """Exports; the last line printed is one JSON object."""
     require(export, "export_dir")
-    require_model(model)
+    require_model(experiment.model)
 
-    from ctr_trainer.commands.as_trained import as_trained
-    from ctr_trainer.commands.experiment import make_estimator
+    from ctr_trainer.experiment.as_trained import as_trained
+    from ctr_trainer.experiment.build import make_estimator
     from ctr_trainer.ranks import distributed
 
-    distributed.init(run_flags.stall_timeout)
-    model, training, embedding = as_trained(given, model, training, embedding)
-    estimator = make_estimator(model, data, training, embedding, run_flags)
+    distributed.init(experiment.workers.stall_timeout)
+    estimator = make_estimator(as_trained(given, experiment))
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     if distributed.is_chief():
         print(json.dumps({"export_dir": estimator.export_to(export.export_dir, checkpoint=found)}), flush=True)

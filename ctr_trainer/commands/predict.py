@@ -7,20 +7,13 @@ import contextlib
 import json
 import os
 
-from ctr_trainer.commands.paths import require_data, require_model
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.experiment.paths import require_data, require_model
 from ctr_trainer.files import outputs
-from ctr_trainer.flags import (
-    CheckpointFlags,
-    DataFlags,
-    EmbeddingFlags,
-    ModelFlags,
-    PredictFlags,
-    RunFlags,
-    TrainingFlags,
-    require,
-)
+from ctr_trainer.flags import CheckpointFlags, PredictFlags
+from ctr_trainer.settings.by_flag import require
 
-GROUPS = (ModelFlags, DataFlags, TrainingFlags, EmbeddingFlags, CheckpointFlags, RunFlags, PredictFlags)
+GROUPS = (Experiment, CheckpointFlags, PredictFlags)
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet",
@@ -31,31 +24,32 @@ EXAMPLES = (
 _MARK = {b"ctr_trainer": b"predictions"}
 
 
-def run(given, model, data, training, embedding, checkpoint, run_flags, predict):
+def run(given, experiment, checkpoint, predict):
     """Predicts; each rank writes its share, rank 0 prints how many there are in all."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    data = experiment.data
     require(data, "eval_data")
     require(predict, "output")
-    require_model(model)
-    require_data(data.eval_data, data, model)
+    require_model(experiment.model)
+    require_data(data.eval_data, experiment)
 
-    from ctr_trainer.commands.as_trained import as_trained
-    from ctr_trainer.commands.experiment import make_estimator, progress, reader
+    from ctr_trainer.experiment.as_trained import as_trained
+    from ctr_trainer.experiment.build import make_estimator, progress, reader
     from ctr_trainer.files import durable_file
     from ctr_trainer.ranks import distributed
 
-    distributed.init(run_flags.stall_timeout, run_flags.pin_cores)
+    distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores)
     path = _part(predict.output, distributed.rank(), distributed.size())
     sources = data.eval_data.split(",")
     outputs.refuse_overlap(path, sources, sources)
     outputs.refuse_foreign_file(path, _is_ours, "predict")
-    model, training, embedding = as_trained(given, model, training, embedding)
-    estimator = make_estimator(model, data, training, embedding, run_flags)
+    experiment = as_trained(given, experiment)
+    estimator = make_estimator(experiment)
     found = estimator.find_checkpoint(checkpoint.checkpoint)
-    batches = reader(data.eval_data, model, data, training, once=True, labels=False)
+    batches = reader(experiment, data.eval_data, once=True, labels=False)
     predictions = estimator.predict(
         lambda: batches, progress("predicting", batches), checkpoint=found, yield_single_examples=False
     )

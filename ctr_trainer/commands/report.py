@@ -1,6 +1,6 @@
 """Compares training runs, ended or under way: a table, the settings that differ, and curves as PNG files."""
 
-from ctr_trainer.flags import ReportFlags
+from ctr_trainer.flags.report import ReportFlags
 from ctr_trainer.messages.errors import UserError
 
 GROUPS = (ReportFlags,)

@@ -2,7 +2,8 @@
 
 import json
 
-from ctr_trainer.flags import ServiceFlags, require
+from ctr_trainer.flags.service import ServiceFlags
+from ctr_trainer.settings.by_flag import require
 
 GROUPS = (ServiceFlags,)
 ACTIONS = {
@@ -27,7 +28,7 @@ def run(action, flags):
     require(flags, "service")
     if action == "save":
         require(flags, "path")
-    security = ClientSecurity.read(*flags.security_files)
+    security = ClientSecurity.read(*vars(flags.security).values())
     client = ServiceClient(flags.service.split(","), flags.service_timeout, security)
     with contextlib.closing(client):
         if action == "stats":

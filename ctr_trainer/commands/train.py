@@ -5,34 +5,18 @@ import logging
 import os
 
 from ctr_trainer import __version__
-from ctr_trainer.commands.paths import require_data
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.experiment.paths import require_data
+from ctr_trainer.experiment.rules import check_training
 from ctr_trainer.export import directory
 from ctr_trainer.files import durable_file
-from ctr_trainer.flags import (
-    DataFlags,
-    EmbeddingFlags,
-    EvaluationFlags,
-    ExportFlags,
-    MetricsFlags,
-    ModelFlags,
-    RunFlags,
-    TrainingFlags,
-    require,
-)
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.flags import EvaluationFlags, ExportFlags
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.report.phases_table import format_phases
+from ctr_trainer.settings.by_flag import by_flag, require
+from ctr_trainer.settings.metrics_config import MetricsConfig
 
-GROUPS = (
-    ModelFlags,
-    DataFlags,
-    TrainingFlags,
-    EmbeddingFlags,
-    EvaluationFlags,
-    MetricsFlags,
-    RunFlags,
-    ExportFlags,
-)
+GROUPS = (Experiment, EvaluationFlags, MetricsConfig, ExportFlags)
 GIVEN = True
 EXAMPLES = (
     "./run.sh --flagfile=configs/demo.flags",
@@ -46,70 +30,50 @@ FLAGS_FILE = "flags.json"
 _log = logging.getLogger(__name__)
 
 
-def run(given, *groups):
+def run(given, experiment, evaluation, metrics, export):
     """Trains; rank 0 leaves `flags.json` at the start and `train_summary.json` at the end in the model directory.
 
     With --export_dir it exports at the end: the best model where --best_metric keeps one, else the last.
     """
-    model, data, training, embedding, evaluation, metrics, run_flags, export = groups
+    data, model = experiment.data, experiment.model
     require(data, "train_data")
     require(model, "model_dir")
     require_known(model.model)
-    if not data.epochs and not training.max_steps:
-        raise UserError("--epochs=0 never ends by itself: give --max_steps")
+    check_training(experiment, evaluation)
     if evaluation.evaluates:
         require(data, "eval_data")
     for path in (data.train_data, data.eval_data) if evaluation.evaluates else (data.train_data,):
-        require_data(path, data, model)
+        require_data(path, experiment)
     if export.export_dir:
         directory.refuse_others(export.export_dir)  # Now, and not when all is trained.
 
-    from ctr_trainer.commands.as_trained import as_trained
-    from ctr_trainer.commands.class_weight import with_class_weight
-    from ctr_trainer.commands.experiment import (
-        make_estimator,
-        make_eval_spec,
-        reader,
-        steps_exchange,
-        training_reader,
-        way_of_exchange,
-    )
-    from ctr_trainer.estimator import plateau, run_summary
+    from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.evaluation_history import without_nan
-    from ctr_trainer.ranks import autotune, dense_exchange, distributed
+    from ctr_trainer.experiment.as_trained import as_trained
+    from ctr_trainer.experiment.balanced_weight import with_class_weight
+    from ctr_trainer.experiment.build import make_estimator, make_eval_spec, reader, start_workers, training_reader
+    from ctr_trainer.ranks import autotune, distributed
 
-    eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(data.eval_data, model, data, training, once=True))
-    if training.lr_schedule == "plateau":
-        plateau.check(training.plateau_patience, eval_spec)
-    tuning = autotune.prepare(training.autotune, training.autotune_log, model.model_dir)
-    exchange = way_of_exchange(training, run_flags)
-    distributed.init(
-        run_flags.stall_timeout,
-        run_flags.pin_cores,
-        run_flags.stall_warning,
-        run_flags.horovod_timeline,
-        steps_exchange=steps_exchange(embedding, exchange),
-    )
-    dense_exchange.choose(exchange)
-    model, training, embedding = as_trained(given, model, training, embedding)
-    training = with_class_weight(model, data, training)
-    groups = model, data, training, embedding, evaluation, metrics, run_flags, export
-    estimator = make_estimator(model, data, training, embedding, run_flags)
+    eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(experiment, data.eval_data, once=True))
+    tuning = start_workers(experiment)
+    experiment = with_class_weight(as_trained(given, experiment))
+    estimator = make_estimator(experiment)
     if eval_spec:
         eval_spec.input_fn()  # Data that cannot be read is found now, not at the first evaluation.
 
     def train_input_fn(position):
-        batches = training_reader(model, data, training, position)
+        batches = training_reader(experiment, position)
         if distributed.is_chief() and batches.steps != 0:
             flags_file = os.path.join(model.model_dir, FLAGS_FILE)
+            groups = (experiment, evaluation, metrics, export)
             durable_file.write_json(flags_file, _describe(groups, distributed.size()))
         return batches
 
     result = estimator.train(
         train_input_fn,
-        max_steps=training.max_steps or None,
+        max_steps=data.max_steps or None,
         evaluation=eval_spec,
-        resume_from=run_flags.resume_from or None,
+        resume_from=model.resume_from or None,
     )
     if result and "phases" in result and distributed.is_chief():
         for line in format_phases(result):
@@ -132,5 +96,5 @@ def run(given, *groups):
 
 def _describe(groups, workers):
     """-> what `report` compares of two runs."""
-    flags = {name: value for group in groups for name, value in dataclasses.asdict(group).items()}
+    flags = {name: value for group in groups for name, value in by_flag(group).items()}
     return {"command": "train", "version": __version__, "workers": workers, "flags": flags}

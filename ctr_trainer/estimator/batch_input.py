@@ -48,7 +48,7 @@ class BatchInput(GraphInput):
         embeddings = Embeddings(
             self.features,
             config.embedding,
-            config.tf_random_seed,
+            config.seed,
             store,
             config.prefetch_batches if training else 0,
             trained,

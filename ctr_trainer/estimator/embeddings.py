@@ -91,7 +91,7 @@ class Embeddings:
         # Workers that train the same rows add up, like a sync after each step.
         merge, size = config.sync_merge if self._copies else "sum", distributed.size()
         sharing = distributed.local_size() if self._is_of_host else 1
-        merge_factor = merging.gradient_factor(config.optimizer, merge, size, scale or size, sharing)
+        merge_factor = merging.gradient_factor(config.optimizer.name, merge, size, scale or size, sharing)
         self._gradients = RowGradients(merge_factor, config.l2, config.clip_norm)
         self._background = Background("the sync of the embedding rows")
         # The requests of all tables are under way at once, those of a sync and of a prefetch beside it.

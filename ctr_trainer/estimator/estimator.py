@@ -11,7 +11,7 @@ import tensorflow as tf
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import finding, latest_file, plateau, retention
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
-from ctr_trainer.estimator.evaluation import Evaluation, MetricsConfig
+from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.graphs import trained_graph, training_graph
 from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.model_selection import is_over
@@ -19,7 +19,6 @@ from ctr_trainer.estimator.observation import Observation
 from ctr_trainer.estimator.one_job import one_job
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.estimator.prepared_runs import run_steps
-from ctr_trainer.estimator.run_config import RunConfig
 from ctr_trainer.estimator.saved_features import load_features, save_features
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.session import session_of, training_session
@@ -29,6 +28,9 @@ from ctr_trainer.graph_notes import step_plan
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.messages.errors import ServiceLost, UserError
 from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.settings.metrics_config import MetricsConfig
+from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.settings.schedule import check_plateau
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -135,7 +137,7 @@ class Estimator:
             if feed.steps == 0:
                 return self._nothing_to_do(start, "its data have been read to the end of the last epoch")
             if plateau.current():
-                plateau.check(plateau.current().patience, evaluation)
+                check_plateau(plateau.current().patience, evaluation)
             features = feed.inputs.features if feed.inputs.fed else None
             if features is not None and distributed.is_chief():
                 save_features(self.model_dir, features)

@@ -1,7 +1,5 @@
 """One pass over evaluation data."""
 
-import dataclasses
-
 import numpy as np
 
 from ctr_trainer.estimator.example_groups import ExampleGroups
@@ -10,19 +8,6 @@ from ctr_trainer.metrics.click_metrics import metric_name
 from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.metrics.mean import Mean
 from ctr_trainer.ranks import distributed
-
-
-@dataclasses.dataclass(frozen=True)
-class MetricsConfig:
-    """Which metrics an evaluation computes beside those that it always does.
-
-    Attributes:
-      exact_auc: AUC and AUC-PR from all scores, not from bins; takes memory for each example, see `ScoredExamples`.
-      group_by: the feature or id column within whose values the grouped AUC is taken; "" for none. Takes memory too.
-    """
-
-    exact_auc: bool = False
-    group_by: str = ""
 
 
 class Evaluation:

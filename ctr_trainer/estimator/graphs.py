@@ -87,7 +87,7 @@ def trained_graph(model_fn, params, config, model_dir, mode, input_fn, checkpoin
 
 def _begin(stack, config):
     stack.enter_context(tf.Graph().as_default())
-    tf1.set_random_seed(config.tf_random_seed)
+    tf1.set_random_seed(config.seed)
     tf1.train.get_or_create_global_step()
 
 
@@ -101,10 +101,10 @@ def _ready(stack, feed):
 def _trained_tables(checkpoint):
     """-> dict of name -> TableConfig: a model is evaluated as it was trained, whatever the flags say now."""
     configs = checkpoint.table_configs() if distributed.is_chief() else {}
-    configs = {name: dataclasses.asdict(config) for name, config in configs.items()}
+    configs = {name: config.to_dict() for name, config in configs.items()}
     configs = distributed.broadcast_object(configs, "trained_tables")
     # Which keys have rows was decided in training: an evaluation makes none and drops none.
-    return {name: TableConfig(**values).without_limits() for name, values in configs.items()}
+    return {name: TableConfig.from_dict(values).without_limits() for name, values in configs.items()}
 
 
 def _restore_rows(store, checkpoint, model_dir):

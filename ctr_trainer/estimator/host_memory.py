@@ -33,3 +33,10 @@ def _of_this_host(address):
     ranks = [json.loads(line) for line in lines.decode().splitlines()][: distributed.rank() + 1]
     # The last one up to this rank: horovodrun may have been given one machine under two names.
     return [rank["address"] for rank in ranks if rank["address"] and rank["host"] == socket.gethostname()][-1]
+
+
+def copies_of_hosts(config):
+    """Whether the workers of a host train one copy of the rows that a service has; `config` is an EmbeddingConfig."""
+    if config.row_copies != "auto":
+        return config.row_copies == "host"
+    return not config.strict_sync and SharedMemory.is_possible()

@@ -39,7 +39,7 @@ class InLoopEvaluation:
         sources = {v.op.name: v for v in tf1.global_variables()}
         self._graph = tf.Graph()
         with self._graph.as_default():
-            tf1.set_random_seed(self._config.tf_random_seed)
+            tf1.set_random_seed(self._config.seed)
             tf1.train.get_or_create_global_step()
             data = call_input_fn(eval_spec.input_fn, ModeKeys.EVAL, estimator.params, self._config)
             features = training.inputs.features

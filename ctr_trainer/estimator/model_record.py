@@ -7,9 +7,11 @@ import logging
 from collections.abc import Mapping
 
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.by_flag import by_flag
 
 _log = logging.getLogger(__name__)
 _OURS = "ctr_trainer.models."
+_OF_ROWS = ("embedding_optimizer", "initial_accumulator", "embedding_stddev", "seed")
 # Names in the params of a program of one's own that say how it is trained, and not what its graph is.
 OF_TRAINING = ("learning_rate", "dropout", "batch_size")
 
@@ -40,20 +42,16 @@ class ModelRecord:
     def of(model_fn, name, params, config, may_change=()):
         """-> the ModelRecord of what an `Estimator` was made with; `name` is None where it is to be the function's."""
         if dataclasses.is_dataclass(params):
-            values = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
+            of_params = {field.name: getattr(params, field.name) for field in dataclasses.fields(params)}
         else:
-            values = dict(params) if isinstance(params, Mapping) else {}
+            of_params = dict(params) if isinstance(params, Mapping) else {}
         optimizer = getattr(getattr(params, "train_op_fn", None), "optimizer", None)
-        rows = {
-            "embedding_optimizer": config.embedding.optimizer,
-            "initial_accumulator": config.embedding.initial_accumulator,
-            "embedding_stddev": config.embedding.init_stddev,
-            "seed": config.tf_random_seed,
-        }
+        values = by_flag(config)
+        rows = {name: values[name] for name in _OF_ROWS if name in values}
         return ModelRecord(
             name=canonical(name or name_of(model_fn)),
-            params={name: value for name, value in values.items() if _is_json(value)},
-            defaults={name: getattr(type(params), name, None) for name in values if hasattr(type(params), name)},
+            params={name: value for name, value in of_params.items() if _is_json(value)},
+            defaults={name: getattr(type(params), name, None) for name in of_params if hasattr(type(params), name)},
             may_change=(*getattr(params, "may_change", OF_TRAINING), *may_change),
             rows=rows,
             optimizer=getattr(optimizer, "name", None),

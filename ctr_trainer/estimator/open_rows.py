@@ -8,6 +8,7 @@ from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.host_rows import HostRows
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.embedding.worker.store_reader import StoreReader
+from ctr_trainer.estimator.host_memory import copies_of_hosts
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 
@@ -25,7 +26,7 @@ def open_rows(store, config, tables, lookup_latency, push_latency, uncached=Fals
     _create_tables(store, tables.values())
     if uncached:
         return {name: store.worker_rows(table, StoreReader) for name, table in tables.items()}
-    if store.host_memory is None and (distributed.size() > 1 or not config.copies_of_hosts):
+    if store.host_memory is None and (distributed.size() > 1 or not copies_of_hosts(config)):
         copies = _own_copies(config, lookup_latency, push_latency)
         return {name: store.worker_rows(table, copies) for name, table in tables.items()}
     is_owner = distributed.local_rank() == 0  # Of the arrays in a host's memory, which the others open.

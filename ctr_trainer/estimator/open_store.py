@@ -12,7 +12,7 @@ from ctr_trainer.embedding.service.local_service import Watch, local_services
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.shared_table import SharedTables
-from ctr_trainer.estimator.host_memory import any_host_has_several_workers, open_host_memory
+from ctr_trainer.estimator.host_memory import any_host_has_several_workers, copies_of_hosts, open_host_memory
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 
@@ -32,7 +32,7 @@ def open_store(config, model_dir):
     """
     with contextlib.ExitStack() as stack:
         memory = None
-        if config.copies_of_hosts and config.service != "shared" and any_host_has_several_workers():
+        if copies_of_hosts(config) and config.service != "shared" and any_host_has_several_workers():
             memory = stack.enter_context(open_host_memory())
         yield stack.enter_context(_open_store(config, model_dir, memory))
 
@@ -41,7 +41,7 @@ def open_store(config, model_dir):
 def _open_store(config, model_dir, host_memory):
     """As `open_store`; `host_memory` is the store's."""
     if config.service not in ("auto", "shared"):
-        security = ClientSecurity.read(*config.security_files)
+        security = ClientSecurity.read(*vars(config.security).values())
         with _leased(config, model_dir, config.service.split(","), security, host_memory) as client:
             yield client
         return
@@ -62,7 +62,7 @@ def _open_store(config, model_dir, host_memory):
         if distributed.is_chief():
             os.makedirs(model_dir, exist_ok=True)
             watches = stack.enter_context(
-                local_services(config.service_shards, model_dir, config.timeout, distributed.all_cores())
+                local_services(config.service_shards, model_dir, config.service_timeout, distributed.all_cores())
             )
             started = [(service.address, service.token, service.pid, service.log_file) for service in watches]
         started = distributed.broadcast_object(started, "embedding_services")
@@ -80,7 +80,7 @@ def _leased(config, model_dir, addresses, security, host_memory, ended=()):
     """Gives a client that writes, by a lease that all workers share. A collective."""
 
     def opened(lease):
-        return contextlib.closing(ServiceClient(addresses, config.timeout, security, lease, ended, host_memory))
+        return contextlib.closing(ServiceClient(addresses, config.service_timeout, security, lease, ended, host_memory))
 
     keep_freed_memory(_KEPT_BYTES)
     lease, client = None, None

@@ -1,28 +1,26 @@
 """The training operation of the dense variables, and the gradients of the embedding rows."""
 
-import dataclasses
 import logging
 
 import tensorflow as tf
 
-from ctr_trainer.estimator import quality
-from ctr_trainer.estimator.dense_optimizers import DenseOptimizer, DenseUpdate
-from ctr_trainer.estimator.lr_groups import LrGroups
-from ctr_trainer.estimator.schedules import OF_THE_RUN, Schedule, cooldown_steps
+from ctr_trainer.estimator import quality, schedules
+from ctr_trainer.estimator.dense_optimizers import DenseUpdate
+from ctr_trainer.estimator.schedules import cooldown_steps
 from ctr_trainer.estimator.step_gradients import step_gradients
 from ctr_trainer.graph_notes import row_training, run_length, step_plan
 from ctr_trainer.graph_notes.row_training import RowTraining
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.lr_groups import LrGroups
+from ctr_trainer.settings.schedule import OF_THE_RUN, Schedule
+from ctr_trainer.settings.train_settings import TrainSettings
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
-EMBEDDING_SCHEDULES = ("cooldown", "constant", "same")
 _ROWS_COOLDOWN_SHARE = 0.1
 
 
-@dataclasses.dataclass(frozen=True)
-class TrainOp:
+class TrainOp(TrainSettings):
     """Makes the `train_op` of a loss: dense gradients averaged over the workers, one backward pass for all.
 
     With K workers and A = `accumulation_steps`, `scale` = K, sqrt(K), 1, K A or sqrt(K A) (`linear`, `sqrt`, `none`,
@@ -52,63 +50,13 @@ class TrainOp:
 
     The gradients are clipped and regularized after the reduction: + l2 * w, then the clipping.
 
-    Attributes:
-      optimizer: `DenseOptimizer`, or its name.
-      learning_rate, embedding_learning_rate: of one worker.
-      scale_lr: of `distributed.LR_SCALES`, see above.
-      fp16_allreduce: send dense gradients as float16.
-      schedule: of the dense variables' learning rate; by default it is constant until the last fifth of the run's
-        steps, and runs out over that.
-      embedding_schedule: of the rows' learning rate, of `EMBEDDING_SCHEDULES`: `cooldown` is constant until the last
-        tenth of the run's steps, and runs out over that, without a warm-up; `constant`; or `same`, the dense
-        variables'.
-      accumulation_steps: micro-batches, each of the batch size, of an optimizer step.
-      dense_sync_steps: N; 1 reduces the gradients of each step.
-      overlap_allreduce: see above; with one worker it changes nothing.
-      clip_norm: the largest global norm of the dense gradients; 0 for any.
-      l2: of the gradients of kernels, see `dense_optimizers.is_kernel`: the loss plus l2 / 2 * sum w^2.
-      lr_groups: `LrGroups`.
+    Attributes: see `TrainSettings`.
 
     Raises:
       UserError: a setting out of its range.
 
     Source: Stich, Local SGD Converges Fast and Communicates Little, ICLR 2019, algorithm 1.
     """
-
-    optimizer: DenseOptimizer | str = "adagrad"
-    learning_rate: float = 0.02
-    embedding_learning_rate: float = 0.05
-    scale_lr: str = "linear"
-    fp16_allreduce: bool = False
-    schedule: Schedule = Schedule("cooldown")
-    embedding_schedule: str = "cooldown"
-    accumulation_steps: int = 1
-    dense_sync_steps: int = 1
-    overlap_allreduce: bool = False
-    clip_norm: float = 0.0
-    l2: float = 0.0
-    lr_groups: LrGroups = LrGroups()
-
-    def __post_init__(self):
-        for name in ("accumulation_steps", "dense_sync_steps"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name}={getattr(self, name)} must be at least 1")
-        if self.scale_lr not in distributed.LR_SCALES:
-            raise UserError(f"--scale_lr={self.scale_lr}: choose one of {', '.join(distributed.LR_SCALES)}")
-        if self.embedding_schedule not in EMBEDDING_SCHEDULES:
-            raise UserError(
-                f"--embedding_lr_schedule={self.embedding_schedule}: choose one of {', '.join(EMBEDDING_SCHEDULES)}"
-            )
-        for name in ("clip_norm", "l2"):
-            if getattr(self, name) < 0:
-                raise UserError(f"--{name}={getattr(self, name):g} must be at least 0")
-        if self.overlap_allreduce and self.dense_sync_steps > 1:
-            raise UserError(
-                f"--overlap_allreduce is about the exchange of each step, and --dense_sync_steps="
-                f"{self.dense_sync_steps} has none: leave out one of the two"
-            )
-        if isinstance(self.optimizer, str):
-            object.__setattr__(self, "optimizer", DenseOptimizer(self.optimizer))
 
     def __call__(self, loss, features):
         """-> the train_op; records the `StepPlan` and the `RowTraining` of the graph."""
@@ -118,7 +66,7 @@ class TrainOp:
         overlap = self.overlap_allreduce and exchange
         count = step - 1 if overlap else step
         gradients = step_gradients(
-            DenseUpdate(self.optimizer, learning_rate, count, self.l2, self.clip_norm, self.lr_groups),
+            DenseUpdate(self.optimizer, learning_rate, count, self.l2, self.clip_norm, LrGroups.parse(self.lr_groups)),
             loss,
             tf.reduce_sum(features["weight"]),
             features.placeholders,
@@ -160,10 +108,10 @@ class TrainOp:
         run = run_length.current()
         begin, end = run.begin, run.end(self.accumulation_steps)
         epochs = run.steps_of_epochs(self.accumulation_steps)
-        factor = self.schedule.factor(step, begin, end, epochs)
-        same = self.embedding_schedule == "same"
-        of_rows = self.schedule if same else _of_rows(self.embedding_schedule, begin, end)
-        of_row = self.embedding_learning_rate * (factor if same else of_rows.factor(step, begin, end))
+        factor = schedules.factor(self.schedule, step, begin, end, epochs)
+        same = self.embedding_lr_schedule == "same"
+        of_rows = self.schedule if same else _of_rows(self.embedding_lr_schedule, begin, end)
+        of_row = self.embedding_learning_rate * (factor if same else schedules.factor(of_rows, step, begin, end))
         quality.record(quality.Rates(self.schedule, of_rows, end))
         if distributed.is_chief():
             for line in [*_said_of_stairs(self.schedule, epochs), *_said_of(self.schedule, of_rows, run, end, epochs)]:
@@ -189,10 +137,12 @@ def _said_of_stairs(schedule, epochs):
     """Yields what the log says of a rate that changes at given steps, at the start of a run."""
     of = "the learning rate of the dense variables"
     if schedule.name == "piecewise":
-        changes = "".join(f", {factor:g} of it from step {step} on" for factor, step in schedule.changes(epochs))
+        changes = "".join(
+            f", {factor:g} of it from step {step} on" for factor, step in schedules.changes(schedule, epochs)
+        )
         yield f"{of}: piecewise, {schedule.factors[0]:g} of its full value{changes}"
     elif schedule.name == "step":
-        first, steps = schedule.span(0, None, epochs)
+        first, steps = schedules.span(schedule, 0, None, epochs)
         yield f"{of}: step, multiplied by {schedule.decay_rate:g} every {steps:g} steps from step {first:g} on"
 
 
@@ -218,7 +168,7 @@ def _said_of(schedule, rows, run, end, epochs):
     elif run.earlier_end not in (None, end):
         yield f"this run ends at step {end}, and until step {run.start} it was to end at {run.earlier_end}"
     for what, of in (("dense variables", schedule), ("rows", rows)):
-        first, steps = of.span(run.begin, end, epochs)
+        first, steps = schedules.span(of, run.begin, end, epochs)
         if steps and of.name in OF_THE_RUN:
             last = first + steps
             yield (

@@ -2,8 +2,6 @@
 
 import tensorflow as tf
 
-from ctr_trainer.messages.errors import UserError
-
 tf1 = tf.compat.v1
 _KEY = ("ctr_trainer", "plateau")  # No string, so that TensorFlow does not try to serialize what is under it.
 
@@ -46,20 +44,3 @@ def current():
     """-> the `Plateau` of the current graph; None if its learning rates do not depend on evaluations."""
     found = tf1.get_collection(_KEY)
     return found[0] if found else None
-
-
-def check(patience, eval_spec):
-    """Raises UserError if the evaluations of a run cannot lower its learning rates.
-
-    Args:
-      patience: see `Plateau`.
-      eval_spec: `EvalSpec`; None for a run without evaluations.
-    """
-    if eval_spec is None or not eval_spec.best_metric:
-        missing = "--eval_steps and --best_metric" if eval_spec is None else "--best_metric"
-        raise UserError(f"--lr_schedule=plateau goes by what evaluations find: give {missing}, as --best_metric=auc")
-    if 0 < eval_spec.early_stopping_patience <= patience:
-        raise UserError(
-            f"--early_stopping_patience={eval_spec.early_stopping_patience} would end the training before "
-            f"--plateau_patience={patience} lowers a learning rate: give early stopping the greater patience"
-        )

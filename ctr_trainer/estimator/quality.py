@@ -6,7 +6,7 @@ import math
 import tensorflow as tf
 
 from ctr_trainer.estimator.evaluation_history import is_better
-from ctr_trainer.estimator.schedules import Schedule
+from ctr_trainer.settings.schedule import Schedule
 
 tf1 = tf.compat.v1
 _KEY = ("ctr_trainer", "rates")  # No string, so that TensorFlow does not try to serialize what is under it.

@@ -9,7 +9,6 @@ from ctr_trainer.embedding.index.distinct_keys import distinct, positions_of
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.worker.row_step import times, weighed
-from ctr_trainer.messages.errors import UserError
 
 
 @dataclasses.dataclass
@@ -42,16 +41,9 @@ class RowGradients:
       merge_factor: of `merging.gradient_factor`.
       l2: of the loss plus l2 / 2 * sum w^2 over the distinct rows of the step, so that a row decays when it is used.
       clip_norm: 0 does not clip.
-
-    Raises:
-      UserError: one of them is negative.
     """
 
     def __init__(self, merge_factor, l2=0.0, clip_norm=0.0):
-        if l2 < 0:
-            raise UserError(f"--embedding_l2={l2:g} must be at least 0")
-        if clip_norm < 0:
-            raise UserError(f"--clip_norm={clip_norm:g} must be at least 0")
         self._merge_factor, self._l2, self._clip_norm = merge_factor, l2, clip_norm
         self._batches = []
 

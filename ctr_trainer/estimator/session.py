@@ -28,7 +28,7 @@ def training_session(checkpoint, hooks, model_dir, config, saver):
       UserError: the checkpoint has not the graph's variables.
     """
     is_chief = distributed.is_chief()
-    summary_steps = config.save_summary_steps
+    summary_steps = config.summary_steps
     scaffold = tf1.train.Scaffold(saver=saver)
     hooks = [distributed.broadcast_hook(), _OneSessionHook(), *hooks]
     if summary_steps and is_chief and config.prepared_runs:

@@ -32,14 +32,12 @@ class TableInputs:
           seed: of new rows.
         """
         # A uniform distribution on +-s has the deviation s / sqrt(3); linear weights start at 0.
-        scales = {EMBEDDING: config.init_stddev * math.sqrt(3), LINEAR: 0.0}
+        scales = {EMBEDDING: config.stddev * math.sqrt(3), LINEAR: 0.0}
         return TableConfig(
             name=self._table.name,
             dims=tuple(dim for _, dim in self._parts()),
             init_scales=tuple(scales[kind] for kind, _ in self._parts()),
             optimizer=config.optimizer,
-            initial_accumulator=config.initial_accumulator,
-            settings=config.settings,
             seed=seed,
             min_frequency=limits.min_frequency,
             max_rows=limits.max_rows,

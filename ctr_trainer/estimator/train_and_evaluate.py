@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ctr_trainer.estimator.evaluation import MetricsConfig
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
+from ctr_trainer.settings.metrics_config import MetricsConfig
 
 _EVERY_N_STEPS = 1000
 

@@ -76,16 +76,16 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
         clock,
         _lines(wish),
         config.auc_window_steps,
-        every_n_steps=config.log_step_count_steps,
+        every_n_steps=config.log_steps,
         weight=feed.inputs.weight,
         own=functools.partial(_worker_figures, rate, sync, feed.embeddings),
     )
     hooks += [*([rate] if rate else []), metrics, *kept]
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     gpu = open_gpu(distributed.local_rank()) if has_gpu else NoGpu()
-    resources = ResourcesHook(gpu, every_n_steps=config.log_step_count_steps)
+    resources = ResourcesHook(gpu, every_n_steps=config.log_steps)
     hooks.append(resources)
-    hooks.append(StepRateHook(clock, config.log_step_count_steps, model_dir if distributed.is_chief() else None))
+    hooks.append(StepRateHook(clock, config.log_steps, model_dir if distributed.is_chief() else None))
     hooks.append(RunStatusHook([*feed.latencies, *clock.latencies], every_n_secs=config.log_secs))
     trace = _trace(config, clock, has_gpu)
     if distributed.size() > 1 or config.phase_steps:
@@ -119,7 +119,7 @@ def _learning_rate_hook(config):
         rate = tf1.get_default_graph().get_tensor_by_name("learning_rate:0")
     except KeyError:
         return None
-    return LearningRateHook(rate, every_n_steps=config.log_step_count_steps)
+    return LearningRateHook(rate, every_n_steps=config.log_steps)
 
 
 def _worker_figures(rate, sync, embeddings):
@@ -171,8 +171,8 @@ def _keep_lines(feed, config, model_dir, last_step, clock):
     if not distributed.is_chief():
         return []
     hooks = [MetricsFileHook(model_dir)]
-    if config.save_summary_steps:
-        hooks.append(SummaryHook(model_dir, every_n_steps=config.save_summary_steps))
+    if config.summary_steps:
+        hooks.append(SummaryHook(model_dir, every_n_steps=config.summary_steps))
     of_a_step = _examples_of_a_step(feed.inputs)
     ends = last_step, feed.steps, feed.epochs_after, feed.inputs.epochs
     return [*hooks, TrainingProgressHook(clock, config.progress, of_a_step, *ends)]

@@ -1,97 +1,113 @@
-"""From the fields of a frozen dataclass to absl flags, and back."""
+"""From `Settings` to absl flags, and back."""
 
-import dataclasses
-import math
+import typing
 
 from absl import flags as absl_flags
 
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.by_flag import replaced, sections
 
 _NUMBERS = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
 
 
-def flag(default, text, unit="", choices=None, minimum=None):
-    """-> the dataclass field of a flag; its type annotation is the flag's type.
+def flags_of(groups):
+    """-> dict of the title of each section of the help and its list of `Flag`s; a flag stands in the first that has it.
 
     Args:
-      default: its value where the flag is not given.
-      text: of the help.
-      unit: of the value, for the help.
-      choices: the values accepted; of a `float | str` those besides numbers; None for any.
-      minimum: the smallest value accepted; None for any.
+      groups: `Settings` classes.
     """
-    metadata = {"help": text, "unit": unit, "choices": choices, "minimum": minimum}
-    return dataclasses.field(default=default, metadata=metadata)
+    found, seen = {}, set()
+    for title, flags in (section for group in groups for section in sections(group())):
+        found.setdefault(title, []).extend(flag for flag in flags if flag.name not in seen)
+        seen |= {flag.name for flag in flags}
+    return found
 
 
 def define(groups):
     """-> absl FlagValues with the flags of the groups."""
     values = absl_flags.FlagValues()
-    for group in groups:
-        for field in dataclasses.fields(group):
-            _define(field, group.__doc__, values)
+    for title, flags in flags_of(groups).items():
+        for flag in flags:
+            _define(flag, title, values)
     return values
 
 
+def parsed(groups, values):
+    """-> the values of the groups' flags, by flag, from parsed FlagValues.
+
+    Raises:
+      UserError: a text that is none of its flag's type.
+    """
+    return {flag.name: _value(flag, values[flag.name].value) for flags in flags_of(groups).values() for flag in flags}
+
+
 def read(group, values):
-    """-> the group's dataclass, from parsed flags."""
-    taken = {}
-    for field in dataclasses.fields(group):
-        value = values[field.name].value
-        if field.type in _NUMBERS:
-            value = _numbers(field.name, value, *_NUMBERS[field.type])
-        elif field.type == float | str:
-            value = _number_or_choice(field, value)
-        elif field.type == tuple[str, ...]:
-            value = tuple(part for text in value for part in text.split(",") if part)
-        taken[field.name] = value
-    return group(**taken)
+    """-> an instance of a group, from parsed FlagValues.
+
+    Raises:
+      UserError: a setting is refused, by the name of its flag.
+    """
+    return replaced(group(), parsed([group], values))
 
 
-def require(group, *names):
-    """Raises UserError where one of the named flags of a group's instance has no value."""
-    for name in names:
-        if not getattr(group, name):
-            raise UserError(f"--{name} is missing: {group.__dataclass_fields__[name].metadata['help']}")
-
-
-def _numbers(name, texts, kind, expected):
-    try:
-        return tuple(kind(text) for text in texts)
-    except ValueError:
-        raise UserError(f"--{name}={','.join(texts)}: expected {expected}, comma separated") from None
-
-
-def _number_or_choice(field, text):
-    choices, minimum = field.metadata["choices"], field.metadata["minimum"]
-    if text in choices:
-        return text
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not minimum <= value < math.inf:
-        raise UserError(f"--{field.name}={text}: expected {', '.join(choices)} or a number of at least {minimum:g}")
+def _value(flag, value):
+    if flag.kind in _NUMBERS:
+        kind, expected = _NUMBERS[flag.kind]
+        try:
+            return tuple(map(kind, value))
+        except ValueError:
+            raise UserError(f"--{flag.name}={','.join(value)}: expected {expected}, comma separated") from None
+    if flag.kind == tuple[str, ...]:
+        return tuple(part for text in value for part in text.split(",") if part)
+    if flag.kind == float | str:
+        try:
+            return float(value)
+        except ValueError:
+            return value
     return value
 
 
-def _define(field, group, values):
-    name, default, metadata = field.name, field.default, field.metadata
-    unit = f" [{metadata['unit']}]" if metadata["unit"] else ""
-    common = dict(help=metadata["help"] + unit, flag_values=values, module_name=group)
-    if field.type == float | str:
-        absl_flags.DEFINE_string(name, str(default), **common)
-    elif metadata["choices"]:
-        absl_flags.DEFINE_enum(name, default or None, list(metadata["choices"]), **common)
-    elif field.type is bool:
-        absl_flags.DEFINE_bool(name, default, **common)
-    elif field.type in (int, int | None):
-        absl_flags.DEFINE_integer(name, default, lower_bound=metadata["minimum"], **common)
-    elif field.type in (float, float | None):
-        absl_flags.DEFINE_float(name, default, lower_bound=metadata["minimum"], **common)
-    elif field.type in _NUMBERS:
+def _define(flag, title, values):
+    name, default = flag.name, flag.default
+    common = dict(help=help_text(flag), flag_values=values, module_name=title)
+    kinds = typing.get_args(flag.kind) or (flag.kind,)
+    if flag.kind in _NUMBERS:
         absl_flags.DEFINE_list(name, [str(part) for part in default], **common)
-    elif field.type == tuple[str, ...]:  # Adds up where the flag is given more than once.
+    elif flag.kind == tuple[str, ...]:  # Adds up where the flag is given more than once.
         absl_flags.DEFINE_multi_string(name, list(default), **common)
+    elif str in kinds:
+        absl_flags.DEFINE_string(name, None if default is None else str(default), **common)
+    elif bool in kinds:
+        absl_flags.DEFINE_bool(name, default, **common)
+    elif int in kinds:
+        absl_flags.DEFINE_integer(name, default, **common)
     else:
-        absl_flags.DEFINE_string(name, default, **common)
+        absl_flags.DEFINE_float(name, default, **common)
+
+
+def help_text(flag):
+    """-> what the help says of a `Flag`: what it is, for which choices, in what unit, of which values."""
+    setting = flag.setting
+    of = f"; of {', '.join(setting.of)}" if setting.of else ""
+    example = f", as {','.join(f'{part:g}' if isinstance(part, float) else str(part) for part in setting.example)}"
+    unit = f" [{setting.unit}]" if setting.unit else ""
+    choices = f" ({', '.join(setting.choices)})" if setting.choices else ""
+    return f"{setting.help}{example if setting.example else ''}{of}{unit}{choices}"
+
+
+def default_text(flag):
+    """-> what the help says of a `Flag`'s default."""
+    if flag.defaults:
+        kinds = {}
+        for kind, value in flag.defaults.items():
+            kinds.setdefault(value, []).append(kind)
+        usual = max(kinds, key=lambda value: len(kinds[value]))
+        others = (f"{value:g} of {' and '.join(of)}" for value, of in kinds.items() if value != usual)
+        return f"{', '.join(others)}, else {usual:g}"
+    if flag.default in (None, "", ()):
+        return "none"
+    if isinstance(flag.default, tuple):
+        return ",".join(map(str, flag.default))
+    if isinstance(flag.default, bool):
+        return str(flag.default).lower()
+    return f"{flag.default:g}" if isinstance(flag.default, float) else str(flag.default)

@@ -2,32 +2,33 @@
 
 import dataclasses
 
-from ctr_trainer.flags.define import flag
+from ctr_trainer.settings.setting import Settings, setting
 
 
 @dataclasses.dataclass(frozen=True)
-class MetricsFlags:
-    """Metrics"""
+class EvaluationFlags(Settings, title="Evaluation while training"):
+    """Evaluation while training."""
 
-    exact_auc: bool = flag(False, "AUC and AUC-PR from all scores, not from bins; 24 bytes of memory an example")
-    group_by: str = flag("", "id column or single-valued feature, as user: also the AUC within its values", "column")
-
-
-@dataclasses.dataclass(frozen=True)
-class EvaluationFlags:
-    """Evaluation while training"""
-
-    eval_steps: int = flag(0, "between two evaluations on --eval_data; 0 makes none", "steps", minimum=0)
-    eval_epochs: int = flag(
-        0, "of the training data between two evaluations on --eval_data, in place of --eval_steps", "epochs", minimum=0
+    eval_steps: int = setting(0, "steps between two evaluations on --eval_data; 0 makes none", "steps", minimum=0)
+    eval_epochs: int = setting(
+        0,
+        "epochs of the training data between two evaluations on --eval_data, in place of --eval_steps",
+        "epochs",
+        minimum=0,
     )
-    eval_batches: int = flag(0, "of each worker in such an evaluation; 0 takes all", "batches", minimum=0)
-    best_metric: str = flag("", "keep the best checkpoint by it, as auc, logloss, gauc or auc/click; none if empty")
-    best_direction: str = flag("", "which values are better, of a metric of your own", choices=("max", "min"))
-    early_stopping_patience: int = flag(
+    eval_batches: int = setting(0, "batches of each worker in such an evaluation; 0 takes all", "batches", minimum=0)
+    best_metric: str = setting(
+        "", "metric by which the best checkpoint is kept, as auc, logloss, gauc or auc/click; none if empty"
+    )
+    best_direction: str = setting(
+        "", "values of --best_metric that are better, of a metric of your own", choices=("max", "min")
+    )
+    early_stopping_patience: int = setting(
         0, "evaluations without an improvement of --best_metric that end the training; 0 never", "times", minimum=0
     )
-    early_stopping_min_delta: float = flag(0.0, "by how much it must be better to count as improved", minimum=0.0)
+    early_stopping_min_delta: float = setting(
+        0.0, "least change of --best_metric that counts as an improvement", minimum=0.0
+    )
 
     @property
     def evaluates(self):
@@ -36,20 +37,24 @@ class EvaluationFlags:
 
 
 @dataclasses.dataclass(frozen=True)
-class CheckpointFlags:
-    """Checkpoint"""
+class CheckpointFlags(Settings, title="Checkpoint"):
+    """Checkpoint."""
 
-    checkpoint: str = flag("latest", "which is used: latest, best (of --best_metric), or a step")
+    checkpoint: str = setting("latest", "checkpoint to use: latest, best (of --best_metric), or a step")
 
 
 @dataclasses.dataclass(frozen=True)
-class SavedModelFlags:
-    """Evaluation of an export"""
+class SavedModelFlags(Settings, title="Evaluation of an export"):
+    """Evaluation of an export."""
 
-    saved_model: str = flag(
+    saved_model: str = setting(
         "", "evaluate this SavedModel in place of a checkpoint; --eval_data is then raw data", "path"
     )
-    raw_format: str = flag(
-        "csv", "of that data", choices=("csv", "criteo", "movielens", "libsvm", "libffm", "parquet", "tfrecord")
+    raw_format: str = setting(
+        "csv",
+        "format of the raw data",
+        choices=("csv", "criteo", "movielens", "libsvm", "libffm", "parquet", "tfrecord"),
     )
-    max_bad_rows: int = flag(0, "rows of it that may be unreadable; each is named and counted", "rows", minimum=0)
+    max_bad_rows: int = setting(
+        0, "rows of the raw data that may be unreadable; each is named and counted", "rows", minimum=0
+    )

@@ -2,18 +2,18 @@
 
 import dataclasses
 
-from ctr_trainer.flags.define import flag
+from ctr_trainer.settings.setting import Settings, setting
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportFlags:
-    """Export"""
+class ExportFlags(Settings, title="Export"):
+    """Export."""
 
-    export_dir: str = flag("", "where a SavedModel is written; `train` writes it at its end", "path")
+    export_dir: str = setting("", "directory where a SavedModel is written; `train` writes it at its end", "path")
 
 
 @dataclasses.dataclass(frozen=True)
-class PredictFlags:
-    """Predict"""
+class PredictFlags(Settings, title="Predict"):
+    """Predict."""
 
-    output: str = flag("", "Parquet file of the predictions; rank r of several writes part r beside it", "path")
+    output: str = setting("", "Parquet file of the predictions; rank r of several writes part r beside it", "path")

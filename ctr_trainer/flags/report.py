@@ -2,11 +2,11 @@
 
 import dataclasses
 
-from ctr_trainer.flags.define import flag
+from ctr_trainer.settings.setting import Settings, setting
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportFlags:
-    """Report"""
+class ReportFlags(Settings, title="Report"):
+    """Report."""
 
-    output: str = flag("report", "directory of the curves, as PNG files; none are written if empty", "path")
+    output: str = setting("report", "directory of the curves, as PNG files; none are written if empty", "path")

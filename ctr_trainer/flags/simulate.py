@@ -2,14 +2,16 @@
 
 import dataclasses
 
-from ctr_trainer.flags.define import flag
+from ctr_trainer.settings.setting import Settings, setting
 
 
 @dataclasses.dataclass(frozen=True)
-class SimulateFlags:
-    """Bench simulate"""
+class SimulateFlags(Settings, title="Bench simulate"):
+    """Bench simulate."""
 
-    costs: str = flag("", "JSON of costs, as a run without this flag measures and writes them", "path")
-    check: bool = flag(False, "also run jobs of --workers, and print how far the prediction was off")
-    worker_cores: int = flag(0, "of each machine of --machines; 0: as many as this one has", "cores", minimum=0)
-    most_workers: int = flag(1000, "up to which the prediction goes", "workers", minimum=1)
+    costs: str = setting("", "JSON of costs, as a run without this flag measures and writes them", "path")
+    check: bool = setting(False, "run jobs of --workers, and print how far the prediction was off")
+    worker_cores: int = setting(
+        0, "cores of each machine of --machines; 0: as many as this one has", "cores", minimum=0
+    )
+    most_workers: int = setting(1000, "workers up to which the prediction goes", "workers", minimum=1)

@@ -108,7 +108,14 @@ def label_names(features, labels):
 
 
 def _positive_weight(mode, params):
-    return params.positive_weight if mode == ModeKeys.TRAIN else 1.0
+    if mode != ModeKeys.TRAIN:
+        return 1.0
+    if params.positive_weight == "balanced":
+        raise UserError(
+            "positive_weight=balanced: only the command `train` counts the examples; in Python give the number, "
+            "positive_weight=balanced_weight(data)"
+        )
+    return params.positive_weight
 
 
 def _spec(features, mode, params, predictions, loss, extra_loss):

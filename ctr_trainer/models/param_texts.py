@@ -34,7 +34,8 @@ def parse(model, params_class, texts, shared):
         own = dict(_parse(text, params_class) for text in texts)
         return params_class(**shared, **own)
     except UserError as error:
-        raise UserError(f"{error}\n{model} takes " + "\n".join(accepted(params_class))) from None
+        problem = getattr(error, "by_flags", error)
+        raise UserError(f"{problem}\n{model} takes " + "\n".join(accepted(params_class))) from None
 
 
 def accepted(params_class):

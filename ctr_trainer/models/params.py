@@ -4,13 +4,13 @@ import dataclasses
 import typing
 from collections.abc import Callable
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.setting import SettingError, Settings, setting
 
 Activation = typing.Literal["relu", "leaky_relu", "elu", "selu", "gelu", "silu", "tanh", "sigmoid"]
 
 
 @dataclasses.dataclass(frozen=True)
-class ModelParams:
+class ModelParams(Settings, title="Network and loss"):
     """What a `model_fn` of this package gets as `params`.
 
     A model with hyperparameters of its own has a frozen dataclass `Params(ModelParams)` in its module. Its fields are
@@ -25,36 +25,42 @@ class ModelParams:
 
     Attributes:
       train_op_fn: f(loss, features) -> train_op; `estimator.optimize.TrainOp`. Not needed to evaluate or predict.
-      hidden_units: width of each hidden layer.
-      dropout: share of activations dropped while training.
-      batch_norm: whether the hidden layers' inputs to their activation are normalised over the batch.
-      activation: of the hidden layers; the function of this name in `tf.nn`.
-      label: the one that a model of one label predicts, where the data has several.
-      positive_weight: what the loss of a positive example is multiplied by while training.
-      negative_sampling: the share of the negative examples that training keeps; see `head.calibrated`. None for all,
-        and, of a trained model, for the share that its checkpoint was trained with.
+      activation: the function of this name in `tf.nn`.
+      positive_weight: `balanced` is of the command line, which counts the training data; see `balanced_weight`.
+      negative_sampling: see `head.calibrated`. None for all, and, of a trained model, for the share that its checkpoint
+        was trained with.
     """
 
     may_change: typing.ClassVar[tuple[str, ...]] = ("train_op_fn", "dropout", "positive_weight", "negative_sampling")
     several_labels: typing.ClassVar[bool] = False
 
     train_op_fn: Callable | None = None
-    hidden_units: tuple[int, ...] = (256, 128, 64)
-    dropout: float = 0.0
-    batch_norm: bool = False
-    activation: Activation = "relu"
-    label: str = ""
-    positive_weight: float = 1.0
-    negative_sampling: float | None = None
+    hidden_units: tuple[int, ...] = setting(
+        (256, 128, 64), "widths of the hidden layers, comma separated", "units", minimum=1, example=(256, 128)
+    )
+    dropout: float = setting(0.0, "share of activations dropped while training", "share", minimum=0.0, below=1.0)
+    batch_norm: bool = setting(False, "normalise the hidden layers' inputs to their activation over the batch")
+    activation: str = setting("relu", "activation of the hidden layers", choices=typing.get_args(Activation))
+    label: str = setting("", "label that a model of one label predicts, where the data has several", "name")
+    positive_weight: float | str = setting(
+        1.0,
+        "what the loss of a positive example is multiplied by while training; balanced: negative over positive "
+        "examples of the training data",
+        choices=("balanced",),
+        above=0.0,
+    )
+    negative_sampling: float | None = setting(
+        None,
+        "share of the negative examples to train on, all by default; kept with checkpoints, whose predictions are "
+        "calibrated for it",
+        "share",
+        above=0.0,
+        maximum=1.0,
+    )
 
     def __post_init__(self):
+        super().__post_init__()
         self.require_widths("hidden_units")
-        if not 0 <= self.dropout < 1:
-            raise self.wrong("dropout", "must be at least 0 and below 1")
-        if not self.positive_weight > 0:
-            raise self.wrong("positive_weight", "must be above 0")
-        if self.negative_sampling is not None and not 0 < self.negative_sampling <= 1:
-            raise self.wrong("negative_sampling", "a share above 0, up to 1")
         for name, kind in typing.get_type_hints(type(self)).items():
             choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else None
             if choices and getattr(self, name) not in choices:
@@ -73,8 +79,9 @@ class ModelParams:
                 raise self.wrong(name, "expected one width or more, each at least 1")
 
     def wrong(self, name, problem):
-        """-> the UserError that says so of a field's value, as the command line writes it."""
-        return UserError(f"{self.as_flag(name, getattr(self, name))}: {problem}")
+        """-> the SettingError that says so of a field's value."""
+        value = getattr(self, name)
+        return SettingError(f"{name}={value}: {problem}", f"{self.as_flag(name, value)}: {problem}")
 
     @staticmethod
     def as_flag(name, value):
@@ -85,4 +92,5 @@ class ModelParams:
         return f"--{name}={text}" if name in SHARED else f"--model_params={name}={text}"
 
 
+# The params that all models have; each is a flag of its own, but for `train_op_fn`.
 SHARED = frozenset(field.name for field in dataclasses.fields(ModelParams))

@@ -7,19 +7,18 @@ import pytest
 from ctr_trainer import cli, flags
 from ctr_trainer.bench import accumulation, accumulation_table, worker
 from ctr_trainer.bench.accumulation_table import Setting
-from ctr_trainer.bench.experiment import Experiment
 from ctr_trainer.bench.figures import Figure
+from ctr_trainer.bench.job_flags import job_flags
 from ctr_trainer.commands import bench
-from ctr_trainer.flags import BenchFlags
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.flags.bench import BenchFlags
 from ctr_trainer.messages.errors import UserError
-
-GROUPS = (flags.ModelFlags, flags.DataFlags, flags.TrainingFlags, flags.EmbeddingFlags, flags.RunFlags)
 
 
 def _experiment(*arguments):
-    values = flags.define(GROUPS)
+    values = flags.define([Experiment])
     values(["bench", *arguments])
-    return Experiment(*(flags.read(group, values) for group in GROUPS))
+    return flags.read(Experiment, values)
 
 
 def _settings(batches, *equal):
@@ -137,13 +136,13 @@ def test_the_rate_of_a_worker_is_without_its_evaluations():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["accumulation", "--accumulation_steps=0,2"], "--accumulation_steps=0,2: name one number or more, each at"),
+        (["accumulation", "--accumulation_steps=0,2"], "--accumulation_steps=0,2 must each be at least 1"),
         (["settings", "--accumulation_steps=2,4"], "--accumulation_steps=2,4: `bench settings` takes one number"),
         (["accumulation", "--equal=rows"], "--equal=rows: expected examples or steps"),
     ],
 )
 def test_a_mistake_is_named_before_anything_starts(tmp_path, capsys, arguments, message):
-    assert cli.main(["bench", *arguments, f"--output={tmp_path / 'out'}"]) == 1
+    assert cli.main(["bench", *arguments, f"--output={tmp_path / 'out'}"]) in (1, 2)
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
@@ -153,8 +152,8 @@ def test_other_benchmarks_take_one_number_of_accumulation_steps(monkeypatch):
     monkeypatch.setattr(bench.scaling, "run", lambda bench, experiment: taken.append(experiment))
     assert cli.main(["bench", "scaling", "--accumulation_steps=5", "--batch_size=64"]) == 0
     assert cli.main(["bench", "scaling"]) == 0
-    assert taken[0].flags() == ("--batch_size=64", "--accumulation_steps=5")
-    assert taken[1].flags() == ()
+    assert job_flags(taken[0]) == ("--batch_size=64", "--accumulation_steps=5")
+    assert job_flags(taken[1]) == ()
 
 
 @pytest.mark.integration

@@ -73,5 +73,5 @@ def test_training_steps_move_every_variable_and_lower_the_loss():
 def test_it_is_found_by_its_name_as_a_users_own_model_is():
     found = find_model(convolution_size.MODEL)
     assert found.model_fn is convolution.model_fn and found.params_class is convolution.Params
-    with pytest.raises(UserError, match="--model_params=channels=0: must be at least 1"):
+    with pytest.raises(UserError, match="^channels=0: must be at least 1"):
         convolution.Params(channels=0)

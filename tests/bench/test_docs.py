@@ -8,13 +8,15 @@ import pytest
 from ctr_trainer import cli, flags
 from ctr_trainer.bench import axes
 from ctr_trainer.commands import bench
+from ctr_trainer.flags.accumulation import AccumulationFlags
+from ctr_trainer.flags.bench import BenchFlags
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "benchmarks.md"
 TEXT = DOCS.read_text()
 
 
 def test_the_documentation_names_flags_that_exist():
-    known = set(flags.define((*flags.EXPERIMENT[:-1], flags.BenchFlags, flags.AccumulationFlags)))
+    known = set(flags.define((*flags.EXPERIMENT[:-1], BenchFlags, AccumulationFlags)))
     named = set(re.findall(r"--([a-z_]+)", TEXT))
     assert {name for name in named if name not in known and name.removeprefix("no") not in known} == {"flagfile"}
 

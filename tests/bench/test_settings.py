@@ -6,18 +6,18 @@ import pytest
 
 from ctr_trainer import cli, flags
 from ctr_trainer.bench import axes
-from ctr_trainer.bench.experiment import Experiment, equal_examples
+from ctr_trainer.bench.job_flags import equal_examples, job_flags
 from ctr_trainer.bench.settings import ONE_ROUND, lines, summarize
-from ctr_trainer.flags import BenchFlags
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.flags.bench import BenchFlags
 from ctr_trainer.messages.errors import UserError
-
-GROUPS = (flags.ModelFlags, flags.DataFlags, flags.TrainingFlags, flags.EmbeddingFlags, flags.RunFlags)
+from ctr_trainer.settings.by_flag import by_flag
 
 
 def _experiment(*arguments):
-    values = flags.define(GROUPS)
+    values = flags.define([Experiment])
     values(["bench", *arguments])
-    return Experiment(*(flags.read(group, values) for group in GROUPS))
+    return flags.read(Experiment, values)
 
 
 def test_an_axis_leaves_out_the_value_that_is_there_already():
@@ -31,7 +31,7 @@ def test_an_axis_leaves_out_the_value_that_is_there_already():
 def test_every_variant_is_made_of_flags_that_train_accepts(axis):
     default = _experiment()
     for variant in axes.variants(axis, default):
-        assert _experiment(*variant.flags).value(axis) != default.value(axis)
+        assert by_flag(_experiment(*variant.flags))[axis] != by_flag(default)[axis]
 
 
 def test_an_axis_that_is_none_is_refused_with_those_that_are():
@@ -57,10 +57,10 @@ def test_each_setting_trains_on_as_many_examples(variant, expected):
 
 def test_flags_that_are_handed_on_are_those_that_differ_but_for_the_jobs_own():
     found = _experiment("--batch_size=64", "--max_steps=9", "--model_dir=m", "--eval_data=e", "--nopin_cores")
-    assert found.flags() == ("--batch_size=64", "--pin_cores=False")
-    assert found.flags(evaluate=True) == ("--eval_data=e", "--batch_size=64", "--pin_cores=False")
-    assert _experiment(*found.flags()).data.batch_size == 64
-    assert not _experiment(*found.flags()).run.pin_cores
+    assert job_flags(found) == ("--batch_size=64", "--pin_cores=False")
+    assert job_flags(found, evaluate=True) == ("--eval_data=e", "--batch_size=64", "--pin_cores=False")
+    assert _experiment(*job_flags(found)).data.batch_size == 64
+    assert not _experiment(*job_flags(found)).workers.pin_cores
 
 
 def _rank(rate, auc, read=0.001, feed=0.002, resident=10**8, service=None, gpu=None):

@@ -9,18 +9,20 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import cli
-from ctr_trainer.commands.as_trained import as_trained
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.flags import EmbeddingFlags, ModelFlags, TrainingFlags
+from ctr_trainer.experiment.as_trained import as_trained
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.experiment.model_settings import ModelSettings
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm, param_texts
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.row_optimizer import Ftrl
 from tests import small
 from tests.models import every
 
@@ -258,21 +260,23 @@ def test_every_model_is_given_back_as_it_was_recorded(tmp_path, monkeypatch, nam
     params = found.params_class(
         TrainOp("adamw"), hidden_units=(6,), activation="elu", dropout=0.5, **every.variants(model)[name]
     )
-    config = RunConfig(tf_random_seed=9, embedding=EmbeddingConfig(optimizer="ftrl", initial_accumulator=0.3))
+    config = RunConfig(seed=9, embedding=EmbeddingConfig(optimizer=Ftrl(initial_accumulator=0.3)))
     record = ModelRecord.of(found.model_fn, None, params, config).to_dict()
     path = checkpoints.checkpoint_path(str(tmp_path), 1)
     checkpoints.begin(path)
     checkpoints.commit(path, 1, [], None, 0, model=record)
-    flags, training, embedding = as_trained(
-        set(), ModelFlags(model_dir=str(tmp_path)), TrainingFlags(), EmbeddingFlags()
-    )
-    shared = {name: getattr(flags, name) for name in ("hidden_units", "dropout", "batch_norm", "activation", "label")}
+    experiment = as_trained(set(), Experiment(model=ModelSettings(model_dir=str(tmp_path))))
+    flags, run = experiment.model, experiment.run
+    shared = {
+        name: getattr(experiment.params, name)
+        for name in ("hidden_units", "dropout", "batch_norm", "activation", "label")
+    }
     given_back = param_texts.parse(
         flags.model, find_model(flags.model).params_class, flags.model_params, {"train_op_fn": None, **shared}
     )
     assert given_back == dataclasses.replace(params, train_op_fn=None)
-    assert (flags.model, training.optimizer, training.seed) == (model, "adamw", 9)
-    assert (embedding.embedding_optimizer, embedding.initial_accumulator) == ("ftrl", 0.3)
+    assert (flags.model, experiment.train.optimizer.name, run.seed) == (model, "adamw", 9)
+    assert run.embedding.optimizer == Ftrl(initial_accumulator=0.3)
 
 
 @pytest.mark.parametrize("bound", ["--epochs=1", "--max_steps=3"])

@@ -8,32 +8,31 @@ import threading
 import pytest
 
 from ctr_trainer import flags
-from ctr_trainer.commands.experiment import make_train_op, reader, steps_exchange, way_of_exchange
-from ctr_trainer.estimator.dense_optimizers import DenseOptimizer
-from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.estimator.schedules import Schedule
+from ctr_trainer.experiment.build import make_train_op, reader, steps_exchange
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.experiment.rules import way_of_exchange
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.settings.dense_optimizer import Adagrad, AdamW, Ftrl, Lamb, Momentum
+from ctr_trainer.settings.schedule import Schedule
 from tests import small
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "training.md"
 
 
-def _values(*arguments):
+def _experiment(*arguments):
     values = flags.define(flags.EXPERIMENT)
     values(["train", *arguments])
-    return values
+    return flags.read(Experiment, values)
 
 
 def _train_op(*arguments):
-    values = _values(*arguments)
-    return make_train_op(flags.read(flags.TrainingFlags, values), flags.read(flags.EmbeddingFlags, values))
+    return make_train_op(_experiment(*arguments))
 
 
 def _way_of_exchange(*arguments):
-    values = _values(*arguments)
-    return way_of_exchange(flags.read(flags.TrainingFlags, values), flags.read(flags.RunFlags, values))
+    return way_of_exchange(_experiment(*arguments))
 
 
 @pytest.mark.parametrize(
@@ -49,8 +48,7 @@ def test_what_is_about_horovods_exchange_has_it_through_horovod(flag):
 @pytest.mark.parametrize(("flag", "expected"), [("", False), ("--strict_sync", True), ("--service_restarts=1", True)])
 def test_steps_wait_for_horovod_where_their_rows_do(flag, expected):
     arguments = [flag] if flag else []
-    embedding = flags.read(flags.EmbeddingFlags, _values(*arguments))
-    assert steps_exchange(embedding, "shared_memory") is expected
+    assert steps_exchange(_experiment(*arguments).run.embedding, "shared_memory") is expected
 
 
 def test_shared_memory_is_refused_for_workers_on_several_hosts(monkeypatch):
@@ -64,13 +62,12 @@ def test_shared_memory_is_refused_for_workers_on_several_hosts(monkeypatch):
 def test_num_readers_threads_read_the_data(tmp_path):
     distributed.init()
     path = str(small.make(tmp_path, rows=64))
-    values = _values("--num_readers=3", "--epochs=0", f"--model_dir={tmp_path}")
-    groups = [flags.read(group, values) for group in (flags.ModelFlags, flags.DataFlags, flags.TrainingFlags)]
+    experiment = _experiment("--num_readers=3", "--epochs=0", f"--model_dir={tmp_path}")
 
     def reading():
         return [thread for thread in threading.enumerate() if thread.name == f"reading {path}"]
 
-    with contextlib.closing(iter(reader(path, *groups))) as batches:
+    with contextlib.closing(iter(reader(experiment, path))) as batches:
         next(batches)
         assert len(reading()) == 3  # None of them ends by itself, since the epochs do not.
     assert not reading()
@@ -89,47 +86,49 @@ def test_every_setting_has_its_flag():
         *("--overlap_allreduce", "--clip_norm=4", "--l2=5", "--lr_groups=mlp:0.5,linear:2"),
     )
     assert found == TrainOp(
-        DenseOptimizer("lamb", beta1=0.8, beta2=0.9, epsilon=1e-6, weight_decay=0.1),
+        Lamb(beta1=0.8, beta2=0.9, epsilon=1e-6, weight_decay=0.1),
         learning_rate=0.1,
         embedding_learning_rate=0.2,
         scale_lr="sqrt",
         fp16_allreduce=True,
         schedule=Schedule("exponential", warmup_steps=1, decay_steps=2, decay_rate=0.5, end=0.25),
-        embedding_schedule="constant",
+        embedding_lr_schedule="constant",
         accumulation_steps=3,
         overlap_allreduce=True,
         clip_norm=4.0,
         l2=5.0,
-        lr_groups=LrGroups((("mlp", 0.5), ("linear", 2.0))),
+        lr_groups=("mlp:0.5", "linear:2"),
     )
     ftrl = _train_op(
         "--optimizer=ftrl", "--dense_accumulator=0.5", "--ftrl_l1=1", "--ftrl_l2=2", "--dense_sync_steps=9"
     )
-    assert ftrl.optimizer == DenseOptimizer("ftrl", initial_accumulator=0.5, ftrl_l1=1.0, ftrl_l2=2.0)
+    assert ftrl.optimizer == Ftrl(initial_accumulator=0.5, ftrl_l1=1.0, ftrl_l2=2.0)
     assert ftrl.dense_sync_steps == 9
     assert _train_op("--scale_lr=linear_batches").scale_lr == "linear_batches"
-    assert _train_op("--weight_decay=0.2").optimizer == DenseOptimizer("adagrad", weight_decay=0.2)
+    assert _train_op("--weight_decay=0.2").optimizer == Adagrad(weight_decay=0.2)
     falling = _train_op(
         "--lr_schedule=plateau", "--plateau_patience=2", "--decay_rate=0.1", "--embedding_lr_schedule=same"
     )
-    assert (falling.schedule, falling.embedding_schedule) == (Schedule("plateau", decay_rate=0.1, patience=2), "same")
+    assert (falling.schedule, falling.embedding_lr_schedule) == (
+        Schedule("plateau", decay_rate=0.1, patience=2),
+        "same",
+    )
     assert _train_op(
         *("--lr_schedule=piecewise", "--lr_unit=epoch", "--warmup_steps=0.5"),
         *("--lr_boundaries=1,2.5", "--lr_factors=1,0.1,0.01"),
     ).schedule == Schedule("piecewise", 0.5, unit="epoch", boundaries=(1.0, 2.5), factors=(1.0, 0.1, 0.01))
-    assert _train_op("--optimizer=momentum", "--momentum=0.5").optimizer == DenseOptimizer("momentum", momentum=0.5)
+    assert _train_op("--optimizer=momentum", "--momentum=0.5").optimizer == Momentum(momentum=0.5)
 
 
 @pytest.mark.parametrize(("text", "expected"), [("2.5", 2.5), ("balanced", "balanced")])
 def test_the_positive_weight_is_a_number_or_balanced(text, expected):
-    found = flags.read(flags.TrainingFlags, _values(f"--positive_weight={text}"))
-    assert found.positive_weight == expected
+    assert _experiment(f"--positive_weight={text}").params.positive_weight == expected
 
 
 @pytest.mark.parametrize("text", ["balance", "-1", "nan", "inf"])
 def test_another_positive_weight_is_refused(text):
-    with pytest.raises(UserError, match=f"--positive_weight={text}: expected balanced or a number of at least 0"):
-        flags.read(flags.TrainingFlags, _values(f"--positive_weight={text}"))
+    with pytest.raises(UserError, match=f"--positive_weight={text}: expected balanced or a number, .* above 0"):
+        _experiment(f"--positive_weight={text}")
 
 
 def test_flags_that_cannot_work_together_are_refused():
@@ -137,7 +136,7 @@ def test_flags_that_cannot_work_together_are_refused():
         _train_op("--lr_schedule=exponential", "--decay_rate=0.5")
     with pytest.raises(UserError, match="--lr_boundaries=a: expected numbers, comma separated"):
         _train_op("--lr_schedule=piecewise", "--lr_boundaries=a", "--lr_factors=1,2")
-    with pytest.raises(UserError, match="--optimizer=adagrad has no momentum"):
+    with pytest.raises(UserError, match="--optimizer=adagrad has no --momentum, which is set to 0.5"):
         _train_op("--momentum=0.5")
 
 
@@ -150,4 +149,4 @@ def test_the_documentation_names_flags_that_exist_and_its_example_is_accepted():
     assert named - known - {"help", "flagfile"} == set()
     (example,) = re.findall(r"^    horovodrun (?:.+\\\n)*.+", text, re.MULTILINE)
     arguments = [part for part in re.findall(r"--\S+", example) if not part.startswith("--flagfile")]
-    assert _train_op(*arguments).optimizer == DenseOptimizer("adamw", weight_decay=0.05)
+    assert _train_op(*arguments).optimizer == AdamW(weight_decay=0.05)

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator.dense_optimizers import DenseOptimizer
+from ctr_trainer.estimator import dense_optimizers
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.dense_optimizer import DENSE_OPTIMIZERS, Adagrad, Adam, AdamW, Ftrl, Lamb, Momentum, Sgd
 
 tf1 = tf.compat.v1
 RATE, STEPS = 0.05, 6
@@ -26,7 +27,10 @@ def _ours(optimizer):
         variables = [tf1.get_variable(name, initializer=v) for name, v in (("kernel", KERNEL), ("bias", BIAS))]
         fed = [tf1.placeholder(tf.float32, v.shape) for v in variables]
         now = step.read_value()
-        updates = [optimizer.update(v, g, tf.constant(RATE), now) for v, g in zip(variables, fed, strict=True)]
+        updates = [
+            dense_optimizers.update(optimizer, v, g, tf.constant(RATE), now)
+            for v, g in zip(variables, fed, strict=True)
+        ]
         with tf.control_dependencies(updates):
             train_op = tf1.assign_add(step, 1)
         with tf1.Session() as session:
@@ -53,14 +57,14 @@ def _adamw(decay):
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (DenseOptimizer("sgd"), lambda: keras.optimizers.SGD(RATE)),
-        (DenseOptimizer("momentum", momentum=0.8), lambda: keras.optimizers.SGD(RATE, momentum=0.8)),
-        (DenseOptimizer("adagrad", initial_accumulator=0.2), lambda: keras.optimizers.Adagrad(RATE, 0.2, epsilon=0.0)),
-        (DenseOptimizer("adam", beta1=0.8, beta2=0.99), lambda: keras.optimizers.Adam(RATE, 0.8, 0.99, epsilon=1e-8)),
-        (DenseOptimizer("adamw", weight_decay=0.2), lambda: _adamw(0.2)),
-        (DenseOptimizer("lamb", weight_decay=0.0), lambda: keras.optimizers.Lamb(RATE, epsilon=1e-8)),
+        (Sgd(), lambda: keras.optimizers.SGD(RATE)),
+        (Momentum(momentum=0.8), lambda: keras.optimizers.SGD(RATE, momentum=0.8)),
+        (Adagrad(initial_accumulator=0.2), lambda: keras.optimizers.Adagrad(RATE, 0.2, epsilon=0.0)),
+        (Adam(beta1=0.8, beta2=0.99), lambda: keras.optimizers.Adam(RATE, 0.8, 0.99, epsilon=1e-8)),
+        (AdamW(weight_decay=0.2), lambda: _adamw(0.2)),
+        (Lamb(weight_decay=0.0), lambda: keras.optimizers.Lamb(RATE, epsilon=1e-8)),
         (
-            DenseOptimizer("ftrl", ftrl_l1=0.02, ftrl_l2=0.1),
+            Ftrl(ftrl_l1=0.02, ftrl_l2=0.1),
             lambda: keras.optimizers.Ftrl(
                 RATE, l1_regularization_strength=0.02, l2_regularization_strength=0.1, initial_accumulator_value=0.1
             ),
@@ -75,7 +79,7 @@ def test_equals_keras(ours, theirs):
 
 def test_lamb_with_decay_equals_its_equation():
     """Keras decays apart from the trust ratio; the paper, within it. The bias does not decay."""
-    found = _ours(DenseOptimizer("lamb", weight_decay=0.1))
+    found = _ours(Lamb(weight_decay=0.1))
     for index, (start, decay) in enumerate(((KERNEL, 0.1), (BIAS, 0.0))):
         w, m, v = start.astype(np.float64), 0.0, 0.0
         for count, gradients in enumerate(_gradients(), start=1):
@@ -87,7 +91,7 @@ def test_lamb_with_decay_equals_its_equation():
 
 
 def test_ftrl_equals_its_equation():
-    found = _ours(DenseOptimizer("ftrl", ftrl_l1=0.3, ftrl_l2=0.1))
+    found = _ours(Ftrl(ftrl_l1=0.3, ftrl_l2=0.1))
     w, z, n = KERNEL.astype(np.float64), 0.0, 0.1
     for gradients in _gradients():
         g = gradients[0].astype(np.float64)
@@ -102,7 +106,7 @@ def test_ftrl_keeps_its_weights_when_the_rate_falls():
     with tf.Graph().as_default():
         rate, gradient = tf1.placeholder(tf.float32, []), tf1.placeholder(tf.float32, BIAS.shape)
         variable = tf1.get_variable("bias", initializer=np.zeros_like(BIAS))
-        update = DenseOptimizer("ftrl").update(variable, gradient, rate, tf.constant(0))
+        update = dense_optimizers.update(Ftrl(), variable, gradient, rate, tf.constant(0))
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             for _ in range(3):
@@ -136,14 +140,14 @@ def _by_hand(name, decay):
 
 @pytest.mark.parametrize("name", ["sgd", "momentum", "adagrad", "adam"])
 def test_weight_decay_takes_a_share_of_kernels_off_before_the_step(name):
-    kernel, bias = _ours(DenseOptimizer(name, weight_decay=0.5))
+    kernel, bias = _ours(DENSE_OPTIMIZERS[name](weight_decay=0.5))
     np.testing.assert_allclose(kernel, _by_hand(name, 0.5), atol=2e-6, rtol=0)
-    np.testing.assert_array_equal(bias, _ours(DenseOptimizer(name))[1])
+    np.testing.assert_array_equal(bias, _ours(DENSE_OPTIMIZERS[name]())[1])
 
 
 def test_weight_decay_of_ftrl_is_decoupled_from_what_its_weights_come_from():
     """Without penalties FTRL is Adagrad from where it stands, w' - RATE * g / sqrt(n) of a w' that has decayed."""
-    kernel, bias = _ours(DenseOptimizer("ftrl", weight_decay=0.5))
+    kernel, bias = _ours(Ftrl(weight_decay=0.5))
     n, w = 0.1, None
     for gradients in _gradients():
         g = gradients[0].astype(np.float64)
@@ -155,16 +159,16 @@ def test_weight_decay_of_ftrl_is_decoupled_from_what_its_weights_come_from():
         else:
             w = w - RATE * 0.5 * w - RATE * g / np.sqrt(n)
     np.testing.assert_allclose(kernel, w, atol=2e-6, rtol=0)
-    np.testing.assert_array_equal(bias, _ours(DenseOptimizer("ftrl"))[1])
+    np.testing.assert_array_equal(bias, _ours(Ftrl())[1])
 
 
 def test_weight_decay_shrinks_what_ftrl_holds_with_its_penalties_too():
     """A step without a gradient leaves 1 - RATE * decay of each weight that the penalty l1 lets be."""
-    optimizer = DenseOptimizer("ftrl", weight_decay=0.5, ftrl_l1=0.3, ftrl_l2=0.1)
+    optimizer = Ftrl(weight_decay=0.5, ftrl_l1=0.3, ftrl_l2=0.1)
     with tf.Graph().as_default():
         gradient = tf1.placeholder(tf.float32, KERNEL.shape)
         variable = tf1.get_variable("kernel", initializer=np.zeros_like(KERNEL))
-        update = optimizer.update(variable, gradient, tf.constant(RATE), tf.constant(0))
+        update = dense_optimizers.update(optimizer, variable, gradient, tf.constant(RATE), tf.constant(0))
         with tf1.Session() as session:
             session.run(tf1.global_variables_initializer())
             session.run(update, {gradient: [[2.0, -1.0], [0.1, 3.0]]})
@@ -180,7 +184,9 @@ def test_nothing_decays_before_the_gradient_is_there(name):
     with tf.Graph().as_default() as graph:
         gradient = tf1.placeholder(tf.float32, KERNEL.shape)
         variable = tf1.get_variable("kernel", initializer=KERNEL)
-        DenseOptimizer(name, weight_decay=0.5).update(variable, gradient, tf.constant(RATE), tf.constant(0))
+        dense_optimizers.update(
+            DENSE_OPTIMIZERS[name](weight_decay=0.5), variable, gradient, tf.constant(RATE), tf.constant(0)
+        )
         kinds = {"AssignSubVariableOp": 1, "AssignAddVariableOp": 1 if name == "ftrl" else 0}
         found = [operation for operation in graph.get_operations() if operation.type in kinds]
         assert [operation.type for operation in found].count("AssignAddVariableOp") == kinds["AssignAddVariableOp"]
@@ -202,22 +208,19 @@ def _before(operation):
 
 @pytest.mark.parametrize(("name", "expected"), [("adamw", 0.01), ("lamb", 0.01), ("adagrad", 0.0), ("ftrl", 0.0)])
 def test_weight_decay_by_default(name, expected):
-    assert DenseOptimizer(name).weight_decay == expected
-    assert DenseOptimizer(name, weight_decay=0.0).weight_decay == 0.0
+    assert DENSE_OPTIMIZERS[name]().weight_decay == expected
+    assert DENSE_OPTIMIZERS[name](weight_decay=0.0).weight_decay == 0.0
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("kind", "settings", "message"),
     [
-        (dict(name="adamm"), "choose one of sgd, momentum"),
-        (dict(name="sgd", momentum=0.5), "has no momentum, which is set to 0.5"),
-        (dict(name="adam", ftrl_l1=0.1), "it has beta1, beta2, epsilon, weight_decay"),
-        (dict(name="sgd", weight_decay=-0.1), "--weight_decay=-0.1 must be at least 0"),
-        (dict(name="sgd", weight_decay=float("nan")), "--weight_decay=nan must be at least 0"),
-        (dict(name="momentum", momentum=1.0), "must be at least 0 and below 1"),
-        (dict(name="adagrad", initial_accumulator=0.0), "must be above 0"),
+        (Sgd, dict(weight_decay=-0.1), "^weight_decay=-0.1 must be at least 0"),
+        (Sgd, dict(weight_decay=float("nan")), "^weight_decay=nan: expected a number"),
+        (Momentum, dict(momentum=1.0), "must be at least 0 and below 1"),
+        (Adagrad, dict(initial_accumulator=0.0), "must be above 0"),
     ],
 )
-def test_settings_that_cannot_work_are_refused(settings, message):
+def test_settings_that_cannot_work_are_refused(kind, settings, message):
     with pytest.raises(UserError, match=message):
-        DenseOptimizer(**settings)
+        kind(**settings)

@@ -10,8 +10,9 @@ from ctr_trainer.data.batch import Batch
 from ctr_trainer.embedding.service.guard import Guard
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.worker.row_step import RowStep
+from ctr_trainer.estimator import EmbeddingConfig
 from ctr_trainer.estimator.embeddings import Embeddings
-from ctr_trainer.estimator.run_config import EmbeddingConfig
+from ctr_trainer.estimator.host_memory import copies_of_hosts
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.features.tensors import EMBEDDING
 from ctr_trainer.hooks.row_sync_hook import RowSyncHook
@@ -56,7 +57,7 @@ def store():
 def _worker(store, ahead=0, **config):
     spec = FeatureSpec(name="s", label=Label("y"), dense=(), sparse=(SparseFeature("f", "f", 2, "f"),))
     features = types.SimpleNamespace(spec=spec, segments={spec.tables[0].name: {EMBEDDING: Tensor()}})
-    config = EmbeddingConfig(optimizer="sgd", init_stddev=0.0, **config)
+    config = EmbeddingConfig(optimizer="sgd", stddev=0.0, **config)
     remote = Remote(store)
     return Embeddings(features, config, 1, remote, ahead), remote, spec.tables[0].name
 
@@ -156,7 +157,7 @@ def test_strict_and_compressed_exclude_each_other():
 
 
 def test_a_compression_that_is_none_of_those_there_are_is_refused():
-    with pytest.raises(UserError, match="'fp8' is not one of none, fp16"):
+    with pytest.raises(UserError, match="sync_compression=fp8: choose one of none, fp16"):
         EmbeddingConfig(sync_compression="fp8")
 
 
@@ -220,7 +221,7 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
     [({}, True), ({"row_copies": "worker"}, False), ({"strict_sync": True}, False), ({"row_copies": "host"}, True)],
 )
 def test_the_workers_of_a_host_train_one_copy_of_the_rows_unless_told_otherwise(settings, expected):
-    assert EmbeddingConfig(**settings).copies_of_hosts == expected
+    assert copies_of_hosts(EmbeddingConfig(**settings)) == expected
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from ctr_trainer.models import deepfm
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.row_optimizer import Adagrad
 from tests import small
 from tests.constant import CONSTANT
 
@@ -125,12 +126,12 @@ def _model_fn(features, labels, mode, params):
 def _ours(data, model_dir):
     reader = BatchReader(data, BATCH_SIZE, seed=SEED)
     config = RunConfig(
-        tf_random_seed=SEED,
+        seed=SEED,
         threads=1,
         prefetch_batches=0,
         save_checkpoints_steps=0,
         embedding=EmbeddingConfig(
-            learning_rate=LEARNING_RATE, initial_accumulator=ACCUMULATOR, init_stddev=STDDEV, sync_steps=1
+            learning_rate=LEARNING_RATE, optimizer=Adagrad(initial_accumulator=ACCUMULATOR), stddev=STDDEV, sync_steps=1
         ),
     )
     recorder = Recorder()
@@ -144,9 +145,9 @@ def _in_graph(data, dense_variables):
     keys = [np.concatenate([b.keys["dim4"].ravel(), *(bag.values for bag in b.bags.values())]) for b in batches]
     vocabulary = np.concatenate([[0], np.setdiff1d(np.concatenate(keys), [0])])  # not sorted: row 0 is the key 0
     place = {key: index for index, key in enumerate(vocabulary.tolist())}
-    rows = Table(TableConfig("dim4", (4, 1), (STDDEV * 3**0.5, 0.0), "adagrad", ACCUMULATOR, SEED)).initial_rows(
-        vocabulary
-    )
+    rows = Table(
+        TableConfig("dim4", (4, 1), (STDDEV * 3**0.5, 0.0), Adagrad(initial_accumulator=ACCUMULATOR), SEED)
+    ).initial_rows(vocabulary)
     with tf.Graph().as_default():
         features = InGraphFeatures(reader.spec, reader.statistics, rows[:, :5])
         train_op = lambda loss, _: tf1.train.AdagradOptimizer(  # noqa: E731

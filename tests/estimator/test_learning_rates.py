@@ -9,11 +9,11 @@ import tensorflow as tf
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, EvalSpec, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.schedule import Schedule
 from tests import small
 from tests.checkpoints import values
 
@@ -60,7 +60,7 @@ def _train(
 ):
     settings = {"schedule": Schedule("linear"), **settings}
     params = ModelParams(TrainOp("adagrad", RATE, 0.3, **settings), hidden_units=(8,))
-    config = RunConfig(threads=1, save_checkpoints_steps=save_every, save_summary_steps=0, log_step_count_steps=1)
+    config = RunConfig(threads=1, save_checkpoints_steps=save_every, summary_steps=0, log_steps=1)
     estimator = Estimator(deepfm.model_fn, model_dir, params, config)
 
     def input_fn(position):
@@ -133,7 +133,7 @@ def test_rows_keep_their_rate_until_the_last_tenth_of_the_run(data, tmp_path):
     """With a dense rate of 0 for all, the rows differ by their own schedule alone, and only in the last two steps."""
     runs = {}
     for name in ("cooldown", "constant"):
-        settings = dict(schedule=Schedule(), embedding_schedule=name, save_every=STEPS - 2)
+        settings = dict(schedule=Schedule(), embedding_lr_schedule=name, save_every=STEPS - 2)
         estimator = _train(data, tmp_path / name, **settings)
         runs[name] = [values(estimator.find_checkpoint(step)) for step in ("18", "20")]
     (first, last), (constant_first, constant_last) = runs["cooldown"], runs["constant"]
@@ -180,7 +180,7 @@ def test_without_an_end_that_is_known_rates_stay_and_the_log_says_so(data, tmp_p
         steps = None
 
     params = ModelParams(TrainOp("adagrad", RATE, 0.3), hidden_units=(8,))
-    estimator = Estimator(deepfm.model_fn, tmp_path, params, RunConfig(threads=1, save_summary_steps=0))
+    estimator = Estimator(deepfm.model_fn, tmp_path, params, RunConfig(threads=1, summary_steps=0))
     rates = Rates()
     with caplog.at_level(logging.INFO):
         estimator.train(lambda: Endless(data, 16, epochs=1), [rates])

@@ -41,7 +41,7 @@ def _keys_after(data, model_dir, max_steps, **limits):
         return reader
 
     embedding = EmbeddingConfig(optimizer="sgd", sync_steps=5)
-    config = RunConfig(threads=1, save_checkpoints_steps=10, save_summary_steps=0, embedding=embedding)
+    config = RunConfig(threads=1, save_checkpoints_steps=10, summary_steps=0, embedding=embedding)
     estimator = Estimator(
         deepfm.model_fn, model_dir, ModelParams(TrainOp("sgd", 0.1, 0.5, **CONSTANT), hidden_units=(4,)), config
     )

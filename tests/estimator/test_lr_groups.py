@@ -1,8 +1,8 @@
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.lr_groups import LrGroups
 
 tf1 = tf.compat.v1
 
@@ -25,10 +25,10 @@ def test_a_scope_without_variables_is_refused_with_those_that_there_are():
 
 @pytest.mark.parametrize("text", ["mlp", "mlp:", ":0.1", "mlp:fast", "mlp:-1", "mlp:nan"])
 def test_what_is_no_scope_and_factor_is_refused(text):
-    with pytest.raises(UserError, match="expected scope:factor"):
+    with pytest.raises(ValueError, match="expected scope:factor"):
         LrGroups.parse([text])
 
 
 def test_a_scope_given_twice_is_refused():
-    with pytest.raises(UserError, match="mlp has a factor already"):
+    with pytest.raises(ValueError, match="mlp has a factor already"):
         LrGroups.parse(["mlp:0.1", "mlp:0.2"])

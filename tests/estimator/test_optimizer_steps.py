@@ -9,15 +9,15 @@ import tensorflow as tf
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
-from ctr_trainer.estimator.lr_groups import LrGroups
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.schedule import Schedule
 from tests import small
 from tests.constant import CONSTANT
+from tests.row_optimizers import row_optimizer
 
 tf1 = tf.compat.v1
 ROWS = 1003  # 32 batches of 32, the last of 11
@@ -44,7 +44,7 @@ def _train(
 ):
     """-> (result, dense variables, rows by key, the checkpoint)."""
     train_op = TrainOp(optimizer, *rates, accumulation_steps=micro_batches, **{**CONSTANT, **settings})
-    embedding = EmbeddingConfig(optimizer=optimizer, learning_rate=rates[1], initial_accumulator=0.01)
+    embedding = EmbeddingConfig(optimizer=row_optimizer(optimizer, initial_accumulator=0.01), learning_rate=rates[1])
     config = RunConfig(threads=1, prefetch_batches=2, save_checkpoints_steps=0, embedding=embedding)
     estimator = Estimator(deepfm.model_fn, model_dir, ModelParams(train_op, hidden_units=(8, 4)), config)
     witness = _Witness()
@@ -105,7 +105,7 @@ def test_what_the_rates_of_three_workers_with_four_batches_a_step_are_multiplied
 
 
 def test_another_scale_is_refused():
-    with pytest.raises(UserError, match="--scale_lr=cubic: choose one of linear, sqrt, none, linear_batches, sqrt_bat"):
+    with pytest.raises(UserError, match="scale_lr=cubic: choose one of linear, sqrt, none, linear_batches, sqrt_bat"):
         TrainOp(scale_lr="cubic")
 
 
@@ -119,13 +119,13 @@ def test_a_run_of_micro_batches_goes_on_where_it_stopped(data, tmp_path, whole):
 
 
 def test_the_schedule_is_logged_and_is_of_dense_variables_and_rows(data, tmp_path, caplog):
-    settings = dict(schedule=Schedule("linear", warmup_steps=2, decay_steps=10), embedding_schedule="same")
+    settings = dict(schedule=Schedule("linear", warmup_steps=2, decay_steps=10), embedding_lr_schedule="same")
     with caplog.at_level(logging.INFO):
         _train(data, tmp_path / "a", 32, 1, max_steps=1, **settings)
     assert "current lr: 0.025000" in [record.getMessage() for record in caplog.records]
     plain = _train(data, tmp_path / "b", 32, 1, max_steps=1)
     half = _train(data, tmp_path / "c", 32, 1, max_steps=1, **settings)
-    constant = _train(data, tmp_path / "d", 32, 1, max_steps=1, **{**settings, "embedding_schedule": "constant"})
+    constant = _train(data, tmp_path / "d", 32, 1, max_steps=1, **{**settings, "embedding_lr_schedule": "constant"})
     moved = [
         {key: row[4] for key, row in run[2].items()} for run in (plain, half, constant)
     ]  # linear weights start at 0
@@ -163,7 +163,7 @@ def _one_step(**settings):
         (dict(l2=0.5), [1.6, -0.4], [0.9]),  # the gradient's first element is 3 + 0.5 * 2; the bias has none
         (dict(clip_norm=26**0.5 / 2), [1.85, -0.2], [0.95]),
         (dict(clip_norm=6.0), [1.7, -0.4], [0.9]),
-        (dict(lr_groups=LrGroups((("deep", 0.5), ("wide", 2.0)))), [1.85, -0.2], [0.8]),
+        (dict(lr_groups=("deep:0.5", "wide:2")), [1.85, -0.2], [0.8]),
     ],
 )
 def test_one_step_by_hand(settings, kernel, bias):
@@ -175,8 +175,8 @@ def test_one_step_by_hand(settings, kernel, bias):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(accumulation_steps=0), "--accumulation_steps=0 must be at least 1"),
-        (dict(clip_norm=-1.0), "--clip_norm=-1 must be at least 0"),
+        (dict(accumulation_steps=0), "accumulation_steps=0 must be at least 1"),
+        (dict(clip_norm=-1.0), "clip_norm=-1 must be at least 0"),
         (dict(overlap_allreduce=True, dense_sync_steps=30), "leave out one of the two"),
         (dict(optimizer="adamx"), "choose one of"),
     ],

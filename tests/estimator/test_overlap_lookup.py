@@ -24,7 +24,7 @@ def data(tmp_path_factory):
 def _train(data, model_dir, max_steps, overlap=True, save_every=0, accumulation_steps=1):
     """-> what the last checkpoint holds: dense variables, keys and rows."""
     # Steps so small that a row's gradients hardly depend on the steps before.
-    embedding = EmbeddingConfig(overlap_lookup=overlap, optimizer="sgd", init_stddev=0.1)
+    embedding = EmbeddingConfig(overlap_lookup=overlap, optimizer="sgd", stddev=0.1)
     train_op = TrainOp("sgd", 1e-3, 1e-3, accumulation_steps=accumulation_steps, **CONSTANT)
     config = RunConfig(threads=1, save_checkpoints_steps=save_every, embedding=embedding)
     estimator = Estimator(deepfm.model_fn, model_dir, ModelParams(train_op, hidden_units=(8,)), config)

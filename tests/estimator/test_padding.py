@@ -133,5 +133,5 @@ def test_an_input_that_is_no_dataset_is_refused():
 
 
 def test_an_unknown_way_is_refused():
-    with pytest.raises(UserError, match="uneven_inputs='skip': choose one of error, pad"):
+    with pytest.raises(UserError, match="uneven_inputs=skip: choose one of error, pad"):
         RunConfig(uneven_inputs="skip")

@@ -26,9 +26,7 @@ def run(tmp_path_factory):
     distributed.init()
     directory, said = tmp_path_factory.mktemp("run"), []
     data = small.make(directory / "data", rows=320)
-    config = RunConfig(
-        threads=1, log_step_count_steps=8, phase_steps=SKIPPED, profile_steps=(6, 9), save_checkpoints_steps=12
-    )
+    config = RunConfig(threads=1, log_steps=8, phase_steps=SKIPPED, profile_steps=(6, 9), save_checkpoints_steps=12)
     params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=(8,))
     estimator = Estimator(deepfm.model_fn, directory / "model", params, config)
     spec = EvalSpec(lambda: BatchReader(data, 32, shuffle=False, epochs=1), every_n_steps=8)

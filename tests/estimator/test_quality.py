@@ -3,7 +3,7 @@
 import pytest
 
 from ctr_trainer.estimator.quality import Rates, advise
-from ctr_trainer.estimator.schedules import Schedule
+from ctr_trainer.settings.schedule import Schedule
 
 FALLING = Rates(Schedule("cooldown"), Schedule("cooldown"), 100)
 

@@ -12,10 +12,12 @@ from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.embedding.worker.row_step import RowStep, weighed
 from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
+from ctr_trainer.settings.row_optimizer import Adagrad
 
 
 def _table(**limits):
-    return Table(TableConfig("t", (2, 1), (0.0, 0.0), "sgd", 0.1, 1, **limits))
+    return Table(TableConfig("t", (2, 1), (0.0, 0.0), "sgd", 1, **limits))
 
 
 def _batch(table, keys, values):
@@ -62,7 +64,7 @@ def test_l2_is_of_each_distinct_row_once():
 @pytest.mark.parametrize(("merge", "always", "once"), [("adaptive", 0.25, 1), ("mean", 1, 4)])
 def test_l2_counts_against_a_rows_data_as_with_one_worker_that_has_the_batches_of_all_four(merge, always, once):
     """Beside a quarter of the gradient of each batch, or with `mean` beside all of it."""
-    config, store = TableConfig("t", (1,), (0.0,), "adagrad", initial_accumulator=1e12), LocalStore()
+    config, store = TableConfig("t", (1,), (0.0,), Adagrad(initial_accumulator=1e12)), LocalStore()
     cache = RowCache(store, config, "a", shares=merging.shares(config, merge, 4))
     for keys in ([1, 2], [1], [1]):
         slots = cache.find_or_create(np.array(keys))
@@ -99,4 +101,4 @@ def test_a_row_evicted_within_the_step_takes_no_other_rows_slot():
 @pytest.mark.parametrize("settings", [dict(l2=-1.0), dict(clip_norm=-1.0)])
 def test_negative_settings_are_refused(settings):
     with pytest.raises(UserError, match="must be at least 0"):
-        RowGradients(1.0, **settings)
+        EmbeddingConfig(**settings)

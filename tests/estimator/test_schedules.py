@@ -3,10 +3,11 @@ import math
 import pytest
 import tensorflow as tf
 
+from ctr_trainer.estimator import schedules
 from ctr_trainer.estimator.checkpoint import Checkpoint
-from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.graph_notes import run_length
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.schedule import Schedule
 
 tf1 = tf.compat.v1
 
@@ -14,7 +15,7 @@ tf1 = tf.compat.v1
 def _factors(schedule, steps, begin=0, end=None, epochs=None):
     with tf.Graph().as_default():
         step = tf1.placeholder(tf.int64, [])
-        factor = schedule.factor(step, begin, end, epochs)
+        factor = schedules.factor(schedule, step, begin, end, epochs)
         with tf1.Session() as session:
             return [float(session.run(factor, {step: number})) for number in steps]
 
@@ -152,35 +153,35 @@ def test_a_step_of_several_batches_counts_once():
     ("settings", "message"),
     [
         (dict(name="cosin"), "choose one of constant, linear, cosine, exponential, step, piecewise, cooldown, plateau"),
-        (dict(name="exponential", decay_rate=0.5), "needs --decay_steps"),
-        (dict(name="plateau", decay_rate=0.5), "needs --plateau_patience"),
-        (dict(name="plateau", patience=2), "needs a --decay_rate between 0 and 1"),
+        (dict(name="exponential", decay_rate=0.5), "needs decay_steps"),
+        (dict(name="plateau", decay_rate=0.5), "needs patience"),
+        (dict(name="plateau", patience=2), "needs a decay_rate between 0 and 1"),
         (
             dict(name="plateau", patience=2, decay_rate=0.5, decay_steps=9),
-            "--decay_steps=9 is for .*, not plateau: leave it out",
+            "decay_steps=9 is for .*, not plateau: leave it out",
         ),
-        (dict(name="linear", patience=2), "is for --lr_schedule=plateau, not linear"),
-        (dict(name="exponential", decay_steps=10), "needs a --decay_rate"),
+        (dict(name="linear", patience=2), "is for name=plateau, not linear"),
+        (dict(name="exponential", decay_steps=10), "needs a decay_rate"),
         (
             dict(name="linear", decay_steps=10, decay_rate=0.9),
-            "--decay_rate=0.9 is for --lr_schedule=exponential, step and plateau, not linear",
+            "decay_rate=0.9 is for name=exponential, step and plateau, not linear",
         ),
-        (dict(decay_steps=10), "--decay_steps=10 is for --lr_schedule=linear, .* and cooldown, not constant"),
-        (dict(name="step", decay_rate=0.5), "needs --decay_steps"),
-        (dict(name="step", decay_steps=5, decay_rate=1.0), "needs a --decay_rate between 0 and 1, not 1"),
-        (dict(name="piecewise"), "needs --lr_boundaries and one more of --lr_factors"),
+        (dict(decay_steps=10), "decay_steps=10 is for name=linear, .* and cooldown, not constant"),
+        (dict(name="step", decay_rate=0.5), "needs decay_steps"),
+        (dict(name="step", decay_steps=5, decay_rate=1.0), "decay_rate=1 must be at least 0 and below 1"),
+        (dict(name="piecewise"), "needs boundaries and one more of factors"),
         (dict(name="piecewise", boundaries=(1, 2), factors=(1, 0.5)), "there are 2 and 2"),
-        (dict(name="piecewise", boundaries=(2, 1), factors=(1, 1, 1)), "--lr_boundaries=2,1: expected ascending"),
-        (dict(name="piecewise", boundaries=(0, 1), factors=(1, 1, 1)), "--lr_boundaries=0,1: expected ascending"),
-        (dict(name="piecewise", boundaries=(1,), factors=(1, -1)), "--lr_factors=1,-1: expected numbers of at least 0"),
-        (dict(name="piecewise", boundaries=(1.5,), factors=(1, 0)), "--lr_boundaries=1.5: steps are whole"),
-        (dict(name="linear", boundaries=(1,)), "--lr_boundaries=1 is for --lr_schedule=piecewise, not linear"),
-        (dict(factors=(1.0, 0.5)), "--lr_factors=1,0.5 is for --lr_schedule=piecewise, not constant"),
-        (dict(warmup_steps=0.5), "--warmup_steps=0.5: steps are whole; with --lr_unit=epoch it is in epochs"),
-        (dict(warmup_steps=-1), "--warmup_steps=-1 must be at least 0"),
-        (dict(unit="epochs"), "--lr_unit=epochs: choose one of step, epoch"),
-        (dict(name="linear", unit="epoch"), "is the unit of --warmup_steps, --decay_steps, --lr_boundaries"),
-        (dict(name="linear", decay_steps=10, end=1.5), "a factor of the learning rate"),
+        (dict(name="piecewise", boundaries=(2, 1), factors=(1, 1, 1)), "boundaries=2,1: expected ascending"),
+        (dict(name="piecewise", boundaries=(0, 1), factors=(1, 1, 1)), "boundaries=0,1 must each be above 0"),
+        (dict(name="piecewise", boundaries=(1,), factors=(1, -1)), "factors=1,-1 must each be at least 0"),
+        (dict(name="piecewise", boundaries=(1.5,), factors=(1, 0)), "boundaries=1.5: steps are whole"),
+        (dict(name="linear", boundaries=(1,)), "boundaries=1 is for name=piecewise, not linear"),
+        (dict(factors=(1.0, 0.5)), "factors=1,0.5 is for name=piecewise, not constant"),
+        (dict(warmup_steps=0.5), "warmup_steps=0.5: steps are whole; with unit=epoch it is in epochs"),
+        (dict(warmup_steps=-1), "warmup_steps=-1 must be at least 0"),
+        (dict(unit="epochs"), "unit=epochs: choose one of step, epoch"),
+        (dict(name="linear", unit="epoch"), "is the unit of warmup_steps, decay_steps, boundaries"),
+        (dict(name="linear", decay_steps=10, end=1.5), "end=1.5 must be at least 0 and at most 1"),
     ],
 )
 def test_combinations_that_cannot_work_are_refused(settings, message):

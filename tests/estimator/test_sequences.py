@@ -73,7 +73,7 @@ def _train(model_dir, loss_of, batches, names=(), spec=SPEC, labels=(1, 0), stdd
         return EstimatorSpec(mode, predictions, loss, train_op)
 
     fetch = Fetch(names)
-    embedding = EmbeddingConfig(optimizer="sgd", learning_rate=1.0, init_stddev=stddev)
+    embedding = EmbeddingConfig(optimizer="sgd", learning_rate=1.0, stddev=stddev)
     estimator = Estimator(model_fn, model_dir, None, RunConfig(threads=1, embedding=embedding))
     estimator.train(lambda: Batches(spec, labels, batches), hooks=[fetch])
     return estimator, fetch.values

@@ -13,11 +13,11 @@ from ctr_trainer.estimator import Estimator, EvalSpec, MetricsConfig, RunConfig,
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.schedule import Schedule
 from tests import small
 from tests.checkpoints import values
 from tests.constant import CONSTANT

@@ -35,7 +35,7 @@ def _input_fn():
 
 
 def _train(model_dir, steps, prepared=True):
-    config = RunConfig(threads=1, prepared_runs=prepared, log_step_count_steps=2, save_summary_steps=2)
+    config = RunConfig(threads=1, prepared_runs=prepared, log_steps=2, summary_steps=2)
     Estimator(_model_fn, model_dir, config=config).train(_input_fn, steps=steps)
 
 

@@ -49,7 +49,7 @@ def make_data(directory):
 def make_estimator(name, model_dir):
     """-> (Estimator, Losses) of a model's variant: one worker, one thread, N = 1, a fixed seed."""
     distributed.init()
-    made = every.estimator(name, model_dir, tf_random_seed=SEED)
+    made = every.estimator(name, model_dir, seed=SEED)
     losses = Losses(made.model_fn)
     return Estimator(losses.model_fn, model_dir, made.params, made.config), losses
 

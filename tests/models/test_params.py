@@ -113,9 +113,9 @@ def test_a_model_without_params_of_its_own_says_so():
 
 
 def test_shared_params_are_checked_too():
-    with pytest.raises(UserError, match="--activation=step: choose one of relu, "):
+    with pytest.raises(UserError, match="^activation=step: choose one of relu, "):
         ModelParams(activation="step")
-    with pytest.raises(UserError, match="--dropout=1.0: must be at least 0 and below 1"):
+    with pytest.raises(UserError, match="^dropout=1 must be at least 0 and below 1"):
         ModelParams(dropout=1.0)
 
 

@@ -12,6 +12,7 @@ from ctr_trainer.embedding.service.local_service import LocalService
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.security_files import SecurityFiles
 from tests import checkpoints, small
 from tests.models import every
 from tests.service.conftest import TIMEOUT
@@ -28,7 +29,7 @@ def data(tmp_path_factory):
 def test_evaluating_and_predicting_a_checkpoint_leave_the_shards_of_a_training_as_they_are(data, tmp_path):
     with LocalService(tmp_path, tmp_path / "log", TIMEOUT) as service:
         (tmp_path / "token").write_text(service.token)
-        rows = dict(service=service.address, security_files=(str(tmp_path / "token"), "", "", ""))
+        rows = dict(service=service.address, security=SecurityFiles(str(tmp_path / "token")))
         security = ClientSecurity(service.token)
         estimator = every.estimator("lr", tmp_path / "model", rows)
         estimator.train(lambda position: every.reader("lr", data, position=position), max_steps=20)

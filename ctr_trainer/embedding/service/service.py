@@ -1,7 +1,6 @@
 """The embedding lookup service: tables that the workers of a job share, served over Arrow Flight."""
 
 import contextlib
-import dataclasses
 import pathlib
 import threading
 import time
@@ -176,7 +175,7 @@ class Service(flight.FlightServerBase):
 
     def _layout(self, name):
         config, rows = self._config(name), self._store.stats()["tables"][name]["rows"]
-        return {**dataclasses.asdict(config), "width": config.width, "rows": rows}
+        return {**config.to_dict(), "width": config.width, "rows": rows}
 
     def _config(self, table):
         if table not in self._store.tables:

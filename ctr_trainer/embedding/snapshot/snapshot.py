@@ -16,7 +16,6 @@ them, with their sizes and checksums, in its manifest.
 """
 
 import contextlib
-import dataclasses
 import json
 import pathlib
 import zlib
@@ -40,7 +39,7 @@ _USE = [*_REMOVED, *(pa.field(name, pa.uint32(), nullable=False) for name in ("l
 
 def config_to_json(config):
     """TableConfig -> str."""
-    return json.dumps(dataclasses.asdict(config))
+    return json.dumps(config.to_dict())
 
 
 def config_from_json(text):
@@ -50,13 +49,13 @@ def config_from_json(text):
       UserError: it is not the JSON of a TableConfig.
     """
     try:
-        config = TableConfig(**json.loads(text))
+        config = TableConfig.from_dict(json.loads(text))
         if not isinstance(config.name, str) or not all(isinstance(dim, int) for dim in config.dims):
             raise ValueError("name is a string and dims are integers")
         if config.weights > _MOST_WEIGHTS:
             raise ValueError(f"a row of {config.weights} weights; at most {_MOST_WEIGHTS} are possible")
         return config
-    except (TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, UserError) as error:
         raise UserError(f"not a table's configuration: {error}") from None
 
 

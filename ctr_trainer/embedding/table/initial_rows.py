@@ -3,8 +3,7 @@
 import numpy as np
 
 from ctr_trainer.embedding.table import row_kernels
-from ctr_trainer.embedding.table.sparse_optimizers import find_optimizer
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 
 
 class InitialRows:
@@ -12,20 +11,13 @@ class InitialRows:
 
     Args:
       config: a TableConfig.
-
-    Raises:
-      UserError: Adagrad with an accumulator that starts at or below zero, which would divide by zero.
     """
 
     def __init__(self, config):
-        if config.optimizer == "adagrad" and not config.initial_accumulator > 0:
-            raise UserError(
-                f"table {config.name}: adagrad needs an initial_accumulator above 0, not {config.initial_accumulator}"
-            )
         self._width, self._seed = config.width, np.uint64(config.seed % 2**64)
         self._dims = np.array(config.dims, np.int64)
         self._scales = np.array(config.init_scales, np.float32)
-        self._state = find_optimizer(config.optimizer).initial_state(config.dims, config.initial_accumulator)
+        self._state = OPTIMIZERS[config.optimizer.name].initial_state(config.dims, config.optimizer)
 
     def of(self, keys):
         """int64[U], contiguous -> float32[U, width]."""

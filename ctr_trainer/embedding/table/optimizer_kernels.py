@@ -1,9 +1,10 @@
 """Compiled loops over rows: one optimizer step of one segment.
 
-Each takes (rows float32[n, width], slots int64[U], gradients float32[U, dim], start, state, learning_rate, settings):
-the segment's weights are rows[slots[i], start:start + dim], its optimizer state begins at rows[slots[i], state], and
-`settings` is `OptimizerSettings` as an array. The slot -1 is skipped. Written as `row_kernels` says, for its reasons;
-so there is no power in them either: what differs between mathematics libraries would differ between workers.
+Each takes (rows float32[n, width], slots int64[U], gradients float32[U, dim], start, state, learning_rate) and then the
+settings of its optimizer, each by its name in `settings.row_optimizer`: the segment's weights are
+rows[slots[i], start:start + dim], and its optimizer state begins at rows[slots[i], state]. The slot -1 is skipped.
+Written as `row_kernels` says, for its reasons; so there is no power in them either: what differs between mathematics
+libraries would differ between workers.
 """
 
 import numba
@@ -13,16 +14,17 @@ from numba import types
 from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.table.row_kernels import ROWS, ROWS_OUT
 
-# The places of the fields of `sparse_optimizers.OptimizerSettings`.
-MOMENTUM, BETA1, BETA2, EPSILON, L1, L2, WEIGHT_DECAY = range(7)
-
-_SETTINGS = types.Array(types.float32, 1, "C", readonly=True)
-_STEP = types.void(ROWS_OUT, SLOTS, ROWS, types.uint64, types.uint64, types.float32, _SETTINGS)
 _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
 
 
-@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
-def sgd(rows, slots, gradients, start, _state, learning_rate, _settings):
+def _step(settings=0):
+    """-> the signature of a step with so many settings."""
+    own = (types.float32,) * settings
+    return types.void(ROWS_OUT, SLOTS, ROWS, types.uint64, types.uint64, types.float32, *own)
+
+
+@numba.njit(_step(), nogil=True, cache=True, error_model="numpy")
+def sgd(rows, slots, gradients, start, _state, learning_rate):
     """w -= lr * g"""
     for i in range(slots.size):
         slot = slots[i]
@@ -31,24 +33,23 @@ def sgd(rows, slots, gradients, start, _state, learning_rate, _settings):
                 rows[slot, start + d] -= learning_rate * gradients[i, d]
 
 
-@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
-def momentum(rows, slots, gradients, start, state, learning_rate, settings):
+@numba.njit(_step(1), nogil=True, cache=True, error_model="numpy")
+def momentum(rows, slots, gradients, start, state, learning_rate, momentum):
     """u = momentum * u + g, w -= lr * u. State: u[dim].
 
     TensorFlow's MomentumOptimizer on IndexedSlices: between two of its steps a row's u does not decay.
     """
-    kept = settings[MOMENTUM]
     for i in range(slots.size):
         slot = slots[i]
         if slot >= 0:
             for d in range(np.uint64(gradients.shape[1])):
-                velocity = kept * rows[slot, state + d] + gradients[i, d]
+                velocity = momentum * rows[slot, state + d] + gradients[i, d]
                 rows[slot, state + d] = velocity
                 rows[slot, start + d] -= learning_rate * velocity
 
 
-@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
-def adagrad(rows, slots, gradients, start, state, learning_rate, _settings):
+@numba.njit(_step(), nogil=True, cache=True, error_model="numpy")
+def adagrad(rows, slots, gradients, start, state, learning_rate):
     """acc += g * g, w -= lr * g / sqrt(acc), elementwise. State: acc[dim].
 
     TensorFlow's v1 AdagradOptimizer, which has no epsilon. Source: Duchi et al., JMLR 12, 2011.
@@ -63,13 +64,12 @@ def adagrad(rows, slots, gradients, start, state, learning_rate, _settings):
                 rows[slot, start + d] -= learning_rate * gradient / np.sqrt(accumulator)
 
 
-@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
-def rowwise_adagrad(rows, slots, gradients, start, state, learning_rate, settings):
+@numba.njit(_step(1), nogil=True, cache=True, error_model="numpy")
+def rowwise_adagrad(rows, slots, gradients, start, state, learning_rate, epsilon):
     """acc += mean(g * g), w -= lr * g / (sqrt(acc) + epsilon). State: acc[1].
 
     FBGEMM's EXACT_ROWWISE_ADAGRAD.
     """
-    epsilon = settings[EPSILON]
     for i in range(slots.size):
         slot = slots[i]
         if slot >= 0:
@@ -83,8 +83,8 @@ def rowwise_adagrad(rows, slots, gradients, start, state, learning_rate, setting
                 rows[slot, start + d] -= rate * gradients[i, d]
 
 
-@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
-def adam(rows, slots, gradients, start, state, learning_rate, settings):
+@numba.njit(_step(4), nogil=True, cache=True, error_model="numpy")
+def adam(rows, slots, gradients, start, state, learning_rate, beta1, beta2, epsilon, weight_decay):
     """Adam with the row's own bias correction, and decoupled weight decay. State: m[dim], v[dim], c1, c2.
 
         m = beta1 * m + (1 - beta1) * g,      v = beta2 * v + (1 - beta2) * g * g
@@ -98,8 +98,7 @@ def adam(rows, slots, gradients, start, state, learning_rate, settings):
     Source: Kingma and Ba, ICLR 2015, algorithm 1; Loshchilov and Hutter, ICLR 2019, algorithm 2.
     """
     dim = np.uint64(gradients.shape[1])
-    beta1, beta2, epsilon = settings[BETA1], settings[BETA2], settings[EPSILON]
-    kept = _ONE - learning_rate * settings[WEIGHT_DECAY]
+    kept = _ONE - learning_rate * weight_decay
     second, corrections = state + dim, state + dim + dim
     for i in range(slots.size):
         slot = slots[i]
@@ -119,8 +118,8 @@ def adam(rows, slots, gradients, start, state, learning_rate, settings):
                 rows[slot, start + d] = kept * rows[slot, start + d] - learning_rate * change
 
 
-@numba.njit(_STEP, nogil=True, cache=True, error_model="numpy")
-def ftrl(rows, slots, gradients, start, state, learning_rate, settings):
+@numba.njit(_step(2), nogil=True, cache=True, error_model="numpy")
+def ftrl(rows, slots, gradients, start, state, learning_rate, l1, l2):
     """FTRL-proximal, elementwise. State: q[dim], n[dim].
 
         n' = n + g * g,    z = q + g - w * sqrt(n') / lr
@@ -135,7 +134,6 @@ def ftrl(rows, slots, gradients, start, state, learning_rate, settings):
     Source: McMahan et al., Ad Click Prediction: a View from the Trenches, KDD 2013, algorithm 1.
     """
     dim = np.uint64(gradients.shape[1])
-    l1, l2 = settings[L1], settings[L2]
     squares = state + dim
     for i in range(slots.size):
         slot = slots[i]

@@ -11,7 +11,7 @@ from ctr_trainer.embedding.table.admission import Admission
 from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.initial_rows import InitialRows
 from ctr_trainer.embedding.table.row_usage import RowUsage
-from ctr_trainer.embedding.table.sparse_optimizers import find_optimizer
+from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 
 
 class Table:
@@ -52,8 +52,8 @@ class Table:
         memory = memory or PrivateMemory()
         self._index = Index(memory)
         self._rows = memory.array("rows", np.float32, (config.width,))
-        self._optimizer = find_optimizer(config.optimizer)
-        self._settings = self._optimizer.settings_array(config.settings)
+        self._optimizer = OPTIMIZERS[config.optimizer.name]
+        self._settings = self._optimizer.kernel_settings(config.optimizer)
         self._most_rows = config.max_rows if most_rows is None else most_rows
         self.changes = Changes(memory) if tracked else None
         self.admission = Admission(config.min_frequency) if config.min_frequency > 1 else None

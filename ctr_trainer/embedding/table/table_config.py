@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 
-from ctr_trainer.embedding.table.sparse_optimizers import OptimizerSettings, find_optimizer
+from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
+from ctr_trainer.settings.row_optimizer import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS, Adagrad, RowOptimizer
 
 EVICTIONS = ("lru", "lfu")
 MOST_FREQUENCY = 255
@@ -32,8 +33,8 @@ class TableConfig:
       name: unique in a job, as `dim16`.
       dims: width of each segment.
       init_scales: by segment, the half width of the uniform distribution new weights are drawn from; 0 for zeros.
-      optimizer: of `sparse_optimizers.OPTIMIZERS`.
-      initial_accumulator: what the sum of squares starts at, `acc` of the two Adagrads and `n` of FTRL.
+      optimizer: of `row_optimizer`, or its name. Its settings may be others after a restore, but for
+        `initial_accumulator`, what the sum of squares starts at: they do not say what a row is.
       seed: a new row's weights are a pure function of (seed, key).
       min_frequency: how often a key must have been asked for before it gets a row: in how many batches of a lone
         worker, or pushes to a service (one a worker and sync window). 0 and 1 give one at once. See `admission`.
@@ -42,7 +43,6 @@ class TableConfig:
       eviction: which rows go where `max_rows` is reached: `lru`, those whose last training is the longest ago, or
         `lfu`, those trained the least often.
       ttl_steps: a row that was not trained for more steps than this goes at the next sync; 0 for never.
-      settings: of the optimizer. They may be others after a restore: they do not say what a row is.
 
     Caveat: a key that has no row reads its initial row, and what it learns is not kept. A key that comes back after its
     row went is a new key.
@@ -51,23 +51,18 @@ class TableConfig:
     name: str
     dims: tuple[int, ...]
     init_scales: tuple[float, ...]
-    optimizer: str = "adagrad"
-    initial_accumulator: float = 1e-4
+    optimizer: RowOptimizer = Adagrad()
     seed: int = 0
     min_frequency: int = 0
     max_rows: int = 0
     eviction: str = "lru"
     ttl_steps: int = 0
-    settings: OptimizerSettings = OptimizerSettings()
 
     def __post_init__(self):
         object.__setattr__(self, "dims", tuple(self.dims))
         object.__setattr__(self, "init_scales", tuple(self.init_scales))
-        try:
-            object.__setattr__(self, "settings", OptimizerSettings.of(self.settings))
-            find_optimizer(self.optimizer).check(self.optimizer, self.settings)
-        except ValueError as error:
-            raise ValueError(f"table {self.name}: {error}") from None
+        if isinstance(self.optimizer, str):
+            object.__setattr__(self, "optimizer", _named(self.optimizer, f"table {self.name}"))
         if not self.dims or min(self.dims) < 1 or len(self.dims) != len(self.init_scales):
             raise ValueError(f"table {self.name}: dims {self.dims} and init_scales {self.init_scales} do not fit")
         if self.eviction not in EVICTIONS:
@@ -78,13 +73,43 @@ class TableConfig:
                 f"{self.ttl_steps}: none may be negative, and min_frequency not above {MOST_FREQUENCY}"
             )
 
+    @classmethod
+    def from_dict(cls, values):
+        """-> the TableConfig of `to_dict`, also that of an earlier version.
+
+        Raises:
+          ValueError, TypeError, UserError: there is none of these values.
+        """
+        values = dict(values)
+        kind = type(_named(values.pop("optimizer"), "optimizer"))
+        settings = dict(values.pop("settings", {}))
+        if "initial_accumulator" in values:  # Earlier versions had it, and all settings, whatever the optimizer.
+            settings["initial_accumulator"] = values.pop("initial_accumulator")
+        unknown = settings.keys() - {
+            field.name for each in ROW_OPTIMIZERS.values() for field in dataclasses.fields(each)
+        }
+        if unknown:
+            raise ValueError(f"there is no setting {', '.join(sorted(unknown))}")
+        own = {field.name for field in dataclasses.fields(kind)}
+        optimizer = kind(**{name: value for name, value in settings.items() if name in own})
+        return cls(**values, optimizer=optimizer)
+
+    def to_dict(self):
+        """-> dict that JSON can hold."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**values, "optimizer": self.optimizer.name, "settings": dataclasses.asdict(self.optimizer)}
+
     def differs(self, other, but=()):
-        """-> (field, own value, other's value) of the first field that differs, those in `but` aside, or None."""
-        own, others = ({**each, **each.pop("settings")} for each in map(dataclasses.asdict, (self, other)))
+        """-> (field, own value, other's value) of the first field that differs, or None.
+
+        Args:
+          but: fields that may differ; "settings" for those of the optimizer that do not say what a row is.
+        """
+        own, others = ({**each, **each.pop("settings")} for each in (self.to_dict(), other.to_dict()))
         if "settings" in but:
-            but = (*but, *dataclasses.asdict(self.settings))
-        differing = (name for name in own if name not in but and own[name] != others[name])
-        return next(((name, own[name], others[name]) for name in differing), None)
+            but = (*but, *(name for name in dataclasses.asdict(self.optimizer) if name != "initial_accumulator"))
+        differing = (name for name in own if name not in but and own[name] != others.get(name))
+        return next(((name, own[name], others.get(name)) for name in differing), None)
 
     @property
     def evicts(self):
@@ -112,9 +137,16 @@ class TableConfig:
     @property
     def state(self):
         """Floats of a row that belong to the optimizer."""
-        return sum(map(find_optimizer(self.optimizer).width, self.dims))
+        return sum(map(OPTIMIZERS[self.optimizer.name].width, self.dims))
 
     @functools.cached_property
     def width(self):
         """Floats of a row."""
         return self.weights + self.state
+
+
+def _named(name, where):
+    if name in ROW_OPTIMIZERS:
+        return ROW_OPTIMIZERS[name]()
+    hint = f": {NO_ROW_OPTIMIZERS[name]}" if name in NO_ROW_OPTIMIZERS else ""
+    raise ValueError(f"{where}: optimizer {name!r} is not one of {', '.join(ROW_OPTIMIZERS)}{hint}")

@@ -49,7 +49,7 @@ Caveat: within a window a worker's state has only its own steps. See docs/stalen
 
 import numpy as np
 
-from ctr_trainer.embedding.table.sparse_optimizers import find_optimizer
+from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 
 MERGES = ("sum", "mean", "adaptive")
 
@@ -103,7 +103,7 @@ def shares(config, merge, workers):
       merge: of MERGES.
       workers: how many there are.
     """
-    optimizer = find_optimizer(config.optimizer)
+    optimizer = OPTIMIZERS[config.optimizer.name]
     merge = _of(optimizer, merge)
     states = optimizer.by_float(config.dims)
     sums = [True] * config.weights + [state.sums for state in states]
@@ -117,7 +117,7 @@ def shares(config, merge, workers):
     bounds = np.array(bounds, np.float32)
     if (bounds[:, :2] == 1).all():
         return None
-    (beta,) = {getattr(config.settings, kept) for kept in slow if kept} or {0.0}
+    (beta,) = {getattr(config.optimizer, kept) for kept in slow if kept} or {0.0}
     return Shares(np.ascontiguousarray(bounds.T), workers, beta, workers if merge == "mean" else 1)
 
 
@@ -131,7 +131,7 @@ def gradient_factor(optimizer, merge, workers, scale, sharing=1):
       scale: s, by which the job's learning rates grow with its workers.
       sharing: how many workers train the same copy of the rows: they add up, whatever the merge of the copies.
     """
-    return scale / sharing if _of(find_optimizer(optimizer), merge) == "mean" else scale / workers
+    return scale / sharing if _of(OPTIMIZERS[optimizer], merge) == "mean" else scale / workers
 
 
 def _of(optimizer, merge):

@@ -2,17 +2,18 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.store.row_codec import CODECS, PLAIN, find_codec
-from ctr_trainer.flags.embedding import EmbeddingFlags
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
+from ctr_trainer.settings.setting import declared
 
 _ROWS = np.float32([[1, 1 / 3], [-2, 0], [0, 0]])
 _EACH = pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 
 
 def test_codecs_are_found_by_the_names_that_the_flag_takes():
-    assert EmbeddingFlags.__dataclass_fields__["sync_compression"].metadata["choices"] == tuple(CODECS)
+    assert declared(EmbeddingConfig.__dataclass_fields__["sync_compression"]).choices == tuple(CODECS)
     assert [find_codec(name).name for name in CODECS] == ["none", "fp16"]
-    assert find_codec(EmbeddingFlags().sync_compression) is PLAIN
+    assert find_codec(EmbeddingConfig().sync_compression) is PLAIN
 
 
 def test_a_codec_that_is_none_of_those_there_are_is_refused():

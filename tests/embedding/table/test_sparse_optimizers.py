@@ -8,25 +8,29 @@ import pytest
 
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS, OptimizerSettings
+from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.flags import embedding as embedding_flags
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.row_optimizer import ROW_OPTIMIZERS, Adam, AdamW, Ftrl, Momentum
+from tests.row_optimizers import row_optimizer
 
 ROWS, STEPS, LEARNING_RATE, ACCUMULATOR = 7, 12, 0.05, 0.1
-SETTINGS = {
-    "momentum": OptimizerSettings(momentum=0.8),
-    "rowwise_adagrad": OptimizerSettings(epsilon=1e-3),
-    "adam": OptimizerSettings(beta1=0.7, beta2=0.95, epsilon=1e-3),
-    "adamw": OptimizerSettings(beta1=0.7, beta2=0.95, epsilon=1e-3, weight_decay=0.2),
-    "ftrl": OptimizerSettings(l1=0.02, l2=0.3),
-}
+SETTINGS = dict(
+    momentum=0.8,
+    beta1=0.7,
+    beta2=0.95,
+    epsilon=1e-3,
+    weight_decay=0.2,
+    l1=0.02,
+    l2=0.3,
+    initial_accumulator=ACCUMULATOR,
+)
 
 
 def _table(optimizer, dims=(4, 1), scale=0.1, **options):
-    options = {"initial_accumulator": ACCUMULATOR, "settings": SETTINGS.get(optimizer, OptimizerSettings()), **options}
-    return Table(TableConfig("t", dims, (scale,) * len(dims), optimizer, **options))
+    optimizer = row_optimizer(optimizer, **{**SETTINGS, **options})
+    return Table(TableConfig("t", dims, (scale,) * len(dims), optimizer))
 
 
 def _batches(dims, seed=1):
@@ -45,7 +49,8 @@ class _Segment:
         self.t, self.u, self.m, self.v = 0, *np.zeros((3, len(weights)))
         self.acc = np.full(len(weights), ACCUMULATOR)
         # The z of which FTRL's w is the weights that the row starts with.
-        self.z = -self.w * (np.sqrt(self.acc) / LEARNING_RATE + 2 * settings.l2) - np.sign(self.w) * settings.l1
+        if settings.name == "ftrl":
+            self.z = -self.w * (np.sqrt(self.acc) / LEARNING_RATE + 2 * settings.l2) - np.sign(self.w) * settings.l1
 
     def sgd(self, g):
         self.w = self.w - LEARNING_RATE * g
@@ -85,7 +90,7 @@ def test_steps_are_those_of_the_papers_and_rows_that_a_batch_lacks_stay(optimize
     table = _table(optimizer, dims)
     slots = table.find_or_create(np.arange(1, ROWS + 1))
     expected = [
-        [_Segment(row[:4], table.config.settings), _Segment(row[4:5], table.config.settings)] for row in table.rows
+        [_Segment(row[:4], table.config.optimizer), _Segment(row[4:5], table.config.optimizer)] for row in table.rows
     ]
     for rows, gradients in _batches(dims):
         table.apply_gradients(slots[rows], gradients, LEARNING_RATE)
@@ -99,7 +104,7 @@ def test_steps_are_those_of_the_papers_and_rows_that_a_batch_lacks_stay(optimize
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adagrad", "ftrl"])
 def test_steps_are_those_of_tensorflows_sparse_operations(optimizer):
     tf = pytest.importorskip("tensorflow").compat.v1
-    settings = SETTINGS.get(optimizer)
+    settings = row_optimizer(optimizer, **SETTINGS)
     makers = {
         "sgd": lambda: tf.train.GradientDescentOptimizer(LEARNING_RATE),
         "momentum": lambda: tf.train.MomentumOptimizer(LEARNING_RATE, settings.momentum),
@@ -127,7 +132,7 @@ def test_steps_are_those_of_tensorflows_sparse_operations(optimizer):
 
 def test_adam_is_tensorflows_where_every_batch_has_every_row():
     tf = pytest.importorskip("tensorflow").compat.v1
-    table = _table("adam", (4,), settings=OptimizerSettings(epsilon=1e-7))
+    table = _table("adam", (4,), beta1=0.9, beta2=0.999, epsilon=1e-7)
     slots = table.find_or_create(np.arange(1, ROWS + 1))
     rng = np.random.default_rng(3)
     with tf.Graph().as_default(), tf.Session() as session:
@@ -144,7 +149,7 @@ def test_adam_is_tensorflows_where_every_batch_has_every_row():
 
 
 def test_the_first_step_of_adam_is_the_learning_rate_against_the_gradients_sign():
-    table = _table("adam", (2,), settings=OptimizerSettings(epsilon=1e-12))
+    table = _table("adam", (2,), beta1=0.9, beta2=0.999, epsilon=1e-12)
     slots = table.find_or_create(np.array([5]))
     before = table.rows[0, :2].copy()
     table.apply_gradients(slots, [np.float32([[1e-3, -20.0]])], 0.5)
@@ -154,7 +159,7 @@ def test_the_first_step_of_adam_is_the_learning_rate_against_the_gradients_sign(
 
 
 def test_ftrl_zeroes_what_l1_outweighs_and_lets_it_grow_again():
-    table = _table("ftrl", (2,), settings=OptimizerSettings(l1=1.0), initial_accumulator=0.0)
+    table = _table("ftrl", (2,), l1=1.0, l2=0.0, initial_accumulator=0.0)
     slots = table.find_or_create(np.array([5]))
     table.apply_gradients(slots, [np.float32([[0.0, 0.0]])], 0.5)
     np.testing.assert_array_equal(table.rows, table.initial_rows(np.array([5])))
@@ -180,38 +185,36 @@ def test_ftrl_zeroes_what_l1_outweighs_and_lets_it_grow_again():
     ],
 )
 def test_new_rows_start_with_the_state_laid_out_segment_by_segment(optimizer, state):
-    config = TableConfig("t", (3, 1), (0.0, 0.0), optimizer, initial_accumulator=0.1)
+    config = TableConfig("t", (3, 1), (0.0, 0.0), row_optimizer(optimizer, initial_accumulator=0.1))
     assert (config.weights, config.state) == (4, len(state))
     np.testing.assert_array_equal(Table(config).initial_rows(np.array([3])), np.float32([[0] * 4 + state]))
 
 
-@pytest.mark.parametrize(
-    ("optimizer", "settings", "message"),
-    [
-        ("lamb", {}, "table t: optimizer 'lamb' is not one of sgd, .*take adamw"),
-        ("adagrad", {"beta1": 0.5}, "table t: beta1 0.5 is not for optimizer adagrad, which takes no setting"),
-        ("adam", {"weight_decay": 0.5}, "weight_decay 0.5 is not for optimizer adam, which takes beta1, beta2"),
-    ],
-)
-def test_an_optimizer_or_setting_that_does_not_fit_is_refused_by_name(optimizer, settings, message):
-    with pytest.raises(ValueError, match=message):
-        TableConfig("t", (2,), (0.1,), optimizer, settings=settings)
+def test_an_optimizer_that_there_is_not_is_refused_with_those_that_there_are():
+    with pytest.raises(ValueError, match="table t: optimizer 'lamb' is not one of sgd, .*take adamw"):
+        TableConfig("t", (2,), (0.1,), "lamb")
 
 
 @pytest.mark.parametrize(
-    "settings", [{"beta1": 1.0}, {"momentum": -0.1}, {"epsilon": 0.0}, {"l1": -1.0}, {"l2": float("nan")}]
+    ("kind", "settings"),
+    [(Adam, {"beta1": 1.0}), (Momentum, {"momentum": -0.1}), (Adam, {"epsilon": 0.0}), (Ftrl, {"l1": -1.0})],
 )
-def test_a_setting_out_of_range_is_refused(settings):
-    with pytest.raises(ValueError, match=f"^{next(iter(settings))} .* must be"):
-        OptimizerSettings(**settings)
+def test_a_setting_out_of_range_is_refused(kind, settings):
+    with pytest.raises(UserError, match=f"^{next(iter(settings))}=.* must be"):
+        kind(**settings)
 
 
 def test_settings_travel_with_the_table_and_a_config_without_them_has_the_defaults():
-    config = TableConfig("t", (2,), (0.1,), "adamw", settings=OptimizerSettings(beta2=0.99, weight_decay=0.0))
+    config = TableConfig("t", (2,), (0.1,), AdamW(beta2=0.99, weight_decay=0.0))
     assert snapshot.config_from_json(snapshot.config_to_json(config)) == config
-    old = dataclasses.asdict(TableConfig("t", (2,), (0.1,), "adam"))
+    old = TableConfig("t", (2,), (0.1,), "adam").to_dict()
     del old["settings"]
-    assert snapshot.config_from_json(json.dumps(old)).settings == OptimizerSettings()
+    assert snapshot.config_from_json(json.dumps(old)).optimizer == Adam()
+    earlier = {**old, "initial_accumulator": 0.5, "settings": {"momentum": 0.9, "beta1": 0.5, "l1": 0.0}}
+    assert snapshot.config_from_json(json.dumps(earlier)).optimizer == Adam(beta1=0.5)
+    assert snapshot.config_from_json(json.dumps({**earlier, "optimizer": "ftrl"})).optimizer == Ftrl(
+        initial_accumulator=0.5
+    )
     with pytest.raises(UserError, match="not a table's configuration"):
         snapshot.config_from_json(json.dumps({**old, "settings": {"beta3": 0.5}}))
 
@@ -226,11 +229,11 @@ def test_a_snapshot_is_not_restored_under_another_optimizer_but_under_other_sett
     with pytest.raises(UserError, match="t is asked for with optimizer = ftrl, not adam as its rows in .* have it"):
         other.restore(tmp_path, files)
     faster = LocalStore()
-    faster.create_table(dataclasses.replace(config, settings=OptimizerSettings(beta1=0.5)))
+    faster.create_table(dataclasses.replace(config, optimizer=Adam(beta1=0.5)))
     faster.restore(tmp_path, files)
     np.testing.assert_array_equal(faster.pull("t", np.array([4])), store.pull("t", np.array([4])))
-    assert faster.tables["t"].config.settings.beta1 == 0.5
+    assert faster.tables["t"].config.optimizer.beta1 == 0.5
 
 
 def test_the_flags_offer_the_optimizers_that_there_are():
-    assert embedding_flags.OPTIMIZERS == tuple(OPTIMIZERS)
+    assert tuple(ROW_OPTIMIZERS) == tuple(OPTIMIZERS)

@@ -3,11 +3,13 @@ import pytest
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
-from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS, OptimizerSettings
+from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.row_cache import RowCache
+from ctr_trainer.settings.row_optimizer import Adagrad, Adam, Ftrl
+from tests.row_optimizers import row_optimizer
 
 KEY = np.array([1])
 
@@ -55,7 +57,7 @@ def test_adaptive_sends_as_many_steps_as_one_worker_with_all_examples_would_make
 
 
 def test_a_slow_average_forgets_as_much_as_in_the_steps_that_the_shares_stand_for():
-    config = TableConfig("t", (1,), (0.0,), "adam", settings=OptimizerSettings(beta2=0.5))
+    config = TableConfig("t", (1,), (0.0,), Adam(beta2=0.5))
     found = merging.shares(config, "adaptive", 4)
     # 1 step of a rare row: 4 are made, so 1 - 0.5^4 of what it was is gone, of which each worker takes a quarter.
     # 2 steps of a row that all meet: 2 are made. 2 of one in between: 0.5 * 4 * 2 = 4.
@@ -68,7 +70,7 @@ def test_a_slow_average_forgets_as_much_as_in_the_steps_that_the_shares_stand_fo
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_adaptive_takes_nearly_the_sum_of_rows_met_rarely_and_the_mean_of_those_met_always(codec):
-    config = TableConfig("t", (1,), (0.0,), "ftrl", initial_accumulator=1e12)
+    config = TableConfig("t", (1,), (0.0,), Ftrl(initial_accumulator=1e12))
     store, (cache, *_) = _workers(config, "adaptive", count=4, codec=codec)
     once, always = np.array([1]), np.array([2])
     sent = 0.0
@@ -84,7 +86,7 @@ def test_adaptive_takes_nearly_the_sum_of_rows_met_rarely_and_the_mean_of_those_
 
 
 def test_steps_beside_a_sync_are_counted_for_the_next():
-    config = TableConfig("t", (1,), (0.0,), "ftrl", initial_accumulator=1e12)
+    config = TableConfig("t", (1,), (0.0,), Ftrl(initial_accumulator=1e12))
     store, (cache, *_) = _workers(config, "adaptive", count=4)
     carry_out = store.sync
 
@@ -104,7 +106,7 @@ def test_steps_beside_a_sync_are_counted_for_the_next():
 
 
 def test_the_mean_of_two_workers_moves_is_what_both_have_after_their_syncs():
-    config = TableConfig("t", (1,), (0.0,), "adagrad", initial_accumulator=1.0)
+    config = TableConfig("t", (1,), (0.0,), Adagrad(initial_accumulator=1.0))
     store, (a, b) = _workers(config, "mean")
     _step(a, [np.sqrt(3)])  # acc 1 + 3 = 4, w = -sqrt(3) / 2
     _step(b, [np.sqrt(8)])  # acc 1 + 8 = 9, w = -sqrt(8) / 3
@@ -158,7 +160,7 @@ def test_adams_moments_stay_weighted_means_of_the_gradients_whoever_has_stepped(
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_long_windows_of_many_workers_leave_every_optimizer_finite_and_near_the_minimum(optimizer, merge):
     """min (w - 1)^2 / 2 with noise, 8 workers of which each syncs after 20 steps, in turn."""
-    config = TableConfig("t", (1,), (0.0,), optimizer, initial_accumulator=0.1)
+    config = TableConfig("t", (1,), (0.0,), row_optimizer(optimizer, initial_accumulator=0.1))
     factor = merging.gradient_factor(optimizer, merge, 8, 1.0)
     adam = 0.002 if merge == "sum" else 0.01  # Eight workers' steps, or one's.
     job = {"sgd": 0.01, "momentum": 0.001, "adam": adam, "adamw": adam}.get(optimizer, 0.05)
@@ -205,7 +207,7 @@ def test_what_a_gradient_counts_for():
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_a_row_that_one_of_four_workers_meets_steps_as_one_worker_with_all_four_batches_would_step_it(optimizer):
-    config = TableConfig("t", (2,), (0.1,), optimizer, initial_accumulator=0.1)
+    config = TableConfig("t", (2,), (0.1,), row_optimizer(optimizer, initial_accumulator=0.1))
     store, (worker, *_) = _workers(config, "sum", count=4)
     alone, factor = Table(config), merging.gradient_factor(optimizer, "sum", 4, 1.0)
     of_own_batch = np.float32([4.0, -8.0])

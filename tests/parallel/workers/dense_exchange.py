@@ -8,11 +8,11 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.estimator.dense_optimizers import DenseOptimizer
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.graph_notes import step_plan
 from ctr_trainer.ranks import dense_exchange, distributed
+from ctr_trainer.settings.dense_optimizer import Adam
 from tests.parallel.workers.dense_batches import ALL, PADDED, SPLIT, START, STEPS
 
 tf1 = tf.compat.v1
@@ -69,9 +69,7 @@ results = {
     "accumulated": train(TrainOp(**{**sgd, "optimizer": "adagrad"}, accumulation_steps=2), mine),
     "overlap": train(TrainOp(**sgd, overlap_allreduce=True), mine),
     "overlap_settled": train(TrainOp(**sgd, overlap_allreduce=True), mine, settled_after=(2,)),
-    "overlap_adam": train(
-        TrainOp(**{**sgd, "optimizer": DenseOptimizer("adam")}, overlap_allreduce=True), mine, range(STEPS + 1)
-    ),
+    "overlap_adam": train(TrainOp(**{**sgd, "optimizer": Adam()}, overlap_allreduce=True), mine, range(STEPS + 1)),
     "adam": train(TrainOp(**{**sgd, "optimizer": "adam"}), mine),
     "local": train(TrainOp(**sgd, dense_sync_steps=2), mine, settled_after=(2,)),
     "clipped": train(TrainOp(**sgd, clip_norm=0.5), mine),

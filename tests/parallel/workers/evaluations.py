@@ -14,10 +14,10 @@ from ctr_trainer import cli
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, EvalSpec, MetricsConfig, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.estimator.schedules import Schedule
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.schedule import Schedule
 
 FALLING = Schedule("plateau", decay_rate=0.5, patience=1)
 METRICS = MetricsConfig(exact_auc=True, group_by="user")
@@ -80,7 +80,7 @@ def main():
         lambda position: reader(flags.train, position=position), [rates], max_steps=100, evaluation=eval_spec
     )
     by_epoch = EvalSpec(eval_spec.input_fn, every_n_epochs=1, best_metric="auc")
-    by_time = make_estimator(flags.model_dir.parent / "by_time", save_checkpoints_secs=1e-6, log_step_count_steps=5)
+    by_time = make_estimator(flags.model_dir.parent / "by_time", save_checkpoints_secs=1e-6, log_steps=5)
     by_time.train(lambda position: reader(flags.train, position=position, epochs=2), evaluation=by_epoch)
     found = {"train": result, "rates": rates.values, **evaluations(estimator, flags.test, flags.one_row)}
     flags.out.mkdir(parents=True, exist_ok=True)

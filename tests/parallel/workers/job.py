@@ -86,14 +86,14 @@ def input_fn(position):
 
 
 service = dict(
-    timeout=flags.service_timeout, service_restarts=flags.service_restarts, service_shards=flags.service_shards
+    service_timeout=flags.service_timeout, service_restarts=flags.service_restarts, service_shards=flags.service_shards
 )
 params = ModelParams(TrainOp("sgd", 0.1, 0.5, **CONSTANT), hidden_units=(8,))
 config = RunConfig(
     threads=1,
     prefetch_batches=3 if flags.loose else 0,
     save_checkpoints_steps=10,
-    log_step_count_steps=5,
+    log_steps=5,
     embedding=EmbeddingConfig(
         optimizer="sgd",
         learning_rate=0.5,

@@ -10,6 +10,7 @@ import sys
 
 from ctr_trainer.embedding.service.local_service import LocalService
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.security_files import SecurityFiles
 from tests.models import every
 
 *data, out, steps = sys.argv[1:5]
@@ -29,7 +30,7 @@ def service(model_dir):
             address = own.address
             token_file.write_text(own.token)
         address = distributed.broadcast_object(address, "service")
-        yield dict(service=address, security_files=(str(token_file), "", "", ""))
+        yield dict(service=address, security=SecurityFiles(str(token_file)))
         distributed.barrier("service_end")
 
 

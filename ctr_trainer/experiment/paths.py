@@ -3,22 +3,23 @@
 import glob
 import os
 
-from ctr_trainer.flags import require
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.by_flag import require
 
 
-def require_data(path, data, model):
+def require_data(path, experiment):
     """Raises UserError where there are no such data, or no such feature spec.
 
     Args:
       path: of --train_data or --eval_data.
-      data, model: `DataFlags` and `ModelFlags`.
+      experiment: `Experiment`.
     """
     from ctr_trainer.data.dataset import FILE
     from ctr_trainer.data.listing import list_files
     from ctr_trainer.data.source import ConvertedData
     from ctr_trainer.features.spec import FeatureSpec
 
+    data, model = experiment.data, experiment.model
     if data.feature_spec:
         FeatureSpec.load(data.feature_spec)
     if os.path.exists(os.path.join(path, FILE)):

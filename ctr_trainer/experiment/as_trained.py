@@ -4,15 +4,16 @@ import dataclasses
 
 from ctr_trainer.estimator import finding, model_record
 from ctr_trainer.estimator.saved_features import load_features
-from ctr_trainer.flags import require
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.params import SHARED
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.by_flag import by_flag, replaced, require
+from ctr_trainer.settings.row_optimizer import ROW_OPTIMIZERS
 
 
-def as_trained(given, model, training, embedding):
-    """-> (ModelFlags, TrainingFlags, EmbeddingFlags): in place of defaults, what the model directory's model has.
+def as_trained(given, experiment):
+    """-> `Experiment`: in place of defaults, what the model directory's model has.
 
     A collective: rank 0 looks. Of a directory without checkpoints, or with those of an earlier version, they stay as
     they are. Whether what is given fits the model, the `Estimator` says, except for the model itself and
@@ -20,15 +21,16 @@ def as_trained(given, model, training, embedding):
 
     Args:
       given: names of the flags that the user gave.
-      model, training, embedding: ModelFlags, TrainingFlags, EmbeddingFlags.
+      experiment: `Experiment`.
 
     Raises:
       UserError: no --model_dir, or another --model or --embedding_dim than it was trained with.
     """
+    model = experiment.model
     require(model, "model_dir")
     found = distributed.broadcast_object(_look(model.model_dir) if distributed.is_chief() else None, "trained_model")
     if found is None:
-        return model, training, embedding
+        return experiment
     record = found["record"]
     if record["name"]:
         model = dataclasses.replace(model, model=_name(given, model, record["name"]))
@@ -40,7 +42,11 @@ def as_trained(given, model, training, embedding):
     shared = {name: value for name, value in record["params"].items() if name in SHARED and name != "negative_sampling"}
     optimizer = {"optimizer": record["optimizer"]} if record["optimizer"] else {}
     recorded = {**record["rows"], **optimizer, **shared}
-    return tuple(_filled(group, recorded, given) for group in (model, training, embedding))
+    values = {name: value for name, value in recorded.items() if name not in given}
+    rows = values.get("embedding_optimizer", experiment.run.embedding.optimizer.name)
+    if "initial_accumulator" not in by_flag(ROW_OPTIMIZERS[rows]()):  # Earlier versions recorded it of each optimizer.
+        values.pop("initial_accumulator", None)
+    return replaced(dataclasses.replace(experiment, model=model), values)
 
 
 def _look(model_dir):
@@ -79,10 +85,3 @@ def _own_params(params_class, recorded):
         for field in dataclasses.fields(params_class)
         if field.name in recorded and field.name not in SHARED
     ]
-
-
-def _filled(group, recorded, given):
-    """-> the flags of a group, with what was recorded in place of defaults."""
-    fields = group.__dataclass_fields__
-    values = {name: value for name, value in recorded.items() if name in fields and name not in given}
-    return dataclasses.replace(group, **{n: tuple(v) if isinstance(v, list) else v for n, v in values.items()})

@@ -20,7 +20,7 @@ class LrGroups:
 
     @classmethod
     def parse(cls, texts):
-        """`["mlp:0.1", "linear:2"]` -> LrGroups; raises UserError for what is none."""
+        """`["mlp:0.1", "linear:2"]` -> LrGroups; raises ValueError for what is none."""
         factors = {}
         for text in texts:
             scope, _, factor = text.rpartition(":")
@@ -29,9 +29,9 @@ class LrGroups:
             except ValueError:
                 value = math.nan
             if not scope or not 0 <= value < math.inf:
-                raise UserError(f"--lr_groups={text}: expected scope:factor, as mlp:0.1, the factor at least 0")
+                raise ValueError("expected scope:factor, as mlp:0.1, the factor at least 0")
             if scope in factors:
-                raise UserError(f"--lr_groups={text}: {scope} has a factor already")
+                raise ValueError(f"{scope} has a factor already")
             factors[scope] = value
         return cls(tuple(factors.items()))
 

@@ -3,8 +3,8 @@
 import dataclasses
 import logging
 
-from ctr_trainer.commands.source import open_source
 from ctr_trainer.data.class_weight import BALANCED, balanced_weight
+from ctr_trainer.experiment.open_source import open_source
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
@@ -12,17 +12,15 @@ from ctr_trainer.ranks import distributed
 _log = logging.getLogger(__name__)
 
 
-def with_class_weight(model, data, training):
-    """-> TrainingFlags with the number that --positive_weight=balanced is of --train_data. A collective.
-
-    Args:
-      model, data, training: ModelFlags, DataFlags, TrainingFlags.
+def with_class_weight(experiment):
+    """-> the `Experiment` with the number that --positive_weight=balanced is of --train_data. A collective.
 
     Raises:
       UserError: the model predicts several labels, or see `balanced_weight`.
     """
-    if training.positive_weight != BALANCED:
-        return training
+    model, params, data = experiment.model, experiment.params, experiment.data
+    if params.positive_weight != BALANCED:
+        return experiment
     if find_model(model.model).params_class.several_labels:
         raise UserError(
             f"--positive_weight={BALANCED} is of one label, and --model={model.model} predicts several: give a number, "
@@ -31,9 +29,9 @@ def with_class_weight(model, data, training):
     source = open_source(data.train_data, model.model_dir, data.feature_spec, data.data_cache, fitted=False)
 
     def count(advanced):
-        return balanced_weight(source, model.label, training.negative_sampling, advanced)
+        return balanced_weight(source, params.label, params.negative_sampling, advanced)
 
     weight = distributed.from_chief(count, "counting_the_positive_examples")
     if distributed.is_chief():
         _log.info("--positive_weight=%s: %.6g, the negative examples over the positive ones", BALANCED, weight)
-    return dataclasses.replace(training, positive_weight=weight)
+    return dataclasses.replace(experiment, params=dataclasses.replace(params, positive_weight=weight))

@@ -1,0 +1,162 @@
+"""What a run needs, made of an `Experiment`: its Estimator, its evaluations and its data."""
+
+import dataclasses
+import logging
+
+import tensorflow as tf
+
+from ctr_trainer.data.class_weight import BALANCED
+from ctr_trainer.data.negative_sampling import NegativeSampling
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.estimator import Estimator, EvalSpec
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.experiment.open_source import open_source
+from ctr_trainer.experiment.rules import way_of_exchange
+from ctr_trainer.hooks.progress_hook import ProgressHook
+from ctr_trainer.models import param_texts
+from ctr_trainer.models.registry import find_model
+from ctr_trainer.ranks import autotune, dense_exchange, distributed
+from ctr_trainer.settings.by_flag import require
+from ctr_trainer.settings.setting import declared
+
+
+def start_workers(experiment, core_shares=0):
+    """Starts Horovod as a training has it; says how the dense variables are exchanged.
+
+    Args:
+      experiment: `Experiment`.
+      core_shares: of `distributed.init`.
+
+    Returns:
+      the log that `autotune.prepare` says Horovod will write, or None.
+
+    Raises:
+      UserError: settings of the exchange that exclude each other, or that cannot work here.
+    """
+    workers = experiment.workers
+    tuning = autotune.prepare(workers.autotune, workers.autotune_log, experiment.model.model_dir)
+    exchange = way_of_exchange(experiment)
+    distributed.init(
+        workers.stall_timeout,
+        workers.pin_cores,
+        workers.stall_warning,
+        workers.horovod_timeline,
+        core_shares,
+        steps_exchange(experiment.run.embedding, exchange),
+    )
+    dense_exchange.choose(exchange)
+    return tuning
+
+
+def make_estimator(experiment):
+    """-> the Estimator of an `Experiment`; to train, of one `with_class_weight`.
+
+    Raises:
+      UserError: no --model_dir, no such model, or params that it does not take.
+    """
+    model, params = experiment.model, experiment.params
+    require(model, "model_dir")
+    _quiet_tensorflow()
+    shared = {field.name: getattr(params, field.name) for field in dataclasses.fields(params) if declared(field)}
+    if params.positive_weight == BALANCED:
+        shared["positive_weight"] = 1.0
+    found = find_model(model.model)
+    own = param_texts.parse(
+        model.model, found.params_class, model.model_params, {"train_op_fn": make_train_op(experiment), **shared}
+    )
+    config = dataclasses.replace(experiment.run, progress=True)
+    return Estimator(found.model_fn, model.model_dir, own, config, name=model.model)
+
+
+def make_train_op(experiment):
+    """-> the TrainOp of an `Experiment`."""
+    return TrainOp(**vars(experiment.train))
+
+
+def _quiet_tensorflow():
+    """Has TensorFlow log its errors, and what its session hooks say.
+
+    Its warnings are about TensorFlow 1 names, which are used on purpose.
+    """
+    tf.get_logger().setLevel("INFO")
+    tf.get_logger().addFilter(_is_error_or_of_a_hook)
+
+
+def _is_error_or_of_a_hook(record):
+    says = record.levelno == logging.INFO and record.module == "basic_session_run_hooks"
+    return says or record.levelno >= logging.ERROR
+
+
+def steps_exchange(embedding, exchange):
+    """-> `steps_exchange` of `distributed.init`: whether steps wait for Horovod.
+
+    Args:
+      embedding: `EmbeddingConfig`.
+      exchange: of `way_of_exchange`.
+    """
+    # With restarts the workers agree at each sync that the service is there.
+    waits = embedding.strict_sync or embedding.service_restarts > 0
+    return waits or dense_exchange.is_by_horovod(exchange)
+
+
+def make_eval_spec(evaluation, metrics, input_fn):
+    """-> the `EvalSpec` of evaluations while training; None for none.
+
+    Args:
+      evaluation: `EvaluationFlags`.
+      metrics: `MetricsConfig`.
+      input_fn: of `EvalSpec`.
+
+    Raises:
+      UserError: settings that exclude each other.
+    """
+    if not evaluation.evaluates:
+        return None
+    return EvalSpec(
+        input_fn,
+        steps=evaluation.eval_batches or None,
+        every_n_steps=evaluation.eval_steps or None,
+        every_n_epochs=evaluation.eval_epochs,
+        metrics=metrics,
+        best_metric=evaluation.best_metric or None,
+        best_direction=evaluation.best_direction or None,
+        early_stopping_patience=evaluation.early_stopping_patience,
+        early_stopping_min_delta=evaluation.early_stopping_min_delta,
+    )
+
+
+def progress(what, batches):
+    """-> the hooks of a pass over a `BatchReader`'s data set: a progress bar on rank 0."""
+    return [ProgressHook(what, batches.steps_per_epoch)] if distributed.is_chief() else []
+
+
+def training_reader(experiment, position):
+    """-> this rank's batches of --train_data, of the negative examples the share that --negative_sampling keeps."""
+    batches, share = reader(experiment, experiment.data.train_data, position), experiment.params.negative_sampling
+    return batches if share in (None, 1) else NegativeSampling(batches, share, distributed.rank(), experiment.run.seed)
+
+
+def reader(experiment, path, position=None, once=False, labels=True):
+    """-> this rank's batches of a data set, converted or foreign. A collective.
+
+    Args:
+      experiment: `Experiment`.
+      path: of the data.
+      position: where to go on; None for the beginning.
+      once: every row once and in the order of the files, as for evaluation.
+      labels: whether they are needed; False to predict.
+    """
+    data, model = experiment.data, experiment.model
+    return BatchReader(
+        open_source(path, model.model_dir, data.feature_spec, data.data_cache, labels),
+        data.batch_size,
+        rank=distributed.rank(),
+        size=distributed.size(),
+        shuffle=data.shuffle and not once,
+        seed=experiment.run.seed,
+        epochs=1 if once else data.epochs or None,
+        position=position,
+        dim=model.embedding_dim or None,
+        labels=labels,
+        num_readers=data.num_readers,
+    )

@@ -1,0 +1,54 @@
+"""Which settings of an experiment exclude or need each other across classes; checked before anything starts.
+
+What the settings of one class allow, the class says: `Schedule`, `TrainSettings`, `EmbeddingConfig`, `RunConfig`.
+"""
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.schedule import check_plateau
+
+
+def check_training(experiment, evaluation):
+    """Raises UserError where settings of a training cannot go together.
+
+    Args:
+      experiment: `Experiment`.
+      evaluation: `EvaluationFlags`.
+    """
+    if not experiment.data.epochs and not experiment.data.max_steps:
+        raise UserError("--epochs=0 never ends by itself: give --max_steps")
+    for name in () if evaluation.evaluates else ("best_metric", "early_stopping_patience"):
+        if getattr(evaluation, name):
+            raise UserError(
+                f"--{name}={getattr(evaluation, name)} needs evaluations: give --eval_steps or --eval_epochs, and "
+                "--eval_data"
+            )
+    schedule = experiment.train.schedule
+    if schedule.name == "plateau":
+        check_plateau(schedule.patience, evaluation if evaluation.evaluates else None)
+    way_of_exchange(experiment)
+
+
+def settings_of_horovod(experiment):
+    """-> the flags that are given and are about an exchange by Horovod, and so make it one."""
+    train, workers = experiment.train, experiment.workers
+    given = {
+        "fp16_allreduce": train.fp16_allreduce,
+        "overlap_allreduce": train.overlap_allreduce,
+        "autotune": workers.autotune,
+        "autotune_log": workers.autotune_log,
+        "horovod_timeline": workers.horovod_timeline,
+    }
+    return [name for name, value in given.items() if value]
+
+
+def way_of_exchange(experiment):
+    """-> how the dense variables are exchanged, of `dense_exchange.WAYS`.
+
+    Raises:
+      UserError: through shared memory, with settings of Horovod's exchange.
+    """
+    given = settings_of_horovod(experiment)
+    if given and experiment.workers.dense_exchange == "shared_memory":
+        names = ", ".join(f"--{name}" for name in given)
+        raise UserError(f"{names}: of an exchange by Horovod, not of --dense_exchange=shared_memory")
+    return "horovod" if given else experiment.workers.dense_exchange

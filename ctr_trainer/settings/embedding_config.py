@@ -1,0 +1,119 @@
+"""Where the embedding rows live, and how they are trained."""
+
+import dataclasses
+
+from ctr_trainer.settings.row_optimizer import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS, Adagrad, RowOptimizer
+from ctr_trainer.settings.security_files import SecurityFiles
+from ctr_trainer.settings.setting import Settings, one_of, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingConfig(Settings, title="Embedding rows and their service"):
+    """Where the embedding rows live and how they are trained.
+
+    Attributes:
+      service: see its help; `SharedTable` for `shared`.
+      optimizer: of `row_optimizer`, or its name.
+      learning_rate: see `embedding.worker.merging` for what changes with the number of workers; `TrainOp` has its own.
+      stddev: of a uniform distribution; linear weights start at 0.
+      overlap_lookup: look a batch's rows up, and train them, beside the steps before and after it, where a core is
+        free: a step's rows then lack the step before; see `RowPipeline`.
+      row_copies: see `HostRows` for `host`, and `RowCache` for `worker`.
+      sync_steps: for how far a row may lag behind the others' updates, see `embeddings.Embeddings`.
+      strict_sync: every lookup sees every push of the window before; training stands still meanwhile.
+      sync_merge: see `embedding.worker.merging`.
+      sync_compression: see `row_codec`.
+      service_shards: as many as it takes where one core cannot merge what the workers push. See
+        `docs/embedding_service.md`.
+      service_restarts: all workers then go back to the last checkpoint. With 0 the job stops.
+      security: `SecurityFiles`.
+
+    Raises:
+      UserError: a setting out of its range, or settings that exclude each other.
+    """
+
+    service: str = setting(
+        "auto",
+        "where the rows live; auto: in the process for one worker, in a local service for several; shared: in memory "
+        "that the workers of this host share, without syncs; or host:port,host:port of running shards",
+        flag="embedding_service",
+    )
+    optimizer: RowOptimizer = one_of(
+        Adagrad(),
+        ROW_OPTIMIZERS,
+        "optimizer of the embedding rows",
+        flag="embedding_optimizer",
+        hints=NO_ROW_OPTIMIZERS,
+    )
+    learning_rate: float = setting(
+        0.05,
+        "learning rate of the embedding rows, for one worker",
+        "1/step",
+        minimum=0.0,
+        flag="embedding_learning_rate",
+    )
+    stddev: float = setting(0.01, "standard deviation of a new row's weights", minimum=0.0, flag="embedding_stddev")
+    l2: float = setting(
+        0.0, "adds l2 / 2 * sum w^2 of the distinct rows of a step to the loss", minimum=0.0, flag="embedding_l2"
+    )
+    clip_norm: float = setting(
+        0.0,
+        "largest global norm of the dense gradients, and of the rows' gradients of a worker; 0 for any",
+        minimum=0.0,
+    )
+    overlap_lookup: bool = setting(
+        False, "look rows up and train them beside the steps, on a second core: a step's rows lack the step before"
+    )
+    row_copies: str = setting(
+        "auto",
+        "who keeps copies of the service's rows: each host one, in memory that its workers share, or each worker its "
+        "own; auto is host, but worker with --strict_sync",
+        choices=("auto", "host", "worker"),
+    )
+    sync_steps: int = setting(30, "steps between two syncs of the rows with the service", "steps", minimum=1)
+    strict_sync: bool = setting(
+        False, "have all workers push, meet, then pull at a sync: every lookup sees every push of the window before"
+    )
+    sync_merge: str = setting(
+        "adaptive",
+        "what becomes of several workers' changes of a row, see docs/staleness.md",
+        choices=("sum", "mean", "adaptive"),
+    )
+    sync_compression: str = setting("none", "how rows travel: as they are, or as float16", choices=("none", "fp16"))
+    service_timeout: float = setting(60.0, "how long a lost service is retried", "seconds", minimum=0.0)
+    service_shards: int = setting(
+        1, "services that `auto` starts for several workers, each with a share of the rows", "processes", minimum=1
+    )
+    service_restarts: int = setting(
+        0, "how often a lost service of `auto` is started again, from the last checkpoint", "times", minimum=0
+    )
+    security: SecurityFiles = SecurityFiles()
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.service_shards > 1 and self.service != "auto":
+            raise self.refused(
+                "{service_shards} is for services that the job starts itself, and {service} names those that run: "
+                "leave out {service_shards:name}, or use {service:name}=auto"
+            )
+        if self.service_restarts and self.service != "auto":
+            raise self.refused(
+                "{service_restarts} is for a service that the job starts itself; of {service} whoever runs it takes "
+                "care: leave out {service_restarts:name}, or use {service:name}=auto"
+            )
+        if self.service == "shared" and (self.strict_sync or self.sync_compression != "none"):
+            raise self.refused(
+                "{strict_sync:name} and {sync_compression:name} are about syncs, and with {service} there are none"
+            )
+        if self.strict_sync and self.row_copies == "host":
+            raise self.refused(
+                "{strict_sync:name} gives each worker the rows of the sync before, and with {row_copies} a step reads "
+                "what the steps of other workers have just made of a row: leave out one of the two"
+            )
+        if self.strict_sync and self.overlap_lookup:
+            raise self.refused(
+                "{strict_sync:name} is exact, and {overlap_lookup:name} trains a row a step late: leave out one of the "
+                "two"
+            )
+        if self.strict_sync and self.sync_compression != "none":
+            raise self.refused("{strict_sync:name} is exact, and {sync_compression} is not: leave out one of the two")

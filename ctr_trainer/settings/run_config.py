@@ -1,0 +1,124 @@
+"""How an Estimator runs, apart from what it computes."""
+
+import dataclasses
+import os
+
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
+from ctr_trainer.settings.setting import Settings, setting
+
+_PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs", "save_checkpoints_epochs")
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig(Settings, title="Run"):
+    """The settings of a run.
+
+    Attributes:
+      save_checkpoints_steps: None for 1000 if no other period is given.
+      save_checkpoints_secs: see `periods.SecondsOfChief`.
+      save_checkpoints_epochs: counted from the very first one.
+      keep_checkpoint_max: see `retention`.
+      full_checkpoint_every: 1 always writes all rows. A damaged file costs all checkpoints up to the next full one.
+      summary_steps: each point is made of a line of the log, the first one after that many steps.
+      profile_steps: () or (first, last), see `ProfileHook`.
+      progress: rank 0 shows the line where standard error is a terminal.
+      mixed_precision: see `device_config.config_proto`; evaluation, prediction and exports are float32 all the same.
+      phase_steps: a run ends with what its steps' time went to and what load it made, see `StepTraceHook` and
+        `LoadHook`; the first so many do not count.
+      prepared_runs: see `PreparedRuns`.
+      uneven_inputs: `error` names the rank and the step; `pad`: see `PaddedInput`.
+      embedding: `EmbeddingConfig`.
+
+    Raises:
+      UserError: a setting out of its range, or settings that exclude each other.
+    """
+
+    seed: int = setting(1, "seed of the data's order, the dense variables and new embedding rows", minimum=0)
+    threads: int = setting(
+        int(os.environ.get("CTR_TRAINER_THREADS", "0")), "CPU threads of a worker; 0 lets TensorFlow choose", minimum=0
+    )
+    mixed_precision: str = setting(
+        "none",
+        "precision of the matrix products of training: bfloat16, on CPUs with AVX-512 BF16 or AMX; float16, on GPUs, "
+        "with loss scaling; all else stays float32",
+        choices=("none", "bfloat16", "float16"),
+    )
+    prefetch_batches: int = setting(
+        4, "batches read and looked up ahead; 0 does both in the training thread", "batches", minimum=0
+    )
+    prepared_runs: bool = setting(
+        True, "prepare a step's fetches and feeds once, for less time; else each step is MonitoredTrainingSession.run"
+    )
+    save_checkpoints_steps: int | None = setting(
+        None,
+        "steps between checkpoints; 0 saves at the end only; 1000 if neither --save_checkpoints_epochs nor "
+        "--save_checkpoints_secs is given",
+        "steps",
+        minimum=0,
+    )
+    save_checkpoints_epochs: int = setting(0, "epochs between checkpoints; 0 for another period", "epochs", minimum=0)
+    save_checkpoints_secs: float = setting(
+        0.0,
+        "seconds between checkpoints, by rank 0's clock, at most two of --log_steps later; 0 for another period",
+        "seconds",
+        minimum=0.0,
+    )
+    keep_checkpoint_max: int = setting(
+        5, "newest checkpoints that stay, besides one of the chain before theirs; 0 keeps all", "checkpoints", minimum=0
+    )
+    full_checkpoint_every: int = setting(
+        10,
+        "checkpoints from one full checkpoint to the next; those between hold the rows that changed",
+        "checkpoints",
+        minimum=1,
+    )
+    log_steps: int = setting(100, "steps between the log's lines", "steps", minimum=1)
+    log_secs: float = setting(30.0, "seconds between the log's [RunStatus] lines of latencies", "seconds", minimum=0.1)
+    auc_window_steps: int = setting(
+        0, "steps that the log's AUC is of, rounded to log lines; 0 for all since the start", "steps", minimum=0
+    )
+    summary_steps: int = setting(
+        100, "steps between TensorBoard summaries, at the log's lines; 0 writes none", "steps", minimum=0
+    )
+    phase_steps: int = setting(
+        0,
+        "steps from one traced step to the next, to tell at the end what a step's time goes to; 0 traces none",
+        "steps",
+        minimum=0,
+    )
+    profile_steps: tuple[int, ...] = setting(
+        (),
+        "FIRST,LAST: profile these steps of every rank, with Chrome traces, in MODEL_DIR/profile",
+        "steps",
+        minimum=1,
+        example=(100, 200),
+    )
+    progress: bool = setting(False, "show a progress line", flag=None)
+    uneven_inputs: str = setting(
+        "error",
+        "what a training does where the `tf.data.Dataset` of one rank ends before that of another: end the job, or go "
+        "on with batches that count nothing until all have ended",
+        choices=("error", "pad"),
+        flag=None,
+    )
+    embedding: EmbeddingConfig = EmbeddingConfig()
+
+    def __post_init__(self):
+        super().__post_init__()
+        given = [f"{{{name}}}" for name in _PERIODS if getattr(self, name)]
+        if len(given) > 1:
+            raise self.refused(f"{' and '.join(given)} exclude each other: give one of them")
+        if self.phase_steps == 1:
+            raise self.refused(
+                "{phase_steps} would trace every step, and a traced one tells no times: name 2 or more, or 0"
+            )
+        steps = self.profile_steps
+        if steps and not (len(steps) == 2 and steps[0] < steps[1]):
+            raise self.refused("{profile_steps}: expected the first and a later last step to profile, as 100,200")
+
+    @property
+    def checkpoint_steps(self):
+        """Steps between checkpoints; 0 where there are none by steps."""
+        if self.save_checkpoints_steps is not None:
+            return self.save_checkpoints_steps
+        return 0 if self.save_checkpoints_secs or self.save_checkpoints_epochs else 1000

@@ -1,0 +1,176 @@
+"""How a learning rate changes with the step."""
+
+import dataclasses
+import math
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.setting import Settings, declared, setting
+
+# Those whose length is the run's where `decay_steps` is 0.
+OF_THE_RUN = ("linear", "cosine", "cooldown")
+_DECAYS = ("linear", "cosine", "exponential", "step", "cooldown")
+
+
+@dataclasses.dataclass(frozen=True)
+class Schedule(Settings, title="Schedule of the learning rate"):
+    """What a learning rate is multiplied by at optimizer step t, counted from 0: warm-up, then decay.
+
+        factor(t) = min(1, (t + 1) / warmup_steps) * decay(max(t - first, 0) / steps)
+
+        constant:     decay(x) = 1
+        linear:       decay(x) = 1 - (1 - end) * min(x, 1)
+        cosine:       decay(x) = end + (1 - end) * (1 + cos(pi * min(x, 1))) / 2
+        exponential:  decay(x) = max(decay_rate ** x, end)
+        step:         decay(x) = max(decay_rate ** floor(x), end)
+        piecewise:    factors[i] in place of decay(x), where i of the boundaries are at most t
+        cooldown:     as linear
+        plateau:      max(decay_rate ** falls, end), see `estimator.plateau`
+
+    With `decay_steps`, the decay begins when the warm-up is over (first = warmup_steps) and takes decay_steps; a
+    cooldown takes the last decay_steps of the run. Without `decay_steps`, linear and cosine begin with the run, or when
+    the warm-up is over, and end with the run; a cooldown takes the last fifth of the run. If the number of the run's
+    steps is not known, what depends on it does not decay.
+
+    With the unit `epoch`, t is counted from the beginning of the data's first epoch, and warmup_steps, decay_steps and
+    boundaries are multiplied by the optimizer steps of an epoch. So a run that goes on with another batch size or
+    number of workers has the rate of its place in the data. With the unit `step` there are only whole ones.
+
+    Raises:
+      UserError: settings that do not go together.
+
+    Source: the cosine, Loshchilov and Hutter, SGDR, ICLR 2017, equation 5; the warm-up, Goyal et al., Accurate, Large
+    Minibatch SGD, 2017, section 2.2; the stairs, He et al., Deep Residual Learning, CVPR 2016, section 3.4; the
+    cooldown, Haegele et al., Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations, NeurIPS 2024.
+    """
+
+    name: str = setting(
+        "constant",
+        "how the dense variables' learning rate changes after the warm-up: cooldown falls over the run's last fifth, "
+        "linear and cosine over the run, plateau when --best_metric does not improve; exponential falls step by step, "
+        "step in stairs, piecewise where --lr_boundaries say; constant stays",
+        choices=("constant", "linear", "cosine", "exponential", "step", "piecewise", "cooldown", "plateau"),
+        flag="lr_schedule",
+    )
+    warmup_steps: float = setting(
+        0, "steps or epochs over which the learning rates rise from 0", "--lr_unit", minimum=0.0
+    )
+    decay_steps: float = setting(
+        0,
+        "steps or epochs that the decay takes; 0 for those of the run, of cooldown a fifth of them; of exponential and "
+        "step, those of one --decay_rate",
+        "--lr_unit",
+        minimum=0.0,
+        of=_DECAYS,
+    )
+    decay_rate: float = setting(
+        0.0,
+        "factor that the rate is multiplied by again and again, between 0 and 1",
+        "factor",
+        minimum=0.0,
+        below=1.0,
+        of=("exponential", "step", "plateau"),
+    )
+    end: float = setting(
+        0.0,
+        "factor of the learning rate that the schedule ends at",
+        "factor",
+        minimum=0.0,
+        maximum=1.0,
+        of=(*_DECAYS, "plateau"),
+        flag="end_learning_rate",
+    )
+    patience: int = setting(
+        0,
+        "evaluations without an improvement of --best_metric that lower the rate once",
+        "times",
+        minimum=0,
+        of=("plateau",),
+        flag="plateau_patience",
+    )
+    unit: str = setting(
+        "step",
+        "what --warmup_steps, --decay_steps and --lr_boundaries count: optimizer steps, or epochs, as 0.5",
+        choices=("step", "epoch"),
+        flag="lr_unit",
+    )
+    boundaries: tuple[float, ...] = setting(
+        (),
+        "where the rate changes, counted from the first step of the model",
+        "--lr_unit",
+        above=0.0,
+        of=("piecewise",),
+        flag="lr_boundaries",
+        example=(1000.0, 2000.0),
+    )
+    factors: tuple[float, ...] = setting(
+        (),
+        "factors of the rate before, between and after --lr_boundaries",
+        "factor",
+        minimum=0.0,
+        of=("piecewise",),
+        flag="lr_factors",
+        example=(1.0, 0.1, 0.01),
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        for field in dataclasses.fields(self):
+            of = declared(field).of
+            if of and getattr(self, field.name) and self.name not in of:
+                users = " and ".join(filter(None, (", ".join(of[:-1]), of[-1])))
+                raise self.refused(f"{{{field.name}}} is for {{name:name}}={users}, not {self.name}: leave it out")
+        self._refuse_missing()
+        self._refuse_units()
+
+    def _refuse_missing(self):
+        if self.name in ("exponential", "step") and not self.decay_steps:
+            raise self.refused(
+                "{name} needs {decay_steps:name}, the optimizer steps or epochs that one {decay_rate:name} takes"
+            )
+        if self.name in ("exponential", "step", "plateau") and not self.decay_rate:
+            raise self.refused("{name} needs a {decay_rate:name} between 0 and 1")
+        if self.name == "plateau" and not self.patience:
+            raise self.refused("{name} needs {patience:name}, the evaluations without an improvement that it waits for")
+        if self.name == "piecewise":
+            if not self.boundaries or len(self.factors) != len(self.boundaries) + 1:
+                raise self.refused(
+                    "{name} needs {boundaries:name} and one more of {factors:name}, as {boundaries:name}=1000,2000 "
+                    f"{{factors:name}}=1,0.1,0.01; there are {len(self.boundaries)} and {len(self.factors)}"
+                )
+            if list(self.boundaries) != sorted(set(self.boundaries)):
+                raise self.refused("{boundaries}: expected ascending numbers above 0")
+
+    def _refuse_units(self):
+        counted = {
+            "warmup_steps": (self.warmup_steps,),
+            "decay_steps": (self.decay_steps,),
+            "boundaries": self.boundaries,
+        }
+        if self.unit == "epoch" and not any(map(any, counted.values())):
+            names = ", ".join(f"{{{name}:name}}" for name in counted)
+            raise self.refused(f"{{unit}} is the unit of {names}: give one of them, or leave it out")
+        for name, values in counted.items():
+            if self.unit == "step" and not all(math.floor(value) == value for value in values):
+                raise self.refused(f"{{{name}}}: steps are whole; with {{unit:name}}=epoch it is in epochs")
+
+    @property
+    def depends_on_end(self):
+        """Whether the factor depends on the step that the run ends at."""
+        return self.name == "cooldown" or (self.name in OF_THE_RUN and not self.decay_steps)
+
+
+def check_plateau(patience, evaluation):
+    """Raises UserError if the evaluations of a run cannot lower its learning rates.
+
+    Args:
+      patience: see `estimator.plateau`.
+      evaluation: has `best_metric` and `early_stopping_patience`, as `EvalSpec`; None for a run without evaluations.
+    """
+    if evaluation is None or not evaluation.best_metric:
+        missing = "--eval_steps and --best_metric" if evaluation is None else "--best_metric"
+        raise UserError(f"--lr_schedule=plateau goes by what evaluations find: give {missing}, as --best_metric=auc")
+    if 0 < evaluation.early_stopping_patience <= patience:
+        raise UserError(
+            f"--early_stopping_patience={evaluation.early_stopping_patience} would end the training before "
+            f"--plateau_patience={patience} lowers a learning rate: give early stopping the greater patience"
+        )

@@ -1,0 +1,249 @@
+"""Settings: the fields of a frozen dataclass that say their own default, help, unit and accepted values.
+
+Example:
+
+    @dataclasses.dataclass(frozen=True)
+    class Reading(Settings, title="Data"):
+        batch_size: int = setting(1024, "examples of each worker's batch", "examples", minimum=1)
+
+`Reading(batch_size=0)` raises `SettingError`; `flags.define` makes the flag `--batch_size` of the same declaration.
+"""
+
+import dataclasses
+import math
+import numbers
+import operator
+import types
+import typing
+
+from ctr_trainer.messages.errors import UserError
+
+_KEY = "setting"
+
+
+@dataclasses.dataclass(frozen=True)
+class Setting:
+    """What a field says beside its type and its default.
+
+    Attributes:
+      help: begins with a verb or with its noun.
+      unit: of the value, as `steps`; "" if it has none.
+      choices: the accepted texts; of a `float | str` those besides numbers; () for any.
+      kinds: of a field that is itself one of several `Settings`: the classes by name; see `one_of`.
+      hints: of kinds that there are not: by name, what to do instead.
+      of: of a setting that only some choices of another have: these.
+      minimum, maximum, above, below: bounds of a number, or of each number of a tuple; None for no bound.
+      flag: the flag's name; "" for the field's own; None for a setting that has no flag.
+      example: a tuple's value, as the help shows it.
+    """
+
+    help: str
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    kinds: typing.Any = None
+    hints: typing.Any = dataclasses.field(default_factory=dict)
+    of: tuple[str, ...] = ()
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    flag: str | None = ""
+    example: tuple = ()
+
+    def problem(self, kind, default, value):
+        """-> what is wrong with a value, to stand behind `name=value`; "" if nothing is.
+
+        Args:
+          kind: the type that the field is annotated with.
+          default: of the field; it is always accepted.
+          value: any object.
+        """
+        if value == default and type(value) is type(default):
+            return ""
+        if typing.get_origin(kind) is tuple:
+            (each,) = set(typing.get_args(kind)) - {Ellipsis}
+            if not isinstance(value, tuple) or not all(_is(each, part) for part in value):
+                return f": expected {_EXPECTED[each].removeprefix('an ').removeprefix('a ')}s"
+            return "" if each is str or all(map(self._is_within, value)) else f" must each be {self._bounds()}"
+        kinds = typing.get_args(kind) if typing.get_origin(kind) in (types.UnionType, typing.Union) else (kind,)
+        number = next((each for each in kinds if each in (int, float)), None)
+        if number and self.choices:
+            if value in self.choices or (_is(number, value) and self._is_within(value)):
+                return ""
+            return f": expected {', '.join(self.choices)} or a number, which must be {self._bounds()}"
+        if self.choices:
+            return "" if value in self.choices else f": choose one of {', '.join(self.choices)}"
+        if not any(_is(each, value) for each in kinds):
+            return f": expected {' or '.join(_EXPECTED[each] for each in kinds)}"
+        return "" if not number or value is None or self._is_within(value) else f" must be {self._bounds()}"
+
+    def unknown_kind(self, name):
+        """-> what is wrong with the name of a kind that there is not, to stand behind `name=value`."""
+        hint = f"; {self.hints[name]}" if name in self.hints else ""
+        return f": choose one of {', '.join(self.kinds)}{hint}"
+
+    def _is_within(self, value):
+        return all(is_within(value, bound) for _, is_within, bound in self._given_bounds())
+
+    def _bounds(self):
+        return " and ".join(f"{words} {bound:g}" for words, _, bound in self._given_bounds())
+
+    def _given_bounds(self):
+        """-> list of (words, whether a value is within a bound, the bound)."""
+        bounds = [
+            ("at least", operator.ge, self.minimum),
+            ("above", operator.gt, self.above),
+            ("at most", operator.le, self.maximum),
+            ("below", operator.lt, self.below),
+        ]
+        return [each for each in bounds if each[-1] is not None]
+
+
+def setting(default, text, unit="", **rest):
+    """-> the dataclass field of a setting.
+
+    Args:
+      default: of the field.
+      text, unit: `Setting.help` and `Setting.unit`.
+      **rest: the other attributes of `Setting`.
+    """
+    return dataclasses.field(default=default, metadata={_KEY: Setting(text, unit, **rest)})
+
+
+def one_of(default, kinds, text, **rest):
+    """-> the dataclass field of a setting that is an instance of one of several `Settings` classes, or its name.
+
+    Args:
+      default: an instance.
+      kinds: the classes by name; each has its name as the class attribute `name`.
+      text: of the help.
+      **rest: the other attributes of `Setting`.
+    """
+    return dataclasses.field(default=default, metadata={_KEY: Setting(text, kinds=kinds, **rest)})
+
+
+def same_as(settings, name):
+    """-> the dataclass field of a setting that `settings` declares as its field `name`: one flag sets both."""
+    field = settings.__dataclass_fields__[name]
+    declared = dataclasses.replace(field.metadata[_KEY], flag=flag_of(field))
+    return dataclasses.field(default=field.default, metadata={_KEY: declared})
+
+
+def declared(field):
+    """-> the `Setting` of a dataclass field; None if it is none."""
+    return field.metadata.get(_KEY)
+
+
+def flag_of(field):
+    """-> the flag of a dataclass field that is a setting; None if it has none."""
+    return field.name if declared(field).flag == "" else declared(field).flag
+
+
+class SettingError(UserError):
+    """A setting that is refused.
+
+    Args:
+      text: the message as Python words it, with `name=value`.
+      by_flags: the message as the command line words it, with `--flag=value`.
+    """
+
+    def __init__(self, text, by_flags):
+        super().__init__(text)
+        self.by_flags = by_flags
+
+
+@dataclasses.dataclass(frozen=True)
+class _InPython:
+    name: str
+    value: object
+
+    def __format__(self, spec):
+        return self.name if spec else f"{self.name}={_text(self.value)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _AsFlag:
+    name: str
+    value: object
+
+    def __format__(self, spec):
+        if isinstance(self.value, bool):
+            return f"--{'' if self.value or spec else 'no'}{self.name}"
+        return f"--{self.name}" if spec else f"--{self.name}={_text(self.value)}"
+
+
+def _text(value):
+    """-> a value as a user writes it, on the command line or as an argument."""
+    if isinstance(value, tuple):
+        return ",".join(map(_text, value))
+    if dataclasses.is_dataclass(value):  # One of several kinds.
+        return value.name
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+class Settings:
+    """The base of frozen dataclasses of settings: a wrong value is refused when one is made.
+
+    A class says the title of its flags in the help by `class Reading(Settings, title="Data")`.
+    """
+
+    title: typing.ClassVar[str] = ""
+
+    def __init_subclass__(cls, title="", **rest):
+        super().__init_subclass__(**rest)
+        if title:
+            cls.title = title
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            found = declared(field)
+            if found is None:
+                continue
+            value = getattr(self, field.name)
+            if found.kinds is not None:
+                self._choose(field.name, found, value)
+                continue
+            if isinstance(value, list) and typing.get_origin(field.type) is tuple:
+                object.__setattr__(self, field.name, tuple(value))
+                value = tuple(value)
+            problem = found.problem(field.type, field.default, value)
+            if problem:
+                raise self.refused(f"{{{field.name}}}{problem}")
+
+    def _choose(self, name, found, value):
+        """Makes an instance of what is given by name."""
+        if type(value) in found.kinds.values():
+            return
+        if not isinstance(value, str) or value not in found.kinds:
+            raise self.refused(f"{{{name}}}{found.unknown_kind(value)}")
+        object.__setattr__(self, name, found.kinds[value]())
+
+    def refused(self, text, **others):
+        """-> the `SettingError` of these settings.
+
+        Args:
+          text: the message; `{name}` in it stands for a setting and its value, `{name:name}` for the setting alone.
+          **others: what else stands in the text by its name.
+        """
+        fields = [field for field in dataclasses.fields(self) if declared(field)]
+        values = {field.name: getattr(self, field.name) for field in fields}
+        in_python = {name: _InPython(name, value) for name, value in values.items()}
+        as_flags = {field.name: _AsFlag(flag_of(field) or field.name, values[field.name]) for field in fields}
+        return SettingError(text.format(**in_python, **others), text.format(**as_flags, **others))
+
+
+def _is(kind, value):
+    if kind is float:
+        return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    if kind is int:
+        return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return isinstance(value, kind)
+
+
+_EXPECTED = {
+    int: "an integer",
+    float: "a number",
+    bool: "True or False",
+    str: "a text",
+    types.NoneType: "None",
+}

@@ -1,0 +1,65 @@
+"""How the dense variables are trained, and what a step is."""
+
+import dataclasses
+
+from ctr_trainer.settings.dense_optimizer import DENSE_OPTIMIZERS, Adagrad, DenseOptimizer
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
+from ctr_trainer.settings.lr_groups import LrGroups
+from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.settings.setting import Settings, one_of, same_as, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings(Settings, title="Training"):
+    """The settings of `estimator.optimize.TrainOp`, which explains them."""
+
+    optimizer: DenseOptimizer = one_of(Adagrad(), DENSE_OPTIMIZERS, "optimizer of the dense variables")
+    learning_rate: float = setting(0.02, "learning rate of the dense variables, for one worker", "1/step", minimum=0.0)
+    embedding_learning_rate: float = same_as(EmbeddingConfig, "learning_rate")
+    scale_lr: str = setting(
+        "linear",
+        "how learning rates grow: with the workers or their root; with the workers times --accumulation_steps or its "
+        "root (linear_batches, sqrt_batches)",
+        choices=("linear", "sqrt", "none", "linear_batches", "sqrt_batches"),
+    )
+    fp16_allreduce: bool = setting(False, "send dense gradients as float16")
+    schedule: Schedule = Schedule("cooldown")
+    embedding_lr_schedule: str = setting(
+        "cooldown",
+        "how the rows' learning rate changes: constant until it falls to 0 over the last tenth of the run (cooldown), "
+        "constant, or as --lr_schedule says (same)",
+        choices=("cooldown", "constant", "same"),
+    )
+    accumulation_steps: int = setting(
+        1, "batches of an optimizer step, which is what every other flag calls a step", "batches", minimum=1
+    )
+    dense_sync_steps: int = setting(
+        1,
+        "steps between two exchanges of the dense variables: 1 reduces the gradients each step; N lets workers step "
+        "alone and averages the variables each N",
+        "steps",
+        minimum=1,
+    )
+    overlap_allreduce: bool = setting(
+        False, "reduce a step's dense gradients while the next one runs, and apply them then"
+    )
+    clip_norm: float = same_as(EmbeddingConfig, "clip_norm")
+    l2: float = setting(0.0, "adds l2 / 2 * sum w^2 of the dense kernels to the loss", minimum=0.0)
+    lr_groups: tuple[str, ...] = setting(
+        (),
+        "factors of the learning rate by variable scope",
+        "scope:factor",
+        example=("mlp:0.1", "linear:2"),
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.overlap_allreduce and self.dense_sync_steps > 1:
+            raise self.refused(
+                "{overlap_allreduce:name} is about the exchange of each step, and {dense_sync_steps} has none: leave "
+                "out one of the two"
+            )
+        try:
+            LrGroups.parse(self.lr_groups)
+        except ValueError as error:
+            raise self.refused("{lr_groups}: {problem}", problem=error) from None

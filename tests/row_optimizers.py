@@ -1,0 +1,12 @@
+"""The optimizer of rows that a test is given by name."""
+
+import dataclasses
+
+from ctr_trainer.settings.row_optimizer import ROW_OPTIMIZERS
+
+
+def row_optimizer(name, **settings):
+    """-> the RowOptimizer of that name, with those of the settings that it has."""
+    kind = ROW_OPTIMIZERS[name]
+    own = {field.name for field in dataclasses.fields(kind)}
+    return kind(**{setting: value for setting, value in settings.items() if setting in own})

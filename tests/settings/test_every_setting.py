@@ -1,0 +1,152 @@
+"""Every setting of every `Settings` class: its flag arrives, and a wrong value is refused from both sides."""
+
+import dataclasses
+import re
+import typing
+
+import pytest
+from absl import flags as absl_flags
+
+from ctr_trainer import flags
+from ctr_trainer.bench.worker import WorkerFlags
+from ctr_trainer.commands import bench, convert, report, serve, service
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.by_flag import by_flag, changed, replaced
+from ctr_trainer.settings.schedule import Schedule
+from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of
+
+GROUPS = [
+    *flags.EXPERIMENT,
+    *bench.GROUPS,
+    *convert.GROUPS,
+    *report.GROUPS,
+    *serve.GROUPS,
+    *service.GROUPS,
+    WorkerFlags,
+]
+NEEDED = {"lr_unit": ["--warmup_steps=1"]}  # By flag, what it is not accepted without.
+
+
+def _kinds(kind):
+    return typing.get_args(kind) or (kind,)
+
+
+def _other(kind, setting, default):
+    """-> a value that the setting accepts, and that is not its default."""
+    if setting.example:
+        return setting.example if setting.example != default else setting.example[:1]
+    number = next((each for each in _kinds(kind) if each in (int, float)), None)
+    if setting.choices and number is None:
+        return next(choice for choice in setting.choices if choice != default)
+    if bool in _kinds(kind):
+        return not default
+    if number is None:
+        return ("a", "b") if typing.get_origin(kind) is tuple else "other"
+    low = max(each for each in (setting.minimum, setting.above, 0) if each is not None)
+    high = min((each for each in (setting.maximum, setting.below) if each is not None), default=None)
+    value = number((low + high) / 2 if high is not None else low + 2)
+    if value == default:
+        value = number((low + 3 * high) / 4 if high is not None else low + 3)
+    return (value,) if typing.get_origin(kind) is tuple else value
+
+
+def _as_text(value):
+    if isinstance(value, tuple):
+        return ",".join(map(_as_text, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _leaves(settings, path=(), before=()):
+    """Yields (path of attributes to the settings, field, flags that have them read) of `Settings` and those in them."""
+    for field in dataclasses.fields(settings):
+        found, value = declared(field), getattr(settings, field.name)
+        if found is None:
+            if isinstance(field.type, type) and issubclass(field.type, Settings):
+                yield from _leaves(value, (*path, field.name), before)
+        elif found.kinds is None:
+            yield path, type(settings), field, before
+        else:
+            for name, kind in found.kinds.items():
+                yield from _leaves(kind(), (*path, field.name), (f"--{flag_of(field)}={name}",))
+
+
+def _context(owner, field):
+    """-> the flags of an accepted set of settings of which the field's other value is one."""
+    of = declared(field).of
+    if not of:
+        return NEEDED.get(flag_of(field), [])
+    others = [each for each in dataclasses.fields(Schedule) if of[0] in declared(each).of]
+    own = [f"--{flag_of(each)}={_as_text(_other(each.type, declared(each), each.default))}" for each in others]
+    return [f"--lr_schedule={of[0]}", *own]
+
+
+CASES = [
+    pytest.param(group, path, owner, field, before, id=f"{group.__name__}-{owner.__name__}-{field.name}")
+    for group in dict.fromkeys(GROUPS)
+    for path, owner, field, before in _leaves(group())
+]
+
+
+def _read(group, *arguments):
+    values = flags.define([group])
+    values(["test", *arguments])
+    return flags.read(group, values)
+
+
+@pytest.mark.parametrize(
+    ("group", "path", "owner", "field", "before"), [case for case in CASES if flag_of(case.values[3])]
+)
+def test_a_setting_given_by_its_flag_arrives(group, path, owner, field, before):
+    value = _other(field.type, declared(field), field.default)
+    found = _read(group, *before, *_context(owner, field), f"--{flag_of(field)}={_as_text(value)}")
+    holder = found
+    for name in path:
+        holder = getattr(holder, name)
+    assert getattr(holder, field.name) == value
+    assert by_flag(found)[flag_of(field)] == value
+    assert replaced(group(), changed(found)) == found
+
+
+def _wrong(kind, setting):
+    """-> values that a setting refuses."""
+    number = next((each for each in _kinds(kind) if each in (int, float)), None)
+    if setting.choices:
+        return ["no such choice"]
+    if number is None:
+        return [] if bool not in _kinds(kind) else ["maybe"]
+    ends = [(setting.minimum, -1), (setting.maximum, 1), (setting.above, 0), (setting.below, 0)]
+    wrong = [number(end + step) for end, step in ends if end is not None]
+    return [(each,) if typing.get_origin(kind) is tuple else each for each in wrong] + ["a text"]
+
+
+@pytest.mark.parametrize(("group", "path", "owner", "field", "before"), CASES)
+def test_a_wrong_value_is_refused_from_python_and_from_the_command_line(group, path, owner, field, before):
+    for value in _wrong(field.type, declared(field)):
+        with pytest.raises(SettingError, match=re.escape(f"{field.name}={_as_text(value)}")) as error:
+            owner(**{field.name: value})
+        assert "--" not in str(error.value).partition(":")[0]
+        if flag_of(field):
+            with pytest.raises((UserError, absl_flags.Error), match=flag_of(field)):
+                _read(group, *before, *_context(owner, field), f"--{flag_of(field)}={_as_text(value)}")
+
+
+def test_settings_of_one_flag_are_declared_once():
+    seen = {}
+    for case in CASES:
+        _, _, _, field, before = case.values
+        if flag_of(field) and not before:
+            of = (declared(field).help, field.default)
+            assert seen.setdefault((case.values[0], flag_of(field)), of) == of
+
+
+def test_help_texts_begin_with_a_word_that_is_no_preposition():
+    for case in CASES:
+        assert declared(case.values[3]).help.split()[0].lower() not in (
+            "of",
+            "to",
+            "between",
+            "by",
+            "over",
+            "up",
+            "from",
+        )
