@@ -19,9 +19,9 @@ from tqdm import tqdm
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.settings.row_optimizer import Adagrad
+from ctr_trainer.settings.row_optimizer import RowAdagrad
 
-CONFIG = TableConfig("bench", (1,), (0.01,), Adagrad(initial_accumulator=0.1))
+CONFIG = TableConfig("bench", (1,), (0.01,), RowAdagrad(initial_accumulator=0.1))
 REQUEST_KEYS = 20_000
 QUARTERS = 4
 

@@ -48,7 +48,7 @@ def main():
     from ctr_trainer.models import deepfm
     from ctr_trainer.models.params import ModelParams
     from ctr_trainer.ranks import dense_exchange, distributed
-    from ctr_trainer.settings.row_optimizer import Adagrad
+    from ctr_trainer.settings.row_optimizer import RowAdagrad
 
     class Clock(tf.compat.v1.train.SessionRunHook):
         """The times at which steps began, and the memory in use then, now and again."""
@@ -73,7 +73,7 @@ def main():
         service=flags.embedding_service,
         row_copies=flags.row_copies,
         learning_rate=w1.LEARNING_RATE,
-        optimizer=Adagrad(initial_accumulator=w1.INITIAL_ACCUMULATOR),
+        optimizer=RowAdagrad(initial_accumulator=w1.INITIAL_ACCUMULATOR),
         stddev=w1.STDDEV,
         sync_steps=flags.sync_steps,
         overlap_lookup=flags.overlap_lookup,

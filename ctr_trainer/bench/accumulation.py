@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 from ctr_trainer.bench import accumulation_table, chart, machine
-from ctr_trainer.bench.accumulation_table import EXAMPLES, STEP_TITLES, Setting
+from ctr_trainer.bench.accumulation_table import EXAMPLES, STEP_TITLES, AccumulationSetting
 from ctr_trainer.bench.job_flags import described, equal_examples, job_flags
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.made_data import with_data
@@ -63,7 +63,7 @@ def run(bench, experiment, flags, listed):
 
 
 def settings(batches, equal, bench, experiment):
-    """-> by what is equal, list of `Setting`; one batch a step comes first, and is the same in both.
+    """-> by what is equal, list of `AccumulationSetting`; one batch a step comes first, and is the same in both.
 
     Args:
       batches: of --accumulation_steps; () for the default.
@@ -82,7 +82,7 @@ def settings(batches, equal, bench, experiment):
         steps, warmup = bench.steps, bench.trace_steps
         if name == EXAMPLES:
             steps, warmup = equal_examples((f"--accumulation_steps={number}",), bench, experiment)
-        return Setting(number, steps, warmup, batch_examples)
+        return AccumulationSetting(number, steps, warmup, batch_examples)
 
     numbers = sorted({1, *(batches or _DEFAULT_BATCHES)})
     return {name: [setting(number, name) for number in numbers] for name in STEP_TITLES if name in equal}

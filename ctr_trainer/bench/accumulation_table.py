@@ -41,7 +41,7 @@ _ABOUT_CHANGES = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Setting:
+class AccumulationSetting:
     """What one row measures.
 
     Attributes:
@@ -74,13 +74,13 @@ class Row:
     """What was found of a setting.
 
     Attributes:
-      setting: `Setting`.
+      setting: `AccumulationSetting`.
       figures: dict of Figures, see `summarize`.
       evaluations: by round, list of dicts of `step` and `auc`.
       best_so_far: whether its best AUC is above that of all rows before it, by the medians.
     """
 
-    setting: Setting
+    setting: AccumulationSetting
     figures: dict[str, Figure]
     evaluations: list
     best_so_far: bool
@@ -101,7 +101,7 @@ def rows(settings, runs):
     """-> list of `Row` of the settings that did not fail.
 
     Args:
-      settings: list of `Setting`.
+      settings: list of `AccumulationSetting`.
       runs: by a setting's name, a list of the ranks' results a round.
     """
     found, best = [], -1.0

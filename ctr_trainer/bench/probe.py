@@ -25,7 +25,6 @@ from absl import flags as absl_flags
 
 from ctr_trainer import flags
 from ctr_trainer.bench.workload import W1Batches
-from ctr_trainer.commands import train
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.experiment.build import make_estimator, training_reader
 from ctr_trainer.messages.errors import UserError
@@ -56,7 +55,7 @@ class _Sizes(tf1.train.SessionRunHook):
 
 def main():
     """-> the exit status."""
-    groups = (ProbeFlags, *train.GROUPS)
+    groups = (ProbeFlags, *flags.TRAINING)
     try:
         values = flags.define(groups)
         values(sys.argv)

@@ -8,7 +8,6 @@ import sys
 from absl import flags as absl_flags
 
 from ctr_trainer import flags
-from ctr_trainer.commands import train
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.setting import Settings, setting
@@ -28,7 +27,7 @@ class WorkerFlags(Settings, title="Worker"):
 def main():
     """-> the exit status, as that of `python -m ctr_trainer`."""
     log_lines.install(rank=log_lines.rank_of_this_process())
-    groups = (WorkerFlags, *train.GROUPS)
+    groups = (WorkerFlags, *flags.TRAINING)
     try:
         values = flags.define(groups)
         values(sys.argv)

@@ -5,18 +5,16 @@ import logging
 import os
 
 from ctr_trainer import __version__
-from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.paths import require_data
 from ctr_trainer.experiment.rules import check_training
 from ctr_trainer.export import directory
 from ctr_trainer.files import durable_file
-from ctr_trainer.flags import EvaluationFlags, ExportFlags
+from ctr_trainer.flags import TRAINING
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.report.phases_table import format_phases
 from ctr_trainer.settings.by_flag import by_flag, require
-from ctr_trainer.settings.metrics_config import MetricsConfig
 
-GROUPS = (Experiment, EvaluationFlags, MetricsConfig, ExportFlags)
+GROUPS = TRAINING
 GIVEN = True
 EXAMPLES = (
     "./run.sh --flagfile=configs/demo.flags",

@@ -9,6 +9,8 @@ from ctr_trainer.flags.evaluation import CheckpointFlags, EvaluationFlags, Saved
 from ctr_trainer.flags.output import ExportFlags, PredictFlags
 from ctr_trainer.settings.metrics_config import MetricsConfig
 
+# What `train` takes, and a worker of a bench.
+TRAINING = (Experiment, EvaluationFlags, MetricsConfig, ExportFlags)
 # What a flagfile of an experiment may hold.
 EXPERIMENT = (
     Experiment,
@@ -22,6 +24,7 @@ EXPERIMENT = (
 
 __all__ = [
     "EXPERIMENT",
+    "TRAINING",
     "CheckpointFlags",
     "EvaluationFlags",
     "ExportFlags",

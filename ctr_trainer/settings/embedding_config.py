@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ctr_trainer.settings.row_optimizer import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS, Adagrad, RowOptimizer
+from ctr_trainer.settings.row_optimizer import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS, RowAdagrad, RowOptimizer
 from ctr_trainer.settings.security_files import SecurityFiles
 from ctr_trainer.settings.setting import Settings, one_of, setting
 
@@ -39,7 +39,7 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         flag="embedding_service",
     )
     optimizer: RowOptimizer = one_of(
-        Adagrad(),
+        RowAdagrad(),
         ROW_OPTIMIZERS,
         "optimizer of the embedding rows",
         flag="embedding_optimizer",

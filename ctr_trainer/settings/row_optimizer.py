@@ -18,12 +18,12 @@ class RowOptimizer(Settings, title="Optimizer of the embedding rows"):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Sgd(RowOptimizer):
+class RowSgd(RowOptimizer):
     name: typing.ClassVar[str] = "sgd"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Momentum(RowOptimizer):
+class RowMomentum(RowOptimizer):
     name: typing.ClassVar[str] = "momentum"
     momentum: float = setting(
         0.9, "share of the velocity that a step keeps", "share", minimum=0.0, below=1.0, flag="embedding_momentum"
@@ -34,7 +34,7 @@ _ACCUMULATOR = "what the sum of squared gradients of a new row starts at"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Adagrad(RowOptimizer):
+class RowAdagrad(RowOptimizer):
     name: typing.ClassVar[str] = "adagrad"
     initial_accumulator: float = setting(1e-4, _ACCUMULATOR, "gradient^2", above=0.0)
 
@@ -47,7 +47,7 @@ class RowwiseAdagrad(RowOptimizer):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Adam(RowOptimizer):
+class RowAdam(RowOptimizer):
     name: typing.ClassVar[str] = "adam"
     weight_decay: typing.ClassVar[float] = 0.0
     beta1: float = setting(
@@ -60,7 +60,7 @@ class Adam(RowOptimizer):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdamW(Adam):
+class RowAdamW(RowAdam):
     name: typing.ClassVar[str] = "adamw"
     weight_decay: float = setting(
         0.01,
@@ -72,14 +72,16 @@ class AdamW(Adam):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Ftrl(RowOptimizer):
+class RowFtrl(RowOptimizer):
     name: typing.ClassVar[str] = "ftrl"
     initial_accumulator: float = setting(1e-4, _ACCUMULATOR, "gradient^2", minimum=0.0)
     l1: float = setting(0.0, "penalty l1 * |w| of each weight", minimum=0.0, flag="embedding_ftrl_l1")
     l2: float = setting(0.0, "penalty l2 * w * w of each weight", minimum=0.0, flag="embedding_ftrl_l2")
 
 
-ROW_OPTIMIZERS = {kind.name: kind for kind in (Sgd, Momentum, Adagrad, RowwiseAdagrad, Adam, AdamW, Ftrl)}
+ROW_OPTIMIZERS = {
+    kind.name: kind for kind in (RowSgd, RowMomentum, RowAdagrad, RowwiseAdagrad, RowAdam, RowAdamW, RowFtrl)
+}
 # Optimizers of dense variables that rows have not, and why.
 NO_ROW_OPTIMIZERS = {
     "lamb": "lamb scales a step by the ratio of norms of a layer's weights and of their change, and of a row that is "

@@ -6,7 +6,7 @@ import pytest
 
 from ctr_trainer import cli, flags
 from ctr_trainer.bench import accumulation, accumulation_table, worker
-from ctr_trainer.bench.accumulation_table import Setting
+from ctr_trainer.bench.accumulation_table import AccumulationSetting
 from ctr_trainer.bench.figures import Figure
 from ctr_trainer.bench.job_flags import job_flags
 from ctr_trainer.commands import bench
@@ -35,9 +35,9 @@ def test_equal_examples_make_fewer_steps_and_equal_steps_read_more_examples():
     found = _settings((4, 2, 4), "steps", "examples")
     assert list(found) == ["examples", "steps"]
     batch = 2 * 1024  # of two workers
-    one = Setting(1, 200, 20, batch)
-    assert found["examples"] == [one, Setting(2, 100, 10, batch), Setting(4, 50, 5, batch)]
-    assert found["steps"] == [one, Setting(2, 200, 20, batch), Setting(4, 200, 20, batch)]
+    one = AccumulationSetting(1, 200, 20, batch)
+    assert found["examples"] == [one, AccumulationSetting(2, 100, 10, batch), AccumulationSetting(4, 50, 5, batch)]
+    assert found["steps"] == [one, AccumulationSetting(2, 200, 20, batch), AccumulationSetting(4, 200, 20, batch)]
     assert [each.examples for each in found["examples"]] == [450_560] * 3
     assert [each.examples for each in found["steps"]] == [450_560, 901_120, 1_802_240]
     assert [each.optimizer_steps for each in found["examples"]] == [220, 110, 55]
@@ -92,7 +92,7 @@ def test_changes_are_of_what_was_measured():
 
 
 def test_rows_say_whether_they_are_the_best_so_far_and_leave_out_what_failed():
-    own = [Setting(batches, 8, 2, 100) for batches in (1, 2, 4, 8)]
+    own = [AccumulationSetting(batches, 8, 2, 100) for batches in (1, 2, 4, 8)]
     aucs = {1: 0.70, 4: 0.69, 8: 0.71}
     runs = {each.name: [_round(aucs[each.batches])] for each in own if each.batches in aucs}
     found = accumulation_table.rows(own, runs)

@@ -22,7 +22,7 @@ from ctr_trainer.models import deepfm, param_texts
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.row_optimizer import Ftrl
+from ctr_trainer.settings.row_optimizer import RowFtrl
 from tests import small
 from tests.models import every
 
@@ -260,7 +260,7 @@ def test_every_model_is_given_back_as_it_was_recorded(tmp_path, monkeypatch, nam
     params = found.params_class(
         TrainOp("adamw"), hidden_units=(6,), activation="elu", dropout=0.5, **every.variants(model)[name]
     )
-    config = RunConfig(seed=9, embedding=EmbeddingConfig(optimizer=Ftrl(initial_accumulator=0.3)))
+    config = RunConfig(seed=9, embedding=EmbeddingConfig(optimizer=RowFtrl(initial_accumulator=0.3)))
     record = ModelRecord.of(found.model_fn, None, params, config).to_dict()
     path = checkpoints.checkpoint_path(str(tmp_path), 1)
     checkpoints.begin(path)
@@ -276,7 +276,7 @@ def test_every_model_is_given_back_as_it_was_recorded(tmp_path, monkeypatch, nam
     )
     assert given_back == dataclasses.replace(params, train_op_fn=None)
     assert (flags.model, experiment.train.optimizer.name, run.seed) == (model, "adamw", 9)
-    assert run.embedding.optimizer == Ftrl(initial_accumulator=0.3)
+    assert run.embedding.optimizer == RowFtrl(initial_accumulator=0.3)
 
 
 @pytest.mark.parametrize("bound", ["--epochs=1", "--max_steps=3"])

@@ -13,7 +13,7 @@ from ctr_trainer.models import deepfm
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.row_optimizer import Adagrad
+from ctr_trainer.settings.row_optimizer import RowAdagrad
 from tests import small
 from tests.constant import CONSTANT
 
@@ -131,7 +131,10 @@ def _ours(data, model_dir):
         prefetch_batches=0,
         save_checkpoints_steps=0,
         embedding=EmbeddingConfig(
-            learning_rate=LEARNING_RATE, optimizer=Adagrad(initial_accumulator=ACCUMULATOR), stddev=STDDEV, sync_steps=1
+            learning_rate=LEARNING_RATE,
+            optimizer=RowAdagrad(initial_accumulator=ACCUMULATOR),
+            stddev=STDDEV,
+            sync_steps=1,
         ),
     )
     recorder = Recorder()
@@ -146,7 +149,7 @@ def _in_graph(data, dense_variables):
     vocabulary = np.concatenate([[0], np.setdiff1d(np.concatenate(keys), [0])])  # not sorted: row 0 is the key 0
     place = {key: index for index, key in enumerate(vocabulary.tolist())}
     rows = Table(
-        TableConfig("dim4", (4, 1), (STDDEV * 3**0.5, 0.0), Adagrad(initial_accumulator=ACCUMULATOR), SEED)
+        TableConfig("dim4", (4, 1), (STDDEV * 3**0.5, 0.0), RowAdagrad(initial_accumulator=ACCUMULATOR), SEED)
     ).initial_rows(vocabulary)
     with tf.Graph().as_default():
         features = InGraphFeatures(reader.spec, reader.statistics, rows[:, :5])

@@ -13,7 +13,7 @@ from ctr_trainer.embedding.worker.row_step import RowStep, weighed
 from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
-from ctr_trainer.settings.row_optimizer import Adagrad
+from ctr_trainer.settings.row_optimizer import RowAdagrad
 
 
 def _table(**limits):
@@ -64,7 +64,7 @@ def test_l2_is_of_each_distinct_row_once():
 @pytest.mark.parametrize(("merge", "always", "once"), [("adaptive", 0.25, 1), ("mean", 1, 4)])
 def test_l2_counts_against_a_rows_data_as_with_one_worker_that_has_the_batches_of_all_four(merge, always, once):
     """Beside a quarter of the gradient of each batch, or with `mean` beside all of it."""
-    config, store = TableConfig("t", (1,), (0.0,), Adagrad(initial_accumulator=1e12)), LocalStore()
+    config, store = TableConfig("t", (1,), (0.0,), RowAdagrad(initial_accumulator=1e12)), LocalStore()
     cache = RowCache(store, config, "a", shares=merging.shares(config, merge, 4))
     for keys in ([1, 2], [1], [1]):
         slots = cache.find_or_create(np.array(keys))

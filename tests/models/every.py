@@ -6,7 +6,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models.registry import MODELS, find_model
-from ctr_trainer.settings.row_optimizer import Adagrad
+from ctr_trainer.settings.row_optimizer import RowAdagrad
 from tests.constant import CONSTANT
 from tests.models import tasks
 
@@ -77,7 +77,7 @@ def estimator(name, model_dir, embedding=None, **config):
     train_op = TrainOp("adagrad", LEARNING_RATE, ROW_LEARNING_RATE, **CONSTANT)
     params = found.params_class(train_op, hidden_units=HIDDEN_UNITS, **variants(model)[name])
     rows = dict(
-        learning_rate=ROW_LEARNING_RATE, optimizer=Adagrad(initial_accumulator=0.1), stddev=ROW_STDDEV, sync_steps=1
+        learning_rate=ROW_LEARNING_RATE, optimizer=RowAdagrad(initial_accumulator=0.1), stddev=ROW_STDDEV, sync_steps=1
     )
     run = dict(threads=1, prefetch_batches=0, save_checkpoints_steps=0, summary_steps=0)
     embedding = EmbeddingConfig(**{**rows, **(embedding or {})})

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
-from ctr_trainer.settings.row_optimizer import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS, Adagrad, RowOptimizer
+from ctr_trainer.settings.row_optimizer import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS, RowAdagrad, RowOptimizer
 
 EVICTIONS = ("lru", "lfu")
 MOST_FREQUENCY = 255
@@ -51,7 +51,7 @@ class TableConfig:
     name: str
     dims: tuple[int, ...]
     init_scales: tuple[float, ...]
-    optimizer: RowOptimizer = Adagrad()
+    optimizer: RowOptimizer = RowAdagrad()
     seed: int = 0
     min_frequency: int = 0
     max_rows: int = 0

@@ -12,7 +12,7 @@ from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.settings.row_optimizer import ROW_OPTIMIZERS, Adam, AdamW, Ftrl, Momentum
+from ctr_trainer.settings.row_optimizer import ROW_OPTIMIZERS, RowAdam, RowAdamW, RowFtrl, RowMomentum
 from tests.row_optimizers import row_optimizer
 
 ROWS, STEPS, LEARNING_RATE, ACCUMULATOR = 7, 12, 0.05, 0.1
@@ -197,7 +197,12 @@ def test_an_optimizer_that_there_is_not_is_refused_with_those_that_there_are():
 
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(Adam, {"beta1": 1.0}), (Momentum, {"momentum": -0.1}), (Adam, {"epsilon": 0.0}), (Ftrl, {"l1": -1.0})],
+    [
+        (RowAdam, {"beta1": 1.0}),
+        (RowMomentum, {"momentum": -0.1}),
+        (RowAdam, {"epsilon": 0.0}),
+        (RowFtrl, {"l1": -1.0}),
+    ],
 )
 def test_a_setting_out_of_range_is_refused(kind, settings):
     with pytest.raises(UserError, match=f"^{next(iter(settings))}=.* must be"):
@@ -205,14 +210,14 @@ def test_a_setting_out_of_range_is_refused(kind, settings):
 
 
 def test_settings_travel_with_the_table_and_a_config_without_them_has_the_defaults():
-    config = TableConfig("t", (2,), (0.1,), AdamW(beta2=0.99, weight_decay=0.0))
+    config = TableConfig("t", (2,), (0.1,), RowAdamW(beta2=0.99, weight_decay=0.0))
     assert snapshot.config_from_json(snapshot.config_to_json(config)) == config
     old = TableConfig("t", (2,), (0.1,), "adam").to_dict()
     del old["settings"]
-    assert snapshot.config_from_json(json.dumps(old)).optimizer == Adam()
+    assert snapshot.config_from_json(json.dumps(old)).optimizer == RowAdam()
     earlier = {**old, "initial_accumulator": 0.5, "settings": {"momentum": 0.9, "beta1": 0.5, "l1": 0.0}}
-    assert snapshot.config_from_json(json.dumps(earlier)).optimizer == Adam(beta1=0.5)
-    assert snapshot.config_from_json(json.dumps({**earlier, "optimizer": "ftrl"})).optimizer == Ftrl(
+    assert snapshot.config_from_json(json.dumps(earlier)).optimizer == RowAdam(beta1=0.5)
+    assert snapshot.config_from_json(json.dumps({**earlier, "optimizer": "ftrl"})).optimizer == RowFtrl(
         initial_accumulator=0.5
     )
     with pytest.raises(UserError, match="not a table's configuration"):
@@ -229,7 +234,7 @@ def test_a_snapshot_is_not_restored_under_another_optimizer_but_under_other_sett
     with pytest.raises(UserError, match="t is asked for with optimizer = ftrl, not adam as its rows in .* have it"):
         other.restore(tmp_path, files)
     faster = LocalStore()
-    faster.create_table(dataclasses.replace(config, optimizer=Adam(beta1=0.5)))
+    faster.create_table(dataclasses.replace(config, optimizer=RowAdam(beta1=0.5)))
     faster.restore(tmp_path, files)
     np.testing.assert_array_equal(faster.pull("t", np.array([4])), store.pull("t", np.array([4])))
     assert faster.tables["t"].config.optimizer.beta1 == 0.5

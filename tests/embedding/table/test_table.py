@@ -7,7 +7,7 @@ from ctr_trainer.embedding.memory import growable_array
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.settings.row_optimizer import Adagrad, RowwiseAdagrad
+from ctr_trainer.settings.row_optimizer import RowAdagrad, RowwiseAdagrad
 
 
 def _table(dims=(2,), scales=None, **options):
@@ -36,7 +36,7 @@ def test_sgd_subtracts_the_scaled_gradient():
 
 
 def test_adagrad_accumulates_squares_elementwise_without_epsilon():
-    table = _table(optimizer=Adagrad(initial_accumulator=1.0))
+    table = _table(optimizer=RowAdagrad(initial_accumulator=1.0))
     # acc = 1 + 3 = 4 and 1 + 0; w = -0.5 * sqrt(3) / 2 and 0.
     _step(table, _keys(7), [[[np.sqrt(3), 0.0]]], 0.5)
     np.testing.assert_allclose(table.rows, [[-0.25 * np.sqrt(3), 0, 4, 1]], rtol=1e-6)
@@ -54,7 +54,7 @@ def test_rowwise_adagrad_keeps_one_accumulator_a_segment():
 
 
 def test_segments_are_stepped_by_their_own_gradients_across_blocks():
-    table = _table(dims=(3, 1), optimizer=Adagrad(initial_accumulator=1.0))
+    table = _table(dims=(3, 1), optimizer=RowAdagrad(initial_accumulator=1.0))
     keys = np.arange(1, 5001)
     _step(table, keys, [np.full((5000, 3), np.sqrt(3)), np.full((5000, 1), np.sqrt(8))], 1.0)
     expected = [-np.sqrt(3) / 2] * 3 + [-np.sqrt(8) / 3] + [4] * 3 + [9]
@@ -64,7 +64,7 @@ def test_segments_are_stepped_by_their_own_gradients_across_blocks():
 def test_adagrad_equals_tensorflow():
     tf = pytest.importorskip("tensorflow").compat.v1
     rng = np.random.default_rng(1)
-    table = _table(dims=(8,), scales=(0.1,), optimizer=Adagrad(initial_accumulator=0.1))
+    table = _table(dims=(8,), scales=(0.1,), optimizer=RowAdagrad(initial_accumulator=0.1))
     slots = table.find_or_create(np.arange(1, 6))
     gradients = rng.standard_normal((3, 5, 8)).astype(np.float32)
     with tf.Graph().as_default(), tf.Session() as session:
@@ -80,7 +80,7 @@ def test_adagrad_equals_tensorflow():
 
 def test_adagrad_that_would_divide_by_zero_is_refused():
     with pytest.raises(UserError, match="initial_accumulator=0 must be above 0"):
-        _table(optimizer=Adagrad(initial_accumulator=0.0))
+        _table(optimizer=RowAdagrad(initial_accumulator=0.0))
 
 
 def test_gradients_of_another_shape_are_refused_before_any_row_changes():
@@ -186,7 +186,8 @@ def test_new_rows_depend_on_seed_and_key_only():
 
 def test_new_rows_are_the_same_bits_in_every_version():
     # Written down once: a change here breaks the agreement of new workers with old checkpoints.
-    row = _table(dims=(2,), scales=(1.0,), seed=0, optimizer=Adagrad(initial_accumulator=0.1)).initial_rows(_keys(1))[0]
+    table = _table(dims=(2,), scales=(1.0,), seed=0, optimizer=RowAdagrad(initial_accumulator=0.1))
+    row = table.initial_rows(_keys(1))[0]
     hashed = mix(mix(0) ^ 1)
     draws = [int(mix((int(hashed) + position) % 2**64)) >> 40 for position in range(2)]
     np.testing.assert_array_equal(row[:2], [(2 * draw + 1 - 2**24) / 2**24 for draw in draws])

@@ -8,7 +8,7 @@ from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.row_cache import RowCache
-from ctr_trainer.settings.row_optimizer import Adagrad, Adam, Ftrl
+from ctr_trainer.settings.row_optimizer import RowAdagrad, RowAdam, RowFtrl
 from tests.row_optimizers import row_optimizer
 
 KEY = np.array([1])
@@ -57,7 +57,7 @@ def test_adaptive_sends_as_many_steps_as_one_worker_with_all_examples_would_make
 
 
 def test_a_slow_average_forgets_as_much_as_in_the_steps_that_the_shares_stand_for():
-    config = TableConfig("t", (1,), (0.0,), Adam(beta2=0.5))
+    config = TableConfig("t", (1,), (0.0,), RowAdam(beta2=0.5))
     found = merging.shares(config, "adaptive", 4)
     # 1 step of a rare row: 4 are made, so 1 - 0.5^4 of what it was is gone, of which each worker takes a quarter.
     # 2 steps of a row that all meet: 2 are made. 2 of one in between: 0.5 * 4 * 2 = 4.
@@ -70,7 +70,7 @@ def test_a_slow_average_forgets_as_much_as_in_the_steps_that_the_shares_stand_fo
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_adaptive_takes_nearly_the_sum_of_rows_met_rarely_and_the_mean_of_those_met_always(codec):
-    config = TableConfig("t", (1,), (0.0,), Ftrl(initial_accumulator=1e12))
+    config = TableConfig("t", (1,), (0.0,), RowFtrl(initial_accumulator=1e12))
     store, (cache, *_) = _workers(config, "adaptive", count=4, codec=codec)
     once, always = np.array([1]), np.array([2])
     sent = 0.0
@@ -86,7 +86,7 @@ def test_adaptive_takes_nearly_the_sum_of_rows_met_rarely_and_the_mean_of_those_
 
 
 def test_steps_beside_a_sync_are_counted_for_the_next():
-    config = TableConfig("t", (1,), (0.0,), Ftrl(initial_accumulator=1e12))
+    config = TableConfig("t", (1,), (0.0,), RowFtrl(initial_accumulator=1e12))
     store, (cache, *_) = _workers(config, "adaptive", count=4)
     carry_out = store.sync
 
@@ -106,7 +106,7 @@ def test_steps_beside_a_sync_are_counted_for_the_next():
 
 
 def test_the_mean_of_two_workers_moves_is_what_both_have_after_their_syncs():
-    config = TableConfig("t", (1,), (0.0,), Adagrad(initial_accumulator=1.0))
+    config = TableConfig("t", (1,), (0.0,), RowAdagrad(initial_accumulator=1.0))
     store, (a, b) = _workers(config, "mean")
     _step(a, [np.sqrt(3)])  # acc 1 + 3 = 4, w = -sqrt(3) / 2
     _step(b, [np.sqrt(8)])  # acc 1 + 8 = 9, w = -sqrt(8) / 3

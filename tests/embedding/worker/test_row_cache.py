@@ -10,7 +10,7 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import cached_rows
 from ctr_trainer.embedding.worker import row_cache as cache_module
 from ctr_trainer.embedding.worker.row_cache import RowCache
-from ctr_trainer.settings.row_optimizer import Adagrad
+from ctr_trainer.settings.row_optimizer import RowAdagrad
 
 CONFIG = TableConfig("t", (2,), (1.0,), "sgd")
 
@@ -299,7 +299,7 @@ def test_evaluation_reads_zeros_for_unknown_keys_and_does_not_spoil_training(sto
 
 
 def test_optimizer_state_is_merged_too(store):
-    config = TableConfig("u", (1,), (0.0,), Adagrad(initial_accumulator=1.0))
+    config = TableConfig("u", (1,), (0.0,), RowAdagrad(initial_accumulator=1.0))
     a, b = RowCache(store, config, "a"), RowCache(store, config, "b")
     for worker, gradient in ((a, 2.0), (b, 3.0)):
         worker.apply_gradients(worker.find_or_create(_keys(1)), [np.float32([[gradient]])], 1.0)
