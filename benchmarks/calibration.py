@@ -10,7 +10,7 @@ Each run is a line of --results; what stands there is not run again.
 
 Example: python benchmarks/calibration.py --results=calibration.jsonl
          python benchmarks/calibration.py --data=demo --workers=1 --seeds=1 --variants=default,constant
-         python benchmarks/calibration.py --data=criteo --workers=1 --flags='--epochs=5 --initial_accumulator=1e-4'
+         python benchmarks/calibration.py --data=criteo --flags='--epochs=5 --embedding_initial_accumulator=1e-4'
 """
 
 import argparse
@@ -35,7 +35,7 @@ DATA = {
     "demo": ("demo", ()),
     "movielens": ("movielens_deepfm", ()),
     "adult": ("adult_deepfm", ()),
-    "criteo": ("criteo_deepfm", ("--epochs=20", "--initial_accumulator=1e-2")),
+    "criteo": ("criteo_deepfm", ("--epochs=20", "--embedding_initial_accumulator=1e-2")),
 }
 CONSTANT = ("--lr_schedule=constant", "--embedding_lr_schedule=constant", "--decay_rate=0", "--plateau_patience=0")
 VARIANTS = {

@@ -157,7 +157,7 @@ def _check(staleness_run, data, text, work):
             *("--model=deepfm", f"--hidden_units={','.join(map(str, staleness_run.HIDDEN_UNITS))}", "--seed=1"),
             *("--threads=1", f"--batch_size={BATCH_SIZE // point.workers}", f"--epochs={EPOCHS}", "--scale_lr=none"),
             *(f"--learning_rate={staleness_run.DENSE_LEARNING_RATE}", f"--embedding_learning_rate={rate}"),
-            *([f"--initial_accumulator={accumulator}"] if "adagrad" in optimizer else []),
+            *([f"--embedding_initial_accumulator={accumulator}"] if "adagrad" in optimizer else []),
             f"--embedding_optimizer={optimizer}",
             *("--row_copies=worker", f"--sync_steps={sync_steps}", f"--sync_merge={merge}"),
         ]

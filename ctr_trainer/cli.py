@@ -1,6 +1,7 @@
 """The command line: finds the command, reads its flags, calls it."""
 
 import importlib
+import logging
 import sys
 
 from absl import flags as absl_flags
@@ -9,7 +10,7 @@ from ctr_trainer import __version__, flags
 from ctr_trainer.messages import log_lines, quiet_start
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import last_words
-from ctr_trainer.settings.by_flag import replaced
+from ctr_trainer.settings.by_flag import FORMER, replaced
 
 COMMANDS = {
     "train": "train a model, alone or as one worker under horovodrun",
@@ -24,6 +25,8 @@ COMMANDS = {
 }
 # Those that may run under horovodrun.
 _WORKERS = ("train", "evaluate", "predict", "export")
+
+_log = logging.getLogger(__name__)
 
 
 def main(argv=None):
@@ -80,6 +83,9 @@ def _parse(name, command, arguments):
     positional = [rest] if hasattr(command, "POSITIONAL") else []
     if rest and not positional:
         raise UserError(f"{name} takes flags only, not {' '.join(rest)}")
+    for former, now in FORMER.items():
+        if former in values and values[former].present and not log_lines.rank_of_this_process():
+            _log.warning("--%s is called --%s now; the next release takes that name only", former, now)
     given = [frozenset(name for name in used if values[name].present)] if getattr(command, "GIVEN", False) else []
     parsed = flags.parsed(command.GROUPS, values)
     return parsed, [*action, *positional, *given, *(replaced(group(), parsed) for group in command.GROUPS)]
@@ -125,6 +131,6 @@ def _help(name, command):
         lines += ["", "Actions:", *(f"  {action:<26}{text}" for action, text in command.ACTIONS.items())]
     for title, group in flags.flags_of(command.GROUPS).items():
         lines += ["", f"{title}:"]
-        lines += [f"  --{each.name:<26}{flags.help_text(each)}; default {flags.default_text(each)}" for each in group]
-    lines += ["", "  --flagfile=FILE           more flags, one a line, from a file"]
+        lines += [f"  --{each.name:<31}{flags.help_text(each)}; default {flags.default_text(each)}" for each in group]
+    lines += ["", "  --flagfile=FILE                more flags, one a line, from a file"]
     return "\n".join(lines)

@@ -1,6 +1,7 @@
-"""The rooms of the package: who imports whom, and what is in each."""
+"""The rooms of the package: who imports whom, what is in each, and that a name stands for one thing."""
 
 import ast
+import collections
 import pathlib
 import subprocess
 import sys
@@ -17,3 +18,12 @@ def test_imports_run_downwards_and_in_no_circle():
 def test_each_room_says_what_is_in_it():
     rooms = [path.parent for path in (ROOT / "ctr_trainer").rglob("__init__.py")]
     assert [room for room in rooms if not ast.get_docstring(ast.parse((room / "__init__.py").read_text()))] == []
+
+
+def test_no_class_name_stands_twice():
+    found = collections.defaultdict(list)
+    for path in (ROOT / "ctr_trainer").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and node.name != "Params":  # By which the registry finds a model's own.
+                found[node.name].append(path.relative_to(ROOT).as_posix())
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}

@@ -28,7 +28,7 @@ _OF_W1 = (
     f"--dense_accumulator={workload.INITIAL_ACCUMULATOR}",
     "--embedding_optimizer=adagrad",
     f"--embedding_learning_rate={workload.LEARNING_RATE}",
-    f"--initial_accumulator={workload.INITIAL_ACCUMULATOR}",
+    f"--embedding_initial_accumulator={workload.INITIAL_ACCUMULATOR}",
     f"--embedding_stddev={workload.STDDEV}",
     "--scale_lr=none",
 )

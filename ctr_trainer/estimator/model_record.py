@@ -7,11 +7,11 @@ import logging
 from collections.abc import Mapping
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.settings.by_flag import by_flag
+from ctr_trainer.settings.by_flag import by_flag, by_names_of_now
 
 _log = logging.getLogger(__name__)
 _OURS = "ctr_trainer.models."
-_OF_ROWS = ("embedding_optimizer", "initial_accumulator", "embedding_stddev", "seed")
+_OF_ROWS = ("embedding_optimizer", "embedding_initial_accumulator", "embedding_stddev", "seed")
 # Names in the params of a program of one's own that say how it is trained, and not what its graph is.
 OF_TRAINING = ("learning_rate", "dropout", "batch_size")
 
@@ -103,7 +103,8 @@ class ModelRecord:
             if None not in (self.optimizer, recorded["optimizer"]):
                 pairs.append((flag, "optimizer", self.optimizer, recorded["optimizer"]))
             if checkpoint.tables:
-                pairs += [(flag, name, own, recorded["rows"].get(name, own)) for name, own in self.rows.items()]
+                rows = by_names_of_now(recorded["rows"])
+                pairs += [(flag, name, own, rows.get(name, own)) for name, own in self.rows.items()]
         differing = [
             (spell(name, own), spell(name, trained))
             for spell, name, own, trained in pairs

@@ -120,7 +120,7 @@ def _for_calibration(step, rates, positive_weight):
         return flag, f"the run was stopped before its learning rates had fallen, and {jitter}"
     if step < _FEWEST_CALIBRATED_STEPS:
         why = f"{step} steps are few, so the click rate of the last ones, over which learning rates fall, is noise"
-        return "more --epochs with a higher --initial_accumulator (of Adagrad's rows)", why
+        return "more --epochs with a higher --embedding_initial_accumulator", why
     if rates.rows.name == "constant":
         return "--embedding_lr_schedule=cooldown", f"the rows' learning rate did not fall, and {jitter}"
     why = "learning rates had fallen, so the model overfits, or the data have another click rate than those trained on"
@@ -138,7 +138,7 @@ def _best_at_an_end(evaluations, metric, direction):
     if best == 0 and not math.isnan(values[0]):
         last = f"{values[-1]:.4f} at step {evaluations[-1]['step']}"
         why = f"{where.format('first')}, and is {last}: the model overfits; regularize it, or train for fewer steps"
-        return Advice("--embedding_l2, --initial_accumulator (of Adagrad's rows), --dropout or --max_steps", why)
+        return Advice("--embedding_l2, --embedding_initial_accumulator, --dropout or --max_steps", why)
     if best == len(values) - 1 and abs(values[-1] - values[-2]) > _RISE * abs(values[-2]):
         why = f"{where.format('last')}, and {values[-2]:.4f} before it: the model still learns; train it longer"
         return Advice("--epochs or --max_steps", why)

@@ -8,7 +8,7 @@ from ctr_trainer.models import param_texts
 from ctr_trainer.models.params import SHARED
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.by_flag import by_flag, replaced, require
+from ctr_trainer.settings.by_flag import by_flag, by_names_of_now, replaced, require
 from ctr_trainer.settings.row_optimizer import ROW_OPTIMIZERS
 
 
@@ -41,11 +41,12 @@ def as_trained(given, experiment):
     )
     shared = {name: value for name, value in record["params"].items() if name in SHARED and name != "negative_sampling"}
     optimizer = {"optimizer": record["optimizer"]} if record["optimizer"] else {}
-    recorded = {**record["rows"], **optimizer, **shared}
+    recorded = {**by_names_of_now(record["rows"]), **optimizer, **shared}
     values = {name: value for name, value in recorded.items() if name not in given}
     rows = values.get("embedding_optimizer", experiment.run.embedding.optimizer.name)
-    if "initial_accumulator" not in by_flag(ROW_OPTIMIZERS[rows]()):  # Earlier versions recorded it of each optimizer.
-        values.pop("initial_accumulator", None)
+    # Earlier versions recorded it of each optimizer.
+    if "embedding_initial_accumulator" not in by_flag(ROW_OPTIMIZERS[rows]()):
+        values.pop("embedding_initial_accumulator", None)
     return replaced(dataclasses.replace(experiment, model=model), values)
 
 

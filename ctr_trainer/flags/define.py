@@ -5,7 +5,7 @@ import typing
 from absl import flags as absl_flags
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.settings.by_flag import replaced, sections
+from ctr_trainer.settings.by_flag import FORMER, replaced, sections
 
 _NUMBERS = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
 
@@ -24,11 +24,14 @@ def flags_of(groups):
 
 
 def define(groups):
-    """-> absl FlagValues with the flags of the groups."""
+    """-> absl FlagValues with the flags of the groups, by their names of now and of before."""
     values = absl_flags.FlagValues()
     for title, flags in flags_of(groups).items():
         for flag in flags:
             _define(flag, title, values)
+    for former, name in FORMER.items():
+        if name in values:
+            absl_flags.DEFINE_alias(former, name, values)
     return values
 
 

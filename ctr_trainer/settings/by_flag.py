@@ -6,6 +6,9 @@ import typing
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.setting import Setting, SettingError, Settings, declared, flag_of
 
+# Flags by the name of before, which the command line and earlier checkpoints have; it goes with the next release.
+FORMER = {"initial_accumulator": "embedding_initial_accumulator"}
+
 
 @dataclasses.dataclass(frozen=True)
 class Flag:
@@ -150,6 +153,11 @@ def changed(settings, usual=None):
         elif flag_of(field) and value != default:
             values[flag_of(field)] = value
     return values
+
+
+def by_names_of_now(values):
+    """-> values by flag, which may be called as it was before, by the flags' names of now."""
+    return {FORMER.get(name, name): value for name, value in values.items()}
 
 
 def require(settings, *names):

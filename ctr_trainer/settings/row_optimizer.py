@@ -36,13 +36,17 @@ _ACCUMULATOR = "what the sum of squared gradients of a new row starts at"
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowAdagrad(RowOptimizer):
     name: typing.ClassVar[str] = "adagrad"
-    initial_accumulator: float = setting(1e-4, _ACCUMULATOR, "gradient^2", above=0.0)
+    initial_accumulator: float = setting(
+        1e-4, _ACCUMULATOR, "gradient^2", above=0.0, flag="embedding_initial_accumulator"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowwiseAdagrad(RowOptimizer):
     name: typing.ClassVar[str] = "rowwise_adagrad"
-    initial_accumulator: float = setting(1e-4, _ACCUMULATOR, "gradient^2", minimum=0.0)
+    initial_accumulator: float = setting(
+        1e-4, _ACCUMULATOR, "gradient^2", minimum=0.0, flag="embedding_initial_accumulator"
+    )
     epsilon: float = setting(1e-8, "number added to the root of the squares", above=0.0, flag="embedding_epsilon")
 
 
@@ -74,7 +78,9 @@ class RowAdamW(RowAdam):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowFtrl(RowOptimizer):
     name: typing.ClassVar[str] = "ftrl"
-    initial_accumulator: float = setting(1e-4, _ACCUMULATOR, "gradient^2", minimum=0.0)
+    initial_accumulator: float = setting(
+        1e-4, _ACCUMULATOR, "gradient^2", minimum=0.0, flag="embedding_initial_accumulator"
+    )
     l1: float = setting(0.0, "penalty l1 * |w| of each weight", minimum=0.0, flag="embedding_ftrl_l1")
     l2: float = setting(0.0, "penalty l2 * w * w of each weight", minimum=0.0, flag="embedding_ftrl_l2")
 

@@ -133,9 +133,34 @@ def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, caps
     assert (tmp_path / "report" / "auc.png").exists()
 
 
+def test_a_flag_is_taken_by_its_name_of_before_with_a_warning(tmp_path, data, capsys, caplog):
+    flagfile = _flagfile(tmp_path, data, "--initial_accumulator=0.5", "--max_steps=2")
+    assert cli.main(["train", flagfile]) == 0
+    warning = "--initial_accumulator is called --embedding_initial_accumulator now"
+    assert any(record.getMessage().startswith(warning) for record in caplog.records)
+    flags_of_run = json.loads((tmp_path / "model" / "flags.json").read_text())["flags"]
+    assert flags_of_run["embedding_initial_accumulator"] == 0.5
+    assert "initial_accumulator" not in flags_of_run
+    assert cli.main(["train", flagfile, "--embedding_initial_accumulator=0.25", "--max_steps=4"]) == 1
+    assert "was trained with --embedding_initial_accumulator=0.5" in capsys.readouterr().err
+
+
+def test_the_checkpoint_of_an_earlier_version_has_the_former_name(tmp_path, data, capsys):
+    flagfile = _flagfile(tmp_path, data, "--max_steps=2")
+    assert cli.main(["train", flagfile, "--embedding_initial_accumulator=0.5"]) == 0
+    (manifest,) = (tmp_path / "model" / "checkpoints").glob("*/manifest.json")
+    values = json.loads(manifest.read_text())
+    values["model"]["rows"]["initial_accumulator"] = values["model"]["rows"].pop("embedding_initial_accumulator")
+    del values["crc32"]
+    manifest.write_text(json.dumps(values))
+    assert cli.main(["train", flagfile, "--max_steps=4"]) == 0  # With the value of before, which was not given again.
+    assert cli.main(["train", flagfile, "--max_steps=6", "--embedding_initial_accumulator=0.25"]) == 1
+    assert "was trained with --embedding_initial_accumulator=0.5" in capsys.readouterr().err
+
+
 def test_a_model_is_evaluated_as_it_was_trained_whatever_the_flags_say_now(tmp_path, data, capsys):
     flagfile = _flagfile(tmp_path, data)
-    assert cli.main(["train", flagfile, "--seed=7", "--initial_accumulator=0.5"]) == 0
+    assert cli.main(["train", flagfile, "--seed=7", "--embedding_initial_accumulator=0.5"]) == 0
     assert cli.main(["evaluate", flagfile]) == 0
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["examples"] == 300
     assert cli.main(["evaluate", flagfile, "--model=lr"]) == 1

@@ -1,10 +1,26 @@
-"""The page about the rooms."""
+"""The page about the rooms: its picture and its files."""
 
+import importlib.util
 import re
+
+import pytest
 
 from tests.docs import page
 
 ARCHITECTURE = page.DOCS / "architecture.md"
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """-> scripts/draw_rooms.py, as a module."""
+    spec = importlib.util.spec_from_file_location("draw_rooms", page.ROOT / "scripts" / "draw_rooms.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_picture_is_that_of_the_contracts_and_docstrings(drawn):
+    assert drawn.PICTURE.read_text() == drawn.draw(), "python scripts/draw_rooms.py draws it anew"
 
 
 def test_each_file_that_the_page_names_is_there():

@@ -59,7 +59,7 @@ def test_what_is_calibrated_or_may_be_is_not_advised_on(evaluation):
 
 def test_a_model_that_was_best_at_its_first_evaluation_is_to_be_regularized():
     (found,) = _advise(*(_evaluation(step, auc=auc) for step, auc in ((10, 0.74), (20, 0.73), (30, 0.70))))
-    assert found.flag == "--embedding_l2, --initial_accumulator (of Adagrad's rows), --dropout or --max_steps"
+    assert found.flag == "--embedding_l2, --embedding_initial_accumulator, --dropout or --max_steps"
     assert "best at the first evaluation, 0.7400 at step 10, and is 0.7000 at step 30" in found.why
 
 
@@ -91,5 +91,5 @@ def test_a_run_of_enough_or_of_unknown_steps_is_not_too_short(rates):
 
 def test_predictions_that_are_off_after_few_steps_are_so_by_noise():
     (found,) = _advise(_evaluation(step=60, copc=1.08), rates=_of(60))
-    assert found.flag == "more --epochs with a higher --initial_accumulator (of Adagrad's rows)"
+    assert found.flag == "more --epochs with a higher --embedding_initial_accumulator"
     assert "60 steps are few" in found.why
