@@ -7,28 +7,34 @@ BALANCED = "balanced"
 
 
 def balanced_weight(data, label="", negative_sampling=None, advanced=lambda text: None):
-    """-> what the loss of positive examples is multiplied by, so that they count as much as the negative ones.
+    """Computes the weight of positive examples with which both classes count the same in the loss.
 
         weight = share * negatives / positives
 
-    of the data's examples, each counting once, whatever the weights of a weight column. scikit-learn's
-    `class_weight="balanced"` gives both classes a weight, examples / (2 * positives) and examples / (2 * negatives).
-    These have the same ratio, and a mean of 1 over the examples. Here a negative example counts 1, so the mean weight
-    is 2 * share * negatives / (positives + share * negatives), up to 2, and the loss is as many times as large.
+    `positives` and `negatives` are numbers of examples; a weight column does not change them. `share` is
+    `negative_sampling`.
+
+    scikit-learn's `class_weight="balanced"` weighs both classes: examples / (2 * positives) and
+    examples / (2 * negatives). The ratio of these weights is the same as here, but their mean over the examples is 1.
+    Here a negative example has weight 1, so the mean weight is
+    2 * share * negatives / (positives + share * negatives), up to 2, and the loss grows by that factor.
 
     Example:
       `ModelParams(train_op, positive_weight=balanced_weight("data/train"))`
 
     Args:
-      data: a data set that `convert` made, as its path, or another `Source`.
-      label: the name of the label, where the data have several.
-      negative_sampling: the share of the negative examples to train on; None for all.
-      advanced: f(text), called each time that it has gone on.
+      data: the path of a data set that `convert` made, or another `Source`.
+      label: name of the label; needed if the data have several.
+      negative_sampling: share of the negative examples to train on; None for all.
+      advanced: f(text), called after each piece of the data that was counted.
+
+    Returns:
+      float, the factor by which the loss of a positive example is multiplied.
 
     Raises:
       UserError: the label is not known, or its examples are all positive or all negative.
 
-    Caveat: predictions are of data with as many clicks as other examples: COPC falls far below 1.
+    Caveat: the model predicts as if half of all examples were clicks, so COPC falls far below 1.
     """
     source = source_of(data)
     means = source.label_means(advanced)
@@ -38,7 +44,7 @@ def balanced_weight(data, label="", negative_sampling=None, advanced=lambda text
         several = ", ".join(means) or "none"
         raise UserError(
             f"--positive_weight={BALANCED} is of one label, and {source.name} has {several}: name one of them by "
-            "--label, or give a number"
+            "--label, or give a number as --positive_weight"
         )
     positive = means[label]
     if not 0 < positive < 1:

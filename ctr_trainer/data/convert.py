@@ -1,4 +1,4 @@
-"""Source files to a data set: Parquet of keys, numbers and labels."""
+"""Converts source files to a data set: Parquet files of keys, numbers and labels."""
 
 import contextlib
 import logging
@@ -32,7 +32,7 @@ SOURCES = {
     "parquet": parquet.read,
     "tfrecord": tfrecord.read,
 }
-TYPED = ("parquet", "tfrecord")  # their columns have types, and their rows no lines
+TYPED = ("parquet", "tfrecord")  # Formats whose columns have types, and whose rows have numbers and no lines.
 FORMATS = (*SOURCES, "synthetic")
 _UNSPLIT = ".unsplit"
 _log = logging.getLogger(__name__)
@@ -52,31 +52,36 @@ def convert(
     rows=2_000_000,
     seed=2026,
 ):
-    """Converts source files, or makes the synthetic data; -> the summary that `format_summary` prints.
+    """Converts source files to a data set, or makes the synthetic data.
 
-    The source is streamed, never held whole. With a split it is first converted to a temporary data set in `output`, as
-    large as the result, because a row's part depends on the number of good rows; only 9 bytes a row stay in memory.
+    The conversion streams the source and never holds it whole. If there is a split, the source is first converted to a
+    temporary data set in `output`, as large as the result, because a row's part depends on the number of good rows.
+    Memory: 9 bytes per row with a split.
 
     Args:
       format: one of `FORMATS`.
-      input: for `movielens` its directory, for `synthetic` None, else a path or glob, or a list of them; a directory
-        too for `parquet` and `tfrecord`.
-      output: a directory that is not there, is empty, or holds an unfinished conversion, whose files are removed.
-      spec: FeatureSpec; its `without_labels()` for data to predict on.
-      split: as `random:0.8,0.1,0.1` (of the rows, by `split_seed`) or `time:0.8,0.1,0.1:timestamp` (by a column); makes
-        output/train, output/valid, output/test, or with two fractions train and test. None: `output` is the data set.
-      rows_per_file, rows_per_group: of the Parquet files; a row group is the unit of reading and of shuffling.
-      max_bad_rows: how many rows that cannot be used may be left out.
-      progress: show a bar (rows and rows/s) where stderr is a terminal.
-      rows, seed: `synthetic` only: training rows (a tenth as many test rows come on top) and the generator's seed.
+      input: a path, a glob, or a list of them; `parquet` and `tfrecord` also take a directory. `movielens` takes its
+        directory, `synthetic` None.
+      output: directory to write. It must not exist, be empty, or hold an unfinished conversion, which is removed.
+      spec: FeatureSpec of the columns; for data to predict on, `spec.without_labels()`.
+      split: None makes `output` the data set. `random:0.8,0.1,0.1` splits the rows at random by `split_seed`,
+        `time:0.8,0.1,0.1:timestamp` by the column `timestamp`. Three fractions make output/train, output/valid and
+        output/test, two fractions train and test.
+      split_seed: seed of a random split.
+      rows_per_file, rows_per_group: rows per Parquet file and per row group, the unit of reading and of shuffling.
+      max_bad_rows: number of unusable rows that the conversion may leave out.
+      progress: show a bar (rows and rows/s) if stderr is a terminal.
+      rows: `synthetic` only: number of training rows; a tenth of that number are test rows.
+      seed: `synthetic` only: seed of the generator.
 
     Returns:
-      dict of `output`, `seconds`, `bad_rows`, `parts`: DatasetInfo by part, `all` where there is no split; and `lists`:
-      by bag and sequence, the figures of `Lengths`.
+      dict, which `format_summary` prints: `output`, `seconds`, `bad_rows`, `parts` (dict of part -> DatasetInfo; the
+      one part is `all` if there is no split) and `lists` (dict of bag or sequence -> figures of its `Lengths`).
 
     Raises:
-      UserError: input, spec and format do not fit, too many bad rows, or `output` holds anything else, an input, or
-        lies in an input. What was written until then lacks its `_dataset.json` and no reader takes it for a data set.
+      UserError: input, spec and format do not fit; there are too many bad rows; or `output` holds other files or an
+        input, or lies in an input. What was written by then has no `_dataset.json`, so no reader takes it for a data
+        set.
     """
     if format not in FORMATS:
         raise UserError(f"format {format!r} is not one of {', '.join(FORMATS)}")
@@ -87,8 +92,8 @@ def convert(
     bad_rows = BadRows(max_bad_rows, unit="row" if format in TYPED else "line")
     if format == "synthetic" and (split or input or not spec.labelled):
         raise UserError(
-            "format synthetic makes its own data, in parts train and test, with labels: no input, no split, "
-            "and nothing unlabelled"
+            "format synthetic makes its own labelled data, in the parts train and test: leave out the input, the split "
+            "and --unlabelled"
         )
     if format != "synthetic":
         _refuse_inputs(output, format, input)
@@ -129,7 +134,7 @@ def convert(
 def _warn_of_single(lengths, spec):
     for feature in (f for f in spec.sparse if f.combiner and lengths[f.name].all_single):
         _log.warning(
-            "list feature %r, column %r: each of its %d lists has one value, so %r may not be what separates values: "
+            "list feature %r, column %r: each of its %d lists has one value, so %r may not be the values' separator: "
             "check the feature's 'separator', and brackets = true for '[1, 2]'",
             feature.name,
             feature.column,
@@ -139,7 +144,7 @@ def _warn_of_single(lengths, spec):
 
 
 def _refuse_inputs(output, format, input):
-    """Raises UserError where the output holds an input or lies in one."""
+    """Raises UserError if the output holds an input or lies in one."""
     sources = [input] if isinstance(input, (str, pathlib.Path)) else input or []
     if format == "movielens":
         sources = [pathlib.Path(source) / name for source in sources for name in movielens.FILES]
@@ -148,7 +153,7 @@ def _refuse_inputs(output, format, input):
 
 
 def _refuse_data_set(output):
-    """Raises UserError where the output is a finished data set, or a file."""
+    """Raises UserError if the output is a finished data set, or a file."""
     if output.exists() and not output.is_dir():
         raise UserError(f"output {output}: is a file; give a directory")
     for file in (output / dataset.FILE, *output.glob(f"*/{dataset.FILE}")):
@@ -157,7 +162,7 @@ def _refuse_data_set(output):
 
 
 def _write(tables, split, split_seed, make_writer, bar):
-    """Writes encoded tables; -> writers by part, the first one the training part's."""
+    """Writes encoded tables. -> dict of part -> its writer; the training part is the first."""
     unsplit, times = make_writer(_UNSPLIT if split else ""), []
     for table in tables:
         if TIME in table.column_names:
@@ -182,22 +187,32 @@ def _write(tables, split, split_seed, make_writer, bar):
 
 
 def progress_bar(progress, what=None):
-    """-> a bar of rows and rows/s where stderr is a terminal."""
+    """Makes a progress bar of rows and rows/s.
+
+    Args:
+      progress: False hides the bar. It is also hidden if stderr is no terminal.
+      what: text before the bar; None for none.
+
+    Returns:
+      a `tqdm` bar.
+    """
     return tqdm.tqdm(desc=what, unit=" rows", unit_scale=True, disable=not (progress and sys.stderr.isatty()))
 
 
 def encoded(chunks, encoder, skip=0):
-    """Yields encoded tables; the source is read in a thread of its own.
+    """Yields encoded tables. A thread of its own reads the source.
 
     Args:
-      skip: rows that are left out, from the first one on, all good ones. A chunk of them gives an empty table, by which
-        the caller sees that it goes on.
+      chunks: iterable of `Chunk`s of the source.
+      encoder: the `Encoder`, which is closed at the end.
+      skip: number of good rows, from the first one on, to leave out. A chunk of skipped rows yields an empty table, so
+        that the caller sees progress.
     """
     with contextlib.closing(encoder), ReadAhead(chunks, 2, name="reading the input") as chunks:
         for chunk in chunks:
             out = min(skip, len(chunk.table))
             skip -= out
             table = encoder.encode(chunk.slice(out) if out else chunk)
-            encoder.see_labels(chunk.table)  # those of skipped rows too
+            encoder.see_labels(chunk.table)  # Labels of skipped rows count too.
             yield table
         encoder.check_labels()

@@ -9,25 +9,25 @@ from ctr_trainer.messages.errors import UserError
 
 FILE = "_dataset.json"
 _VERSION = 1
-_HINT = "; run `convert` first, or name a --feature_spec to read Parquet or TFRecords made elsewhere as they are"
+_HINT = "; run `convert` first, or give --feature_spec to read Parquet or TFRecords made elsewhere as they are"
 
 
 @dataclasses.dataclass(frozen=True)
 class DatasetInfo:
-    """What `_dataset.json` says.
+    """The description of a data set, as its file `_dataset.json` holds it.
 
     Attributes:
-      path: the directory; not in the file.
-      spec: FeatureSpec that it was converted with.
-      rows: examples in it.
-      bad_rows: rows left out of the whole conversion, all parts of a split together.
-      label_mean: share of positive labels; of several, the first one's; None where the data have no labels.
-      distinct: by sparse feature that is not bucketised, distinct keys.
-      statistics: by dense feature, `mean`, `std`, `min`, `max` and `count` of the training part's present values; by
-        feature with quantiles, the `boundaries` fitted to them.
-      files: of each Parquet file, `name`, `rows` and `row_groups`, the rows of each row group.
-      extra: what the format knows besides, as the synthetic data's `oracle_auc`.
-      label_means: by label name, share of positive ones.
+      path: directory of the data set; it is not in the file.
+      spec: the FeatureSpec that the data were converted with.
+      rows: number of examples.
+      bad_rows: number of rows that the conversion left out, over all parts of a split.
+      label_mean: share of the examples whose (first) label is positive; None if the data have no labels.
+      distinct: dict of sparse feature name -> number of distinct keys; bucketised features are not in it.
+      statistics: dict of feature name -> dict. For a dense feature `mean`, `std`, `min`, `max` and `count` of the
+        values present in the training part; for a feature with quantiles the `boundaries` fitted to these values.
+      files: list of a dict per Parquet file: `name`, `rows`, and `row_groups`, the number of rows per row group.
+      extra: further figures of the format, such as `oracle_auc` of the synthetic data.
+      label_means: dict of label name -> share of the examples whose label is positive.
       labelled: whether the data have labels; as the spec says.
     """
 
@@ -44,17 +44,23 @@ class DatasetInfo:
     labelled: bool = True
 
     def write(self):
-        """Writes the file by rename: a directory that has it is finished."""
+        """Writes `_dataset.json` by rename. A directory that has this file is a finished data set."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("path", "spec")}
         values = {"version": _VERSION, "spec": self.spec.to_dict(), **values}
         durable_file.write_json(pathlib.Path(self.path) / FILE, values)
 
 
 def open_dataset(path):
-    """-> DatasetInfo of a directory that `convert` made.
+    """Reads the description of a data set.
+
+    Args:
+      path: a directory that `convert` made.
+
+    Returns:
+      its `DatasetInfo`.
 
     Raises:
-      UserError: no such directory, or an unfinished one, or of another version.
+      UserError: there is no such directory, its conversion is unfinished, or another version of the package wrote it.
     """
     file = pathlib.Path(path) / FILE
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""A share of the negative examples, drawn anew each epoch."""
+"""Trains on a random share of the negative examples, drawn anew in each epoch."""
 
 import dataclasses
 
@@ -6,20 +6,20 @@ import numpy as np
 
 
 class NegativeSampling:
-    """A `BatchReader`'s batches in which each negative example counts with the probability `share`.
+    """The batches of a `BatchReader`, in which each negative example counts with the probability `share`.
 
-    An example that does not count has weight 0 and no keys, so it is neither looked up nor trained on; its place in the
-    batch stays, and with it the number of steps of every worker and the position to go on from. Which examples count is
-    a function of the seed, the epoch and their place in the epoch's order, whatever the workers, the batch size and
-    restarts.
+    An example that does not count gets weight 0 and loses its keys, so no row is looked up or trained for it. It keeps
+    its place in the batch. So the number of steps per worker and the position to go on from stay the same. Whether an
+    example counts is a function of the seed, the epoch and the example's place in the epoch's order. Neither the number
+    of workers, nor the batch size, nor a restart changes it.
 
-    Caveat: a place that does not count costs its share of the dense tower all the same.
+    Caveat: the dense tower computes the examples that do not count all the same.
 
     Args:
       reader: a `BatchReader` for training.
-      share: above 0, up to 1.
-      rank: whose batches they are.
-      seed: of the draws.
+      share: probability with which a negative example counts, above 0, up to 1.
+      rank: rank of the worker that reads the batches.
+      seed: seed of the draws.
     """
 
     def __init__(self, reader, share, rank, seed):
@@ -76,7 +76,7 @@ def _first(share, count):
 
 
 def _without(batch, left_out):
-    """-> the batch, the examples of bool[B] without weight and keys."""
+    """-> the batch, in which the examples that `left_out`, a bool[B], marks have weight 0 and no keys."""
     keys = {table: np.where(left_out[:, None], 0, of_table) for table, of_table in batch.keys.items()}
     bags = {
         name: dataclasses.replace(bag, values=np.where(np.repeat(left_out, np.diff(bag.splits)), 0, bag.values))

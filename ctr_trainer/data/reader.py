@@ -1,4 +1,4 @@
-"""Batches of a data set, in a shuffled order that any number of workers share and can go on from."""
+"""Batches of a data set in shuffled order. Any number of workers share the order, and a later run can go on from it."""
 
 import copy
 import time
@@ -19,34 +19,37 @@ __all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
 
 
 class BatchReader:
-    """One worker's batches; each row of the data set is in exactly one worker's, once an epoch.
+    """One worker's batches. In each epoch each row of the data set is in a batch of exactly one worker.
 
-    Every worker makes the same number of batches, each of exactly `batch_size` rows: at the end of its share a worker
-    pads (weight, keys, label and dense 0, bags empty), with whole batches of padding if it must. The next buffers are
-    read while the current one is used; up to `num_readers` + 2 are in memory, each of about `shuffle_buffer` rows.
+    Every worker makes the same number of batches, and each batch has exactly `batch_size` rows. A worker whose share of
+    the data ends early adds padding: rows with weight, keys, label and dense values 0 and empty bags, up to whole
+    batches of them. The reader reads the next buffers while it cuts batches from the current one. Up to
+    `num_readers` + 2 buffers are in memory, each of about `shuffle_buffer` rows.
 
     Caveat: a batch's arrays are views of the buffer; do not write to them.
 
     Args:
-      data: a data set that `convert` made, as its path, or another `Source`.
-      batch_size: rows of a batch.
-      rank, size: this worker and how many there are.
-      shuffle: False for the order of the files.
-      seed: of the shuffling.
-      epochs: the number of the epoch to stop before, from the very first one on; None for no end.
-      position: what `position_after` gave, with the same data, seed and shuffling, but any `size` and `batch_size`.
-      shuffle_buffer: rows that are shuffled among each other, about.
-      dim: width of every sparse feature's embedding, in place of the spec's.
-      labels: whether the batches need labels; False to predict, where data without any will do: their labels are NaN.
-      num_readers: threads that read the buffers ahead, each one buffer at a time; the batches do not depend on it.
+      data: the path of a data set that `convert` made, or another `Source`.
+      batch_size: rows per batch.
+      rank, size: number of this worker, from 0, and number of workers.
+      shuffle: False keeps the order of the files.
+      seed: seed of the shuffling.
+      epochs: number of the epoch to stop before, counted from the beginning of the training; None for no end.
+      position: what `position_after` returned for the same data, seed and shuffling; `size` and `batch_size` may
+        differ.
+      shuffle_buffer: number of rows, about, that are shuffled among each other.
+      dim: width of every sparse feature's embedding, in place of the spec's; None keeps the spec's.
+      labels: whether the batches need labels. False is for prediction: the data may lack labels, which are NaN then.
+      num_readers: threads that read buffers ahead, each one buffer at a time. The batches do not depend on it.
 
     Attributes:
-      epochs: the number of the epoch to stop before; None for no end.
-      read_latency: OpsReadSample, of each batch: its share of the time in which its rows were read from the files and
-        shuffled, in a thread beside, and the time to make a batch of them.
+      epochs: number of the epoch to stop before; None for no end.
+      read_latency: the `Latency` OpsReadSample. Per batch it counts the time in which a background thread read and
+        shuffled the batch's rows, and the time to make the batch of these rows.
 
     Raises:
-      UserError: no such data set, an empty one, one without the labels that are needed, or a position in another order.
+      UserError: the data set does not exist, is empty, or lacks the labels that are needed; or the position belongs to
+        another order of the rows.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class BatchReader:
         if labels and not self._source.spec.labelled:
             raise UserError(
                 f"data set {self._source.name}: it was converted without labels (--unlabelled), and only `predict` "
-                "does without; to train or evaluate, convert labelled data"
+                "takes such data; to train or evaluate, convert labelled data"
             )
         self._statistics = self._source.statistics
         self._groups = RowGroups(self._source, self._spec, self._statistics)
@@ -96,11 +99,19 @@ class BatchReader:
 
     @property
     def statistics(self):
-        """By dense feature, the training data's `mean`, `std`, `min`, `max`; by one with quantiles, `boundaries`."""
+        """Statistics of the training data: per dense feature `mean`, `std`, `min`, `max`; with quantiles
+        `boundaries`."""
         return self._statistics
 
     def with_statistics(self, statistics):
-        """-> this reader with other statistics: those that a model was trained with, which place its quantiles."""
+        """Replaces the statistics of the data by those that a model was trained with, which place its quantiles.
+
+        Args:
+          statistics: as the attribute `statistics`.
+
+        Returns:
+          a `BatchReader` that is otherwise the same as this one.
+        """
         other = copy.copy(self)
         other._statistics = statistics
         other._groups = RowGroups(self._source, self._spec, statistics)
@@ -108,23 +119,27 @@ class BatchReader:
 
     @property
     def rows(self):
-        """Rows of the whole data set."""
+        """Number of rows of the whole data set."""
         return self._order.rows
 
     @property
     def steps_per_epoch(self):
-        """Batches of a whole epoch, the same on every worker."""
+        """Number of batches per whole epoch, the same on every worker."""
         return plan.steps(plan.even_shares([[0, self.rows]], len(self._start.shares)), self.batch_size)
 
     @property
     def steps_before(self):
-        """Batches before this reader's start; of those that were read otherwise, how many it would have been so."""
+        """Number of batches before this reader's start.
+
+        If other settings (workers, batch size) read the rows before the start, this counts the batches that the present
+        settings would have made of these rows.
+        """
         left = plan.steps(self._start.shares, self.batch_size)
         return (self._start.epoch + 1) * self.steps_per_epoch - left
 
     @property
     def steps(self):
-        """Batches from this reader's start to its end, the same on every worker; None where it has none."""
+        """Number of batches from this reader's start to its end, the same on every worker; None if it has no end."""
         if self.epochs is None:
             return None
         if self._start.epoch >= self.epochs:
@@ -133,9 +148,15 @@ class BatchReader:
         return plan.steps(self._start.shares, self.batch_size) + epochs * self.steps_per_epoch
 
     def position_after(self, steps):
-        """-> JSON-able position of all workers when each has taken `steps` batches since this reader's start.
+        """Computes where all workers stand when each of them has taken `steps` batches since this reader's start.
 
-        Pure arithmetic, the same on every worker.
+        The position is pure arithmetic, the same on every worker.
+
+        Args:
+          steps: batches per worker.
+
+        Returns:
+          dict of values that JSON can hold, for the argument `position` of a later reader.
         """
         return self._start.after(steps, self.batch_size, self.rows).to_dict(self._order)
 
@@ -144,11 +165,11 @@ class BatchReader:
         readers = [PieceReader(self._groups.reopened(), self._order) for _ in range(self._num_readers)]
         with OrderedMap(readers, self._places(), name=f"reading {self._source.name}") as pieces:
             for position in self._epochs_from_start():
-                # None ends an epoch's pieces
+                # None marks the end of an epoch's pieces.
                 yield from self._batches(iter(pieces.__next__, None), plan.steps(position.shares, self.batch_size))
 
     def _epochs_from_start(self):
-        """Yields the position that each epoch begins at."""
+        """Yields the position at which each epoch begins."""
         position = self._start
         while self.epochs is None or position.epoch < self.epochs:
             yield position
@@ -161,7 +182,7 @@ class BatchReader:
             yield None
 
     def _batches(self, pieces, steps):
-        """Yields `steps` Batches of the pieces, which it uses up."""
+        """Yields `steps` Batches, cut from the pieces; uses the pieces up."""
         piece, at = next(pieces), 0
         for _ in range(steps):
             parts, wanted, seconds = [], self.batch_size, 0.0

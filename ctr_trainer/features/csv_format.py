@@ -1,4 +1,4 @@
-"""How delimited text is read."""
+"""The form of delimited text."""
 
 import dataclasses
 
@@ -9,24 +9,25 @@ _BREAKS = "\r\n"
 
 @dataclasses.dataclass(frozen=True)
 class CsvFormat:
-    """How the `csv` format is read.
+    """The form of files of the `csv` format.
 
-    A field that begins with the quote character ends behind the next single one; a doubled one stands for itself. A
-    quote character inside a field that does not begin with it is text.
+    A field that begins with the quote character ends behind the next single quote character; a doubled quote character
+    stands for one. A quote character inside a field that does not begin with it is text.
 
     Attributes:
-      delimiter: one character of ASCII.
+      delimiter: text between two fields, one ASCII character.
       header: whether a file's first line names its columns.
-      columns: names of the columns, in order; required without a header, in place of its names with one.
+      columns: names of the columns, in order. Required without a header; with a header they replace its names.
       null_values: fields that stand for a missing value.
       strip: remove white space around every field.
-      label_suffix: an ending that some files' labels carry and that is not part of them, as Adult's `.`.
-      quote: the quote character, one of ASCII; "" where quotes are text like any other.
-      lines_per_row: lines that one row may span, at most: above 1 a quoted field may hold line breaks. A quote that is
-        not closed within them makes its first line a bad row, and the next line is read as a row of its own.
+      label_suffix: an ending of the label's text that is not part of the label, such as the `.` of Adult's test file.
+      quote: the quote character, one ASCII character; "" if quotes are text like any other.
+      lines_per_row: largest number of lines of one row. Above 1 a quoted field may hold line breaks. If a quote is not
+        closed within that number of lines, its first line is a bad row, and the next line is read as a row of its own.
 
     Raises:
-      UserError: a delimiter or quote of another length, neither a header nor columns, or line breaks without a quote.
+      UserError: the delimiter or quote is not one character, there is neither a header nor columns, or `lines_per_row`
+        is above 1 without a quote character.
     """
 
     delimiter: str = ","
@@ -46,8 +47,8 @@ class CsvFormat:
             raise UserError(f"delimiter and quote are both {self.quote!r}")
         if self.lines_per_row < 1 or (self.lines_per_row > 1 and not self.quote):
             raise UserError(
-                f"lines_per_row {self.lines_per_row}: it is at least 1, and above 1 only with a quote character, as "
-                "a line break stands in a quoted field"
+                f"lines_per_row {self.lines_per_row}: expected at least 1, and 1 without a quote character, since only "
+                "a quoted field may hold a line break"
             )
         if not self.header and not self.columns:
             raise UserError("without a header, 'columns' must name the columns in order")

@@ -9,18 +9,18 @@ TRANSFORMS = ("none", "log1p", "standardize", "minmax")
 
 @dataclasses.dataclass(frozen=True)
 class DenseFeature:
-    """A number.
+    """A feature that is a number.
 
     Attributes:
-      name: unique in the spec.
-      column: of the source data.
+      name: name of the feature, unique in the spec.
+      column: column of the source data.
       transform: `none`, `log1p` (sign(x) * log1p(|x|)), `standardize` or `minmax` (by the training data's statistics).
-      default: what a missing value is taken for, before the transform.
-      clip: (lowest, highest): what is beyond is taken for the nearer of the two, before the transform and before the
-        statistics that it needs; None for no limits.
+      default: number that replaces a missing value, before the transform.
+      clip: (lowest, highest). A number outside is replaced by the nearer of the two, before the transform and before
+        the transform's statistics are computed. None for no limits.
 
     Raises:
-      UserError: no such transform, or a `clip` that is no interval.
+      UserError: the transform is unknown, or `clip` is no interval.
     """
 
     name: str

@@ -7,16 +7,17 @@ from ctr_trainer.messages.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Label:
-    """A 0/1 target: `value == positive`, or `number >= threshold`, or, with neither, the column's own 0 and 1.
+    """A 0/1 target: `value == positive`, or `number >= threshold`, or, without either, the column's own 0 and 1.
 
     Attributes:
-      column: of the source data.
-      positive, threshold: see above; at most one.
-      name: unique among the labels; by default the column's.
-      weight: of its loss in the sum of several labels' losses.
+      column: column of the source data.
+      positive: value of the column that makes an example positive; excludes `threshold`.
+      threshold: least number that makes an example positive; excludes `positive`.
+      name: name of the label, unique among the labels; by default the column's name.
+      weight: weight of this label's loss in the sum of several labels' losses.
 
     Raises:
-      UserError: both `positive` and `threshold`, or a negative weight.
+      UserError: both `positive` and `threshold` are given, or the weight is negative.
     """
 
     column: str

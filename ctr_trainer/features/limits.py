@@ -13,10 +13,10 @@ class TableLimits:
     """Which keys of one table have rows; see `embedding.table.table_config.TableConfig` for each.
 
     Attributes:
-      table: its name, `dim16` for the features of dim 16.
+      table: name of the table, `dim16` for the features of dim 16.
 
     Raises:
-      UserError: a number out of range, or no such eviction.
+      UserError: a number is out of range, or the eviction is unknown.
     """
 
     table: str

@@ -1,4 +1,4 @@
-"""Sparse features: values that are hashed to keys, whose embeddings are learned."""
+"""Sparse features: categorical values, hashed to keys; the embedding of each key is learned."""
 
 import dataclasses
 import math
@@ -18,41 +18,43 @@ FIRST, LAST = "first", "last"
 class SparseFeature:
     """A categorical feature, of one of four kinds.
 
-    | kind | given by | a row has |
+    | kind | given by | an example has |
     |---|---|---|
     | single | nothing else | one value |
-    | single | `derive` = hour or weekday | one time, taken as its hour or weekday |
-    | bucketised | `buckets` or `quantiles` | one number, taken as the number of its bucket |
+    | single | `derive` = hour or weekday | one time; its hour or weekday is the value |
+    | bucketised | `buckets` or `quantiles` | one number; the number of its bucket is the value |
     | bag | `combiner` = sum, mean or sqrtn | any number of values, pooled to one vector |
     | sequence | `combiner` = none | up to `max_length` values, in order |
 
-    A bag of the embeddings e_i with the weights w_i (1 without `weight_separator`) is
+    The vector of a bag with the embeddings e_i and the weights w_i (1 without `weight_separator`) is
 
         sum: sum_i w_i e_i    mean: sum_i w_i e_i / sum_i w_i    sqrtn: sum_i w_i e_i / sqrt(sum_i w_i^2)
 
-    and zeros where that divides by zero, as in TensorFlow's `embedding_lookup_sparse`.
+    and zeros if the divisor is zero, as in TensorFlow's `embedding_lookup_sparse`.
 
     Attributes:
-      name: unique in the spec.
-      column: of the source data.
-      dim: width of its embedding.
-      slot: what is hashed along with a value; features of one slot share their rows, and so have one dim.
+      name: name of the feature, unique in the spec.
+      column: column of the source data.
+      dim: width of the embedding.
+      slot: text that is hashed along with a value. Features of one slot share their rows, so they have one dim.
       combiner: see above; None for a single value.
-      separator: between the values of a bag or sequence in one source field; None for "|", or "," with `brackets`.
-      brackets: whether a field's values stand in brackets, as `[1, 2]` or `['a', 'b']`: they, and the blanks and quotes
-        around each value, are taken off.
-      max_length: how many values of a bag or sequence are kept at most; 0 for all of a bag's.
-      keep: which: `first` or `last`; None for the first of a bag and the last, the newest, of a sequence.
-      weight_separator: between a bag's value and its weight in `news:0.5`, the last one counts; None: no weights.
-      buckets: boundaries, ascending; a number falls into the bucket whose number is that of the boundaries <= it.
-      quantiles: into how many equally full buckets the training data are cut, whose boundaries conversion fits.
-      missing: `zero`: an absent value reads zeros and learns nothing; `own`: it has a learned row of its own, that of
-        the value "". None for `own` where the feature is single and `zero` for the other kinds.
-      derive: what the value is of a time in the column, `hour` (0 to 23) or `weekday` (0, Monday, to 6), of UTC; see
-        `times`. None for the column's own value.
+      separator: text between the values of a bag or sequence in a source field; None for "|", or for "," if `brackets`.
+      brackets: whether the values of a field stand in brackets, as in `[1, 2]` or `['a', 'b']`. The brackets, and
+        blanks and quotes around each value, are removed.
+      max_length: largest number of values of a bag or sequence that are kept; 0 keeps all values of a bag.
+      keep: values to keep if there are more, `first` or `last`. None keeps the first of a bag, and the last (newest) of
+        a sequence.
+      weight_separator: text between a bag's value and its weight, ":" in `news:0.5`; if a value has several, the last
+        one counts. None: values have no weights.
+      buckets: boundaries, ascending. A number's bucket is the number of boundaries <= the number.
+      quantiles: number of buckets, each with the same share of the training data. Conversion fits their boundaries.
+      missing: `zero`: an absent value reads zeros and learns nothing. `own`: an absent value has a learned row, that of
+        the value "". None is `own` for a single feature and `zero` for the other kinds.
+      derive: part of a time in the column that is the value: `hour` (0 to 23) or `weekday` (0, Monday, to 6), in UTC;
+        see `times`. None for the column's own value.
 
     Raises:
-      UserError: a value that is out of range, or two that exclude each other.
+      UserError: a value is out of range, or two values exclude each other.
     """
 
     name: str
@@ -85,7 +87,7 @@ class SparseFeature:
         if not self.separator:
             raise UserError("'separator' is empty")
         if self.brackets and self.combiner is None:
-            raise UserError(f"'brackets' are a list's; give a combiner: {', '.join((*COMBINERS, SEQUENCE))}")
+            raise UserError(f"'brackets' is for lists; give a combiner: {', '.join((*COMBINERS, SEQUENCE))}")
         for key, accepted in (("keep", (FIRST, LAST)), ("missing", (ZERO, OWN)), ("derive", DERIVED)):
             if getattr(self, key) not in (None, *accepted):
                 raise UserError(f"{key} {getattr(self, key)!r} is not one of {', '.join(accepted)}")
@@ -108,19 +110,19 @@ class SparseFeature:
 
     @property
     def keeps_last(self):
-        """Whether the last `max_length` values are kept and not the first."""
+        """Whether the last `max_length` values are kept, and not the first ones."""
         return self.keep == LAST if self.keep else self.is_sequence
 
     @property
     def missing_has_row(self):
-        """Whether an absent value has a row; else it has the key 0."""
+        """Whether an absent value has a row; if not, its key is 0."""
         return self.missing == OWN if self.missing else self.combiner is None and not self.is_bucketised
 
     def _check_weights(self):
         if self.weight_separator is None:
             return
         if not self.is_bag:
-            raise UserError(f"'weight_separator' is a bag's; give a combiner: {', '.join(COMBINERS)}")
+            raise UserError(f"'weight_separator' is for bags; give a combiner: {', '.join(COMBINERS)}")
         if not self.weight_separator or self.weight_separator == self.separator:
             raise UserError(f"weight_separator {self.weight_separator!r} is empty or the separator between the values")
 
@@ -132,6 +134,6 @@ class SparseFeature:
         if self.buckets is None and self.quantiles < 2:
             raise UserError(f"quantiles {self.quantiles} is not at least 2")
         if self.buckets is not None:
-            single = np.array(self.buckets, np.float32)  # as numbers are kept and compared
+            single = np.array(self.buckets, np.float32)  # float32, as the data are stored and compared.
             if not len(single) or not all(map(math.isfinite, single)) or (np.diff(single) <= 0).any():
                 raise UserError(f"buckets {list(self.buckets)} are not ascending boundaries, as [0.5, 1, 10]")

@@ -23,7 +23,7 @@ __all__ = [
     "TableLimits",
 ]
 
-# What stands before the names of a data set's other columns (see data/columns.py).
+# Prefixes of the names of a data set's other columns (see data/columns.py).
 RESERVED_PREFIXES = ("id:", "label:", "time:", "weights:")
 
 
@@ -32,9 +32,9 @@ class TableFeatures:
     """The sparse features whose embeddings live in one table, in the spec's order.
 
     Attributes:
-      single: of one value a row, bucketised ones among them.
-      bags: pooled to one vector a row.
-      sequences: of several vectors a row.
+      single: features with one value per example, bucketised features among them.
+      bags: features whose values are pooled to one vector per example.
+      sequences: features with several vectors per example.
     """
 
     name: str
@@ -45,25 +45,26 @@ class TableFeatures:
 
     @property
     def pooled(self):
-        """The features of one vector a row, in the order of the table's tensor."""
+        """The features with one vector per example, in the order of the table's tensor."""
         return self.single + self.bags
 
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSpec:
-    """All that conversion, training and an exported graph know of a data set's columns.
+    """All that conversion, training and an exported graph know about a data set's columns.
 
     Attributes:
+      name: name of the spec, for messages.
       label: the first, or only, label.
       ids: columns kept beside the features for the predictions' output and grouped metrics; not trained on.
       weight: column of the examples' weights; None for weight 1.
-      limits: of the tables that have any.
+      limits: the `TableLimits` of the tables that have limits.
       other_labels: the labels after the first; see `labels`.
-      labelled: whether the data have the labels; False for data to predict on only, see `without_labels`. It is a data
-        set's to keep: no TOML and no `to_dict` has it.
+      labelled: whether the data have the labels. False is for data to predict on, see `without_labels`. A data set
+        records it; the TOML and `to_dict` do not.
 
     Raises:
-      UserError: two features or labels of one name, one slot with two dims, no feature at all.
+      UserError: two features or two labels have one name, features of one slot have two dims, or there is no feature.
     """
 
     name: str
@@ -82,29 +83,57 @@ class FeatureSpec:
 
     @classmethod
     def load(cls, path):
-        """Reads a TOML file; see `features/toml.py` for its form.
+        """Reads a spec from a TOML file; docs/features.md shows the form of the file.
+
+        Args:
+          path: path of the file.
+
+        Returns:
+          the `FeatureSpec`.
 
         Raises:
-          UserError: no such file, not TOML, or a key or value that no spec has; names file, feature and key.
+          UserError: the file does not exist, is not TOML, or has an unknown key or a wrong value. The message names the
+            file, the feature and the key.
         """
         return toml.load(path, cls)
 
     @classmethod
     def from_dict(cls, values, source="feature spec"):
-        """The inverse of `to_dict`; `source` is what errors call it."""
+        """Makes a spec from what `to_dict` returned.
+
+        Args:
+          values: dict of the spec's values.
+          source: name of the spec's origin, for error messages.
+
+        Returns:
+          the `FeatureSpec`.
+
+        Raises:
+          UserError: an unknown key or a wrong value.
+        """
         return toml.parse(values, source, cls)
 
     def to_dict(self):
-        """-> the spec as JSON-able values, written out in full; None is left out."""
+        """Writes the spec out in full.
+
+        Returns:
+          dict of values that JSON can hold; settings that are None are left out.
+        """
         values = dataclasses.asdict(self, dict_factory=_without_none)
         others, _ = values.pop("other_labels"), values.pop("labelled")
         return values | {"label": [values["label"], *others]} if others else values
 
     def with_dim(self, dim):
-        """-> this spec with every sparse feature's dim replaced, where they differ from it.
+        """Gives every sparse feature the same dim.
+
+        Args:
+          dim: width of the embeddings.
+
+        Returns:
+          the `FeatureSpec`; this one if all its dims are `dim` already.
 
         Raises:
-          UserError: the features become one table of several that have limits of their own.
+          UserError: tables that have [[limits]] would become one table.
         """
         if all(feature.dim == dim for feature in self.sparse):
             return self
@@ -115,11 +144,22 @@ class FeatureSpec:
         return dataclasses.replace(self, sparse=sparse, limits=limits)
 
     def without_labels(self):
-        """-> this spec for data whose labels and weights are not read, if they have any: what a prediction needs."""
+        """Makes the spec for data to predict on, whose labels and weights are not read even if the data have them.
+
+        Returns:
+          the `FeatureSpec`, with `labelled` False and no `weight`.
+        """
         return dataclasses.replace(self, labelled=False, weight=None)
 
     def limits_of(self, table):
-        """-> the TableLimits of a table, by name; with none set where the spec has none."""
+        """Finds the limits of a table.
+
+        Args:
+          table: name of the table, such as `dim16`.
+
+        Returns:
+          the table's `TableLimits`; without any limit set if the spec gives the table none.
+        """
         return next((each for each in self.limits if each.table == table), TableLimits(table))
 
     @property
@@ -172,7 +212,7 @@ def _check(spec):
     ):
         for name in taken:
             if taken.count(name) > 1:
-                raise UserError(f"{where}: {name!r} stands twice, and must not ({what})")
+                raise UserError(f"{where}: {name!r} is there twice ({what}); give one of them another name")
     for name in names:
         if name.startswith(RESERVED_PREFIXES):
             raise UserError(f"{where}: {name!r}: no feature's name starts with {', '.join(RESERVED_PREFIXES)}")
@@ -196,5 +236,5 @@ def _check_limits(spec, where):
         if table not in tables or limited.count(table) > 1:
             raise UserError(
                 f"{where}: [[limits]]: table {table!r} is there {limited.count(table)} times; each of "
-                f"{', '.join(tables) or 'no table'} may be once"
+                f"{', '.join(tables) or 'no table'} may be there once"
             )

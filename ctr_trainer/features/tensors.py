@@ -1,4 +1,4 @@
-"""The features that a `model_fn` reads: names that become tensors when they are first asked for."""
+"""The features that a `model_fn` reads. The tensor of a name is made when the model first asks for the name."""
 
 import abc
 from collections.abc import Mapping
@@ -11,29 +11,30 @@ EMBEDDING, LINEAR, FEATURE, SEQUENCE, MASK = "embedding", "linear", "feature", "
 
 
 class Features(Mapping, abc.ABC):
-    """What a feature spec offers a model; a table holds only what the model asked for.
+    """The tensors that a feature spec offers to a model. A table has columns only for what the model asks for.
 
     | name | tensor |
     |---|---|
     | `dense` | float32[B, n], the dense features after their transforms |
-    | `embedding` | float32[B, F, dim], one vector a feature; all of them must have one dim |
-    | `embedding/dim16` | float32[B, F16, 16], those of that table: single-valued first, then bags |
-    | `feature/<name>` | float32[B, dim], that of one single-valued feature or bag |
-    | `linear` | float32[B, F, 1], one weight a feature |
-    | `sequence/<name>` | float32[B, L, dim], the vectors of a sequence: in order, zeros behind the last |
-    | `sequence_mask/<name>` | float32[B, L], 1 where the sequence has a value, 0 behind the last |
+    | `embedding` | float32[B, F, dim], one vector per feature; all features must have the same dim |
+    | `embedding/dim16` | float32[B, F16, 16], the vectors of table `dim16`: single-valued features, then bags |
+    | `feature/<name>` | float32[B, dim], the vector of one single-valued feature or bag |
+    | `linear` | float32[B, F, 1], one weight per feature |
+    | `sequence/<name>` | float32[B, L, dim], the vectors of a sequence in order, then zeros |
+    | `sequence_mask/<name>` | float32[B, L], 1 where the sequence has a value, then zeros |
     | `weight` | float32[B], the example's weight; 0 for padding |
 
-    Sequences are no part of `embedding` and `linear`, but their values share the rows of their slot.
+    `embedding` and `linear` leave sequences out. A sequence's values share the rows of the sequence's slot.
 
-    Each table's tensor is contiguous, as is each sequence's: a slice of one wide tensor would cost a copy each way.
+    The tensor of each table and of each sequence is contiguous: a slice of one wide tensor would cost a copy in the
+    forward pass and one in the backward pass.
 
-    Caveat: `feature/<name>` is such a slice of `embedding/dimD`; ask for the few features that a model treats on their
-    own, as DIN its target.
+    Caveat: `feature/<name>` is such a slice of `embedding/dimD`. Ask for it only for the few features that a model
+    treats on their own, as DIN does with its target.
 
     Attributes:
       spec: FeatureSpec.
-      statistics: by feature name, what conversion found in the training data.
+      statistics: dict of feature name -> what conversion computed from the training data.
     """
 
     def __init__(self, spec, statistics):
@@ -55,7 +56,7 @@ class Features(Mapping, abc.ABC):
         return iter(names + [f"{kind}/{f.name}" for f in self.spec.sequences for kind in (SEQUENCE, MASK)])
 
     def __contains__(self, name):
-        """Whether the spec offers it; Mapping's own would make the tensor to find out."""
+        """Whether the spec offers the name. `Mapping.__contains__` would make the tensor to find out."""
         return name in iter(self)
 
     def __len__(self):

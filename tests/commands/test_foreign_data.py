@@ -148,7 +148,7 @@ def test_a_spec_other_than_the_conversions_is_refused(directory, tmp_path, capsy
 
 def test_data_that_is_not_converted_needs_a_spec(directory, tmp_path, capsys):
     assert cli.main(["train", flags(directory, tmp_path / "model")]) == 1
-    assert "name a --feature_spec to read Parquet" in capsys.readouterr().err
+    assert "give --feature_spec to read Parquet" in capsys.readouterr().err
 
 
 def test_predictions_need_no_labels_and_evaluations_do(directory, tmp_path, capsys):

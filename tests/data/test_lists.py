@@ -85,7 +85,7 @@ def test_lists_that_all_have_one_value_are_warned_of(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         _convert(tmp_path, ["a;b"] * 25 + [""])
     (record,) = caplog.records
-    assert "each of its 25 lists has one value, so '|' may not be what separates values" in record.getMessage()
+    assert "each of its 25 lists has one value, so '|' may not be the values' separator" in record.getMessage()
 
 
 @pytest.mark.parametrize("value", ["Sci-Fi", "Film Noir", "Toy (1995)", "New York", "a-1"])

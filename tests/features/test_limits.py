@@ -36,7 +36,7 @@ def test_one_dim_for_all_takes_the_limits_along():
     ("limits", "message"),
     [
         ({"max_rows": 5}, "'table' is missing"),
-        ({"table": "dim16"}, "'dim16' is there 1 times; each of dim4, dim8 may be once"),
+        ({"table": "dim16"}, "'dim16' is there 1 times; each of dim4, dim8 may be there once"),
         ({"table": "dim4", "eviction": "fifo"}, "eviction 'fifo' is not one of lru, lfu"),
         ({"table": "dim4", "max_rows": -1}, "max_rows -1 is negative"),
         ({"table": "dim4", "min_frequency": 256}, "min_frequency 256 is above 255"),
