@@ -140,7 +140,7 @@ def main():
     workers = {
         optimizer: workers_fed(f"{flags.workers} workers, {optimizer}", figures) for optimizer, figures in demo.items()
     }
-    fed_4_a_host = workers_fed(f"{HOSTS} hosts of {WORKERS_A_HOST} workers, {CONFIG.optimizer}", of_hosts)
+    fed_4_a_host = workers_fed(f"{HOSTS} hosts of {WORKERS_A_HOST} workers, {CONFIG.optimizer.name}", of_hosts)
     scored = cases[f"zipf_{sizes[-1]}"]
     names = ("find_gather_rows_per_sec", "update_rows_per_sec", "pull_rows_per_sec", "sync_rows_per_sec", "sync_p99_ms")
     result = {name: scored[name] for name in (*names, "index_bytes_per_row")}
