@@ -76,7 +76,7 @@ def _train(directory, workers, optimizer, sync_steps, cores, workers_a_host=1):
 
 
 def _counters(caches):
-    names = ("bytes_synced", "rows_pulled", "misses", "prefetched")
+    names = ("bytes_synced", "rows_pulled", "misses", "pulled_ahead")
     return {name: sum(getattr(cache, name) for cache in caches) for name in names}
 
 
@@ -85,7 +85,7 @@ def _steps(cache, reader, table):
     batches = iter(reader)
     while group := list(itertools.islice(batches, PREFETCH_BATCHES)):
         lookups = [Lookup(batch.keys[table]) for batch in group]
-        since = cache.prefetch(distinct([lookup.unique for lookup in lookups]))
+        since = cache.pull_ahead(distinct([lookup.unique for lookup in lookups]))
         for batch, lookup in zip(group, lookups, strict=True):
             _step(cache, lookup, since)
             yield batch.size

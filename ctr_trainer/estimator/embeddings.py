@@ -40,7 +40,7 @@ class Embeddings:
 
     Staleness of a row that a step reads, in steps of this worker, behind what the service had of other copies: below N,
     the steps between two syncs, plus the steps that the sync under way has taken so far (below N, as the next sync
-    waits for it; 0 if `strict_sync`), plus the batches by which its lookup was prefetched, at most twice
+    waits for it; 0 if `strict_sync`), plus the batches by which its lookup was pulled ahead, at most twice
     `prefetch_batches`: those that wait and those in the making (0 if `strict_sync`), plus the one of `RowPipeline`.
 
     Threads: all methods are the training thread's, but for `prepare`, which may run ahead in one of its own, and those
@@ -94,7 +94,7 @@ class Embeddings:
         merge_factor = merging.gradient_factor(config.optimizer.name, merge, size, scale or size, sharing)
         self._gradients = RowGradients(merge_factor, config.l2, config.clip_norm)
         self._background = Background("the sync of the embedding rows")
-        # The requests of all tables are under way at once, those of a sync and of a prefetch beside it.
+        # The requests of all tables are under way at once, those of a sync and of pulling ahead beside it.
         several = len(self._copies) > 1
         self._threads = concurrent.futures.ThreadPoolExecutor(2 * len(self._copies)) if several else None
         self.sync_seconds = 0.0
@@ -126,7 +126,7 @@ class Embeddings:
         batches = iter(batches)
         while group := list(itertools.islice(batches, max(self._ahead, 1))):
             prepared = [(batch, self._lookups(batch)) for batch in group]
-            since = self._prefetch([lookups for _, lookups in prepared]) if self._ahead else {}
+            since = self._pull_ahead([lookups for _, lookups in prepared]) if self._ahead else {}
             for batch, lookups in prepared:
                 yield batch, {name: (lookup, since.get(name)) for name, lookup in lookups.items()}
 
@@ -140,7 +140,7 @@ class Embeddings:
         for name, rows in self.rows.items():
             lookup, since = lookups[name]
             with rows.measured(self.lookup_latency):
-                if create:  # A strict lookup sees every push before it, prefetched or not.
+                if create:  # A strict lookup sees every push before it, pulled ahead or not.
                     slots = rows.find_or_create(lookup.unique, None if self._strict else since)
                 else:
                     slots = rows.find(lookup.unique)
@@ -188,7 +188,7 @@ class Embeddings:
             self._background.wait()
             for rows in self._copies.values():
                 rows.begin_window()
-            self._background.start(lambda: self._timed(self._exchange))
+            self._background.start(lambda: self._timed(self._sync_window))
 
     def flush(self):
         """As `sync`, but returns when the service has, to the bit, all that this worker's steps changed.
@@ -221,13 +221,13 @@ class Embeddings:
     def _lookups(self, batch):
         return {name: inputs.lookup(batch) for name, inputs in self._inputs.items()}
 
-    def _prefetch(self, group):
-        """-> by table, what `WorkerRows.prefetch` says of the keys of a group of batches."""
+    def _pull_ahead(self, group):
+        """-> by table, what `WorkerRows.pull_ahead` says of the keys of a group of batches."""
 
-        def prefetch(name, rows):
-            return rows.prefetch(distinct([lookups[name].unique for lookups in group]))
+        def pull_ahead(name, rows):
+            return rows.pull_ahead(distinct([lookups[name].unique for lookups in group]))
 
-        return self._on_all(prefetch)
+        return self._on_all(pull_ahead)
 
     def _timed(self, sync):
         before = self.sync_latency.total_seconds
@@ -235,8 +235,8 @@ class Embeddings:
             sync()
         self.sync_seconds = self.sync_latency.total_seconds - before
 
-    def _exchange(self):
-        self._on_all(lambda _, rows: rows.exchange())
+    def _sync_window(self):
+        self._on_all(lambda _, rows: rows.sync_window())
 
     def _meet_on_hosts(self, what):
         """Waits until all workers have come, if those of a host train one copy of the rows."""

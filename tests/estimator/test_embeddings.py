@@ -105,7 +105,7 @@ def test_a_sync_that_failed_is_raised_by_the_next(store):
     embeddings.close()
 
 
-def test_a_prefetched_batch_needs_no_request_at_its_step_also_across_a_sync(store):
+def test_a_batch_pulled_ahead_needs_no_request_at_its_step_also_across_a_sync(store):
     embeddings, remote, table = _worker(store, ahead=1)
     first, second = (_prepared(embeddings, table, *keys) for keys in ((1, 2), (2, 3)))
     pulls = remote.pulls
@@ -116,7 +116,7 @@ def test_a_prefetched_batch_needs_no_request_at_its_step_also_across_a_sync(stor
     assert remote.pulls == pulls == 2
 
 
-def test_batches_prefetched_together_are_pulled_in_one_request(store):
+def test_batches_pulled_ahead_together_are_pulled_in_one_request(store):
     embeddings, remote, table = _worker(store, ahead=3)
     keys = ((1, 2), (2, 3), (3, 1), (4, 4))
     prepared = embeddings.prepare(_batch(table, *of_batch) for of_batch in keys)
@@ -131,7 +131,7 @@ def test_batches_prefetched_together_are_pulled_in_one_request(store):
     np.testing.assert_array_equal(store.pull(table, np.arange(1, 5)), np.full((4, 2), 2))
 
 
-def test_a_strict_step_sees_the_pushes_before_it_although_it_was_prefetched(store):
+def test_a_strict_step_sees_the_pushes_before_it_although_it_was_pulled_ahead(store):
     (a, _, table), (b, _, _) = (_worker(store, ahead=1, strict_sync=True) for _ in range(2))
     prepared = _prepared(a, table, 1)
     _train(b, _prepared(b, table, 1))

@@ -58,7 +58,7 @@ class WorkerRows(Protocol):
         """int64[U] -> int64[U] slots; a key without a row gets its initial one.
 
         Args:
-          since: what `prefetch` returned for these keys; None for keys that were not prefetched.
+          since: what `pull_ahead` returned for these keys; None for keys that were not pulled ahead.
         """
 
     @abc.abstractmethod
@@ -83,13 +83,13 @@ class WorkerRows(Protocol):
     def l2_shares(self, slots):
         """-> float32[U], what L2 of the rows at `slots` counts for, see `merging`; None if it counts in full."""
 
-    def prefetch(self, keys):
+    def pull_ahead(self, keys):
         """Has the rows of int64[U] `keys` here before they are looked up. -> `since` for that lookup"""
 
     def begin_window(self):
-        """Starts a sync; `exchange` has to follow before the next one."""
+        """Starts a sync; `sync_window` has to follow before the next one."""
 
-    def exchange(self):
+    def sync_window(self):
         """The sync itself: sends what this worker changed and takes what others changed."""
 
     def flush(self):

@@ -58,9 +58,9 @@ class HostRows(RowCache):
                     self._tidy()
                 self._window += 1
 
-    def exchange(self, codec=None):
+    def sync_window(self, codec=None):
         if self.is_synced_here:
-            super().exchange(codec)
+            super().sync_window(codec)
 
     def flush(self):
         """As `RowCache`; all workers of the host wait for it, so slots may change."""
@@ -69,9 +69,9 @@ class HostRows(RowCache):
                 self._tidy()
             super().flush()
 
-    def prefetch(self, keys):
+    def pull_ahead(self, keys):
         """As `RowCache`; nothing where the service is asked for no rows: a lookup makes those that are new itself."""
-        return super().prefetch(keys) if self._asks else self._window
+        return super().pull_ahead(keys) if self._asks else self._window
 
     def _tidy(self):
         """Drops rows, which the service then is asked for. Under the lock."""

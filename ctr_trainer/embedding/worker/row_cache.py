@@ -38,13 +38,14 @@ class RowCache(WorkerRows):
 
     With `shares`, a sync sends those shares of a change, as `merging` says; the rest of it is dropped.
 
-    Threads: one trains (`find_or_create`, `apply_gradients`, `begin_window`), one may `prefetch`, one may `exchange`.
-    They share a lock, which is held around each use of its memory and never across a request. Slots are
-    valid from a lookup until `begin_window`, which only the training thread calls, when no `exchange` is under way.
+    Threads: one trains (`find_or_create`, `apply_gradients`, `begin_window`), another may call `pull_ahead`, a third
+    `sync_window`. They share a lock, which is held around each use of the cache's memory and never across a request.
+    Slots are valid from a lookup until `begin_window`, which only the training thread calls, and only when no
+    `sync_window` is under way.
 
     Attributes:
       hits, misses, bytes_synced: see `RowTotals`.
-      prefetched: distinct keys asked for ahead of their lookup.
+      pulled_ahead: distinct keys asked for ahead of their lookup.
       rows_pulled: rows that came back, as others had changed them, or made them first.
       lookup_latency: OpsEmbeddingLookup, of each request for rows, from the question to the answer.
       push_latency: OpsPushGrad, of each request that brings changes, likewise.
@@ -79,7 +80,7 @@ class RowCache(WorkerRows):
         self._numbers = memory.counts("cache", 2)
         if not self._numbers[_WINDOW]:
             self._numbers[_WINDOW] = 1
-        self.hits = self.misses = self.prefetched = self.rows_pulled = self.bytes_synced = 0
+        self.hits = self.misses = self.pulled_ahead = self.rows_pulled = self.bytes_synced = 0
         self.lookup_latency = lookup_latency or Latency("OpsEmbeddingLookup")
         self.push_latency = push_latency or Latency("OpsPushGrad")
         self._store = store
@@ -113,7 +114,7 @@ class RowCache(WorkerRows):
         """int64[U] -> int64[U] slots; what is not here or not up to date is pulled.
 
         Args:
-          since: what `prefetch` returned for these keys; rows checked from then on count as up to date. None for
+          since: what `pull_ahead` returned for these keys; rows checked from then on count as up to date. None for
             those checked in this window.
         """
         return self._find(keys, since, create=True)
@@ -122,17 +123,17 @@ class RowCache(WorkerRows):
         """int64[U] -> int64[U] slots, for evaluation; -1 where the store has no row either."""
         return self._find(keys, None, create=False)
 
-    def prefetch(self, keys):
+    def pull_ahead(self, keys):
         """Pulls what a coming `find_or_create` of these keys would; for another thread than the training one.
 
         Returns:
           `since` for that lookup: then its rows are up to date as of the window of this call, so the staleness of a
-          lookup is raised by as many steps as it was prefetched ahead.
+          lookup is raised by as many steps as its rows were pulled ahead.
         """
         with self._lock.shared():
             since = self._oldest(None)
             _, wanted, known = self._copies.stale(keys, since)
-            self.prefetched += len(wanted) * self._asks
+            self.pulled_ahead += len(wanted) * self._asks
         if len(wanted):
             self._pull(wanted, known, since, create=True)
         return since
@@ -154,19 +155,19 @@ class RowCache(WorkerRows):
             return self._copies.l2_shares(slots)
 
     def sync(self):
-        """`begin_window` and `exchange`, one after the other."""
+        """`begin_window` and `sync_window`, one after the other."""
         self.begin_window()
-        self.exchange()
+        self.sync_window()
 
     def begin_window(self):
-        """Starts a sync, which `exchange` has to follow before the next one; renumbers the slots at times."""
+        """Starts a sync, which `sync_window` has to follow before the next one; renumbers the slots at times."""
         with self._lock.alone():
             self._refuse_between_push_and_refresh("a sync")
             if not self._window % KEPT_WINDOWS:
                 self._copies.tidy(self._window)
             self._window += 1
 
-    def exchange(self, codec=None):
+    def sync_window(self, codec=None):
         """Sends what this worker changed, takes back the rows that others changed.
 
         Args:
@@ -177,7 +178,7 @@ class RowCache(WorkerRows):
             self._copies.begin_window()
         for first in range(0, len(slots), self._request_rows):
             part = slots[first : first + self._request_rows]
-            self._exchange(part, codec or self._codec)
+            self._sync_part(part, codec or self._codec)
 
     def flush(self):
         """A sync after which the store has all that this worker changed, to the bit."""
@@ -185,7 +186,7 @@ class RowCache(WorkerRows):
         if not self._codec.is_exact:
             with self._lock.alone():
                 self._copies.mark_unsent()
-        self.exchange(PLAIN)
+        self.sync_window(PLAIN)
 
     def push(self):
         """The first half of a strict sync: a flush. `refresh` has to follow, after a barrier."""
@@ -224,7 +225,7 @@ class RowCache(WorkerRows):
         """-> the window from which on a row counts as up to date.
 
         Args:
-          since: what a prefetch answered; None for this window.
+          since: what `pull_ahead` returned; None for this window.
         """
         return self._window if since is None else since
 
@@ -255,7 +256,7 @@ class RowCache(WorkerRows):
         with self._lock.alone():
             self._copies.accept(keys, known, newer, rows, window, create)
 
-    def _exchange(self, slots, codec):
+    def _sync_part(self, slots, codec):
         """One request of a sync."""
         self._sequence += 1
         dtype, columns = codec.schema(self.config.width)

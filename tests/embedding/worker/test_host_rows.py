@@ -103,7 +103,7 @@ def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, 
     one, other = host = _host(store)
     for worker in host:
         worker.begin()
-    one.prefetch(_keys(1))
+    one.pull_ahead(_keys(1))
     for worker in host:
         _step(worker, np.arange(1, 101), 1.0)
         assert (worker.totals().hits, worker.totals().misses) == (100, 0)
@@ -203,7 +203,7 @@ def test_a_row_that_the_service_evicted_begins_anew(store):
     assert store.pull("t", _keys(1)).tolist() == _read(host[0], _keys(1)) == [[-4, -4]]
 
 
-def test_no_step_is_lost_while_two_workers_step_one_prefetches_and_one_syncs(store):
+def test_no_step_is_lost_while_two_workers_step_one_pulls_ahead_and_one_syncs(store):
     host, errors = _host(store), []
     rng = np.random.default_rng(0)
     batches = [[rng.choice(np.arange(1, 2001), 500, replace=False) for _ in range(100)] for _ in host]
@@ -219,7 +219,7 @@ def test_no_step_is_lost_while_two_workers_step_one_prefetches_and_one_syncs(sto
             worker.apply_gradients(worker.find_or_create(each), [np.ones((500, 2), np.float32)], 1.0)
 
     work = [lambda: train(host[0], batches[0]), lambda: train(host[1], batches[1])]
-    work.append(lambda: [host[1].prefetch(keys) for keys in batches[1]])
+    work.append(lambda: [host[1].pull_ahead(keys) for keys in batches[1]])
     threads = [threading.Thread(target=guarded, args=(each,)) for each in work]
     for thread in threads:
         thread.start()

@@ -168,7 +168,7 @@ def test_a_pull_overtaken_by_a_sync_changes_nothing():
         a.sync()
 
     store.then = meanwhile
-    a.prefetch(_keys(1))  # What it brings is older than what the sync brought.
+    a.pull_ahead(_keys(1))  # What it brings is older than what the sync brought.
     np.testing.assert_array_equal(_rows(a, _keys(1)), store.pull("t", _keys(1)))
     _step(a, _keys(1), 1000.0)
     a.sync()
@@ -176,11 +176,11 @@ def test_a_pull_overtaken_by_a_sync_changes_nothing():
     np.testing.assert_allclose(store.pull("t", _keys(1)), start - 1111, rtol=1e-5)
 
 
-def test_prefetched_rows_are_used_in_the_next_window_too_and_no_longer(store):
+def test_rows_pulled_ahead_are_used_in_the_next_window_too_and_no_longer(store):
     cache = RowCache(store, CONFIG, "a")
-    since = cache.prefetch(_keys(1, 2))
+    since = cache.pull_ahead(_keys(1, 2))
     cache.find_or_create(_keys(1, 2), since)
-    assert (cache.hits, cache.misses, cache.prefetched) == (2, 0, 2)
+    assert (cache.hits, cache.misses, cache.pulled_ahead) == (2, 0, 2)
     cache.sync()
     cache.find_or_create(_keys(1, 2), since)
     assert (cache.hits, cache.misses) == (4, 0)
@@ -205,7 +205,7 @@ def test_rows_unused_for_eight_windows_leave_once_there_are_many(store, monkeypa
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_two_workers_and_a_prefetcher_at_random_lose_no_step(store, codec):
+def test_two_workers_and_one_that_pulls_ahead_at_random_lose_no_step(store, codec):
     """Gradients are whole numbers, and new rows zero, so that sums are exact in any order."""
     config = TableConfig("u", (2,), (0.0,), "sgd")
     workers = [RowCache(store, config, name, codec=codec) for name in "ab"]
@@ -214,7 +214,7 @@ def test_two_workers_and_a_prefetcher_at_random_lose_no_step(store, codec):
         worker = workers[rng.integers(2)]
         keys = rng.choice(np.arange(1, 41), 12, replace=False)
         gradient = rng.integers(-3, 4, (12, 2)).astype(np.float32)
-        since = worker.prefetch(keys) if step % 3 == 0 else None
+        since = worker.pull_ahead(keys) if step % 3 == 0 else None
         if step % 5 == 0:
             worker.sync()
         worker.apply_gradients(worker.find_or_create(keys, since), [gradient], 1.0)
@@ -224,7 +224,7 @@ def test_two_workers_and_a_prefetcher_at_random_lose_no_step(store, codec):
     np.testing.assert_array_equal(store.pull("u", np.arange(1, 41)), expected[1:])
 
 
-def test_threads_that_train_prefetch_and_sync_lose_no_step(store):
+def test_threads_that_train_pull_ahead_and_sync_lose_no_step(store):
     config = TableConfig("u", (2,), (0.0,), "sgd")
     cache, other = (RowCache(store, config, name) for name in "ab")
     rng, expected = np.random.default_rng(0), np.zeros((2001, 2))
@@ -237,7 +237,7 @@ def test_threads_that_train_prefetch_and_sync_lose_no_step(store):
         except BaseException as error:
             errors.append(error)
 
-    ahead = threading.Thread(target=guarded, args=(lambda: [cache.prefetch(keys) for keys in batches],))
+    ahead = threading.Thread(target=guarded, args=(lambda: [cache.pull_ahead(keys) for keys in batches],))
     ahead.start()
     sync = None
     for number, keys in enumerate(batches):
@@ -251,7 +251,7 @@ def test_threads_that_train_prefetch_and_sync_lose_no_step(store):
             if sync:
                 sync.join(60)
             cache.begin_window()
-            sync = threading.Thread(target=guarded, args=(cache.exchange,))
+            sync = threading.Thread(target=guarded, args=(cache.sync_window,))
             sync.start()
     for thread in (sync, ahead):
         thread.join(60)
