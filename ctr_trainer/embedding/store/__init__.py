@@ -1,1 +1,1 @@
-"""A store, which holds tables by name, and what it and its user tell each other of rows."""
+"""A store, which holds tables by name, and the messages about rows between a store and its user."""

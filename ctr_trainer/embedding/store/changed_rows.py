@@ -1,4 +1,4 @@
-"""What a table answers to who knows some of its rows already."""
+"""A table's answer to an asker that already knows some of its rows."""
 
 import numpy as np
 
@@ -7,13 +7,16 @@ from ctr_trainer.embedding.store.versions import ABSENT, NONE_KNOWN, ChangedRows
 
 
 def newer(table, versions, keys, known):
-    """-> `ChangedRows` of the rows that are not as known.
+    """Finds the rows whose version is not the one that the asker knows.
 
     Args:
       table: `Table`.
-      versions: its `Versions`.
+      versions: the table's `Versions`.
       keys: int64[U], distinct.
-      known: uint32[U], the versions that the asker has; None where it has none.
+      known: uint32[U], the versions that the asker has; None if it has none.
+
+    Returns:
+      `ChangedRows`.
     """
     slots = table.find(keys)
     versions.reserve(len(table.keys))
@@ -26,11 +29,14 @@ def newer(table, versions, keys, known):
 
 
 def merge(table, versions, keys, deltas, known):
-    """Adds deltas to rows, as one push. -> `ChangedRows` of the rows that were not as known, after that
+    """Adds deltas to rows, as one push.
 
     Args:
       table, versions, keys, known: as for `newer`.
       deltas: float32[U, width].
+
+    Returns:
+      `ChangedRows`: the rows whose version was not the one that the asker knew, with their deltas added.
     """
     count = len(keys)
     number = versions.next()
@@ -49,7 +55,7 @@ def merge(table, versions, keys, deltas, known):
 
 
 def _with_refused(answer, there, refused, initial_rows):
-    """-> `ChangedRows` for all keys, from that of the keys `there`: a key that was refused has its initial row."""
+    """-> the `ChangedRows` of all keys, from the `answer` for the keys `there`; a refused key has its initial row."""
     versions, positions = answer.versions, np.concatenate([there[answer.positions], refused])
     versions[refused] = ABSENT
     order = np.argsort(positions)

@@ -11,10 +11,10 @@ from numba import types
 from ctr_trainer.embedding.memory.contiguous import float32
 from ctr_trainer.embedding.table.row_kernels import ROWS, ROWS_OUT
 
-# A row's largest value is scaled into [2**13, 2**14): far from float16's largest, 65504, and its smaller values keep
-# all 11 bits down to 2**-27 of the largest.
+# A row's largest value is scaled into [2**13, 2**14), far from 65504, the largest float16. The row's smaller values
+# keep all 11 bits, down to 2**-27 of its largest value.
 _TOP = 14
-# Below 2**-112 a row is scaled as if its largest value were that, so that its scale stays a normal float32.
+# A row whose largest value is below 2**-112 is scaled as if it were 2**-112: the scale stays a normal float32.
 _LEAST = -112
 _LEAST_POWER, _MOST_POWER = _LEAST - _TOP, 128 - _TOP
 
@@ -32,8 +32,14 @@ _BIG_TO_SMALL, _HALF_END = np.float32(2.0**112), np.float32(2.0**16)
 def pack(rows):
     """float32[n, width] -> float16[n, width + 1].
 
-    A row is scaled by a power of two of its own, so that neither a large accumulator overflows nor a small change
-    vanishes; column 0 is that power, an integer of -126 to 114. Finite rows only.
+    Each row is scaled by its own power of two, so that a large accumulator does not overflow and a small change does
+    not vanish. Column 0 is that power, an integer from -126 to 114.
+
+    Args:
+      rows: float32[n, width], finite.
+
+    Returns:
+      float16[n, width + 1].
     """
     out = np.empty((len(rows), rows.shape[1] + 1), np.float16)
     _pack(float32(rows), out.view(np.uint16))
@@ -41,9 +47,13 @@ def pack(rows):
 
 
 def unpack(packed):
-    """What `pack` made -> float32[n, width]: each value to 2**-11 of itself or 2**-38 of its row's largest.
+    """Undoes `pack`, with an error of at most 2**-11 of the value or 2**-38 of the row's largest value.
 
-    A row whose column 0 is no such power comes out not finite.
+    Args:
+      packed: float16[n, width + 1], as `pack` returns it.
+
+    Returns:
+      float32[n, width]. If column 0 of a row is not an integer from -126 to 114, that row is not finite.
     """
     out = np.empty((len(packed), packed.shape[1] - 1), np.float32)
     _unpack(np.require(packed, np.float16, ("C",)).view(np.uint16), out)
@@ -76,7 +86,7 @@ def _to_half(value):
 
 @numba.njit(nogil=True, cache=True)
 def _from_half(half):
-    """The value of float16's bits; infinite where they are not finite."""
+    """-> the value of a float16, given its bits; infinity if the float16 is not finite."""
     bits = _I32(half)
     size = _float(_I32(_I32(bits & _HALF_SIZE) << _NARROWED)) * _BIG_TO_SMALL
     size = _INFINITY if size >= _HALF_END else size

@@ -21,16 +21,16 @@ from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import LIMITS
 from ctr_trainer.messages.errors import UserError
 
-# A save of the same store that is under way ends in this time, or its disk hangs.
+# Seconds to wait for another save of the same store. If that save takes longer, its disk hangs.
 _SNAPSHOT_SECONDS = 3600
-# For requests that wait for a table's lock: who releases it and asks for it again at once would go before them.
+# Seconds between two holds of a table's lock. A thread that asks again at once would overtake the requests that wait.
 _BETWEEN_SECONDS = 1e-4
 _NOTHING = contextlib.nullcontext()
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class LocalStore(Store):
-    """The Store in this process. Safe to use from several threads: one lock a table.
+    """The Store in this process. Safe to use from several threads: each table has a lock.
 
     Attributes:
       tables: dict[str, Table].
@@ -48,7 +48,15 @@ class LocalStore(Store):
         self._last_snapshot = None
 
     def create_table(self, config, shard=0, shards=1):
-        """As Store; `shard` of `shards` says which share of `max_rows` is this store's."""
+        """Makes an empty table, as `Store.create_table`.
+
+        Args:
+          config: the TableConfig.
+          shard, shards: the number of this store among `shards` stores, which divide `max_rows` among them.
+
+        Raises:
+          UserError: a table of that name exists with another configuration.
+        """
         different = self._create_table(config, shard, shards).config.differs(config)
         if different:
             raise UserError(
@@ -57,18 +65,21 @@ class LocalStore(Store):
             )
 
     def _create_restored(self, config, path, shard, shards):
-        # Which keys have rows, and how they are trained, may be decided anew; what a row is may not.
+        # A restored table may have other limits and other optimizer settings, but not another layout of its rows.
         different = self._create_table(config, shard, shards).config.differs(config, but=(*LIMITS, "settings"))
         if different:
+            field, asked, saved = different
             raise UserError(
-                "table {} is asked for with {} = {}, not {} as its rows in {} have it: give that, or another "
-                "--model_dir".format(config.name, *different, path)
+                f"table {config.name} is asked for with {field} = {asked}, but its rows in {path} were saved with "
+                f"{saved}: give that value, or another --model_dir"
             )
 
     def _create_table(self, config, shard, shards):
-        """-> the Table of that name, which is made where it is not there."""
+        """-> the Table of that name; makes it if there is none."""
         if not _TABLE_NAME.fullmatch(config.name):
-            raise UserError(f"table name {config.name!r}: expected up to 100 letters, digits, and any of _ . -")
+            raise UserError(
+                f"table name {config.name!r}: expected up to 100 characters, each a letter, a digit or one of _ . -"
+            )
         with self._lock:
             if config.name not in self.tables:
                 self._locks[config.name] = threading.RLock()
@@ -124,12 +135,18 @@ class LocalStore(Store):
                     stop = table.expire(stop)
 
     def save(self, path, step, since=None, shard=0, shards=1, identity=None):
-        """As Store; `shard` of `shards` names the files, `identity` this snapshot."""
+        """Writes every table, as `Store.save`.
+
+        Args:
+          path, step, since: as for `Store.save`.
+          shard, shards: the number of this store among `shards` stores; both go into the names of the files.
+          identity: str, the name of this snapshot; None to draw one.
+        """
         path = pathlib.Path(path)
         with self._alone("save"):
             if since is not None and since != self._last_snapshot:
                 since = None
-            # Until all is written there is none that the next one could add to.
+            # Until all files are written, there is no snapshot that a delta could follow.
             self._last_snapshot, identity = None, identity or uuid.uuid4().hex
             captures = []
             try:
@@ -150,10 +167,13 @@ class LocalStore(Store):
             return files
 
     def restore(self, path, files, shard=0, shards=1, replacing=_NOTHING):
-        """As Store; keeps only the rows that belong to `shard` of `shards`.
+        """Replaces all rows, as `Store.restore`; keeps only the rows that belong to `shard` of `shards`.
 
         Args:
-          replacing: a context manager, in which the rows are replaced once all files are known to be sound.
+          path, files: as for `Store.restore`.
+          shard, shards: the number of this store among `shards` stores.
+          replacing: a context manager. It is entered when all files are known to be sound, and the rows are replaced
+            within it.
         """
         with self._alone("restore"):
             snapshot.check_chain(files)
@@ -185,10 +205,10 @@ class LocalStore(Store):
                 table.trim()
 
     def reopen(self):
-        """Nothing to do: the rows are this process's."""
+        """Does nothing: the rows lie in this process."""
 
     def clear(self, replacing=_NOTHING):
-        """As Store; `replacing` as for `restore`."""
+        """Forgets every row, as `Store.clear`; `replacing` is as for `restore`."""
         with self._alone("clear"), replacing:
             self._clear()
 
@@ -209,19 +229,22 @@ class LocalStore(Store):
 
     @contextlib.contextmanager
     def _alone(self, what):
-        """One save, restore or clear at a time."""
+        """Lets one save, restore or clear run at a time."""
         if not self._snapshot_lock.acquire(timeout=_SNAPSHOT_SECONDS):
-            raise UserError(f"{what}: another save or restore of this store has not ended in {_SNAPSHOT_SECONDS} s")
+            raise UserError(
+                f"{what}: another save or restore of this store has not ended within {_SNAPSHOT_SECONDS} s: see "
+                "whether its disk hangs"
+            )
         try:
             yield
         finally:
             self._snapshot_lock.release()
 
     def close(self):
-        """Nothing to do."""
+        """Does nothing."""
 
     def read_blocks(self, name):
-        """Yields (keys, rows) copies of a table, in blocks; rows that come or go meanwhile may or may not be there."""
+        """Yields copies (keys, rows) of a table's blocks. A row that comes or goes meanwhile may be missing."""
         first = 0
         while True:
             with self._locked(name) as table:
@@ -264,7 +287,7 @@ class _Locked:
 
 
 def _owned(keys, shard, shards):
-    """-> which of int64[n] belong to a shard."""
+    """-> which of the keys int64[n] belong to a shard: bool[n], or a slice."""
     if shards == 1:
         return slice(None)
     owner = np.empty(len(keys), np.int32)

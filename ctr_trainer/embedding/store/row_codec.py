@@ -9,12 +9,12 @@ from ctr_trainer.messages.errors import UserError
 
 
 class RowCodec(abc.ABC):
-    """The interface of the codecs: rows of float32 to what travels, and back.
+    """The interface of the codecs: each turns rows of float32 into the array that travels, and back.
 
     Attributes:
-      name: what `--sync_compression`, and a request to the service, call it.
-      is_exact: whether decoded rows equal the encoded ones, to the bit. What another codec rounds away from a change
-        is for the worker to keep, see `CachedRows.take`.
+      name: the codec's name in `--sync_compression` and in requests to the service.
+      is_exact: whether decoded rows equal the rows before encoding, bit by bit. If a codec is not exact, the worker
+        keeps what it rounds away from a change, see `CachedRows.take`.
     """
 
     name: str
@@ -22,15 +22,15 @@ class RowCodec(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, rows):
-        """float32[n, width], finite -> an array as `schema` says."""
+        """float32[n, width], finite -> an array of the dtype and columns that `schema` gives."""
 
     @abc.abstractmethod
     def decode(self, encoded):
-        """What `encode` made, C-contiguous or not and at any byte -> float32[n, width], C-contiguous."""
+        """An array from `encode`, contiguous or not, aligned or not -> float32[n, width], C-contiguous."""
 
     @abc.abstractmethod
     def schema(self, width):
-        """-> (dtype as it travels, columns) of the encoded rows of `width` floats: an array [n, columns]."""
+        """-> (dtype, columns) of the array [n, columns] that rows of `width` floats are encoded as."""
 
 
 class PlainCodec(RowCodec):
@@ -43,7 +43,7 @@ class PlainCodec(RowCodec):
         return rows
 
     def decode(self, encoded):
-        """As RowCodec; rows that lie at any byte stay there, as the kernels of a merge take them."""
+        """As `RowCodec.decode`. Rows that are not aligned are not copied: the kernels of a merge take them as well."""
         return np.require(encoded, requirements=("C",))
 
     def schema(self, width):
@@ -51,7 +51,7 @@ class PlainCodec(RowCodec):
 
 
 class Float16Codec(RowCodec):
-    """Rows as float16, each beside the power of two that it is scaled by, see `half`: 11 bits in half the bytes."""
+    """Rows as float16, 11 bits a value in half the bytes; each row goes with its power of two, see `half`."""
 
     name = "fp16"
     is_exact = False
@@ -74,7 +74,7 @@ def find_codec(name):
     """-> the RowCodec of that name.
 
     Raises:
-      UserError: there is none; says which there are, and what to do.
+      UserError: there is no codec of that name; the message names the codecs.
     """
     if name not in CODECS:
         raise UserError(

@@ -1,4 +1,4 @@
-"""What a trainer sees of the place where its embedding rows are kept."""
+"""The interface of the place that keeps the embedding rows of a training."""
 
 import abc
 
@@ -9,16 +9,16 @@ class Store(abc.ABC):
     """Embedding tables by name, shared by the workers of a job.
 
     Keys are int64[U], distinct within a call and not 0; rows and deltas are float32[U, width] as TableConfig lays them
-    out. A user's mistake, and a store that is gone, raise UserError.
+    out. A user's mistake raises UserError, and so does a store that is gone.
 
-    A row has a version, uint32, which each push to it changes: 0 for a row that is not there and reads as its initial
-    row. Versions are comparable for one key only, and only within one life of the store.
+    A row has a version, uint32, which each push to it changes. A key without a row has the version 0 and reads its
+    initial row. Versions can be compared for one key only, and only within one life of the store.
 
     Attributes:
-      silent_seconds: how long a request waited for a store that did not answer; 0 of one in this process.
-      is_guarded: whether a store that is lost answers all the same, see `Guard`.
+      silent_seconds: seconds that requests have waited for a store that did not answer; 0 of a store in this process.
+      is_guarded: whether the store still answers after it is lost, see `Guard`.
       lost: the ServiceLost that a guarded store has met; None if it has met none.
-      host_memory: `SharedMemory` for one copy of the rows a host; None if each worker has copies of its own.
+      host_memory: `SharedMemory` for one copy of the rows per host; None if each worker has copies of its own.
     """
 
     silent_seconds = 0.0
@@ -28,76 +28,97 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def create_table(self, config):
-        """Makes an empty table; a table that is there with the same TableConfig stays as it is."""
+        """Makes an empty table. If the table exists with the same TableConfig, it stays as it is."""
 
     def worker_rows(self, config, copies):
         """-> the `WorkerRows` of a table that `create_table` made: a worker's copies of them.
 
         Args:
-          config: its TableConfig.
-          copies: f(Store, TableConfig) -> `WorkerRows`; not called by a store of this process, whose rows need none.
+          config: the table's TableConfig.
+          copies: f(Store, TableConfig) -> `WorkerRows`, makes the copies. A store in this process does not call it:
+            its workers train the store's own rows.
         """
         return copies(self, config)
 
     @abc.abstractmethod
     def pull(self, table, keys, missing="initial"):
-        """-> float32[U, width]. A key without a row reads its initial row, or `zeros`; no row is created."""
+        """-> the rows of `keys`, float32[U, width]; creates no row.
+
+        Args:
+          table: the table's name.
+          keys: int64[U].
+          missing: what a key without a row reads: `initial`, its initial row, or `zeros`.
+        """
 
     @abc.abstractmethod
     def pull_newer(self, table, keys, versions, codec=PLAIN):
-        """-> `ChangedRows`: the rows whose version is not that of `versions` uint32[U], which the asker knows.
+        """-> `ChangedRows`: the rows whose version is not the one that the asker knows.
 
         Args:
-          codec: `RowCodec`, which the answer's rows are encoded with.
+          table: the table's name.
+          keys: int64[U].
+          versions: uint32[U], the version of each row that the asker knows.
+          codec: `RowCodec`, encodes the rows of the answer.
         """
 
     @abc.abstractmethod
     def push(self, table, keys, deltas, worker, sequence):
-        """Adds `deltas` to rows, creating missing ones at their initial values.
+        """Adds deltas to rows. A missing row is created with its initial values first.
 
-        Applied exactly once: a `sequence` not greater than the worker's last one for that table does nothing. So
-        `worker` has to be another name each time a worker starts.
+        A push is applied exactly once: if `sequence` is not greater than the worker's last one for that table, the push
+        does nothing.
+
+        Args:
+          table: the table's name.
+          keys: int64[U].
+          deltas: float32[U, width].
+          worker: str, a name that is new each time a worker starts.
+          sequence: int, grows with each push of this worker to this table.
         """
 
     @abc.abstractmethod
     def sync(self, table, keys, deltas, worker, sequence, versions=None, codec=PLAIN):
-        """`push`, and back the rows that others changed, in one round trip.
+        """Pushes deltas and brings back the rows that others changed, in one round trip.
 
         Args:
+          table, keys, worker, sequence: as for `push`.
           deltas: float32[U, width] as `codec` encodes them.
-          versions: uint32[U], what the worker last saw of each row; None brings all rows back.
-          codec: `RowCodec`, which the answer's rows are encoded with too.
+          versions: uint32[U], the version of each row that the worker knows; None brings all rows back.
+          codec: `RowCodec`, encodes the deltas and the rows of the answer.
 
         Returns:
-          `ChangedRows`: the rows that were of another version than the worker knew, with `deltas` added. A row that is
-          not among them is the one the worker knew plus its delta, to the bit. A repeated sync brings all rows back.
+          `ChangedRows`: the rows whose version was not the one that the worker knew, with `deltas` added. Each other
+          row is, bit by bit, the row that the worker knew plus its delta. A repeated sync brings all rows back.
         """
 
     @abc.abstractmethod
     def advance(self, step):
-        """Tells the global step, the clock of `lru` and `ttl_steps`; evicts the rows that have expired."""
+        """Sets the clock of `lru` and `ttl_steps` to the global step `step`, and evicts the rows that have expired."""
 
     @abc.abstractmethod
     def save(self, path, step, since=None):
         """Writes every table, as it is at the moment of the call, into the directory `path`; pulls and pushes go on.
 
         Args:
-          path: made where it is not there.
+          path: the directory; made if it does not exist.
           step: the global step, which goes into the names of a delta's files.
-          since: the `snapshot` that the last `save` or `restore` of this store left behind, to write only what changed
-            since then. Where it is not the last one, all rows are written.
+          since: the `snapshot` of the last `save` or `restore` of this store: only rows that changed since then are
+            written. If it is None or another snapshot, all rows are written.
 
         Returns:
-          for `restore`, a list of dicts: see `snapshot_writer.write`. Each `since` is None if all rows were written.
+          a list of dicts that `restore` takes, see `snapshot_writer.write`. Each `since` is None if all rows were
+          written.
         """
 
     @abc.abstractmethod
     def restore(self, path, files):
-        """Replaces all rows by those of a chain, from any number of shards; a bad file leaves the rows as they are.
+        """Replaces all rows by those of a chain of snapshots, written by any number of shards.
+
+        If a file is bad, the rows stay as they are.
 
         Args:
-          path: the directory of all of its files.
-          files: what `save` returned for a full snapshot, and after it for each of its deltas.
+          path: the directory of all files of the chain.
+          files: what `save` returned for a full snapshot, followed by what it returned for each of its deltas.
         """
 
     @abc.abstractmethod
@@ -108,8 +129,8 @@ class Store(abc.ABC):
     def reopen(self):
         """Goes on with the rows as they are now.
 
-        After a `restore` or `clear` by one of several users of a store, each of the others calls it, knowing no row of
-        before; until then it is refused with ServiceLost.
+        When one of several users of a store calls `restore` or `clear`, each other user forgets the rows that it knows
+        and calls `reopen`. Until then its requests are refused with ServiceLost.
         """
 
     @abc.abstractmethod

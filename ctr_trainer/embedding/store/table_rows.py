@@ -1,4 +1,4 @@
-"""The rows of a table that lies in this process, or in memory that the workers of a host share."""
+"""The rows of a table in this process, or in memory that the workers of a host share."""
 
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
 
@@ -37,5 +37,5 @@ class TableRows(WorkerRows):
         return latency.measure()
 
     def found_again(self, keys, slots):
-        # New rows of a later micro-batch may have evicted those of an earlier one.
+        # New rows of a later micro-batch may have evicted rows of an earlier micro-batch.
         return self._table.find(keys)

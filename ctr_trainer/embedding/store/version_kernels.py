@@ -13,7 +13,7 @@ from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.index.key_hash import KEYS
 from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS, ROWS_OUT
 
-# What a cache knows of a row besides its values, as bits.
+# The bits of a cached row's state.
 STEPPED = np.uint8(1)
 IN_FLIGHT = np.uint8(2)
 _MOST_STEPS = 2**16 - 1
@@ -29,7 +29,11 @@ _FLOATS_OUT = types.Array(types.float32, 1, "C")
 
 @numba.njit(types.int64(VERSIONS, SLOTS, VERSIONS, _VERSIONS_OUT, _POSITIONS_OUT), nogil=True, cache=True)
 def differ(current, slots, known, versions, positions):
-    """versions[i] = the version at slots[i], 0 at -1; fills `positions` where it is not known[i]. -> how many"""
+    """versions[i] = the version at slots[i], 0 for the slot -1; `positions` gets each i whose version is not known[i].
+
+    Returns:
+      how many positions there are.
+    """
     count = 0
     for i in range(slots.size):
         if i + AHEAD < slots.size:
@@ -51,12 +55,12 @@ def differ(current, slots, known, versions, positions):
     error_model="numpy",
 )
 def merge(rows, current, slots, known, deltas, number, positions, newer):
-    """Adds `deltas` to the rows at `slots` and gives back those that were of another version than known[i].
+    """Adds `deltas` to the rows at `slots`, and collects the rows whose version was not known[i].
 
     Args:
-      slots: none is -1.
-      number: what the rows' version becomes.
-      positions, newer: out: which rows were not as the asker knew them, and what they are now.
+      slots: int64[U]; no slot may be -1.
+      number: the new version of the rows.
+      positions, newer: out: each i whose version was not known[i], and that row with its delta added.
 
     Returns:
       how many of `positions` and `newer` are filled.
@@ -87,11 +91,15 @@ def merge(rows, current, slots, known, deltas, number, positions, newer):
     cache=True,
 )
 def find_stale(keys, slots, state, stamps, since, positions):
-    """Fills `positions` with the keys without a slot, or with a row checked before `since`, not stepped. -> how many"""
+    """Finds the keys without a slot, and the keys whose row was not stepped and last checked before `since`.
+
+    Returns:
+      how many of `positions` are filled.
+    """
     count = 0
     for i in range(slots.size):
         slot = slots[i]
-        if slot >= 0 and since == 0:  # No row is so old: its stamp need not be brought from memory.
+        if slot >= 0 and since == 0:  # No row is that old, so its stamp need not be read from memory.
             continue
         if slot >= 0:
             stale = state[slot] == 0 and stamps[slot] < since
@@ -113,7 +121,7 @@ def mark_stepped(state, slots):
 
 @numba.njit(types.void(_STEPS_OUT, SLOTS), nogil=True, cache=True)
 def count_step(steps, slots):
-    """steps[slots[i]] += 1, up to what it holds; the slot -1 is skipped."""
+    """steps[slots[i]] += 1, up to the largest uint16; the slot -1 is skipped."""
     for i in range(slots.size):
         if slots[i] >= 0:
             steps[slots[i]] = min(steps[slots[i]] + 1, _MOST_STEPS)
@@ -136,13 +144,17 @@ def count_step(steps, slots):
     error_model="numpy",
 )
 def take_rates(steps, met, since, slots, now, began, most, rates, taken):
-    """Ends the window of the rows at `slots`, as `RowFrequency` says.
+    """Ends the window of the rows at `slots`, see `RowFrequency`.
 
     Args:
-      steps, met, since: by slot; steps of a row in this window, in those before, and when they began.
-      now, began: the worker's steps so far, and when this window began.
-      most: steps after which those so far count half.
-      rates, taken: out: p, and the row's steps in this window.
+      steps: by slot, the row's steps in this window.
+      met: by slot, the row's steps in the windows before.
+      since: by slot, the worker's step at which the first of these windows began.
+      now: the worker's steps so far.
+      began: the worker's step at which this window began.
+      most: when T passes this many steps, n and T are halved.
+      rates: out: p of each row.
+      taken: out: each row's steps in this window.
     """
     for i in range(slots.size):
         slot = slots[i]
@@ -160,7 +172,10 @@ def take_rates(steps, met, since, slots, now, began, most, rates, taken):
 
 @numba.njit(types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
 def take_changes(rows, base, state, slots, deltas):
-    """deltas[i] = row - base of slots[i], which then is in flight: both become base + deltas[i], as the service's."""
+    """deltas[i] = row - base at slots[i]; then row and base become base + deltas[i], as the service computes it.
+
+    The rows are in flight after that.
+    """
     for i in range(slots.size):
         slot = slots[i]
         for d in range(np.uint64(rows.shape[1])):
@@ -179,10 +194,11 @@ def take_changes(rows, base, state, slots, deltas):
     error_model="numpy",
 )
 def take_shares(rows, base, state, slots, bounds, shares, deltas):
-    """As `take_changes`, of deltas[i] = share * (row - base); the rest of the change is gone.
+    """As `take_changes`, with deltas[i] = share * (row - base); the rest of the change is dropped.
 
     Args:
-      bounds: float32[3, width], shares: float32[2, U], of `merging.Shares`.
+      bounds: float32[3, width], of `merging.Shares`.
+      shares: float32[2, U], of `merging.Shares.of`.
     """
     for i in range(slots.size):
         slot, share, more = slots[i], shares[0, i], shares[1, i]
@@ -205,7 +221,7 @@ def take_shares(rows, base, state, slots, bounds, shares, deltas):
     error_model="numpy",
 )
 def land(rows, base, state, versions, stamps, slots, new_versions, positions, newer, window):
-    """Ends the flight of `slots`: newer[k] becomes the base at slots[positions[k]], under what was stepped since."""
+    """Ends the flight of `slots`: newer[k] becomes the base at slots[positions[k]]; steps since then stay on top."""
     for k in range(positions.size):
         slot = slots[positions[k]]
         for d in range(np.uint64(rows.shape[1])):
@@ -237,10 +253,10 @@ def land(rows, base, state, versions, stamps, slots, new_versions, positions, ne
     error_model="numpy",
 )
 def accept(rows, base, state, versions, stamps, slots, known, new_versions, positions, newer, window):
-    """Takes a pull's answer: newer[k] becomes the base at slots[positions[k]]; what was stepped stays on top.
+    """Takes the answer to a pull: newer[k] becomes the base at slots[positions[k]]; steps since then stay on top.
 
-    A row that is in flight, or whose version is no longer the known[i] of the question, has been overtaken by another
-    answer and stays as it is.
+    If a row is in flight, or its version is no longer the known[i] that the request named, another answer has overtaken
+    this one: the row stays as it is.
     """
     k = 0
     for i in range(slots.size):

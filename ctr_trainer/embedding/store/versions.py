@@ -8,20 +8,21 @@ from ctr_trainer.embedding.memory.growable_array import GrowableArray
 from ctr_trainer.embedding.store import version_kernels
 from ctr_trainer.messages.errors import UserError
 
-# The version of a row that is not there: it reads as its initial row, which any worker can make for itself.
+# The version of a key without a row: the key reads its initial row, which each worker can compute.
 ABSENT = 0
-# What an asker knows who wants the row whatever its version is.
+# The version that an asker names to get the row whatever its version is.
 NONE_KNOWN = 2**32 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class ChangedRows:
-    """An answer that leaves out the rows the asker knows already.
+    """An answer that leaves out the rows that the asker already knows.
 
     Attributes:
-      versions: uint32[U], of each key that was asked for, as of the answer.
-      positions: int64[n], ascending: which of the keys have another row than the asker knows, or would work out.
-      rows: theirs: float32[n, width]; from a Store, as the codec of the question encodes them.
+      versions: uint32[U], the version of each key in the request, as of the answer.
+      positions: int64[n], ascending: the positions, among the keys of the request, of the rows that the asker neither
+        knows nor can compute.
+      rows: float32[n, width], the rows at these positions; from a Store they are encoded by the codec of the request.
     """
 
     versions: np.ndarray
@@ -29,15 +30,15 @@ class ChangedRows:
     rows: np.ndarray
 
     def encoded(self, codec):
-        """-> the same, its rows as a `RowCodec` encodes them."""
+        """-> the same ChangedRows, its rows encoded by a `RowCodec`."""
         return dataclasses.replace(self, rows=codec.encode(self.rows))
 
 
 class Versions:
-    """A version for each slot of a table: the number of the push that changed its row last, 4 bytes a row.
+    """A version for each slot of a table: the number of the push that changed its row last, 4 bytes per row.
 
-    Numbers are not used twice, also not after `clear`, so a row that an asker knows under its present version is
-    bitwise the row it knows. Not safe to use from several threads at a time.
+    No number is used twice, not even after `clear`: if the version that an asker knows is the row's present version,
+    the row is, bit by bit, the row that the asker knows. Not safe to use from several threads at a time.
     """
 
     def __init__(self):
@@ -50,18 +51,20 @@ class Versions:
         return self._count * 4
 
     def next(self):
-        """-> the number of the push now beginning.
+        """-> the number of the push that begins now.
 
         Raises:
-          UserError: all 4 billion are used up.
+          UserError: all 4 billion numbers are used up.
         """
         if self._last + 1 == NONE_KNOWN:
-            raise UserError("a table took 4,294,967,294 pushes, all that row versions can count: restart the service")
+            raise UserError(
+                "a table has taken 4,294,967,294 pushes, and row versions count no further: restart the service"
+            )
         self._last += 1
         return self._last
 
     def created(self, slots, size):
-        """These slots, int64[U], got a row, of which nobody knows; the table has `size` slots now."""
+        """Told by the table: the slots, int64[U], got new rows, which nobody knows; the table has `size` slots now."""
         self.reserve(size)[slots] = ABSENT
 
     def reserve(self, count):
@@ -74,11 +77,11 @@ class Versions:
         """Compares the rows at `slots` with what an asker knows.
 
         Args:
-          slots: int64[U]; -1 for a row that is not there.
-          known: uint32[U], the versions that the asker has, or None, where it has none.
+          slots: int64[U]; -1 for a key without a row.
+          known: uint32[U], the versions that the asker knows; None if it knows none.
 
         Returns:
-          (versions uint32[U], positions int64[n] of the rows that are of another version than the asker's)
+          (versions uint32[U], positions int64[n] of the rows whose version is not the asker's)
         """
         versions = np.empty(len(slots), np.uint32)
         positions = np.empty(len(slots), np.int64)
@@ -88,6 +91,6 @@ class Versions:
         return versions, positions[:count]
 
     def clear(self):
-        """For a table that forgets its rows."""
+        """Forgets all versions; the table has forgotten its rows."""
         self._array.array[: self._count] = ABSENT
         self._count = 0

@@ -1,4 +1,4 @@
-"""The rows of one table, as one worker looks them up and trains them."""
+"""The interface through which one worker looks up and trains the rows of one table."""
 
 import abc
 import contextlib
@@ -11,11 +11,11 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 
 @dataclasses.dataclass(frozen=True)
 class RowTotals:
-    """What became of the lookups and syncs since the start.
+    """Totals of the lookups and syncs since the start.
 
     Attributes:
-      hits: distinct keys that a lookup found here and up to date.
-      misses: distinct keys that a lookup asked the store for.
+      hits: distinct keys whose rows a lookup found here and up to date.
+      misses: distinct keys whose rows a lookup asked the store for.
       bytes_synced: bytes of keys, versions and rows that went to and came from the store.
     """
 
@@ -29,15 +29,15 @@ class RowTotals:
 
 
 class WorkerRows(Protocol):
-    """The rows of one table that a worker trains: the table's own, or copies that `sync` brings to the store.
+    """The rows of one table that a worker trains: the table's own rows, or copies of a store's rows.
 
-    Slots say where in `rows` a row lies. They are valid until the next lookup or sync.
+    A slot is the place of a row in `rows`. Slots are valid until the next lookup or sync.
 
     Attributes:
       config: the TableConfig.
-      are_copies: whether they are copies of a store's rows.
-      is_synced_here: whether this worker syncs them; then each part of a sync has to be called, else none has.
-      lock_times: what this worker's threads have held and waited for the lock of the rows; none without a lock.
+      are_copies: whether the rows are copies of a store's rows.
+      is_synced_here: whether this worker syncs the rows. If so, `begin_window` and `sync_window` have to be called.
+      lock_times: how long this worker's threads have waited for the rows' lock and held it; 0 if there is no lock.
     """
 
     config: TableConfig
@@ -47,59 +47,65 @@ class WorkerRows(Protocol):
     @property
     @abc.abstractmethod
     def rows(self):
-        """float32[n, width], in slot order; a view, to be read within `locked`."""
+        """float32[n, width], in slot order; a view, valid within `locked`."""
 
     @abc.abstractmethod
     def find(self, keys):
-        """int64[U] -> int64[U] slots; no row is created, and a key without a row has the slot -1 or reads zeros."""
+        """int64[U] keys -> int64[U] slots; creates no row. A key without a row has the slot -1 or a row of zeros."""
 
     @abc.abstractmethod
     def find_or_create(self, keys, since=None):
-        """int64[U] -> int64[U] slots; a key without a row gets its initial one.
+        """int64[U] keys -> int64[U] slots; a key without a row gets its initial row.
 
         Args:
-          since: what `pull_ahead` returned for these keys; None for keys that were not pulled ahead.
+          keys: int64[U], distinct.
+          since: what `pull_ahead` returned for these keys; None if their rows were not pulled ahead.
         """
 
     @abc.abstractmethod
     def apply_gradients(self, slots, gradients, learning_rate):
-        """One optimizer step of the rows at `slots`, as `Table.apply_gradients`."""
+        """Makes one optimizer step of the rows at `slots`; see `Table.apply_gradients` for the arguments."""
 
     def begin(self):
-        """Called before the first lookup, when the store has the rows that there are to begin with."""
+        """Called before the first lookup, when the store has the rows that the training begins with."""
 
     def locked(self):
-        """-> context manager to be held while `rows` is read."""
+        """-> context manager to hold while `rows` is read."""
         return contextlib.nullcontext()
 
     def measured(self, latency):
-        """-> context manager that records a lookup or a step with `latency`, if no request to a store stands for it."""
+        """-> context manager that records a lookup or a step with `latency`, unless a request to a store records it."""
         return contextlib.nullcontext()
 
     def found_again(self, keys, slots):
-        """-> int64[U], the slots of `keys` that earlier lookups of this step gave `slots`; -1 of a row gone since."""
+        """-> int64[U], the present slots of keys looked up earlier in this step; -1 if a row has gone since.
+
+        Args:
+          keys: int64[U].
+          slots: int64[U], what these lookups returned.
+        """
         return slots
 
     def l2_shares(self, slots):
-        """-> float32[U], what L2 of the rows at `slots` counts for, see `merging`; None if it counts in full."""
+        """-> float32[U], the factor on L2 of each row at `slots`, see `merging`; None if all factors are 1."""
 
     def pull_ahead(self, keys):
-        """Has the rows of int64[U] `keys` here before they are looked up. -> `since` for that lookup"""
+        """Pulls the rows of `keys`, int64[U], before they are looked up. -> `since` for that lookup"""
 
     def begin_window(self):
-        """Starts a sync; `sync_window` has to follow before the next one."""
+        """Begins a window and so ends the one before; `sync_window` has to follow before the next call."""
 
     def sync_window(self):
-        """The sync itself: sends what this worker changed and takes what others changed."""
+        """Syncs the window that ended: sends what this worker changed and takes what others changed."""
 
     def flush(self):
-        """A sync after which the store has all that this worker changed, to the bit."""
+        """Syncs so that the store has, bit by bit, all that this worker changed."""
 
     def push(self):
-        """The first half of a strict sync: a flush. `refresh` has to follow, after a barrier."""
+        """Makes the first half of a strict sync: a flush. A barrier and `refresh` have to follow."""
 
     def refresh(self):
-        """The second half of a strict sync: takes what all workers' pushes made of the rows."""
+        """Makes the second half of a strict sync: takes the rows with the pushes of all workers."""
 
     def totals(self):
         """-> RowTotals."""

@@ -1,1 +1,1 @@
-"""What a worker keeps of rows: copies, lookups, how its changes are merged."""
+"""The worker's side of the rows: its copies, its lookups, and how its changes are merged."""

@@ -1,4 +1,4 @@
-"""The memory of a worker's cache: copies of rows, and what the worker knows of each."""
+"""The memory of a worker's cache: copies of rows, and what the worker knows of each row."""
 
 import numpy as np
 
@@ -10,24 +10,25 @@ from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.worker.row_frequency import RowFrequency
 
-# A row that was not used in so many windows may go, where there are so many rows and most are like it.
+# A row that was not used in this many windows may be dropped.
 KEPT_WINDOWS = 8
+# A cache with fewer rows drops none.
 _TIDY_ROWS = 1 << 16
 
 
 class CachedRows:
-    """Rows with, for each, its base, version and state, and the window in which it was last checked.
+    """Rows, and for each row its base, its version, its state and the window in which it was last checked.
 
-    The base is the service's row as far as this worker knows it, with what this worker has sent: a row that has no
-    change to send equals its base, but for what a codec rounded away. A row is `STEPPED` from a step until its change
-    is taken, `IN_FLIGHT` from then until it lands; it may be both.
+    The base of a row is the service's row as far as this worker knows it, with the changes that this worker has sent. A
+    row without a change to send equals its base, except for what a codec rounded away. A row is `STEPPED` from a step
+    until its change is taken, and `IN_FLIGHT` from then until the change lands; a row may be both.
 
-    Not safe to use from several threads at a time: see `RowCache`, which locks. Slots are valid until `tidy`.
+    Not safe to use from several threads at a time: `RowCache` locks it. Slots are valid until `tidy`.
 
     Args:
       config: the TableConfig.
-      shares: `merging.Shares`, what part of a row's change `take` gives; None for all.
-      memory: where all of it lies: `PrivateMemory`, or `SharedMemory`.
+      shares: `merging.Shares`, the part of a row's change that `take` gives; None for the whole change.
+      memory: where the arrays lie: `PrivateMemory`, or `SharedMemory`.
 
     Attributes:
       table: the Table of the rows.
@@ -36,7 +37,8 @@ class CachedRows:
     def __init__(self, config, shares, memory):
         self._shares = shares
         self.table = Table(config.without_limits(), memory=memory)  # The service says which keys have rows.
-        most = memory_total() // row_bytes(np.float32, (config.width,))  # Rows: less address space is reserved so.
+        # As many rows as fit into the memory; without this bound each array would reserve address space for all of it.
+        most = memory_total() // row_bytes(np.float32, (config.width,))
         self._base = memory.array("base", np.float32, (config.width,), most)
         self._state = memory.array("state", np.uint8, most_rows=most)
         self._versions = memory.array("versions", np.uint32, most_rows=most)
@@ -48,14 +50,14 @@ class CachedRows:
         return len(self.table)
 
     def stale(self, keys, since):
-        """Looks keys up.
+        """Looks keys up, and says which rows have to be pulled.
 
         Args:
           keys: int64[U].
-          since: the first window that counts.
+          since: a window; a row that was last checked before it has to be pulled.
 
         Returns:
-          (slots int64[U], keys int64[n] of those that are not here or were checked before, their versions uint32[n])
+          (slots int64[U], keys int64[n] of the rows to pull, versions uint32[n] in which these rows are here)
         """
         slots, positions = self.table.find(keys), np.empty(len(keys), np.int64)
         count = version_kernels.find_stale(keys, slots, self._state.array, self._stamps.array, since, positions)
@@ -65,7 +67,7 @@ class CachedRows:
         return slots, keys[positions], known
 
     def mark_stepped(self, slots):
-        """After an optimizer step of the rows at `slots` int64[U]."""
+        """Marks the rows at `slots`, int64[U], as changed by an optimizer step."""
         slots = np.require(slots, np.int64, ("C",))
         version_kernels.mark_stepped(self._state.array, slots)
         if self._shares is not None:
@@ -76,49 +78,60 @@ class CachedRows:
         return np.flatnonzero(self._state.array[: len(self)] & version_kernels.STEPPED)
 
     def checked_in(self, window):
-        """-> (keys int64[n], versions uint32[n]) of the rows last checked in `window`."""
+        """-> (keys int64[n], versions uint32[n]) of the rows that were last checked in `window`."""
         slots = np.flatnonzero(self._stamps.array[: len(self)] == window)
         return self.table.keys[slots], self._versions.array[slots]
 
     def begin_window(self):
-        """The changes that are taken from here on are those of the window that ends here."""
+        """Begins a window: from here on, `take` takes the changes of the window that ends here."""
         self._frequency.begin_window()
 
     def l2_shares(self, slots):
-        """-> float32[U], what L2 of the rows counts for, by the last takes; None without `shares`.
+        """-> float32[U], the factor on L2 of each row, as of the last `take` of the row; None without `shares`.
 
         Args:
-          slots: int64[U]; what it says of -1 means nothing.
+          slots: int64[U]; the factor at the slot -1 has no meaning.
         """
         return None if self._shares is None else self._shares.l2_factor * self._shares_met.array[slots]
 
     def take(self, slots, codec):
-        """Puts the changes of the rows at `slots` in flight. -> (keys, versions, deltas as `codec` encodes them)
+        """Puts the changes of the rows at `slots` in flight.
 
-        What the codec rounds away from a change stays in the row, so that it goes out with the next; with `shares`, so
-        much of it that its share goes out then.
+        What the codec rounds away from a change stays in the row and goes out with the next change. With `shares`, the
+        next change is multiplied by its share, so what stays is the rounding error divided by the share of this change.
+
+        Args:
+          slots: int64[U].
+          codec: `RowCodec`.
+
+        Returns:
+          (keys int64[U], versions uint32[U], deltas as `codec` encodes them)
         """
         take = self._take_exact if codec.is_exact else self._take_rounded
         return self.table.keys[slots], self._versions.array[slots], take(slots, codec)
 
     def land(self, slots, versions, positions, rows, window):
-        """Ends the flight of `slots`: `rows` become the base at slots[positions], under what was stepped since.
+        """Ends the flight of `slots`: `rows` become the base at slots[positions]; steps since then stay on top.
 
         Args:
-          versions: uint32[U], now, of all `slots`.
-          window: that the rows are of now.
+          slots: int64[U], as of `take`.
+          versions: uint32[U], the new version of each row at `slots`.
+          positions: int64[n], the positions in `slots` of the rows that came back.
+          rows: float32[n, width], these rows.
+          window: the window in which the rows at `slots` now count as checked.
         """
         version_kernels.land(*self._arrays(), slots, versions, positions, rows, window)
 
     def accept(self, keys, known, newer, rows, window, create):
-        """Takes the answer to a pull, but for rows that another answer has overtaken.
+        """Takes the answer to a pull, except for rows that another answer has overtaken.
 
         Args:
-          keys, known: the question.
-          newer: the `ChangedRows` that is the answer.
-          rows: float32[n, width], its rows.
-          window: in which the question was asked.
-          create: whether keys that have no row anywhere get an initial one here.
+          keys: int64[U], the keys of the request.
+          known: uint32[U], the versions of the request.
+          newer: `ChangedRows`, the answer.
+          rows: float32[n, width], the decoded rows of the answer.
+          window: the window in which the request was made.
+          create: whether a key that has no row anywhere gets an initial row here.
         """
         slots = self.table.find(keys)
         if (slots < 0).any():
@@ -127,7 +140,7 @@ class CachedRows:
         version_kernels.accept(*self._arrays(), slots, known, newer.versions, newer.positions, rows, window)
 
     def make(self, keys, window):
-        """-> int64[U] slots of `keys`; those that are not here get an initial row, as of `window`."""
+        """-> int64[U] slots of `keys`; a key without a row here gets an initial row, checked in `window`."""
         first = len(self)
         slots = self.table.find_or_create(keys)
         self._begin(first)
@@ -135,14 +148,15 @@ class CachedRows:
         return slots
 
     def mark_unsent(self):
-        """Marks the rows of which the service lacks something that a codec rounded away."""
+        """Marks the rows that hold something that a codec rounded away from an earlier change, so that it is sent."""
         unsent = (self.table.rows != self._base.array[: len(self)]).any(axis=1)
         self._state.array[: len(self)][unsent] |= version_kernels.STEPPED
 
     def tidy(self, window):
-        """Drops the rows not used in the last eight windows, if they are many and most. Renumbers slots.
+        """Drops the rows that were not used in the last eight windows, and renumbers the slots.
 
-        Rows with something to send stay until it is sent.
+        Nothing is dropped if there are fewer than 65,536 rows, or if more than half of them were used. A row with a
+        change to send stays until the change is sent.
         """
         count = len(self)
         if count < _TIDY_ROWS:
@@ -183,21 +197,21 @@ class CachedRows:
         return deltas
 
     def _take_shares(self, slots):
-        """-> as of `Shares.of`; remembers what the rows' steps until now say of them."""
+        """-> float32[2, U], see `Shares.of`, by the rows' steps until now; keeps the shares for `l2_shares`."""
         rates, steps = self._frequency.take(slots)
         share = self._shares.by_rates(rates)
         self._shares_met.array[slots] = share
         return self._shares.of(share, steps)
 
     def _beside(self):
-        """-> the arrays with an element a row, but for the table's own."""
+        """-> the arrays with one element per row, without the table's own."""
         return self._base, self._state, self._versions, self._stamps, self._shares_met, *self._frequency.arrays
 
     def _arrays(self):
         return self.table.rows, self._base.array, self._state.array, self._versions.array, self._stamps.array
 
     def _add(self, keys, unknown, answered, create):
-        """Makes rows of unknown keys: empty ones at the positions that are `answered`, initial ones at the others."""
+        """Makes rows for unknown keys: rows of zeros at the positions `answered`, initial rows at the others."""
         first = len(self)
         came = np.zeros(len(keys), bool)
         came[answered] = True
@@ -208,7 +222,7 @@ class CachedRows:
         self._begin(first)
 
     def _begin(self, first):
-        """What there is beside the rows from slot `first` on, which are new."""
+        """Sets what is kept beside each new row: those from slot `first` on."""
         count = len(self)
         for array in self._beside():
             array.reserve(count)

@@ -11,27 +11,29 @@ _HAS_ALL = 1  # Which of the cache's numbers says whether all rows that the serv
 
 
 class HostRows(RowCache):
-    """A `RowCache` whose copies lie in memory that the workers of a host share; one of them, the syncer, syncs.
+    """A `RowCache` whose copies lie in memory that the workers of a host share; one worker, the syncer, syncs them.
 
-    Every worker looks rows up in the copies, pulls what is not among them, and steps them: there each step counts at
-    once, as in a `SharedTable`. Every N steps the syncer sends what all workers of the host have changed, and takes
-    back what other hosts have.
+    Each worker looks rows up in the copies, pulls the rows that are missing, and steps the copies. All workers of the
+    host see a step at once, as in a `SharedTable`. Every N steps the syncer sends the changes of all workers of the
+    host, and takes the changes of other hosts.
 
-    Staleness: between the workers of the host none: a step reads every step that another worker has finished, and of
-    one under way some rows before and some after it. No update is lost: workers step rows one after the other, under a
-    lock. Behind other hosts a row is as stale as in a `RowCache`. Without other hosts a row that is here is never
-    checked; and where the service had no rows at the beginning, none is asked for, until rows are dropped here.
+    Staleness: none between the workers of the host. A step reads the rows with every step that another worker has
+    finished; beside a step that is under way, it reads some rows before that step and some after it. No update is lost:
+    workers step rows one after the other, under a lock. Behind other hosts a row is as stale as in a `RowCache`. If
+    there are no other hosts, a row that is here is never checked. If, besides, the service had no rows at the
+    beginning, none is asked for until rows are dropped here.
 
-    Threads: as `RowCache`, in each worker. Slots are valid until a `flush`, for which all workers of the host wait.
+    Threads: as in `RowCache`, in each worker. Slots are valid until a `flush`, for which all workers of the host wait.
 
-    Caveat: no strict syncs, since a step reads what the steps beside it have made of a row.
+    Caveat: there are no strict syncs, since a step reads rows that other workers step meanwhile.
 
     Args:
+      others: the positional arguments of `RowCache`.
       memory: `SharedMemory` of this table, whose owner makes its HostRows first; `PrivateMemory` of a worker alone.
-      is_alone: whether this worker is the only one of the host; then slots are valid until a `begin_window`.
-      is_syncer: whether this worker syncs: one on each host does.
+      is_syncer: whether this worker syncs; one worker on each host does.
       has_others: whether there are other hosts.
-      others: see `RowCache`.
+      is_alone: whether this worker is the only one of the host; if so, slots are valid until a `begin_window`.
+      settings: the keyword arguments of `RowCache`.
     """
 
     def __init__(self, *others, memory, is_syncer, has_others, is_alone=False, **settings):
@@ -43,11 +45,11 @@ class HostRows(RowCache):
             self._numbers[_HAS_ALL] = self._store.stats()["tables"][self.config.name]["rows"] == 0
 
     def locked(self):
-        """Holds nothing: rows do not move, and a read beside a step sees a row as it is then."""
+        """Holds no lock: rows do not move, and a read beside a step sees each row as it is at that moment."""
         return contextlib.nullcontext()
 
     def measured(self, latency):
-        """Records a lookup that needs no request, so that lookups are seen where the service is asked for nothing."""
+        """Records a lookup that needs no request to the service; a lookup with a request records itself."""
         is_here = latency is self.lookup_latency and not self._asks
         return latency.measure() if is_here else contextlib.nullcontext()
 
@@ -63,18 +65,18 @@ class HostRows(RowCache):
             super().sync_window(codec)
 
     def flush(self):
-        """As `RowCache`; all workers of the host wait for it, so slots may change."""
+        """As `RowCache.flush`. Slots may change: all workers of the host wait for the flush."""
         if self.is_synced_here:
             with self._lock.alone():
                 self._tidy()
             super().flush()
 
     def pull_ahead(self, keys):
-        """As `RowCache`; nothing where the service is asked for no rows: a lookup makes those that are new itself."""
+        """As `RowCache.pull_ahead`. Pulls nothing if the service has no row that is missing here."""
         return super().pull_ahead(keys) if self._asks else self._window
 
     def _tidy(self):
-        """Drops rows, which the service then is asked for. Under the lock."""
+        """Drops rows; if any is dropped, the service is asked for rows from then on. Call it under the lock."""
         count = len(self)
         self._copies.tidy(self._window)
         if len(self) < count:

@@ -1,4 +1,4 @@
-"""One batch's keys, each distinct one once."""
+"""The distinct keys of one batch, and the way from their rows to tensors."""
 
 import numpy as np
 
@@ -13,8 +13,8 @@ _ALIGNMENT = 64
 class Lookup:
     """The way from one batch's keys to its embedding tensors, and back for their gradients.
 
-    The keys of single-valued features, of bags and of sequences are deduplicated together, so a table is probed once
-    for each distinct key and an optimizer makes one step for it.
+    The keys of single-valued features, of bags and of sequences are deduplicated together. So a table is probed once
+    per distinct key, and an optimizer makes one step per distinct key.
 
     Attributes:
       unique: int64[U], the distinct keys in the order of first appearance, without the key 0 ("no value").
@@ -24,9 +24,14 @@ class Lookup:
         """
         Args:
           keys: int64[B, F], the single-valued features; F may be 0.
-          bags: a (values int64[n], splits int32[B + 1], combiner, weights float32[n] or None) for each multi-valued
-            feature: row b's keys are values[splits[b]:splits[b + 1]]; see `pooling.coefficients` for what they count.
-          sequences: a (values int64[n], splits int32[B + 1], length) for each; no row has more than `length` values.
+          bags: list of (values int64[n], splits int32[B + 1], combiner, weights float32[n] or None), one for each
+            multi-valued feature. Example b has the keys values[splits[b]:splits[b + 1]]; see `pooling.coefficients`
+            for the combiner and the weights.
+          sequences: list of (values int64[n], splits int32[B + 1], length), one for each sequence feature; no example
+            has more than `length` values.
+
+        Raises:
+          ValueError: the shape of `keys` or the splits are wrong, or a sequence is too long.
         """
         if keys.ndim != 2:
             raise ValueError(f"keys of shape {keys.shape}, expected [B, F]")
@@ -42,17 +47,17 @@ class Lookup:
         for number, (values, splits, length) in enumerate(sequences):
             splits = self._splits(f"sequence {number}", values, splits)
             if len(values) and (longest := int(np.diff(splits).max())) > length:
-                raise ValueError(f"sequence {number}: a row has {longest} values, above its length of {length}")
+                raise ValueError(f"sequence {number}: an example has {longest} values, above its length of {length}")
             self._sequences.append((found.numbers(values), splits, length))
         self.unique = found.keys
 
     def take(self, rows, slots, columns):
-        """The rows' first columns, the first step to all tensors.
+        """Copies the first columns of the distinct keys' rows; all tensors are made from this copy.
 
         Args:
-          rows: float32[n, width], a table's.
-          slots: int64[U], the slot of each of `unique`; -1 reads zeros.
-          columns: how many.
+          rows: float32[n, width], the rows of a table.
+          slots: int64[U], the slot of each key of `unique`; -1 reads zeros.
+          columns: how many columns are copied.
 
         Returns:
           float32[U, columns].
@@ -62,16 +67,16 @@ class Lookup:
         return out
 
     def gather(self, distinct, start, dim):
-        """What `take` returned -> a segment of the single-valued features and the bags.
+        """Makes the embedding tensor of the single-valued features and the bags, for one segment of the rows.
 
         Args:
-          distinct: float32[U, columns].
-          start: the segment's first column.
-          dim: its width.
+          distinct: float32[U, columns], what `take` returned.
+          start: the first column of the segment.
+          dim: the width of the segment.
 
         Returns:
           float32[B, F + len(bags), dim], freshly allocated, C-contiguous and 64-byte aligned, so that TensorFlow feeds
-          it without a copy. A bag's is the combination of its non-zero keys, zeros for an empty one.
+          it without a copy. A bag's vector combines its non-zero keys; an empty bag has zeros.
         """
         out = _aligned_empty(self._examples * self._columns, dim)
         if self._features:
@@ -81,9 +86,15 @@ class Lookup:
         return out.reshape(self._examples, self._columns, dim)
 
     def gather_sequence(self, number, distinct, start, dim):
-        """What `take` returned -> float32[B, length, dim] of the sequence of that number, as `gather` allocates it.
+        """Makes the embedding tensor of one sequence, for one segment of the rows.
 
-        The j-th value of a row stands at j, zeros behind the last.
+        Args:
+          number: the place of the sequence in `sequences`.
+          distinct, start, dim: as for `gather`.
+
+        Returns:
+          float32[B, length, dim], allocated as by `gather`. The j-th value of an example stands at j; behind the last
+          value there are zeros.
         """
         positions, splits, length = self._sequences[number]
         out = _aligned_empty(self._examples * length, dim)
@@ -91,12 +102,14 @@ class Lookup:
         return out.reshape(self._examples, length, dim)
 
     def sum_gradients(self, dim, gradient=None, sequences=()):
-        """-> float32[U, dim]: the gradients of equal keys summed.
+        """-> float32[U, dim]: the gradients of each distinct key, summed.
 
         Args:
-          gradient: of what `gather` returned: float32[B, F + len(bags), dim]; None for no gradient. Each key of a bag
-            gets the bag's gradient times its coefficient.
-          sequences: of what `gather_sequence` returned, by number: float32[B, length, dim], or None.
+          dim: the width of the segment.
+          gradient: float32[B, F + len(bags), dim], the gradient of the tensor of `gather`; None for no gradient. Each
+            key of a bag gets the bag's gradient times the key's coefficient.
+          sequences: list, by number of the sequence: float32[B, length, dim], the gradient of the tensor of
+            `gather_sequence`, or None.
         """
         out = np.zeros((len(self.unique), dim), np.float32)
         if gradient is not None:
@@ -114,12 +127,15 @@ class Lookup:
 
     def _splits(self, what, values, splits):
         if len(splits) != self._examples + 1 or splits[0] != 0 or splits[-1] != len(values):
-            raise ValueError(f"{what}: splits do not cut {len(values)} values into {self._examples} bags")
+            raise ValueError(
+                f"{what}: the splits do not cut {len(values)} values into {self._examples} examples; they are "
+                f"{self._examples + 1} integers from 0 to {len(values)}"
+            )
         return np.ascontiguousarray(splits, np.int32)
 
 
 def _flat(gradient, expected):
-    """-> float32[rows, dim], of a gradient of the expected shape."""
+    """-> float32[rows, dim], the same gradient; raises ValueError if its shape is not the expected one."""
     if gradient.shape != expected:
         raise ValueError(f"gradient of shape {gradient.shape}, expected {expected}")
     return np.ascontiguousarray(gradient, np.float32).reshape(-1, expected[-1])

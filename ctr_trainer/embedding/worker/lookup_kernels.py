@@ -1,8 +1,9 @@
 """Compiled loops between the distinct rows of a batch and its [B, columns, dim] and [B, L, dim] tensors.
 
-A batch's rows are first taken from the table once a distinct key, and spread from that small, cache-resident copy: on
-26,624 keys of 8,600 distinct ones, dim 16, 0.3 ms instead of 0.6 ms. One column, a linear weight, needs no loop over
-columns: 0.02 ms instead of 0.05. Columns are unsigned for the reason that `row_kernels` gives.
+A batch's rows are first taken from the table, one per distinct key, and then spread from that small copy, which stays
+in the processor's cache: for 26,624 keys, 8,600 of them distinct, and dim 16 this takes 0.3 ms in place of 0.6 ms. A
+segment of one column, a linear weight, needs no loop over columns: 0.02 ms in place of 0.05 ms. Column indices are
+unsigned for the reason that `row_kernels` gives.
 """
 
 import numba
@@ -57,7 +58,7 @@ def pool(distinct, start, positions, splits, coefficients, column, columns, out)
 
 @numba.njit(types.void(ROWS, _COLUMN, *_OF_SEQUENCE), nogil=True, cache=True, error_model="numpy")
 def align(distinct, start, positions, splits, length, out):
-    """out[b * length + j] = distinct[positions[splits[b] + j], start:start + dim], zeros where there is no value."""
+    """out[b * length + j] = distinct[positions[splits[b] + j], start:start + dim]; zeros behind the last value of b."""
     for b in range(splits.size - 1):
         for j in range(length):
             i = splits[b] + j
@@ -92,7 +93,7 @@ def sum_spread(gradient, positions, features, columns, out):
 
 @numba.njit(types.void(ROWS, *_OF_BAGS), nogil=True, cache=True, error_model="numpy")
 def sum_pool(gradient, positions, splits, coefficients, column, columns, out):
-    """Adds gradient[b * columns + column], times the coefficient, to each of bag b's keys."""
+    """out[positions[i]] += coefficients[i] * gradient[b * columns + column] for each value i of bag b."""
     for b in range(splits.size - 1):
         source = b * columns + column
         for i in range(splits[b], splits[b + 1]):
@@ -104,7 +105,7 @@ def sum_pool(gradient, positions, splits, coefficients, column, columns, out):
 
 @numba.njit(types.void(ROWS, *_OF_SEQUENCE), nogil=True, cache=True, error_model="numpy")
 def sum_align(gradient, positions, splits, length, out):
-    """Adds gradient[b * length + j] to the j-th key of row b; what stands behind the last one is dropped."""
+    """out[positions[splits[b] + j]] += gradient[b * length + j] for each value j of example b; padding is skipped."""
     for b in range(splits.size - 1):
         for i in range(splits[b], splits[b + 1]):
             position = positions[i]

@@ -1,4 +1,4 @@
-"""What each value of a bag counts in the bag's vector."""
+"""The coefficients of a bag's values in the bag's vector."""
 
 import numba
 import numpy as np
@@ -7,20 +7,23 @@ _POWERS = {"sum": 0, "mean": 1, "sqrtn": 2}
 
 
 def coefficients(positions, splits, combiner, weights=None):
-    """A bag's vector is the sum of its values' rows, each times its coefficient.
+    """Computes the coefficients: a bag's vector is the sum of its values' rows, each times its coefficient c_i.
 
         sum: c_i = w_i    mean: c_i = w_i / sum_i w_i    sqrtn: c_i = w_i / sqrt(sum_i w_i^2)
 
-    The sums are over the values that there are; c_i = 0 where they are 0.
+    A sum is over the values of the bag, without its keys 0. If the sum is 0, so is c_i.
 
     Args:
-      positions: int32[n], below 0 for no value.
-      splits: int32[B + 1]: bag b has the values splits[b] to splits[b + 1].
+      positions: int32[n]; below 0 for a key 0, which is no value.
+      splits: int32[B + 1]; bag b has the values splits[b] to splits[b + 1].
       combiner: `sum`, `mean` or `sqrtn`.
       weights: float32[n]; None for ones.
 
     Returns:
       float32[n].
+
+    Raises:
+      ValueError: there is no such combiner.
 
     Source: TensorFlow, embedding_lookup_sparse.
     """

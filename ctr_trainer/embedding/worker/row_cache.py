@@ -11,32 +11,33 @@ from ctr_trainer.embedding.store.worker_rows import RowTotals, WorkerRows
 from ctr_trainer.embedding.worker.cached_rows import KEPT_WINDOWS, CachedRows
 from ctr_trainer.measuring.latency import Latency
 
-# Rows a request at most, which bounds what the service holds at a time; fewer of long rows.
+# The most rows of a request; it bounds what the service holds at a time. Requests of wide rows have fewer.
 _REQUEST_ROWS = 1 << 15
-# Rows handled in one hold of the lock, so that no thread waits for long: about a millisecond's worth.
+# Rows per hold of the lock, about a millisecond's work, so that no thread waits for long.
 _LOCKED_ROWS = 1 << 13
-_WINDOW = 0  # Which of the cache's numbers is the window.
+_WINDOW = 0  # The place of the window among the cache's numbers.
 
 
 class RowCache(WorkerRows):
-    """One worker's copies of one table's rows, trained on at once and merged with the other workers' at each sync.
+    """One worker's copies of one table's rows, trained at once and merged with the other workers' at each sync.
 
-    For each row it keeps the row, which steps change, and its base: the service's row as far as this worker knows it,
-    with what this worker has sent. A sync sends `row - base` of the rows stepped since the last one, with the version
-    last seen; the service adds the changes of all workers, and only rows that others changed come back. Steps taken
-    while a sync is under way stay on top of what it brings, and go out with the next.
+    For each row the cache keeps the row, which steps change, and its base: the service's row as far as this worker
+    knows it, with the changes that this worker has sent. A sync sends `row - base` of each row stepped since the last
+    sync, with the row's version. The service adds the changes of all workers, and only rows that others changed come
+    back. Steps made while a sync is under way stay on top of the rows that it brings, and go out with the next sync.
 
-    A window is the time from the start of one sync to that of the next. A row that is used, and was neither stepped nor
-    checked in this window, is checked: its version goes to the service, and the row comes back only if it has another.
+    A window is the time from the start of one sync to the start of the next. If a row is looked up that was neither
+    stepped nor checked in this window, it is checked: its version goes to the service, and the row comes back only if
+    the service has another version.
 
-    Staleness: what a lookup returns was, by the service, up to date at the start of this window or later, if the sync
-    is awaited. Beside a sync under way, a row that is part of it still shows what the sync before it brought. Within a
-    window a worker does not see the others' changes.
+    Staleness: if the sync is awaited, a lookup returns rows that were, at the service, up to date at the start of this
+    window or later. While a sync is under way, a row of that sync still shows what the sync before it brought. Within a
+    window a worker does not see the changes of the others.
 
-    Changes and rows travel as the `codec` encodes them. What it rounds away from a change stays in `row - base` and
-    goes out with the row's next change, before the row leaves the cache, or at a `flush`.
+    Changes and rows travel as the `codec` encodes them. What the codec rounds away from a change stays in `row - base`
+    and goes out with the row's next change, before the row leaves the cache, or at a `flush`.
 
-    With `shares`, a sync sends those shares of a change, as `merging` says; the rest of it is dropped.
+    With `shares`, a sync sends that share of each change, see `merging`; the rest of the change is dropped.
 
     Threads: one trains (`find_or_create`, `apply_gradients`, `begin_window`), another may call `pull_ahead`, a third
     `sync_window`. They share a lock, which is held around each use of the cache's memory and never across a request.
@@ -45,10 +46,10 @@ class RowCache(WorkerRows):
 
     Attributes:
       hits, misses, bytes_synced: see `RowTotals`.
-      pulled_ahead: distinct keys asked for ahead of their lookup.
-      rows_pulled: rows that came back, as others had changed them, or made them first.
-      lookup_latency: OpsEmbeddingLookup, of each request for rows, from the question to the answer.
-      push_latency: OpsPushGrad, of each request that brings changes, likewise.
+      pulled_ahead: distinct keys whose rows the service was asked for ahead of their lookup.
+      rows_pulled: rows that came from the service: others had changed them, or they were not here.
+      lookup_latency: OpsEmbeddingLookup, the latency of each request for rows, from the request to the answer.
+      push_latency: OpsPushGrad, the latency of each request that sends changes.
     """
 
     are_copies = is_synced_here = True
@@ -64,15 +65,15 @@ class RowCache(WorkerRows):
         shares=None,
         memory=PrivateMemory(),  # noqa: B008, it holds nothing
     ):
-        """Creates the table in the store, where it is not there.
+        """Creates the table in the store, if the store does not have it.
 
         Args:
           store: a Store.
           config: the TableConfig.
-          worker: str, this worker's name; it is made unique to this start, so that the store takes its first push.
+          worker: str, this worker's name. A random part is added at each start, so that the store takes its pushes.
           lookup_latency, push_latency: recorders shared with other caches; by default this cache has its own.
-          codec: `RowCodec`, how changes and rows travel.
-          shares: `merging.Shares`; None for all.
+          codec: `RowCodec`, encodes changes and rows.
+          shares: `merging.Shares`; None to send the whole of each change.
           memory: where the copies lie: `PrivateMemory`, or `SharedMemory` of this table alone.
         """
         self.config = config
@@ -111,24 +112,30 @@ class RowCache(WorkerRows):
         return self._lock.times
 
     def find_or_create(self, keys, since=None):
-        """int64[U] -> int64[U] slots; what is not here or not up to date is pulled.
+        """int64[U] keys -> int64[U] slots; pulls each row that is not here or not up to date.
 
         Args:
-          since: what `pull_ahead` returned for these keys; rows checked from then on count as up to date. None for
-            those checked in this window.
+          keys: int64[U], distinct.
+          since: what `pull_ahead` returned for these keys: rows checked in that window or later count as up to date.
+            None if only rows checked in this window do.
         """
         return self._find(keys, since, create=True)
 
     def find(self, keys):
-        """int64[U] -> int64[U] slots, for evaluation; -1 where the store has no row either."""
+        """int64[U] keys -> int64[U] slots, for evaluation; -1 for a key that has no row here or in the store."""
         return self._find(keys, None, create=False)
 
     def pull_ahead(self, keys):
-        """Pulls what a coming `find_or_create` of these keys would; for another thread than the training one.
+        """Pulls the rows that a later `find_or_create` of these keys would pull; not for the training thread.
+
+        Staleness: the rows are up to date as of the window of this call. So the staleness of the lookup grows by the
+        number of steps between this call and the lookup.
+
+        Args:
+          keys: int64[U], distinct.
 
         Returns:
-          `since` for that lookup: then its rows are up to date as of the window of this call, so the staleness of a
-          lookup is raised by as many steps as its rows were pulled ahead.
+          `since` for that lookup.
         """
         with self._lock.shared():
             since = self._oldest(None)
@@ -139,28 +146,28 @@ class RowCache(WorkerRows):
         return since
 
     def apply_gradients(self, slots, gradients, learning_rate):
-        """As Table's: one optimizer step on each row, here and at once."""
+        """Makes one optimizer step on each row, here and at once; see `Table.apply_gradients` for the arguments."""
         with self._lock.alone():
             self._refuse_between_push_and_refresh("apply_gradients")
             self._copies.table.apply_gradients(slots, gradients, learning_rate)
             self._copies.mark_stepped(slots)
 
     def l2_shares(self, slots):
-        """-> float32[U], what L2 of the rows counts for, see `merging`; None for all of it.
+        """-> float32[U], the factor on L2 of each row, see `merging`; None if all factors are 1.
 
         Args:
-          slots: int64[U]; what it says of -1 means nothing.
+          slots: int64[U]; the factor at the slot -1 has no meaning.
         """
         with self._lock.shared():
             return self._copies.l2_shares(slots)
 
     def sync(self):
-        """`begin_window` and `sync_window`, one after the other."""
+        """Calls `begin_window`, then `sync_window`."""
         self.begin_window()
         self.sync_window()
 
     def begin_window(self):
-        """Starts a sync, which `sync_window` has to follow before the next one; renumbers the slots at times."""
+        """Begins a window; `sync_window` has to follow before the next call. Every eighth call may renumber slots."""
         with self._lock.alone():
             self._refuse_between_push_and_refresh("a sync")
             if not self._window % KEPT_WINDOWS:
@@ -168,10 +175,10 @@ class RowCache(WorkerRows):
             self._window += 1
 
     def sync_window(self, codec=None):
-        """Sends what this worker changed, takes back the rows that others changed.
+        """Sends what this worker changed, and takes the rows that others changed.
 
         Args:
-          codec: `RowCodec`; by default the cache's.
+          codec: `RowCodec`; None for the cache's own.
         """
         with self._lock.alone():
             slots = self._copies.stepped()
@@ -181,7 +188,7 @@ class RowCache(WorkerRows):
             self._sync_part(part, codec or self._codec)
 
     def flush(self):
-        """A sync after which the store has all that this worker changed, to the bit."""
+        """Syncs so that the store has, bit by bit, all that this worker changed."""
         self.begin_window()
         if not self._codec.is_exact:
             with self._lock.alone():
@@ -189,17 +196,21 @@ class RowCache(WorkerRows):
         self.sync_window(PLAIN)
 
     def push(self):
-        """The first half of a strict sync: a flush. `refresh` has to follow, after a barrier."""
+        """Makes the first half of a strict sync: a flush. A barrier and `refresh` have to follow."""
         self.flush()
         self._pushed = True
 
     def refresh(self):
-        """The second half: from here on each row that is used is, to the bit, what all workers' pushes made of it."""
+        """Makes the second half of a strict sync: from here on a lookup returns rows with the pushes of all workers.
+
+        Raises:
+          RuntimeError: there was no `push`.
+        """
         if not self._pushed:
             raise RuntimeError("refresh without a push")
         with self._lock.alone():
-            # Rows that came at the push were checked before other workers' pushes: all are to be checked again. Those
-            # just stepped are likely to be used next, so they are checked at once.
+            # The rows of the push were checked before the other workers' pushes, so each row has to be checked again.
+            # The rows just stepped are likely to be looked up next: they are checked at once.
             keys, known = self._copies.checked_in(self._window)
             self._window += 1
             window = self._window
@@ -222,7 +233,7 @@ class RowCache(WorkerRows):
         self._numbers[_WINDOW] = window
 
     def _oldest(self, since):
-        """-> the window from which on a row counts as up to date.
+        """-> the first window whose checks count: a row checked in it or later is up to date.
 
         Args:
           since: what `pull_ahead` returned; None for this window.
@@ -257,7 +268,7 @@ class RowCache(WorkerRows):
             self._copies.accept(keys, known, newer, rows, window, create)
 
     def _sync_part(self, slots, codec):
-        """One request of a sync."""
+        """Makes one request of a sync, for the rows at `slots`."""
         self._sequence += 1
         dtype, columns = codec.schema(self.config.width)
         keys, known = np.empty(len(slots), np.int64), np.empty(len(slots), np.uint32)

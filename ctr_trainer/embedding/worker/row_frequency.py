@@ -1,29 +1,30 @@
-"""How often a worker meets each of the rows that it has."""
+"""How often a worker steps each of its rows."""
 
 import numpy as np
 
 from ctr_trainer.embedding.store import version_kernels
 
-# So many steps back counts half, so that a row which becomes frequent, or rare, is taken for what it is.
+# After this many steps the counts of a row are halved, so that p follows a row that becomes frequent, or rare.
 _HALVED_STEPS = 512
-# The step now, and the steps at which the last window and the one before it began.
+# The places of three of the worker's steps: the present one, and those at which the last two windows began.
 _NOW, _BEGAN, _LAST_BEGAN = range(3)
 
 
 class RowFrequency:
-    """Counts the steps of each row, within the window and over all of them:
+    """Counts the steps of each row, and estimates p, the fraction of the worker's steps that step the row.
 
         p = (n - 1) / (T - 1)
 
-    of a row that was stepped in n of the T steps since the window began that first met it. That one step met it is why
-    it is there, and says nothing of p; with T = 1 nothing does, and p is 0. Over one window alone p would be as rough
-    as n is small: see docs/staleness.md for what that costs. When T passes 512, n and T are halved.
+    T is the number of the worker's steps since the beginning of the window in which the row was first stepped, and n
+    the number of these steps that stepped the row. One step is left out of both counts: without it the row would not
+    be here, so it tells nothing about p. If T is 1, p is 0. Over one window alone p would be rough for small n;
+    docs/staleness.md says what that costs. When T passes 512, n and T are halved.
 
     Slots are those of the rows. Not safe to use from several threads at a time.
 
     Args:
-      memory: `PrivateMemory`, or `SharedMemory`, whose workers' steps are then counted together.
-      most_rows: how many rows there may be.
+      memory: `PrivateMemory`; or `SharedMemory`, and then the steps of all workers that share it are counted together.
+      most_rows: the most rows that there may be.
     """
 
     def __init__(self, memory, most_rows):
@@ -34,22 +35,25 @@ class RowFrequency:
 
     @property
     def arrays(self):
-        """Those with an element a row, which is 0 of a new one."""
+        """The arrays with one element per row; the element of a new row is 0."""
         return self._steps, self._met, self._since
 
     def step(self, slots):
-        """A step of the rows at `slots` int64[U], C-contiguous; -1 is skipped."""
+        """Counts a step of the rows at `slots`, int64[U], C-contiguous; -1 is skipped."""
         version_kernels.count_step(self._steps.array, slots)
         self._numbers[_NOW] += 1
 
     def begin_window(self):
-        """From here on, `take` ends the window that ran until now."""
+        """Begins a window: from here on, `take` ends the window before it."""
         self._numbers[[_LAST_BEGAN, _BEGAN]] = self._numbers[[_BEGAN, _NOW]]
 
     def take(self, slots):
-        """Ends the window of the rows at `slots`. -> (p float32[U], their steps int64[U] in it)
+        """Ends the window of the rows at `slots`, int64[U].
 
-        Training goes on between `begin_window` and `take`: what it steps meanwhile counts.
+        Training goes on between `begin_window` and `take`; its steps in between count for this window.
+
+        Returns:
+          (p float32[U], steps int64[U]): p of each row, and the row's steps in the window.
         """
         rates, steps = np.empty(len(slots), np.float32), np.empty(len(slots), np.int64)
         arrays = (array.array for array in self.arrays)

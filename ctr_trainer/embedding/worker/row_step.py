@@ -1,4 +1,4 @@
-"""One optimizer step of a worker's embedding rows, and what a gradient counts for in it."""
+"""One optimizer step of a worker's embedding rows, and the weight of a gradient in it."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ class RowStep:
     """One optimizer step of the rows that a worker's micro-batches looked up.
 
     Attributes:
-      learning_rate: a float, one worker's.
+      learning_rate: a float, that of one worker.
       share: see `weighed`.
     """
 
@@ -22,16 +22,19 @@ class RowStep:
 
 
 def weighed(gradient, weight, share, merge_factor):
-    """-> float32 array, what a micro-batch's gradient adds to the step of its rows:
+    """Computes what the gradient of a micro-batch adds to the step of its rows.
 
         merge_factor * share * weight * gradient
 
     Args:
-      gradient: float32 array, of the mean loss of the micro-batch's examples.
-      weight: sum of the example weights of the micro-batch; 1 if it is the whole step of a worker.
-      share: workers / sum of the example weights of the step over all its micro-batches and workers; if the workers do
-        not exchange gradients in each step, 1 / sum of this worker's weights; 1 if the micro-batch is the whole step.
-      merge_factor: of `merging.gradient_factor`, what one worker's gradient counts for among those of all.
+      gradient: float32 array, the gradient of the mean loss of the micro-batch's examples.
+      weight: the sum of the micro-batch's example weights; 1 if the micro-batch is the worker's whole step.
+      share: workers / sum of the example weights of all micro-batches of the step, of all workers. If the workers do
+        not exchange gradients in each step, 1 / sum of this worker's weights. 1 if the micro-batch is the whole step.
+      merge_factor: the factor of `merging.gradient_factor` on each worker's gradient.
+
+    Returns:
+      float32 array of the gradient's shape.
     """
     return times(gradient, merge_factor * share * weight)
 

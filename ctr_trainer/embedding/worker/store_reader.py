@@ -1,4 +1,4 @@
-"""Rows read from a store for one lookup, and not kept."""
+"""Rows that are read from a store for one lookup and not kept."""
 
 import numpy as np
 
@@ -6,7 +6,7 @@ from ctr_trainer.embedding.store.worker_rows import WorkerRows
 
 
 class StoreReader(WorkerRows):
-    """Reads the rows of each lookup from the store as they are then; creates and trains none. For one thread.
+    """Reads the rows of each lookup from the store; creates and trains no row. For one thread.
 
     Args:
       store: a `Store` that has the table.
@@ -20,11 +20,11 @@ class StoreReader(WorkerRows):
 
     @property
     def rows(self):
-        """float32[U, width] of the last lookup; valid until the next."""
+        """float32[U, width], the rows of the last lookup; valid until the next lookup."""
         return self._rows
 
     def find(self, keys):
-        """int64[U] -> int64[U], the places in `rows`, of which those of unknown keys are zeros."""
+        """int64[U] keys -> int64[U], the places of their rows in `rows`; an unknown key has a row of zeros."""
         self._rows = self._store.pull(self.config.name, keys, missing="zeros")
         return np.arange(len(keys))
 

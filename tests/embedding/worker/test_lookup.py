@@ -118,7 +118,7 @@ def test_a_sequences_gradients_go_to_its_keys_beside_those_of_the_other_features
 
 
 def test_a_sequence_longer_than_its_length_is_refused():
-    with pytest.raises(ValueError, match="sequence 0: a row has 3 values, above its length of 2"):
+    with pytest.raises(ValueError, match="sequence 0: an example has 3 values, above its length of 2"):
         Lookup(np.array([[7]]), [], [_sequences([9, 7, 9], length=2)])
 
 
@@ -163,7 +163,7 @@ def test_a_batch_of_no_key_is_zeros():
 
 
 def test_splits_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match="column 1: splits do not cut 2 values into 1 bags"):
+    with pytest.raises(ValueError, match="column 1: the splits do not cut 2 values into 1 examples"):
         Lookup(np.array([[5]]), [_bag([7, 8], [0, 1], "sum")])
 
 
