@@ -14,7 +14,7 @@ from ctr_trainer.experiment.paths import require_data, require_model
 from ctr_trainer.files import durable_file, outputs
 from ctr_trainer.flags import CheckpointFlags, PredictFlags, SavedModelFlags
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.settings.by_flag import require
+from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.metrics_config import MetricsConfig
 
 GROUPS = (Experiment, MetricsConfig, CheckpointFlags, SavedModelFlags, PredictFlags)
@@ -41,7 +41,7 @@ def run(given, experiment, metrics, checkpoint, export, output):
 
     from ctr_trainer.ranks import distributed
 
-    distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores)
+    distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores, flags=alike(experiment))
     if output.output and distributed.is_chief():
         sources = data.eval_data.split(",")
         outputs.refuse_overlap(output.output, sources, sources)

@@ -5,7 +5,7 @@ import json
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.paths import require_model
 from ctr_trainer.flags import CheckpointFlags, ExportFlags
-from ctr_trainer.settings.by_flag import require
+from ctr_trainer.settings.by_flag import alike, require
 
 GROUPS = (Experiment, CheckpointFlags, ExportFlags)
 GIVEN = True
@@ -24,7 +24,7 @@ def run(given, experiment, checkpoint, export):
     from ctr_trainer.experiment.build import make_estimator
     from ctr_trainer.ranks import distributed
 
-    distributed.init(experiment.workers.stall_timeout)
+    distributed.init(experiment.workers.stall_timeout, flags=alike(experiment))
     estimator = make_estimator(as_trained(given, experiment))
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     if distributed.is_chief():

@@ -11,7 +11,7 @@ from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.paths import require_data, require_model
 from ctr_trainer.files import outputs
 from ctr_trainer.flags import CheckpointFlags, PredictFlags
-from ctr_trainer.settings.by_flag import require
+from ctr_trainer.settings.by_flag import alike, require
 
 GROUPS = (Experiment, CheckpointFlags, PredictFlags)
 GIVEN = True
@@ -41,7 +41,7 @@ def run(given, experiment, checkpoint, predict):
     from ctr_trainer.files import durable_file
     from ctr_trainer.ranks import distributed
 
-    distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores)
+    distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores, flags=alike(experiment))
     path = _part(predict.output, distributed.rank(), distributed.size())
     sources = data.eval_data.split(",")
     outputs.refuse_overlap(path, sources, sources)

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import os
+import socket
 
 from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
 from ctr_trainer.embedding.service.client import ServiceClient
@@ -14,6 +15,7 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.shared_table import SharedTables
 from ctr_trainer.estimator.host_memory import any_host_has_several_workers, copies_of_hosts, open_host_memory
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import reach
 from ctr_trainer.ranks import distributed
 
 # For the messages of a sync, which are of `wire.PAGE_BYTES` and come and go together.
@@ -41,8 +43,10 @@ def open_store(config, model_dir):
 def _open_store(config, model_dir, host_memory):
     """As `open_store`; `host_memory` is the store's."""
     if config.service not in ("auto", "shared"):
-        security = ClientSecurity.read(*vars(config.security).values())
-        with _leased(config, model_dir, config.service.split(","), security, host_memory) as client:
+        security, addresses = ClientSecurity.read(*vars(config.security).values()), config.service.split(",")
+        if not distributed.is_one_machine():
+            _refuse_loopback(addresses)
+        with _leased(config, model_dir, addresses, security, host_memory) as client:
             yield client
         return
     if distributed.size() == 1:
@@ -73,6 +77,18 @@ def _open_store(config, model_dir, host_memory):
         security = ClientSecurity(token)
         client = stack.enter_context(_leased(config, model_dir, addresses, security, host_memory, ended))
         yield Guard(client) if config.service_restarts else client
+
+
+def _refuse_loopback(addresses):
+    """Raises UserError where a `host:port` leads to this host itself, wherever it is asked for."""
+    for address in addresses:
+        if own := reach.loopback_of(address):
+            name, here = address.rpartition(":")[0], socket.gethostname()
+            raise UserError(
+                f"embedding service {address}: on {here} the name {name} leads to {own}, which is {here} itself, and "
+                "other hosts have workers too. Name an address that all hosts reach, or correct /etc/hosts of "
+                f"{here}, where Debian puts a host's own name at 127.0.1.1"
+            )
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from ctr_trainer.hooks.progress_hook import ProgressHook
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import autotune, dense_exchange, distributed
-from ctr_trainer.settings.by_flag import require
+from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.setting import declared
 
 
@@ -43,6 +43,7 @@ def start_workers(experiment, core_shares=0):
         workers.horovod_timeline,
         core_shares,
         steps_exchange(experiment.run.embedding, exchange),
+        alike(experiment),
     )
     dense_exchange.choose(exchange)
     return tuning

@@ -37,4 +37,5 @@ class DataSettings(Settings, title="Data"):
         "--eval_data, not of a tf.data input; e.g. --num_readers=2 where `read sample` is long and a core is free",
         "threads",
         minimum=1,
+        alike=False,
     )

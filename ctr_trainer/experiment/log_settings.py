@@ -14,7 +14,11 @@ class LogSettings(Settings, title="Log"):
         "plain",
         "form of the log's lines; json: each line of the log, and of a service started here, is one JSON object",
         choices=log_lines.FORMATS,
+        alike=False,
     )
     log_ranks: str = setting(
-        "all", "ranks whose log is whole; chief: other ranks log warnings and errors only", choices=log_lines.RANKS
+        "all",
+        "ranks whose log is whole; chief: other ranks log warnings and errors only",
+        choices=log_lines.RANKS,
+        alike=False,
     )

@@ -9,7 +9,9 @@ from ctr_trainer.settings.setting import Settings, setting
 class WorkersSettings(Settings, title="Workers"):
     """How workers wait for each other, and exchange the dense variables."""
 
-    pin_cores: bool = setting(True, "keep each of several workers of a machine on its own share of the cores")
+    pin_cores: bool = setting(
+        True, "keep each of several workers of a machine on its own share of the cores", alike=False
+    )
     stall_timeout: float = setting(1800.0, "longest wait for another rank; then the job ends", "seconds", minimum=1.0)
     stall_warning: float = setting(
         60.0, "wait after which the log names the rank and the phase waited for; 0 for never", "seconds", minimum=0.0

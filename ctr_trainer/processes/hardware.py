@@ -1,4 +1,4 @@
-"""What this machine's processor offers, and which part of it a worker takes."""
+"""Which machine this is, what its processor offers, and which part of it a worker takes."""
 
 import os
 import pathlib
@@ -36,3 +36,12 @@ def has_bfloat16(cpuinfo="/proc/cpuinfo"):
         return False
     flags = next((line.split() for line in text.splitlines() if line.startswith("flags")), ())
     return any(flag in flags for flag in _BFLOAT16_FLAGS)
+
+
+def machine_id():
+    """-> text that two processes have alike where the loopback addresses of both are the same; "" where not known."""
+    try:
+        boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:
+        return ""

@@ -5,6 +5,7 @@ rank. A collective that some rank does not reach ends the job after `init`'s `st
 """
 
 import contextlib
+import dataclasses
 import functools
 import importlib
 import json
@@ -21,8 +22,12 @@ from ctr_trainer.graph_notes.batch_weight import WeighedOptimizer
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
 from ctr_trainer.processes.watchdog import Watchdog
-from ctr_trainer.ranks import last_words
+from ctr_trainer.ranks import agreement, last_words
+from ctr_trainer.ranks.agreement import Introduction
 from ctr_trainer.ranks.device_config import config_proto
+from ctr_trainer.ranks.meeting import meeting
+from ctr_trainer.ranks.notices import Notices
+from ctr_trainer.ranks.placement import Placement
 
 tf1 = tf.compat.v1
 # Horovod defines its session hooks only where it finds the name that TensorFlow 2.16 dropped with tf.estimator.
@@ -41,6 +46,7 @@ if not hasattr(hvd, "BroadcastGlobalVariablesHook"):  # It was imported before, 
 LR_SCALES = ("linear", "sqrt", "none", "linear_batches", "sqrt_batches")
 _IDLE_CYCLE_MS = 20
 _TIMELINE_START = 200  # bytes, in which a timeline's first event is
+_CLOCK_LOOKS = 4
 
 _log = logging.getLogger(__name__)
 
@@ -48,8 +54,16 @@ _watchdog = None
 _all_cores = None
 
 
-def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", core_shares=0, steps_exchange=True):
-    """Starts Horovod; without `horovodrun` this process is rank 0 of 1.
+def init(
+    stall_timeout=1800.0,
+    pin_cores=False,
+    stall_warning=0.0,
+    timeline="",
+    core_shares=0,
+    steps_exchange=True,
+    flags=None,
+):
+    """Starts Horovod; without `horovodrun` this process is rank 0 of 1. A collective.
 
     Args:
       stall_timeout: seconds after which a collective that some rank does not reach ends the job.
@@ -59,6 +73,10 @@ def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", 
       core_shares: into how many shares the cores are divided; 0 for as many as the machine has workers.
       steps_exchange: whether steps wait for what Horovod exchanges. Where they do not, its thread looks for an exchange
         every 20 ms, where HOROVOD_CYCLE_TIME says nothing else: its threads take 3% of the core at 5 ms.
+      flags: by name, what all ranks need alike.
+
+    Raises:
+      UserError: the ranks do not reach each other, see `meeting`, or are not one job, see `agreement`.
     """
     global _watchdog, _all_cores
     if pin_cores:  # Before Horovod starts its threads, so that they stay there too; horovodrun says who is where.
@@ -74,10 +92,36 @@ def init(stall_timeout=1800.0, pin_cores=False, stall_warning=0.0, timeline="", 
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_IDLE_CYCLE_MS))
     # Its warnings of stalls are the watchdog's; that it lost a connection, `LastWords` says, and does so last.
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
-    hvd.init()
+    with meeting(
+        Notices.of_this_job(), Placement.of_this_process(), os.environ.get("HOROVOD_GLOO_IFACE"), stall_timeout
+    ):
+        hvd.init()
     period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
     speak = last_words.of_this_process().say
     _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning, speak)
+    _agree(flags or {})
+
+
+def _agree(flags):
+    """Raises UserError on all ranks where they are not one job."""
+    if size() == 1:
+        return
+    ranks = _introductions(flags)
+    for _ in range(_CLOCK_LOOKS):
+        if not agreement.are_apart(ranks):
+            break
+        ranks = _introductions(flags)  # On a busy machine a rank may have been held up behind the barrier.
+    if fault := agreement.fault(ranks):
+        raise UserError(fault)
+
+
+def _introductions(flags):
+    """-> the `Introduction` of each rank, of about the same moment."""
+    barrier("introductions")
+    own = Introduction.of_this_process(rank(), size() != local_size(), flags)
+    line = json.dumps(dataclasses.asdict(own)) + "\n"
+    lines = all_gather(np.frombuffer(line.encode(), np.uint8), "introductions").tobytes().decode()
+    return [Introduction.parse(json.loads(line)) for line in lines.splitlines()]
 
 
 def _refuse_foreign_timeline(path):
@@ -112,6 +156,12 @@ def local_rank():
 
 def local_size():
     return hvd.local_size()
+
+
+def is_one_machine():
+    """Whether a loopback address means the same to all ranks. A collective."""
+    own = f"{hardware.machine_id()}\n".encode()
+    return len(set(all_gather(np.frombuffer(own, np.uint8), "machines").tobytes().splitlines())) == 1
 
 
 def is_chief():

@@ -14,6 +14,7 @@ from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError, reason
 from ctr_trainer.processes.deadline import within
 from ctr_trainer.ranks.notices import Notices
+from ctr_trainer.ranks.placement import Placement
 from ctr_trainer.ranks.roll_call import RollCall
 
 TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
@@ -39,18 +40,17 @@ class LastWords:
 
     Args:
       notices: `Notices` of the job.
-      rank, size: of this process, and how many there are.
-      host_ranks: range of the ranks of this host.
+      placement: `Placement` of this process.
 
     Attributes:
       model_dir: where the traceback of an unexpected error is kept; it is printed where there is no such directory.
       going_on: f() -> a sentence on what the same command would do now; None where there is nothing to go on with.
     """
 
-    def __init__(self, notices, rank, size, host_ranks):
-        self._notices, self._rank, self._size = notices, rank, size
-        self._is_one_host = len(host_ranks) == size
-        self._roll_call = RollCall(notices, rank, size, host_ranks)
+    def __init__(self, notices, placement):
+        self._notices, self._rank, self._size = notices, placement.rank, placement.size
+        self._is_one_host = placement.is_on_one_host
+        self._roll_call = RollCall(notices, placement)
         self._lock = threading.RLock()
         self._forget()
         self.model_dir, self.going_on = "", None
@@ -214,6 +214,8 @@ class LastWords:
     def _stopped(self):
         if self._size == 1:
             return "stopped by SIGTERM"
+        if unheard := self._roll_call.unheard():
+            return unheard
         how = "stopped by SIGTERM: Ctrl-C at horovodrun, a scheduler, or by hand"
         return how if self._is_one_host else f"{how}; or a worker of another host has ended"
 
@@ -221,12 +223,7 @@ class LastWords:
 @functools.cache
 def of_this_process():
     """-> the `LastWords` of this process, by what `horovodrun` says of it."""
-    rank, size, host_rank, host_size = (
-        int(os.environ.get(f"HOROVOD_{what}", default))
-        for what, default in (("RANK", 0), ("SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_SIZE", 1))
-    )
-    first = rank - host_rank  # horovodrun numbers the ranks host by host.
-    return LastWords(Notices.of_this_job(), rank, size, range(first, first + host_size))
+    return LastWords(Notices.of_this_job(), Placement.of_this_process())
 
 
 def _place(error):

@@ -17,19 +17,18 @@ class RollCall:
 
     Args:
       notices: `Notices` of the job.
-      rank, size: of this process, and how many there are.
-      host_ranks: range of the ranks of this host.
+      placement: `Placement` of this process.
     """
 
-    def __init__(self, notices, rank, size, host_ranks):
-        self._notices, self._rank, self._size, self._host_ranks = notices, rank, size, host_ranks
-        if size > 1:
-            notices.put(f"process.{rank}", f"{os.getpid()} {socket.gethostname()}")
+    def __init__(self, notices, placement):
+        self._notices, self._placement = notices, placement
+        if placement.size > 1:
+            notices.put(f"process.{placement.rank}", f"{os.getpid()} {socket.gethostname()}")
 
     def end(self):
         """Writes that this rank ends, and which processes of its host have gone."""
-        self._notices.put(f"ends.{self._rank}", "")
-        for rank in self._host_ranks:
+        self._notices.put(f"ends.{self._placement.rank}", "")
+        for rank in self._placement.host_ranks:
             process, host = self._process(rank)
             is_gone = host == socket.gethostname() and not _runs(int(process))
             if is_gone and self._notices.get(f"ends.{rank}") is None:
@@ -39,7 +38,7 @@ class RollCall:
         """-> which ranks have ended without a word, as a sentence; "" where none is known to have. After `end`."""
         deadline = time.monotonic() + _ANSWER_SECONDS
         while not (lost := self._ranks_of("lost")):
-            if time.monotonic() > deadline or len(self._ranks_of("ends")) == self._size:
+            if time.monotonic() > deadline or len(self._ranks_of("ends")) == self._placement.size:
                 return ""
             time.sleep(_POLL_SECONDS)
         hosts = {}
@@ -48,8 +47,18 @@ class RollCall:
         named = [f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)} on {host}" for host, ranks in hosts.items()]
         return f"{' and '.join(named)} ha{'ve' if len(lost) > 1 else 's'} ended {_WITHOUT_A_WORD}"
 
+    def unheard(self):
+        """-> which ranks have never written anything, as a sentence; "" where all have."""
+        known = self._ranks_of("process")
+        unheard = [str(rank) for rank in range(self._placement.size) if rank not in known]
+        if not known or not unheard:
+            return ""
+        ranks = f"rank{'s' * (len(unheard) > 1)} {', '.join(unheard)}"
+        return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"
+
     def _ranks_of(self, kind):
-        return [rank for rank in range(self._size) if self._notices.get(f"{kind}.{rank}") is not None]
+        """-> the ranks that have such a notice."""
+        return [rank for rank in range(self._placement.size) if self._notices.get(f"{kind}.{rank}") is not None]
 
     def _process(self, rank):
         """-> (the number of a rank's process as text, its host); "" where nothing is known."""

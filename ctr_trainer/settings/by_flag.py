@@ -132,6 +132,12 @@ def by_flag(settings):
     return values
 
 
+def alike(settings):
+    """-> as `by_flag`, those values that all ranks of a job need alike, as text."""
+    flags = {each.name: each for _, found in sections(settings) for each in found}
+    return {name: str(value) for name, value in by_flag(settings).items() if flags[name].setting.alike}
+
+
 def changed(settings, usual=None):
     """-> as `by_flag`, those values that are not at their defaults.
 

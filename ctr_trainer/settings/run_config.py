@@ -35,7 +35,10 @@ class RunConfig(Settings, title="Run"):
 
     seed: int = setting(1, "seed of the data's order, the dense variables and new embedding rows", minimum=0)
     threads: int = setting(
-        int(os.environ.get("CTR_TRAINER_THREADS", "0")), "CPU threads of a worker; 0 lets TensorFlow choose", minimum=0
+        int(os.environ.get("CTR_TRAINER_THREADS", "0")),
+        "CPU threads of a worker; 0 lets TensorFlow choose",
+        minimum=0,
+        alike=False,
     )
     mixed_precision: str = setting(
         "none",

@@ -35,6 +35,7 @@ class Setting:
       minimum, maximum, above, below: bounds of a number, or of each number of a tuple; None for no bound.
       flag: the flag's name; "" for the field's own; None for a setting that has no flag.
       example: a tuple's value, as the help shows it.
+      alike: whether all ranks of a job need the same value.
     """
 
     help: str
@@ -49,6 +50,7 @@ class Setting:
     below: float | None = None
     flag: str | None = ""
     example: tuple = ()
+    alike: bool = True
 
     def problem(self, kind, default, value):
         """-> what is wrong with a value, to stand behind `name=value`; "" if nothing is.

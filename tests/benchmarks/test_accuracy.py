@@ -101,12 +101,20 @@ def test_a_library_that_is_chosen_is_run_and_shown_alone(accuracy, monkeypatch):
 
 
 def test_workers_are_compared_with_one(accuracy):
-    jobs = ((1, "one", 1, 0.812), (2, "one", 1, 0.808), (1, "service", 2, 0.8109), (1, "shared", 4, 0.8085))
+    jobs = (
+        *((1, "one", 1, 0.812), (2, "one", 1, 0.808), (1, "service", 2, 0.8129), (1, "two hosts", 4, 0.8091)),
+        (1, "shared", 4, 0.8094),
+    )
     lines = [line("workers", "movielens-random", "deepfm", seed, auc, job=job, workers=n) for seed, job, n, auc in jobs]
     found = accuracy.accuracy_report.summary(lines)["movielens-random"]["deepfm"]
-    assert found["workers"] == {"one": {"1": 0.81}, "service": {"2": 0.8109}, "shared": {"4": 0.8085}}
+    assert found["workers"] == {
+        "one": {"1": 0.81},
+        "service": {"2": 0.8129},
+        "two hosts": {"4": 0.8091},
+        "shared": {"4": 0.8094},
+    }
     assert not found["workers_met"]
-    assert accuracy.accuracy_report.summary(lines[:3])["movielens-random"]["deepfm"]["workers_met"]
+    assert accuracy.accuracy_report.summary(lines[:4])["movielens-random"]["deepfm"]["workers_met"]
     for alone in (lines[:2], lines[2:]):
         assert "workers_met" not in accuracy.accuracy_report.summary(alone)["movielens-random"]["deepfm"]
 

@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from ctr_trainer.ranks import roll_call
+from ctr_trainer.ranks.placement import Placement
 from ctr_trainer.ranks.roll_call import RollCall
 
 
@@ -23,7 +24,7 @@ def call(monkeypatch):
 
     def call(rank):
         monkeypatch.setattr("socket.gethostname", lambda: f"host-{1 + rank // 2}")
-        return found.setdefault(rank, RollCall(board, rank, 4, (range(0, 2), range(2, 4))[rank // 2]))
+        return found.setdefault(rank, RollCall(board, Placement(rank, 4, (range(0, 2), range(2, 4))[rank // 2])))
 
     for rank in range(4):
         call(rank)

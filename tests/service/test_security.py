@@ -122,3 +122,15 @@ def test_the_serve_command_takes_certificates_and_the_service_command_reads_over
         process.stdin.close()
         process.wait(30)
         process.stderr.close()
+
+
+def test_a_certificate_that_is_no_longer_valid_is_told_with_this_hosts_time(pem, tmp_path, monkeypatch):
+    signing = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "san", "-days", "-1"]
+    command = ["openssl", "x509", "-req", "-in", "server.csr", "-out", "old.pem", *signing]
+    subprocess.run(command, cwd=pem, check=True, capture_output=True, timeout=60)
+    security = ServerSecurity.read(cert_file=pem / "old.pem", key_file=pem / "server.key")
+    with (
+        Service("127.0.0.1", 0, tmp_path, security) as service,
+        pytest.raises(UserError, match=r"certificate has expired; it is 20\d\d-\d\d-\d\d .* on "),
+    ):
+        _round_trip(service, ClientSecurity.read(ca_file=pem / "ca.pem"))

@@ -8,6 +8,7 @@ import os
 import pathlib
 import socket
 import ssl
+import time
 
 from pyarrow import flight
 
@@ -16,6 +17,8 @@ from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 1.0
+# OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED.
+_OF_TIME = (9, 10)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +148,9 @@ class ClientSecurity:
             if not _shake_hands(address, context) and self.cert is None:
                 return "it asks for this client's certificate: give --service_cert and --service_key"
         except ssl.SSLCertVerificationError as error:
-            return f"its certificate is not one that --service_ca vouches for: {error.verify_message}"
+            by = f"; it is {time.strftime('%Y-%m-%d %H:%M:%S %Z')} on {socket.gethostname()}"
+            why = f"{error.verify_message}{by if error.verify_code in _OF_TIME else ''}"
+            return f"its certificate is not one that --service_ca vouches for: {why}"
         except (OSError, ValueError):
             pass  # Not to be reached, or no address: whoever connects says so.
         return None

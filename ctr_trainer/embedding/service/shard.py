@@ -12,8 +12,11 @@ from ctr_trainer.embedding.service.security import is_loopback
 from ctr_trainer.embedding.service.sent_columns import INLINE, shared_or_inline
 from ctr_trainer.embedding.service.silence import Silence
 from ctr_trainer.messages.errors import ServiceLost, UserError
+from ctr_trainer.processes import reach
 
 _log = logging.getLogger(__name__)
+# How long a service that has never answered is asked: it may be about to start.
+_FIRST_ANSWER_SECONDS = 15.0
 _FIRST_BACKOFF = 0.05
 _LONGEST_BACKOFF = 2.0
 # A snapshot takes as long as its disk; a service that is gone is noticed earlier, when its connection breaks.
@@ -53,7 +56,7 @@ class Shard:
         self.number = number
         self._shards = shards
         self._timeout = timeout
-        self._incarnation = None
+        self._incarnation, self._has_answered = None, False
         self._lease = lease
         self._security, self._headers = security, security.headers
         self._ended, self._columns = ended, INLINE
@@ -83,6 +86,7 @@ class Shard:
             try:
                 self._incarnation = None
                 self._incarnation = self.action("hello", body)["incarnation"]
+                self._has_answered = True
                 if self._may_share and self._columns is INLINE:
                     self._columns = shared_or_inline(lambda offer: self.action("read_memory", offer)["is_read"])
                 return
@@ -185,15 +189,16 @@ class Shard:
     def _retried(self, what, call, call_seconds=None):
         """Calls `call(options)` until the service answers, for as long as `timeout`."""
         waited_from, backoff, failure = time.monotonic(), _FIRST_BACKOFF, None
+        timeout = self._timeout if self._has_answered else min(self._timeout, _FIRST_ANSWER_SECONDS)
         while True:
-            left = waited_from + self._timeout - time.monotonic()
+            left = waited_from + timeout - time.monotonic()
             if left <= 0:
                 raise ServiceLost(
-                    f"embedding service {self.address} did not answer `{what}` within {self._timeout:g} s: {failure}. "
-                    "Is it running, and is the address right?"
+                    f"embedding service {self.address} did not answer `{what}` within {timeout:g} s: "
+                    f"{reach.why_not(self.address) or failure}"
                 )
             # Less than all of the time for one attempt, so that a connection that died in silence is tried again.
-            seconds = call_seconds or min(left, max(self._timeout / 3, 1.0))
+            seconds = call_seconds or min(left, max(timeout / 3, 1.0))
             try:
                 return call(flight.FlightCallOptions(timeout=seconds, headers=self._headers))
             except _RETRIED as error:

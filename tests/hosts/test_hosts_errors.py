@@ -1,0 +1,144 @@
+"""What two hosts get wrong: the job ends by itself, and what is said last names the host and what to do."""
+
+import contextlib
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from ctr_trainer.bench import namespaces
+from tests import small
+from tests.parallel import launch
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+SITE = pathlib.Path(__file__).parent / "site"
+RUN = "horovodrun -np 2 -H host-1:1,host-2:1 --network-interface eth0"
+NOBODY = "02:00:00:00:00:01"
+
+
+@pytest.fixture(scope="module")
+def train(hosts):
+    """The flags of a training, but for its service."""
+    data = small.make(hosts.shared / "small", rows=200)
+    return f"--train_data={data} --model_dir={hosts.shared / 'model'} --batch_size=16 --hidden_units=8"
+
+
+@pytest.fixture(scope="module")
+def port(hosts):
+    """The port of a shard on the first host, for those who have the `token`."""
+    (hosts.shared / "token").write_text("secret")
+    serve = f"serve --bind=0.0.0.0:0 --data_dir={hosts.shared} --token_file={hosts.shared / 'token'}"
+    process = hosts.start(f"exec python -m ctr_trainer {serve}")
+    line = next(line for line in process.stdout if "answers on" in line)
+    yield re.search(r"answers on 0.0.0.0:(\d+)", line)[1]
+    process.terminate()
+    process.communicate(timeout=60)
+
+
+def _said_last(hosts, command, **variables):
+    """-> what the job says last: one error, of one of its ranks."""
+    status, output = hosts.run(command, **variables)
+    assert status != 0, output
+    rank, line = launch.last_line(output)
+    assert line.startswith("error: ") and output.count("error: ") == 1 and "Traceback" not in output, output
+    return rank, line.removeprefix("error: ")
+
+
+def _inside(hosts, host, command):
+    subprocess.run(hosts.machines[host].command(command.split()), check=True, timeout=60)
+
+
+@contextlib.contextmanager
+def _found_by(hosts, host, name, address):
+    """Within it, a host finds a name at another address."""
+    file = namespaces._ETC / hosts.machines[host].namespace / "hosts"
+    right = file.read_text()
+    file.write_text(re.sub(rf"^\S+ {name}$", f"{address} {name}", right, flags=re.MULTILINE))
+    try:
+        yield
+    finally:
+        file.write_text(right)
+
+
+def test_a_shard_that_does_not_run(hosts, train):
+    rank, said = _said_last(hosts, f"{RUN} ./run.sh {train} --embedding_service=host-2:7799")
+    assert rank == 0
+    assert said.startswith(
+        "embedding service host-2:7799 did not answer `hello` within 15 s: host-1 reaches 10.213.0.2,"
+    )
+    assert "but nothing listens at port 7799 there: does it run, and is its --bind an address that other" in said
+
+
+def test_a_shard_whose_port_drops_what_one_host_sends(hosts, train, port):
+    address = "10.214.0.1"  # Of the first host; the other one sends what is for it to a card that nobody has.
+    _inside(hosts, 0, f"ip address add {address}/32 dev lo")
+    _inside(hosts, 1, f"ip route add {address}/32 dev eth0")
+    _inside(hosts, 1, f"ip neigh replace {address} lladdr {NOBODY} dev eth0 nud permanent")
+    security = f"--token_file={hosts.shared / 'token'}"
+    rank, said = _said_last(hosts, f"{RUN} ./run.sh {train} --embedding_service={address}:{port} {security}")
+    assert rank == 1
+    assert f"{address} sends no answer to host-2, as where a firewall drops what comes: open its port {port}" in said
+
+
+def test_a_shard_whose_name_leads_to_loopback_on_one_host(hosts, train, port):
+    security = f"--token_file={hosts.shared / 'token'}"
+    with _found_by(hosts, 0, "host-1", "127.0.1.1"):  # As Debian has it.
+        rank, said = _said_last(hosts, f"{RUN} ./run.sh {train} --embedding_service=host-1:{port} {security}")
+    assert rank == 0
+    assert said.startswith(f"embedding service host-1:{port}: on host-1 the name host-1 leads to 127.0.1.1, which is")
+
+
+def test_a_host_of_horovodrun_whose_name_leads_to_loopback(hosts, train):
+    with _found_by(hosts, 0, "host-2", "127.0.1.1"):
+        _, said = _said_last(hosts, f"{RUN} ./run.sh {train}")
+    assert said.startswith("horovodrun has started the workers of host-1 and of host-2 all on host-1")
+    assert "Put the right address of host-2 into /etc/hosts of host-1" in said
+
+
+def test_different_flags_on_two_hosts(hosts, train):
+    for host, steps in (("host-1", 30), ("host-2", 10)):
+        (hosts.shared / f"{host}.flags").write_text(f"--sync_steps={steps}\n--threads={steps}\n")
+    own = f"sh -c 'exec ./run.sh {train} --flagfile={hosts.shared}/$HOROVOD_HOSTNAME.flags'"
+    _, said = _said_last(hosts, f"{RUN} {own}")
+    assert said.startswith(
+        "the ranks of this job have different flags: --sync_steps is 30 on host-1 (rank 0), 10 on host-2 (rank 1). Give"
+    )
+
+
+def test_different_versions_of_the_package_on_two_hosts(hosts, train):
+    for host in ("host-1", "host-2"):
+        copy = hosts.shared / host / "ctr_trainer"
+        shutil.copytree(launch.ROOT / "ctr_trainer", copy, ignore=shutil.ignore_patterns("__pycache__"))
+    with open(hosts.shared / "host-2" / "ctr_trainer" / "cli.py", "a") as file:
+        file.write("# Changed.\n")
+    own = f"sh -c 'cd {hosts.shared}/$HOROVOD_HOSTNAME && exec python -m ctr_trainer train {train}'"
+    _, said = _said_last(hosts, f"{RUN} {own}", PYTHONPATH="")
+    assert re.match(
+        r"the hosts run different versions of ctr_trainer: (\S+) \(sources (\w+)\) on host-1 \(rank 0\), "
+        r"\1 \(sources (?!\2)\w+\) on host-2 \(rank 1\)\. Install the same",
+        said,
+    )
+
+
+def test_clocks_that_are_apart(hosts, train):
+    _, said = _said_last(hosts, f"{RUN} ./run.sh {train}", CLOCK_AHEAD="host-2:60", PYTHONPATH=str(SITE))
+    assert re.match(
+        r"the clocks of the hosts are (59|60|61) s apart, and 2 s is the most: host-1 20\d\d-.*, host-2 20", said
+    )
+    assert "set them by NTP" in said
+
+
+def test_a_host_that_does_not_reach_horovodrun(hosts, train):
+    address = "10.213.0.101"  # The last one of its interface is what horovodrun tells the workers.
+    _inside(hosts, 0, f"ip address add {address}/24 dev eth0")
+    _inside(hosts, 1, f"ip neigh replace {address} lladdr {NOBODY} dev eth0 nud permanent")
+    try:
+        status, output = hosts.run(f"{RUN} ./run.sh {train}")
+    finally:
+        _inside(hosts, 0, f"ip address delete {address}/24 dev eth0")
+    assert status != 0
+    at = rf"horovodrun at {address}:\d+"
+    assert re.search(rf"error: {at} cannot be reached: {address} sends no answer to host-2, as where a", output), output
+    assert re.match(rf"error: nothing was heard of rank 1, whose host may not reach {at}", launch.last_line(output)[1])

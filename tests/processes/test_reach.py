@@ -1,0 +1,37 @@
+"""Why an address cannot be reached."""
+
+import socket
+
+from ctr_trainer.processes import reach
+
+
+def test_a_port_that_nothing_listens_at_is_told_from_one_that_answers():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert reach.why_not(address) == ""
+    assert f"nothing listens at port {address[10:]} there" in reach.why_not(address)
+
+
+def test_a_port_that_does_not_answer_is_told(monkeypatch):
+    monkeypatch.setattr(reach, "_CONNECT_SECONDS", 0.2)
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        address = server.getsockname()
+        waiting = [socket.socket() for _ in range(4)]  # They fill the queue: the kernel then drops what comes.
+        for each in waiting:
+            each.setblocking(False)
+            each.connect_ex(address)
+        told = reach.why_not(f"127.0.0.1:{address[1]}")
+        for each in waiting:
+            each.close()
+    assert f"sends no answer to {socket.gethostname()}, as where a firewall drops" in told
+
+
+def test_a_name_that_nobody_knows_is_told():
+    assert f"{socket.gethostname()} knows no host of this name" in reach.why_not("no-such-host.invalid:7700")
+
+
+def test_an_address_of_this_host_itself_is_known():
+    assert reach.loopback_of("10.0.0.1:7700") == ""
+    assert reach.loopback_of("localhost:7700") in ("127.0.0.1", "::1")

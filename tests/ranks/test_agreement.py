@@ -1,0 +1,69 @@
+import dataclasses
+
+import pytest
+
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.ranks import agreement
+from ctr_trainer.ranks.agreement import Introduction
+from ctr_trainer.settings.by_flag import alike
+
+RANKS = [
+    Introduction(rank, f"host-{1 + rank // 2}", f"host-{1 + rank // 2}", f"machine {rank // 2}", "1.0", {}, 1e9)
+    for rank in range(4)
+]
+
+
+def _changed(ranks, **values):
+    """-> `RANKS`, some of them with other values."""
+    return [dataclasses.replace(each, **values) if each.rank in ranks else each for each in RANKS]
+
+
+def test_ranks_that_agree_are_one_job():
+    assert agreement.fault(RANKS) == ""
+    # Two names of one machine that cannot mean another one, as for a trial.
+    one = [dataclasses.replace(each, host="a", machine="m") for each in RANKS]
+    names = ["localhost", "localhost", "127.0.0.1", "127.0.0.1"]
+    assert agreement.fault([dataclasses.replace(e, started_as=n) for e, n in zip(one, names, strict=True)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "values", "told"),
+    [
+        ((2, 3), {"package": "1.1"}, "versions of ctr_trainer: 1.0 on host-1 (ranks 0, 1), 1.1 on host-2 (ranks 2, 3)"),
+        ((2, 3), {"clock": 1e9 + 3}, "3 s apart, and 2 s is the most: host-1 2001-09-09 01:46:40 UTC, host-2 2001"),
+        (
+            (2, 3),
+            {"host": "host-1", "machine": "machine 0"},
+            "the workers of host-1 and of host-2 all on host-1",
+        ),
+    ],
+)
+def test_what_keeps_ranks_from_being_one_job_names_the_hosts(ranks, values, told):
+    assert told in agreement.fault(_changed(ranks, **values))
+
+
+def test_flags_that_differ_are_named_with_both_values():
+    ranks = [dataclasses.replace(each, flags={"seed": "1", "sync_steps": "30"}) for each in RANKS]
+    ranks[3] = dataclasses.replace(ranks[3], flags={"seed": "1", "sync_steps": "10"})
+    told = "--sync_steps is 30 on host-1 (ranks 0, 1), 30 on host-2 (rank 2), 10 on host-2 (rank 3). Give"
+    assert told in agreement.fault(ranks)
+
+
+def test_what_is_a_hosts_own_may_differ():
+    found = alike(Experiment())
+    assert found["sync_steps"] == "30"
+    assert not {"threads", "log_format", "token_file", "service_ca"} & set(found)
+
+
+def test_a_rank_of_another_version_is_told_whatever_it_says_of_itself():
+    other = Introduction.parse({"rank": 3, "host": "host-2", "package": "2.0", "colour": "blue"})
+    assert "2.0 on host-2 (rank 3)" in agreement.fault([*RANKS[:3], other])
+
+
+def test_a_changed_source_is_another_version(tmp_path, monkeypatch):
+    (tmp_path / "a.py").write_text("1")
+    monkeypatch.setattr(agreement, "__file__", str(tmp_path / "ranks" / "agreement.py"))
+    before = agreement.package_version()
+    assert agreement.package_version() == before
+    (tmp_path / "a.py").write_text("2")
+    assert agreement.package_version() != before
