@@ -1,1 +1,1 @@
-"""What leaves a checkpoint: a SavedModel of stock operations, and tables of rows."""
+"""Exports of a checkpoint: a SavedModel of stock TensorFlow operations, and tables of rows."""

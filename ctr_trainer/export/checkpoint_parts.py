@@ -1,4 +1,4 @@
-"""A checkpoint of TensorFlow's, written piece by piece: what holds a variable need not fit into memory."""
+"""Writes a TensorFlow checkpoint piece by piece, so that a variable need not fit into memory."""
 
 import os
 
@@ -11,12 +11,13 @@ _MOST_PIECES = 256
 
 
 class CheckpointParts:
-    """Writes pieces of variables, each a checkpoint of its own, and joins these to one without reading them again.
+    """Writes pieces of variables, each as a checkpoint, and joins these checkpoints without reading them again.
 
-    A variable whose pieces are written is restored whole: it is stored as the slices of a partitioned variable are.
+    TensorFlow restores a variable that was written in pieces as a whole, because the pieces are stored like the slices
+    of a partitioned variable.
 
     Args:
-      prefix: of the checkpoint, as `Saver.save` takes it; its directory exists.
+      prefix: prefix of the joined checkpoint, as `Saver.save` takes it; its directory exists.
     """
 
     def __init__(self, prefix):
@@ -24,7 +25,7 @@ class CheckpointParts:
         self._written = []
 
     def next_part(self):
-        """-> the prefix of the next part, a checkpoint that the caller writes."""
+        """-> the prefix of the next part; the caller writes a checkpoint with this prefix."""
         self._written.append(os.path.join(f"{self._prefix}_parts", f"{len(self._written):05d}"))
         return self._written[-1]
 
@@ -35,7 +36,7 @@ class CheckpointParts:
         pieces.close()
 
     def join(self):
-        """Makes the checkpoint of the parts, whose files are renamed."""
+        """Joins the parts to the checkpoint, by renaming their files."""
         _run(
             lambda: tf.raw_ops.MergeV2Checkpoints(
                 checkpoint_prefixes=self._written, destination_prefix=self._prefix, delete_old_dirs=True
@@ -44,12 +45,12 @@ class CheckpointParts:
 
 
 class Pieces:
-    """One variable of `CheckpointParts`, whose values come in blocks, from its first row to its last.
+    """One variable of `CheckpointParts`; its values come in blocks, from the first row to the last.
 
     Args:
       parts: `CheckpointParts`.
-      name: of the variable.
-      shape, dtype: of all of it.
+      name: name of the variable.
+      shape, dtype: shape and dtype of the whole variable.
     """
 
     def __init__(self, parts, name, shape, dtype):
@@ -73,12 +74,12 @@ class Pieces:
         """Writes what is left.
 
         Raises:
-          ValueError: fewer or more rows came than the shape says.
+          ValueError: the number of rows that came differs from the shape's.
         """
         if self._filled:
             self._write()
         if self._written != self._shape[0]:
-            raise ValueError(f"{self._name}: {self._written} rows came of {self._shape[0]}")
+            raise ValueError(f"variable {self._name}: expected {self._shape[0]} rows, and {self._written} came")
 
     def _write(self):
         values = self._piece[: self._filled]

@@ -1,4 +1,4 @@
-"""The directory of an export: an earlier export is replaced once the new one is whole, and nothing else ever is."""
+"""The directory of an export. A new export replaces an earlier one once it is whole, and never replaces other files."""
 
 import contextlib
 import os
@@ -16,15 +16,15 @@ _NEW, _OLD = "model", "replaced"
 
 @contextlib.contextmanager
 def replacing(path):
-    """Gives the path of a directory that the block makes; at the block's end it becomes `path`, on the disk whole.
+    """Gives the path of a directory for the block to write. At the block's end the directory is renamed to `path`.
 
-    Until then it is in `.NAME.unfinished` beside `path`; what a killed export left there is removed.
+    Until then the directory is `.NAME.unfinished` beside `path`. What a killed export left there is removed.
 
     Args:
-      path: of the export; what is there must be an empty directory or an earlier export without any file added to it.
+      path: path of the export. It must not exist, be an empty directory, or be an earlier export without added files.
 
     Raises:
-      UserError: `path` holds anything else; names it. Or another process writes this export now.
+      UserError: `path` holds other files, one of which the message names; or another process writes this export now.
     """
     refuse_others(path)
     parent, name = os.path.split(path)
@@ -34,7 +34,7 @@ def replacing(path):
         unfinished.clear(f"{_NEW}/")
         yield str(new)
         _list_and_sync(new)
-        refuse_others(path)  # Writing took its time.
+        refuse_others(path)  # Others may have written to `path` since the first check.
         if os.path.isdir(path):
             if (place / _OLD).exists():  # A process was killed when the new one was in its place already.
                 FileList(place / _OLD, _LIST).discard()
@@ -49,7 +49,7 @@ def replacing(path):
 
 
 def refuse_others(path):
-    """Raises UserError where `path` holds anything else than an earlier export; names a file in it."""
+    """Raises UserError if `path` holds files that no export wrote; the message names one of them."""
     path = os.path.abspath(path)
     if not os.path.lexists(path):
         return

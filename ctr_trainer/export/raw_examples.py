@@ -1,4 +1,4 @@
-"""Examples as an exported graph takes them: the raw values of source files, with their labels."""
+"""Examples as an exported graph takes them: raw values of source files, with labels."""
 
 import contextlib
 import dataclasses
@@ -23,10 +23,10 @@ class RawExamples:
     """`B` examples.
 
     Attributes:
-      inputs: by feature name, float32[B] or string[B] or [B, N], as `receiver.ExportedFeatures` wants them.
-      labels: by label name ("" for the one label of a spec), float32[B].
-      weights: float32[B].
-      groups: int64[B], or None.
+      inputs: dict of feature name -> float32[B], string[B] or string[B, N], as `receiver.ExportedFeatures` wants them.
+      labels: dict of label name ("" for the one label of a spec) -> float32[B].
+      weights: float32[B], the weights of the examples.
+      groups: int64[B], the group of each example; None without groups.
     """
 
     inputs: dict[str, np.ndarray]
@@ -36,15 +36,15 @@ class RawExamples:
 
 
 def read_raw(format, files, spec, batch_size, group_by="", max_bad_rows=0):
-    """Yields RawExamples of source files; rows are bad, and named, as in their conversion.
+    """Yields RawExamples of source files. A row that a conversion would call bad is bad, and is named, here too.
 
     Args:
       format: one of `convert.SOURCES`.
-      files: paths or patterns.
+      files: paths or patterns of the files.
       spec: the FeatureSpec of the model.
-      batch_size: examples at a time, at most.
-      group_by: id column or single-valued feature; "" for none.
-      max_bad_rows: how many rows that cannot be used may be left out.
+      batch_size: largest number of examples at a time.
+      group_by: id column or single-valued feature whose values are the groups; "" for no groups.
+      max_bad_rows: number of unusable rows that may be left out.
 
     Raises:
       UserError: the files do not fit the spec, or there is no such column to group by.
@@ -53,7 +53,7 @@ def read_raw(format, files, spec, batch_size, group_by="", max_bad_rows=0):
     if group_by and group_by not in offered:
         raise UserError(f"no column {group_by!r} to group by; there are {', '.join(offered) or 'none'}")
     bad_rows = BadRows(max_bad_rows)
-    # Numbered, so that the good rows are known by their numbers.
+    # The rows are numbered, so that the raw values of the good rows can be found.
     numbered = dataclasses.replace(spec, ids=(*spec.ids, _ROW))
     with contextlib.closing(Encoder(numbered, bad_rows)) as encoder:
         for chunk in SOURCES[format](files, spec, bad_rows):
@@ -90,7 +90,7 @@ def _texts(values):
 
 
 def _lists(values, feature):
-    """-> string[B, N], each row's values, then "" up to the longest."""
+    """-> string[B, N], the values of each row, then "" up to the length of the longest row."""
     if not any(isinstance(value, list) for value in values):
         values = split(pa.array([_bytes(value) for value in values], pa.binary()), feature).to_pylist()
     rows = [value or [] for value in values]

@@ -1,4 +1,4 @@
-"""Lists of raw values as keys inside an exported graph, by the rules of `data/lists.py`."""
+"""Keys of lists of raw values inside an exported graph, by the rules of `data/lists.py`."""
 
 import re
 
@@ -8,16 +8,16 @@ from ctr_trainer.features.hashing import graph_keys
 
 
 class RawLists:
-    """The values of one bag or sequence.
+    """The keys and weights of the values of one bag or sequence.
 
     Args:
       feature: SparseFeature with a combiner.
-      values: string[B, N]; "" is no value, wherever it stands.
-      null_values: texts that stand for no value where one is a row's only one, as in the source's field.
+      values: string[B, N]; "" is no value, at any place.
+      null_values: texts that mean "no value" if one is the only text of a row, as in a field of the source.
 
     Attributes:
-      keys: int64[B, N'], 0 for what is no value, or is beyond the feature's `max_length`.
-      weights: float32[B, N'], of the keys that are not 0.
+      keys: int64[B, N'], the keys of the values; 0 for no value, and for values beyond the feature's `max_length`.
+      weights: float32[B, N'], the weights of the keys that are not 0.
     """
 
     def __init__(self, feature, values, null_values=()):
@@ -39,7 +39,7 @@ class RawLists:
             self._append_missing(taken)
 
     def coefficients(self):
-        """-> float32[B, N'], what each value counts in the bag; see `embedding/worker/pooling.py`."""
+        """-> float32[B, N'], the factor of each value's embedding in the bag; see `embedding/worker/pooling.py`."""
         weights = tf.where(tf.not_equal(self.keys, 0), self.weights, tf.zeros_like(self.weights))
         if self._feature.combiner == "mean":
             return tf.math.divide_no_nan(weights, tf.reduce_sum(weights, 1, keepdims=True))
@@ -48,7 +48,7 @@ class RawLists:
         return weights
 
     def aligned(self):
-        """-> int64[B, max_length], the keys in order from the left, 0 behind the last."""
+        """-> int64[B, max_length], the keys in order, then 0."""
         taken = tf.not_equal(self.keys, 0)
         at = tf.where(taken)
         place = tf.gather_nd(tf.cumsum(_number(taken), 1, exclusive=True), at)
@@ -58,7 +58,7 @@ class RawLists:
         return tf.ensure_shape(keys, [None, self._feature.max_length])
 
     def _append_missing(self, taken):
-        """Adds the key of the value "" to the rows without any other."""
+        """Adds the key of the value "" to the rows without values."""
         own = graph_keys(self._feature.slot, tf.constant([""]))
         own = tf.where(tf.reduce_any(taken, 1, keepdims=True), tf.zeros_like(own), own)
         self.keys = tf.concat([self.keys, own], 1)
@@ -66,8 +66,8 @@ class RawLists:
 
 
 def _weighted(values, separator):
-    """-> (string[B, N] values, float32[B, N] weights, 1 where there is none); the last separator counts."""
-    # \\C is any byte: texts need not be UTF-8.
+    """-> (values string[B, N], weights float32[B, N], 1 for a value without weight); the last separator counts."""
+    # \\C matches any byte, because texts need not be UTF-8.
     before, after = rf"^(\C*){re.escape(separator)}\C*$", rf"^\C*{re.escape(separator)}(\C*)$"
     has_weight = tf.strings.regex_full_match(values, after)
     texts = tf.where(has_weight, tf.strings.regex_replace(values, after, r"\1"), tf.fill(tf.shape(values), "1"))

@@ -1,4 +1,4 @@
-"""The inputs of an exported graph: raw values in, embedding rows out, by stock TensorFlow operations."""
+"""The inputs of an exported graph. Stock TensorFlow operations turn raw values into embedding rows."""
 
 import tensorflow as tf
 
@@ -13,22 +13,22 @@ tf1 = tf.compat.v1
 
 
 class ExportedFeatures(Features):
-    """Features made from raw values inside the graph.
+    """Features that are made from raw values inside the graph.
 
-    Inputs (`receivers`), by the spec's feature names, of the features that the model reads: a model that reads no
-    history asks for none. B is any batch size, N any number of values:
+    The inputs (`receivers`) have the names of the features that the model reads: a model that reads no history has no
+    input for one. B is any batch size, N any number of values:
 
     | feature | tensor |
     |---|---|
     | dense, bucketised | float32[B], NaN for a missing value |
-    | single-valued | string[B], "" for a missing value; the time of one that `derive` makes, as its text |
-    | bag | string[B, N], padded with "" at the end; with weights as the data have them, "news:0.5" |
-    | sequence | string[B, N], oldest first, padded with "" at the end; the newest `max_length` count |
+    | single-valued | string[B], "" for a missing value; a feature with `derive` takes the text of the time |
+    | bag | string[B, N], padded with "" at the end; weights stand in the text, as in the data: "news:0.5" |
+    | sequence | string[B, N], oldest first, padded with "" at the end; the newest `max_length` values count |
 
     A key that training never saw looks up zeros, as in `Estimator.predict`.
 
     Args:
-      spec, statistics: as the model was trained with.
+      spec, statistics: FeatureSpec and statistics that the model was trained with.
       tables: dict of table name -> `ExportedTable`.
     """
 
@@ -40,7 +40,7 @@ class ExportedFeatures(Features):
         self._rows, self._lists = {}, {}
 
     def _receiver(self, feature, kind, shape):
-        """-> the placeholder of a feature, made when it is first read."""
+        """-> the placeholder of a feature, which is made when the model first reads the feature."""
         if feature.name not in self.receivers:
             self.receivers[feature.name] = tf1.placeholder(kind, shape, operation_name(feature.name))
         return self.receivers[feature.name]
@@ -49,14 +49,14 @@ class ExportedFeatures(Features):
         return tf.stack([self._receiver(feature, tf.float32, [None]) for feature in self.spec.dense], 1)
 
     def _weight(self):
-        raise KeyError("an exported graph predicts: examples have no weight there")
+        raise KeyError("no feature 'weight': an exported graph only predicts, and its examples have no weights")
 
     def _segment(self, table, kind, dim):
         start = 0 if kind == EMBEDDING else self._tables[table.name].linear_start
         return self._pooled(table)[..., start : start + dim]
 
     def _pooled(self, table):
-        """-> float32[B, F, weights], the rows of the single-valued features and the bags, looked up once."""
+        """-> float32[B, F, weights], the rows of the single-valued features and the bags; they are looked up once."""
         if table.name not in self._rows:
             exported = self._tables[table.name]
             parts = [exported.look_up(self._singles(table.single))] if table.single else []
@@ -97,7 +97,7 @@ class ExportedFeatures(Features):
 
 
 def _keys_of_texts(features, values, null_values):
-    """A string[B] of each feature -> int64[B, F]; a value that the source has for a missing one counts as missing."""
+    """A string[B] per feature -> int64[B, F], keys. A text among the source's `null_values` counts as missing."""
     values = _without(null_values, tf.stack(values, 1))
     if any(feature.derive for feature in features):
         columns = zip(features, tf.unstack(values, axis=1), strict=True)

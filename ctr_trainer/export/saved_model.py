@@ -28,26 +28,26 @@ _SPEC = ("assets.extra", "feature_spec.json")
 
 
 def export_saved_model(path, model_fn, params, checkpoint, trained_features, serving_input_receiver_fn=None):
-    """Writes the SavedModel; an earlier export at `path` is replaced once the new one is complete.
+    """Writes the SavedModel. An earlier export at `path` is replaced once the new one is complete.
 
     The signature `serving_default` takes the raw values of the features that the model reads (see
     `receiver.ExportedFeatures`) and returns the model's predictions.
 
-    Memory: the keys of all tables and what finds them, about 25 bytes a row; the rows are read and written by pieces.
+    Memory: about 25 bytes per row for the keys of all tables and their index. Rows are read and written in pieces.
 
     Args:
-      path: the SavedModel's directory.
+      path: directory of the SavedModel.
       model_fn, params: as for `Estimator`.
       checkpoint: the `Checkpoint` to export.
-      trained_features: (FeatureSpec, statistics) of the model; None where `serving_input_receiver_fn` is given.
+      trained_features: (FeatureSpec, statistics) of the model; None if `serving_input_receiver_fn` is given.
       serving_input_receiver_fn: see `Estimator.export_saved_model`.
 
     Returns:
       `path`.
 
     Raises:
-      UserError: `path` holds something else than an earlier export, or `params` have another setting than it was
-        trained with.
+      UserError: `path` holds files that no export wrote, or a setting in `params` differs from the one that the model
+        was trained with.
     """
     params = negative_share.as_trained(params, checkpoint)
     path = os.path.abspath(path)
@@ -76,10 +76,16 @@ def export_saved_model(path, model_fn, params, checkpoint, trained_features, ser
 
 
 def load_spec(path):
-    """-> the FeatureSpec of a SavedModel that `export_saved_model` wrote.
+    """Reads the FeatureSpec of an export.
+
+    Args:
+      path: directory of a SavedModel that `export_saved_model` wrote.
+
+    Returns:
+      the FeatureSpec.
 
     Raises:
-      UserError: there is none.
+      UserError: there is no such SavedModel.
     """
     file = os.path.join(path, *_SPEC)
     if not os.path.exists(file):
@@ -90,7 +96,7 @@ def load_spec(path):
 
 
 def _of_features(spec, names):
-    """-> the spec of the features of these names alone, as an evaluation of the export reads them."""
+    """-> the spec with the features of these names alone: those that an evaluation of the export has to read."""
     dense, sparse = ([f for f in features if f.name in names] for features in (spec.dense, spec.sparse))
     return dataclasses.replace(spec, dense=tuple(dense), sparse=tuple(sparse), limits=())
 
@@ -103,7 +109,7 @@ def _write_spec(path, spec):
 
 
 def _receive(checkpoint, trained_features, serving_input_receiver_fn):
-    """-> (features, receiver tensors by name, exported tables by name); a model that reads features may add to both."""
+    """-> (features, dict of receiver tensors, dict of exported tables); reading features adds to both dicts."""
     if serving_input_receiver_fn is not None:
         receiver = serving_input_receiver_fn()
         tensors = receiver.receiver_tensors
@@ -119,7 +125,7 @@ def _receive(checkpoint, trained_features, serving_input_receiver_fn):
 
 
 def _tables(checkpoint):
-    """-> dict of table name -> `ExportedTable`, of the keys in the checkpoint's files; their rows are not read yet."""
+    """-> dict of table name -> `ExportedTable` with the keys of the checkpoint's files; the rows are not read yet."""
     most = collections.Counter()
     for entry in checkpoint.tables:
         most[entry["table"]] += entry["rows"]

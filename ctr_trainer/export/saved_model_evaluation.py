@@ -1,4 +1,4 @@
-"""Evaluates a SavedModel as it is served: from raw values, without this package's graph, tables or checkpoints."""
+"""Evaluates a SavedModel as a server runs it: from raw values, without this package's graph, tables or checkpoints."""
 
 import os
 import sys
@@ -21,16 +21,16 @@ def evaluate_saved_model(path, format, files, batch_size, config, threads=0, max
     """Computes the metrics of an export over source files. A collective: each rank scores its share of the batches.
 
     Args:
-      path: a SavedModel that this package wrote.
-      format: of the files, one of `convert.SOURCES`.
+      path: directory of a SavedModel that this package wrote.
+      format: format of the files, one of `convert.SOURCES`.
       files: paths or patterns of raw data, as `convert` takes them.
-      batch_size: examples at a time.
+      batch_size: number of examples at a time.
       config: `MetricsConfig`.
-      threads: CPU threads of this rank; 0 lets TensorFlow choose.
-      max_bad_rows: how many rows that cannot be used may be left out; each is named.
+      threads: number of CPU threads of this rank; 0 lets TensorFlow choose.
+      max_bad_rows: number of unusable rows that may be left out; the log names each.
 
     Returns:
-      dict: `examples`, the metrics of `EvaluationMetrics` and the rows of `reliability`.
+      dict of `examples` (their number), the metrics of `EvaluationMetrics`, and `reliability`, the rows of its tables.
 
     Raises:
       UserError: there is no such export, the files do not fit its feature spec, or it predicts no label of theirs.
@@ -44,7 +44,7 @@ def evaluate_saved_model(path, format, files, batch_size, config, threads=0, max
         outputs = {label: signature.outputs.get(metric_name("logits", label)) for label in labels}
         outputs = {label: tensor.name for label, tensor in outputs.items() if tensor is not None}
         if not outputs:
-            raise UserError(f"{path}: it has no output `logits`; it has {', '.join(signature.outputs)}")
+            raise UserError(f"{path}: the model has no output `logits`; its outputs are {', '.join(signature.outputs)}")
         metrics = EvaluationMetrics(list(outputs), config.exact_auc, bool(config.group_by))
         examples = 0
         batches = read_raw(format, files, spec, batch_size, config.group_by, max_bad_rows)

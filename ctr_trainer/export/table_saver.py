@@ -1,4 +1,4 @@
-"""Saves the variables of an exported graph, those of tables straight from a checkpoint's files."""
+"""Saves the variables of an exported graph. The variables of tables are copied from a checkpoint's files."""
 
 import sys
 
@@ -12,11 +12,11 @@ tf1 = tf.compat.v1
 
 
 class TableSaver(tf1.train.Saver):
-    """Restores all variables of the graph as any Saver. Saves without holding a table's rows in memory.
+    """A Saver that restores the graph's variables as any Saver does, and saves without holding a table in memory.
 
     Args:
       checkpoint: the `Checkpoint` whose rows are exported.
-      tables: dict of name -> `ExportedTable`; their variables need no value in the session.
+      tables: dict of table name -> `ExportedTable`; their variables need no value in the session.
     """
 
     def __init__(self, checkpoint, tables):
@@ -28,7 +28,7 @@ class TableSaver(tf1.train.Saver):
         self.dense = tf1.train.Saver(self.dense_variables)
 
     def save(self, sess, save_path, write_meta_graph=False, write_state=False):
-        """Writes the checkpoint `save_path`, whose directory exists, as `saved_model.Builder` asks a Saver to."""
+        """Writes the checkpoint `save_path`, as `saved_model.Builder` wants it; the directory of the path exists."""
         parts = CheckpointParts(save_path)
         self.dense.save(sess, parts.next_part(), write_meta_graph=write_meta_graph, write_state=write_state)
         rows = {}

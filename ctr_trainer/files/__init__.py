@@ -1,1 +1,1 @@
-"""Files and directories: whole or not there, locked, and never another's."""
+"""Files and directories that are written whole, locked while in use, and never overwrite files of others."""

@@ -1,4 +1,4 @@
-"""Files that are on the disk whole or not at all, whatever ends the process or the machine."""
+"""Files that are on the disk whole or not at all, even if a kill or a power cut ends the process."""
 
 import contextlib
 import json
@@ -13,17 +13,18 @@ _DRAFT = re.compile(r"(.+)\.[0-9a-f]{8}\.tmp")
 
 @contextlib.contextmanager
 def replacing(path):
-    """Gives the path of a draft in the same directory; at the end of the block the draft takes the place of `path`.
+    """Gives the path of a draft in the same directory. At the end of the block the draft is renamed to `path`.
 
-    The draft's bytes are on the disk before it is renamed, and the new name before this returns: after a power cut
-    `path` holds what it held before, or all that was written. A block that raises leaves `path` as it was and no draft.
+    The draft's bytes are on the disk before the draft is renamed, and the new name is on the disk before this returns.
+    After a power cut `path` has its earlier content, or all of the new one. If the block raises, `path` stays as it was
+    and the draft is removed.
 
-    Caveat: a process that is killed leaves its draft, `PATH.XXXXXXXX.tmp`. No other process takes it for its own.
+    Caveat: a process that is killed leaves its draft, `PATH.XXXXXXXX.tmp`. No other process uses this draft.
 
     Args:
-      path: of a file; its directory exists.
+      path: path of a file; its directory exists.
     """
-    draft = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"  # as `of_draft` knows them
+    draft = f"{os.fspath(path)}.{secrets.token_hex(4)}.tmp"  # The form of name that `of_draft` expects.
     try:
         yield draft
         fsync_path(draft)
@@ -36,16 +37,16 @@ def replacing(path):
 
 
 def of_draft(name):
-    """-> the name of the file that a draft of `replacing` is for; None of another name."""
+    """-> the name of the file that a draft of `replacing` is for; None if `name` is not the name of a draft."""
     found = _DRAFT.fullmatch(name)
     return found and found[1]
 
 
 def write_text(path, text):
-    """Writes a small file by `replacing`; its directory is made if need be.
+    """Writes a small file by `replacing`. Makes its directory if there is none.
 
     Raises:
-      UserError: it cannot be written; names the file.
+      UserError: the file cannot be written; names the file.
     """
     try:
         os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
@@ -57,18 +58,23 @@ def write_text(path, text):
 
 
 def write_json(path, values, indent=1):
-    """As `write_text`, of what JSON can hold."""
+    """Writes values as JSON, by `write_text`."""
     write_text(path, json.dumps(values, indent=indent) + "\n")
 
 
 def read_json(path, cure):
-    """-> what a JSON file holds, an object.
+    """Reads a JSON object from a file.
 
     Args:
-      cure: what to do where the file cannot be used, as `convert the data again`.
+      path: path of the file.
+      cure: what the user can do if the file is not usable, as `convert the data again`; the end of the message.
+
+    Returns:
+      dict.
 
     Raises:
-      UserError: it cannot be read, is empty, was cut off or altered, or holds no object; names the file and the cure.
+      UserError: the file cannot be read, is empty, was cut off or altered, or holds no object; names the file and the
+        cure.
     """
     try:
         with open(path, "rb") as file:
@@ -85,7 +91,7 @@ def read_json(path, cure):
 
 
 def fsync_path(path):
-    """Returns when a file, or a directory's list of files, is on the disk."""
+    """Waits until a file, or a directory's list of files, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,4 +1,4 @@
-"""Which files in a directory this project wrote: no other file is ever replaced or removed."""
+"""A list of the files in a directory that this package wrote. No other file is ever replaced or removed."""
 
 import contextlib
 import json
@@ -12,19 +12,19 @@ _NAMED = 3
 
 
 class FileList:
-    """The names of the files in a directory that may be replaced or removed, in a file of that directory.
+    """A file in a directory that lists the files there that may be replaced or removed.
 
-    It has a JSON line for each entry: the file's name relative to the directory, a directory's name with `/` at its end
-    for all below it, or an object with a note. A line that a kill has cut off counts for nothing: a name is on the disk
-    before its file is made.
+    The list has one JSON line per entry: the name of a file relative to the directory; the name of a directory with `/`
+    at its end, which stands for all files below; or an object, which is a note. A line that a kill cut off is ignored.
+    It loses no file, because a name is on the disk before its file is made.
 
     Args:
-      directory: of the files; made when the first entry is.
+      directory: directory of the files; made with the first entry.
       marker: name of the list, relative to the directory.
 
     Attributes:
-      names: set of names.
-      notes: list of objects.
+      names: set of the listed names.
+      notes: list of the noted objects.
     """
 
     def __init__(self, directory, marker):
@@ -36,7 +36,7 @@ class FileList:
                 self.names.add(entry) if isinstance(entry, str) else self.notes.append(entry)
 
     def add(self, *names):
-        """-> the path of the last file; all of them may be made from here on."""
+        """Lists names of files, which may be made from then on. -> the path of the last one"""
         new = [name for name in names if name not in self.names]
         if new:
             self._append(new)
@@ -46,7 +46,7 @@ class FileList:
         return path
 
     def note(self, values):
-        """Adds an object."""
+        """Adds a note, an object that JSON can hold."""
         self._append([values])
         self.notes.append(values)
 
@@ -56,7 +56,7 @@ class FileList:
         return [name for name in _files_below(self.directory) if name not in own]
 
     def present(self):
-        """-> names of the files that are there and on the list, and of their drafts; none behind a link."""
+        """-> names of the files on the list that exist, and of their drafts; links are not followed."""
         whole = tuple(name for name in self.names if name.endswith("/"))
         return [
             name
@@ -65,10 +65,10 @@ class FileList:
         ]
 
     def remove(self, below=""):
-        """Removes the files on the list, and the directories that are empty then.
+        """Removes the files on the list, and directories that become empty.
 
         Args:
-          below: a directory's name with `/` at its end, to remove only its files; "" for all.
+          below: name of a directory with `/` at its end, to remove only the files below it; "" for all files.
         """
         for name in self.present():
             if name.startswith(below):
@@ -79,17 +79,17 @@ class FileList:
                     parent.rmdir()
 
     def remove_drafts(self):
-        """Removes the drafts of files on the list, which processes that were killed have left."""
+        """Removes the drafts of files on the list that killed processes left."""
         for name in self.present():
             if durable_file.of_draft(name) in self.names:
                 (self.directory / name).unlink()
 
     def discard(self):
-        """Removes the files on the list, the list, and the directories that are empty then."""
+        """Removes the files on the list, the list itself, and directories that become empty."""
         self.remove()
         self.marker.unlink(missing_ok=True)
         for directory in (self.marker.parent, self.directory):
-            with contextlib.suppress(OSError):  # It holds something else, or is gone already.
+            with contextlib.suppress(OSError):  # The directory holds other files, or is gone already.
                 directory.rmdir()
 
     def _append(self, entries):
@@ -104,11 +104,11 @@ class FileList:
 
 
 def refuse_others(files, what):
-    """Raises UserError, naming some, where a directory holds files that are not on its list.
+    """Raises UserError if a directory holds files that are not on its list; names some of them.
 
     Args:
       files: FileList.
-      what: as `an unfinished conversion`, whose list it is.
+      what: what wrote the listed files, as `an unfinished conversion`.
     """
     others = files.others()
     if others:

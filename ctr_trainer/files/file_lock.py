@@ -1,22 +1,25 @@
-"""A file that one process at a time has locked."""
+"""A lock of a file, for one process at a time."""
 
 import fcntl
 import os
 
 
 def lock(path):
-    """Locks a file, made if need be, until it is closed or this process ends, however it ends. -> the open file
+    """Locks a file until the file is closed or this process ends, even by a kill. Makes the file if there is none.
 
-    Who has the lock may remove the file: then the next one locks a new one.
+    The process that has the lock may remove the file. The next process then locks a new file.
 
-    Caveat: other hosts see the lock where the file system passes `flock` on (NFS since Linux 2.6.12, CephFS and Lustre,
-    unless mounted with local locks).
+    Caveat: other hosts see the lock if the file system passes `flock` on: NFS since Linux 2.6.12, CephFS and Lustre do,
+    unless they are mounted with local locks.
 
     Args:
-      path: in a directory that exists.
+      path: path of the file; its directory exists.
+
+    Returns:
+      the open file.
 
     Raises:
-      BlockingIOError: another process has it.
+      BlockingIOError: another process has the lock.
       OSError: the file cannot be made, or its file system has no locks.
     """
     while True:
@@ -32,7 +35,7 @@ def lock(path):
 
 
 def _is_at(file, path):
-    """-> whether an open file is still what `path` names: who had the lock may have removed it."""
+    """-> whether `path` still names the open file: the process that had the lock may have removed it."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
     except FileNotFoundError:

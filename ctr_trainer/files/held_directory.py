@@ -1,4 +1,4 @@
-"""One process at a time for a directory, or for a share of it."""
+"""Locks that give a directory, or a part of its files, to one process at a time."""
 
 import contextlib
 import datetime
@@ -20,9 +20,9 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 
 @contextlib.contextmanager
 def held(directory, refusal):
-    """Holds a directory, which is made if need be, within the block, by the file `.lock` in it. See `hold`.
+    """Locks a directory within the block, by the file `.lock` in it. See `hold` for the argument `refusal`.
 
-    One that was made for this and is empty in the end is removed again.
+    Makes the directory if there is none, and removes it at the end if it was made here and is empty.
     """
     made = not os.path.isdir(directory)
     path = os.path.join(directory, ".lock")
@@ -32,7 +32,7 @@ def held(directory, refusal):
         yield
     finally:
         with contextlib.suppress(OSError):
-            os.unlink(path)  # Before the lock goes, so that it is not another one's.
+            os.unlink(path)  # While the lock is held: later the file may be another process's.
         file.close()
         if made:
             with contextlib.suppress(OSError):
@@ -40,18 +40,21 @@ def held(directory, refusal):
 
 
 def hold(path, refusal):
-    """Locks a file for this process by `file_lock.lock`. -> the open file
+    """Locks a file for this process, by `file_lock.lock`.
 
-    The file says who has it: process, host and since when. After a kill it stays, without its lock. Where its file
-    system has no locks, this warns and holds nothing.
+    The file names the process that has the lock, its host, and since when. After a kill the file stays, without a lock.
+    If the file system has no locks, this logs a warning and locks nothing.
 
     Args:
-      path: of the file, in a directory that exists.
-      refusal: f(holder) -> the message where another process has the lock; `holder` as in `process 7 on host a since
-        2026-01-31 12:00:00`.
+      path: path of the file; its directory exists.
+      refusal: f(holder) -> the error message if another process has the lock; `holder` is a text such as
+        `7 on host a since 2026-01-31 12:00:00`.
+
+    Returns:
+      the open file.
 
     Raises:
-      UserError: another process has it.
+      UserError: another process has the lock, or the file cannot be made.
     """
     deadline = time.monotonic() + _ENDING_SECONDS
     while True:
@@ -66,7 +69,7 @@ def hold(path, refusal):
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise UserError(f"{path}: cannot be locked: {error.strerror}") from error
-            _log.warning("%s cannot be locked (%s): see to it that no other job uses its directory", path, error)
+            _log.warning("%s cannot be locked (%s): make sure that no other job uses its directory", path, error)
             file = open(path, "a+")
             break
     file.truncate(0)
@@ -76,14 +79,14 @@ def hold(path, refusal):
 
 
 def _written(path):
-    """-> what is in a file, "" where it has just been removed."""
+    """-> the text of a file; "" if the file has just been removed."""
     with contextlib.suppress(FileNotFoundError), open(path) as file:
         return file.read().strip()
     return ""
 
 
 def _is_ending(holder):
-    """-> whether who has the lock was killed on this host, and is not yet through with giving its memory back."""
+    """-> whether the process that has the lock was killed on this host and is still giving its memory back."""
     pid, _, host = holder.partition(" on host ")
     if not pid.isdecimal() or host.partition(" since ")[0] != socket.gethostname():
         return False
@@ -91,11 +94,11 @@ def _is_ending(holder):
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return not file.read() or _is_killed(pid)
     except OSError:
-        return os.path.isdir("/proc/self")  # Where there is a /proc, the process is gone.
+        return os.path.isdir("/proc/self")  # If there is a /proc, the process is gone.
 
 
 def _is_killed(pid):
-    """-> whether a process has been sent SIGKILL, and has not run since."""
+    """-> whether a process was sent SIGKILL and has not run since."""
     with open(f"/proc/{pid}/status") as file:
         status = dict(line.split(":", 1) for line in file)
     return any(int(status.get(name, "0"), 16) >> (signal.SIGKILL - 1) & 1 for name in ("SigPnd", "ShdPnd"))

@@ -1,4 +1,4 @@
-"""What a command may write to: nothing that it reads, and no file of others."""
+"""Checks what a command writes: never one of its inputs, and never a file that it did not write before."""
 
 import glob
 import os
@@ -11,17 +11,15 @@ _LIST = ".ctr_trainer_files"
 
 
 def refuse_overlap(output, sources, files):
-    """Refuses an output that holds an input, is an input, or would be read with the inputs the next time.
-
-    Links are followed.
+    """Refuses an output that holds an input, is an input, or would match the inputs the next time. Follows links.
 
     Args:
-      output: the file or directory to write.
-      sources: paths and patterns, as the user gave them.
-      files: paths of the files that they stand for.
+      output: path of the file or directory to write.
+      sources: paths and patterns of the inputs, as the user gave them.
+      files: paths of the files that the sources stand for.
 
     Raises:
-      UserError: names the output and the input.
+      UserError: the output is refused; names the output and the input.
     """
     real = pathlib.Path(os.path.realpath(output))
     for file in files:
@@ -37,15 +35,15 @@ def refuse_overlap(output, sources, files):
 
 
 def refuse_foreign_file(path, is_ours, command):
-    """Refuses to replace a file that is there and that the command did not write.
+    """Refuses to replace a file that the command did not write.
 
     Args:
-      path: of the file to write.
-      is_ours: f(path) -> whether the command wrote the file that is there.
-      command: as `predict`.
+      path: path of the file to write.
+      is_ours: f(path) -> whether the command wrote the file that exists there.
+      command: name of the command, as `predict`.
 
     Raises:
-      UserError: names the file.
+      UserError: the file exists and the command did not write it; names the file.
     """
     if os.path.isdir(path):
         raise UserError(f"output {path}: is a directory; name a file in it")
@@ -56,14 +54,14 @@ def refuse_foreign_file(path, is_ours, command):
 
 
 def refuse_foreign_files(directory, names):
-    """Refuses to replace files that are there and that no report was written to before.
+    """Refuses to replace files that are no earlier report.
 
     Args:
-      directory: of the reports; a hidden file in it lists what `claim` was asked for.
-      names: of the files to write, or patterns of them.
+      directory: directory of the reports; a hidden file in it lists the names that `claim` was given.
+      names: names of the files to write, or patterns of names.
 
     Raises:
-      UserError: names the file; or the directory is a file.
+      UserError: such a file exists and is no earlier report, or the directory is a file; names the file.
     """
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise UserError(f"--output={directory}: is a file; name a directory")
@@ -74,7 +72,10 @@ def refuse_foreign_files(directory, names):
 
 
 def claim(directory, names):
-    """-> the paths of files that may be written from here on, by name; the directory is made if need be.
+    """Lists files as reports, which may be written from then on. Makes the directory if there is none.
+
+    Returns:
+      dict of name -> path of the file.
 
     Raises:
       UserError: as `refuse_foreign_files`.

@@ -1,4 +1,4 @@
-"""A directory that one process fills, and that another may take up or empty when that process has died."""
+"""A directory that one process fills. If that process dies, another process may go on, or remove the files."""
 
 import contextlib
 import os
@@ -13,24 +13,24 @@ MARKER = ".ctr_trainer_unfinished"
 
 
 class InUse(UserError):
-    """Another process fills the directory now."""
+    """The error that another process is filling the directory now."""
 
 
 class Unfinished:
     """A directory that this process fills; a context manager.
 
-    While the block runs, a hidden file in the directory lists what was written, and is locked. It stays for the next
-    process unless `finish` removes it; a directory without any file goes at the block's end.
+    While the block runs, a hidden file in the directory lists the files that were written, and is locked. The hidden
+    file stays for the next process unless `finish` removes it. At the block's end a directory without files is removed.
 
-    Caveat: hosts see each other's locks where their file system carries them, see `file_lock.lock`.
+    Caveat: hosts see each other's locks only if their file system passes them on, see `file_lock.lock`.
 
     Args:
-      path: the directory; made if need be. It must be empty, or hold only what such a list names.
-      what: as `conversion`, for messages.
+      path: path of the directory, which is made if there is none. It must be empty, or hold only files on such a list.
+      what: what this process makes, as `conversion`; for messages.
 
     Raises:
-      InUse: another process fills it.
-      UserError: it is a file, holds other files, or the file system has no locks.
+      InUse: another process is filling the directory.
+      UserError: the path is a file, the directory holds other files, or the file system has no locks.
     """
 
     def __init__(self, path, what):
@@ -57,19 +57,19 @@ class Unfinished:
         self._leave()
 
     def add(self, *names):
-        """-> the path of the last file; all of them may be made from here on."""
+        """Lists names of files, which may be made from then on. -> the path of the last one"""
         return self.files.add(*names)
 
     def clear(self, below=""):
-        """Removes what was written, or what was written below a directory's name."""
+        """Removes the listed files, or only those below a directory of the name `below`."""
         self.files.remove(below)
 
     def finish(self):
-        """Forgets the list: what is there stays."""
+        """Removes the list. The files stay."""
         self.files.marker.unlink()
 
     def _locked(self):
-        """-> the locked hidden file."""
+        """-> the hidden file, open and locked."""
         try:
             return lock(self.path / MARKER)
         except BlockingIOError:

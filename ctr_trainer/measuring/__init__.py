@@ -1,1 +1,1 @@
-"""What is measured of a run: latencies, phases of a step, memory."""
+"""Measurements of a run: latencies, phases of a step, memory."""

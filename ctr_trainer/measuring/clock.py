@@ -1,4 +1,4 @@
-"""The clock of a training: which phase its thread is in, and how long it has been in each."""
+"""The clock of a training: the phase that the training thread is in, and the seconds that it spent in each phase."""
 
 import time
 
@@ -9,23 +9,24 @@ _BESIDE = tuple(name for name, phase in PHASES.items() if not phase.is_training)
 
 
 class Clock:
-    """The phase that the thread of the steps is in, and the seconds that it has spent in each.
+    """The phase that the training thread is in, and the seconds that it has spent in each phase.
 
-    It is in exactly one at a time: entering one pauses the one around it. So the seconds of all phases add up to the
-    time since this was made. All figures of where the time goes are views of it: rates, percentiles, the summary,
-    traces, heartbeats and the phases of a step.
+    The thread is in exactly one phase at a time: entering a phase pauses the phase around it. So the seconds of all
+    phases add up to the time since the clock was made. All figures of where the time goes are views of this clock:
+    rates, percentiles, the summary, traces, heartbeats and the phases of a step. A stretch is the time from the moment
+    when the thread enters or returns to a phase until it leaves the phase.
 
-    Threads: one enters phases; others may read.
+    Threads: one thread enters phases; others may read.
 
     Attributes:
-      phase: name of the present one.
-      began: when it was entered or gone back to, as of `time.perf_counter`.
-      step: the global step that is under way.
-      seconds: by phase, of its ended stretches.
-      last: by phase, (began, ended) of its last ended stretch.
-      latencies: list of `Latency`, percentiles of the stretches of each phase that has a log name.
-      spans: list that gets each stretch that ends as (phase, began, ended); None for none to be kept.
-      follow: f(phase, step), called at each change; None for nobody.
+      phase: name of the present phase.
+      began: when the present stretch began, by `time.perf_counter`.
+      step: global step that the thread is working on.
+      seconds: dict of phase -> seconds, the sum of its ended stretches.
+      last: dict of phase -> (began, ended), its last ended stretch.
+      latencies: list of `Latency`, the percentiles of the stretches of each phase that has a log name.
+      spans: list to which each stretch that ends is added as (phase, began, ended); None keeps no stretches.
+      follow: f(phase, step), called at each change of the phase; None for no call.
     """
 
     def __init__(self):
@@ -38,7 +39,7 @@ class Clock:
         self.spans = self.follow = None
 
     def enter(self, phase):
-        """Ends the present phase. -> which it was"""
+        """Ends the present phase and enters another. -> the phase that ended"""
         now, before, began = time.perf_counter(), self.phase, self.began
         self.seconds[before] += now - began
         self.last[before] = began, now
@@ -52,27 +53,27 @@ class Clock:
         return before
 
     def within(self, phase):
-        """-> context manager: its body is of this phase, and what comes after it of the one before."""
+        """-> context manager that enters `phase` for its body, and then returns to the phase before."""
         return _Within(self, phase)
 
     def training_seconds(self):
-        """-> seconds of training so far: since the first step began, without evaluations."""
+        """-> seconds of training since the first step began, without evaluations."""
         now = time.perf_counter()
         beside = sum(self.seconds[name] for name in _BESIDE) + (now - self.began) * (self.phase in _BESIDE)
         return now - self._made - beside
 
     def lasted(self):
-        """-> seconds since the present phase was entered or gone back to."""
+        """-> seconds since the thread entered or returned to the present phase."""
         return time.perf_counter() - self.began
 
 
 def since_1970(at):
-    """-> a time of the clock in seconds since 1970, by which TensorFlow traces."""
+    """-> a time of the clock as seconds since 1970, the unit of TensorFlow's traces."""
     return at + time.time() - time.perf_counter()
 
 
 class _Within:
-    """A class and no generator: it is entered several times a step."""
+    """The context manager of `Clock.within`; a class, since a generator is slower and steps enter it several times."""
 
     __slots__ = ("_before", "_clock", "_phase")
 

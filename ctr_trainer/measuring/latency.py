@@ -13,11 +13,11 @@ _LONGEST_US = 3_600_000_000
 class Latency:
     """Percentiles of one operation's duration, in microseconds, to three significant digits.
 
-    Safe to record into from several threads. `reset` starts a new interval; `total_seconds` and `total_count` go on.
+    Several threads may record. `reset` starts a new interval; `total_seconds` and `total_count` go on.
 
     Args:
-      name: in the log.
-      of: whose operations they are, as `the host`; "" for those of this process alone.
+      name: name of the operation in the log.
+      of: whose operations are counted, as `the host`; "" for those of this process alone.
     """
 
     def __init__(self, name, of=""):
@@ -29,7 +29,7 @@ class Latency:
 
     @contextlib.contextmanager
     def measure(self):
-        """Records how long the body of the `with` takes."""
+        """Records the duration of the body of the `with`."""
         start = time.perf_counter_ns()
         try:
             yield
@@ -37,7 +37,7 @@ class Latency:
             self.record((time.perf_counter_ns() - start) // 1000)
 
     def each(self, iterable):
-        """Yields the items, and records how long each of them took to come."""
+        """Yields the items, and records how long each item took to come."""
         iterator = iter(iterable)
         while True:
             start = time.perf_counter_ns()
@@ -56,7 +56,7 @@ class Latency:
             self.total_count += 1
 
     def reset(self):
-        """Forgets the percentiles, as after each line of the log."""
+        """Starts a new interval for the percentiles, as after each line of the log."""
         with self._lock:
             self._histogram.reset()
 
@@ -69,7 +69,7 @@ class Latency:
         return self._total_us / 1e6
 
     def percentiles(self):
-        """-> dict of `count`, `P50`, `P95`, `P99`, `Max`; microseconds, all 0 where nothing was recorded."""
+        """-> dict of `count`, and `P50`, `P95`, `P99`, `Max` in microseconds; all 0 if nothing was recorded."""
         with self._lock:
             at = self._histogram.get_value_at_percentile
             if not self.count:
@@ -77,6 +77,6 @@ class Latency:
             return dict(count=self.count, P50=at(50), P95=at(95), P99=at(99), Max=self._histogram.get_max_value())
 
     def status_line(self):
-        """-> the line of the log, as `[RunStatus]: OpsPushGrad statistics => count: 3  P50: 10 ...`."""
+        """-> the line of the log, such as `[RunStatus]: OpsPushGrad statistics => count: 3  P50: 10 ...`."""
         figures = "  ".join(f"{name}: {value}" for name, value in self.percentiles().items())
         return f"[RunStatus]: {self.name} statistics => {figures}{self._of}"

@@ -1,4 +1,4 @@
-"""The phases of a training: what the thread of the steps may be doing, and what each view of its time calls it."""
+"""The phases of a training: what the training thread may be doing, and the name of each phase in every view."""
 
 import dataclasses
 
@@ -7,20 +7,21 @@ _RANKS, _SERVICE, _BOTH = ("ranks",), ("service",), ("ranks", "service")
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """One thing that the time of a step goes to; a row of the table below.
+    """A phase of the training thread; a row of the table below.
 
     Each view has one unit: seconds in the summary, milliseconds in tables, microseconds in the log and in traces.
 
     Attributes:
-      name: in `phase_seconds` of the summary, in traces and in heartbeats.
-      title: in tables and in the summary's lines.
-      step_name: in `phases` of --phase_steps and in the benches; None for what belongs to no step.
-      log_name: of its percentiles in the log; "" for none.
-      operation: log name of what it stands for: the operations of any thread; "" for none.
-      in_graph: whether it is a part of `session`, which only a traced step tells; else the thread enters it.
-      is_training: whether it counts as time of training: for `it/sec`, `global_step/sec` and `examples_per_sec`.
-      waits_for: whom a rank in it may be waiting for: `ranks`, the others; `service`, the embedding service or a rank
-        that waits for it.
+      name: name in `phase_seconds` of the summary, in traces and in heartbeats.
+      title: name in tables and in the summary's lines.
+      step_name: name in `phases` of --phase_steps and in the benches; None for a phase outside of steps.
+      log_name: name of the phase's percentiles in the log; "" for no percentiles.
+      operation: name in the log of the operations, in any thread, that the phase waits for or makes; "" for none.
+      in_graph: whether the phase is a part of `session` that only a traced step can measure; if not, the thread enters
+        it.
+      is_training: whether the phase counts as training time in `it/sec`, `global_step/sec` and `examples_per_sec`.
+      waits_for: whom a rank in this phase may be waiting for: `ranks`, the other ranks; `service`, the embedding
+        service, or a rank that waits for the service.
     """
 
     name: str
@@ -33,8 +34,9 @@ class Phase:
     waits_for: tuple[str, ...] = ()
 
 
-# In the order of a step. `start` is all before the first one; `hooks` are metrics, logs, summaries and hooks of users;
-# `tracing` is what measuring takes; `loop` is what lies between a step's last hook and the first one of the next.
+# In the order of a step. `start` is the time before the first step; `hooks` are metrics, logs, summaries and hooks of
+# users; `tracing` is the time of the measurement itself; `loop` is the time from a step's last hook to the next step's
+# first hook.
 TABLE = (
     Phase("start", "start", None, is_training=False),
     Phase("read", "read sample", "read_sample", "StepReadWait", "OpsReadSample", waits_for=_SERVICE),
@@ -56,14 +58,14 @@ TABLE = (
     Phase("tracing", "tracing", None),
     Phase("loop", "loop", None),
 )
-# Those that the thread enters, one at a time.
+# The phases that the thread enters, one at a time.
 PHASES = {phase.name: phase for phase in TABLE if not phase.in_graph}
 TRAINING = tuple(name for name, phase in PHASES.items() if phase.is_training)
 TITLES = {phase.name: phase.title for phase in TABLE}
-# By name in a step, the title; those of a step add up to it but for the loop.
+# Name in a step -> title. These phases, without the loop, add up to the step's time.
 STEP_TITLES = {phase.step_name: phase.title for phase in TABLE if phase.step_name}
 
 
 def operation(phase):
-    """-> the log name of the operations that a phase stands for, as `OpsPushGrad` of `update`."""
+    """-> the name in the log of a phase's operations, such as `OpsPushGrad` for `update`."""
     return PHASES[phase].operation

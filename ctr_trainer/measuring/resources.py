@@ -1,4 +1,4 @@
-"""What a process holds of its machine: resident memory, and of its GPU."""
+"""The resident memory of a process, and the load and memory of its GPU."""
 
 import os
 
@@ -8,24 +8,24 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def resident_bytes():
-    """-> the memory of this process that is in RAM; memory that it shares with others counts in each of them."""
+    """-> bytes of this process's memory that are in RAM; memory shared by processes counts in each of them."""
     return psutil.Process().memory_info().rss
 
 
 class NoGpu:
-    """A process without a GPU, or whose GPU cannot be asked."""
+    """A process without a GPU, or with a GPU that NVML cannot ask."""
 
     def read(self):
-        """-> (share of the last second or less that it was at work, bytes of its memory in use); None if not known."""
+        """-> (share of the last second or less that the GPU worked, bytes of its memory in use), None if unknown."""
         return
 
 
 class Gpu(NoGpu):
-    """The GPU of a worker, by NVIDIA's NVML; what others do on it counts too.
+    """The GPU of a worker, measured by NVIDIA's NVML. What other processes do on the GPU counts too.
 
     Args:
       nvml: the module `pynvml` of the package `nvidia-ml-py`, initialized.
-      handle: of the device, NVML's.
+      handle: NVML's handle of the device.
     """
 
     def __init__(self, nvml, handle):
@@ -40,11 +40,15 @@ class Gpu(NoGpu):
 
 
 def open_gpu(local_rank):
-    """-> the `Gpu` of a worker of this host; `NoGpu` where there is no NVML, no binding for it, or no such device.
+    """Finds the GPU of a worker of this host.
 
     Args:
-      local_rank: of the worker. It has the GPU of that place in CUDA_VISIBLE_DEVICES, if that is set, else of all in
-        the order of their PCI addresses, as CUDA has them with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+      local_rank: number of the worker within its host, from 0. It is the place of the worker's GPU in
+        CUDA_VISIBLE_DEVICES if that is set, and if not, among all GPUs in the order of their PCI addresses, which is
+        CUDA's order with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+
+    Returns:
+      `Gpu`; `NoGpu` if there is no NVML, no `pynvml`, or no such device.
     """
     try:
         import pynvml

@@ -1,12 +1,12 @@
-"""What the operations of a traced session run were for, and how long each purpose took."""
+"""The purposes of the operations in a traced session run, and the seconds that each purpose took."""
 
 import re
 
 from ctr_trainer.measuring.phases import TABLE
 
-# What a node may be for: the phases in the graph.
+# The purposes of a node: the phases in the graph.
 PURPOSES = tuple(phase.name for phase in TABLE if phase.in_graph)
-# By the parts of an operation's name, in this order; the first that fits.
+# Parts of an operation's name and the purpose that they mean. The first part that fits counts.
 _SCOPES = (
     ("exchange", re.compile(r"^(dense_exchange(_\d+)?|Horovod\w*|Distributed\w*)$")),
     ("backward", re.compile(r"^gradients(_\d+)?$")),
@@ -16,19 +16,22 @@ _SCOPES = (
 _TRANSFERS = re.compile(r"^(_Send|_Recv|_HostSend|_HostRecv|_Arg|_Retval|MEMCPY)")
 _UPDATES = re.compile(r"^(ResourceApply|ResourceSparseApply|Assign(Add|Sub)?VariableOp)")
 _WAITS = re.compile(r"^(Horovod|_Recv|_HostRecv)")
-_HOST_SUM = "host_sum."  # In the names of `dense_exchange.all_sum` through shared memory.
+_HOST_SUM = "host_sum."  # Part of the names that `dense_exchange.all_sum` gives to sums through shared memory.
 _OPERATION = re.compile(r"= *([A-Za-z_]\w*)\(")
 
 
 def purpose(name, operation):
-    """-> one of `PURPOSES`.
+    """Finds the purpose of a node by the scopes in its name.
 
-    By the scopes in the node's name: `dense_exchange` and `dense_update` are made by the package's training operation,
-    `loss` by its heads, `gradients` by TensorFlow; what is in none of them is `forward`.
+    The package's training operation makes the scopes `dense_exchange` and `dense_update`, its heads make `loss`, and
+    TensorFlow makes `gradients`. A node in none of these scopes is `forward`.
 
     Args:
-      name: of the node, as `gradients/mlp/MatMul_grad/MatMul`.
-      operation: its type, as `MatMul`.
+      name: name of the node, as `gradients/mlp/MatMul_grad/MatMul`.
+      operation: type of the node, as `MatMul`.
+
+    Returns:
+      one of `PURPOSES`.
     """
     if _TRANSFERS.match(operation) or _TRANSFERS.match(name):
         return "input_to_device"
@@ -42,22 +45,28 @@ def purpose(name, operation):
 
 
 def seconds_by_purpose(step_stats, began):
-    """-> dict of purpose -> seconds, of one traced run.
+    """Shares the time of one traced run out to the purposes of its operations.
 
-    At each moment the time goes to the purposes of the operations then running, in equal parts; those that only wait
-    for another rank or device count where nothing else runs: an exchange beside the backward pass costs nothing. Where
-    none runs, one is being scheduled, and the time goes to that; after a wait it goes to what was waited for, since
-    the thread has yet to wake up. From `began` to the first operation it is `input_to_device`: the feeds. What follows
-    the last operation is left out, for that is the trace being collected.
+    - While operations run, each moment goes in equal parts to the purposes of the running operations.
+    - An operation that only waits for another rank or device counts only while nothing else runs: an exchange beside
+    the
+      backward pass costs nothing.
+    - While no operation runs, the next one is being scheduled, and the time goes to its purpose. After a wait the time
+      goes to the purpose of the wait, since the thread has yet to wake up.
+    - The time from `began` to the first operation goes to `input_to_device`: it is the transfer of the feeds.
+    - The time after the last operation is left out: TensorFlow collects the trace then.
 
     Args:
-      step_stats: of the run's `RunMetadata`.
-      began: when the run was asked for, seconds since 1970.
+      step_stats: `step_stats` of the run's `RunMetadata`.
+      began: time when the run was asked for, in seconds since 1970.
+
+    Returns:
+      dict of purpose -> seconds.
     """
     events = []
     for device in step_stats.dev_stats:
         if "/stream:" in device.device and "stream:all" not in device.device:
-            continue  # A GPU's operations again, by stream.
+            continue  # This device lists a GPU's operations a second time, by stream.
         for node in device.node_stats:
             start = node.all_start_nanos or 1000 * node.all_start_micros
             end = start + (node.all_end_rel_nanos or 1000 * node.all_end_rel_micros)

@@ -5,15 +5,18 @@ import json
 from ctr_trainer.measuring.clock import since_1970
 from ctr_trainer.measuring.phases import PHASES
 
-_HOST = 1_000_000  # Process number, beyond those that TensorFlow gives its devices.
+_HOST = 1_000_000  # Process number in the trace, above the numbers that TensorFlow gives to its devices.
 
 
 def chrome_trace(spans, step_stats):
-    """-> dict, a Chrome trace (Trace Event Format, JSON Object Format): a row for each phase, rows for each device.
+    """Makes a Chrome trace (Trace Event Format, JSON Object Format), with a row per phase and rows for each device.
 
     Args:
-      spans: list of (phase, began, ended), of `Clock`.
-      step_stats: `tf.compat.v1.RunMetadata`'s of a step; None for none.
+      spans: list of (phase, began, ended), as `Clock.spans`.
+      step_stats: `step_stats` of a step's `tf.compat.v1.RunMetadata`; None for no operations.
+
+    Returns:
+      dict that JSON can hold.
     """
     from tensorflow.python.client import timeline
 

@@ -1,1 +1,1 @@
-"""What a user reads: errors, lines of the log, durations; and what is kept out of the log."""
+"""Texts for the user: errors, lines of the log and durations; and a filter of TensorFlow's noise."""

@@ -1,8 +1,8 @@
-"""Durations for people."""
+"""Durations as text."""
 
 
 def format_seconds(seconds):
-    """-> the seconds for people: `45 s`, `2 min 10 s`, `1 h 5 min`, `3 d 4 h`."""
+    """-> a duration in seconds as text: `45 s`, `2 min 10 s`, `1 h 5 min`, `3 d 4 h`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

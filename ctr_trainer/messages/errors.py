@@ -1,25 +1,26 @@
-"""The errors a user is meant to read."""
+"""Errors for the user to read."""
 
 import re
 
-# Of TensorFlow's errors the lines about the graph: where the operation was made, and what stood around it.
+# TensorFlow's errors have lines about the graph: where the operation was made, and its neighbours. `_OF_A_NODE` finds
+# the text between these lines.
 _OF_A_NODE = re.compile(r"^Node: '[^\n]*'\n(.*?)(?:\n\t ?\[\[|\n\nOriginal stack trace|\Z)", re.DOTALL | re.MULTILINE)
 
 
 class UserError(Exception):
-    """Something the user can mend: a flag, a file, a row, a service that is gone.
+    """An error that the user can mend: a wrong flag, file or row, or a service that is gone.
 
-    The command line prints its message without a traceback, so the message says what was wrong, where
-    (file, row, column, value) and what to do.
+    The command line prints the message without a traceback. So the message says what was wrong, where it was (file,
+    row, column, value) and what to do.
     """
 
 
 class ServiceLost(UserError):
-    """The embedding service does not answer, or was restarted: the rows since the last checkpoint are gone."""
+    """The embedding service does not answer or was restarted: changes of rows since the last checkpoint are lost."""
 
 
 def reason(error):
-    """-> what an exception says, in one line; of TensorFlow's the part that is not about the graph."""
+    """-> the message of an exception in one line; of TensorFlow's errors the part that is not about the graph."""
     text = str(error)
     found = _OF_A_NODE.search(text)
     lines = [line.strip() for line in (found.group(1) if found else text).splitlines() if line.strip()]

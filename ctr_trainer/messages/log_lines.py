@@ -1,4 +1,4 @@
-"""What a line of the log looks like: when, how important, from where in the code, and what."""
+"""The form of a line of the log: time, level, place in the code, message."""
 
 import datetime
 import json
@@ -13,17 +13,17 @@ _LINE = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - 
 
 
 def install(form="plain", rank=None, ranks="all"):
-    """Has the log of this process written to standard error, line by line; again with other arguments, in another form.
+    """Writes the log of this process to standard error, line by line. A further call changes the form.
 
         2024-10-02 00:21:29,534 - INFO [learning_rate_hook.py:36 - after_step] - current lr: 0.050000
 
-    A program that has set its own logging up keeps it.
+    A program that has set up its own logging keeps it.
 
     Args:
-      form: of `FORMATS`; `json` writes one object a line: `time` (ISO 8601 with milliseconds), `level`, `file`, `line`,
-        `function`, `rank`, `message`, and `exception` where there is one.
-      rank: of this worker; None where this process is none.
-      ranks: of `RANKS`; with `chief`, of other ranks than 0 only warnings and errors are written.
+      form: one of `FORMATS`. `json` writes one object per line: `time` (ISO 8601 with milliseconds), `level`, `file`,
+        `line`, `function`, `rank`, `message`, and `exception` if there is one.
+      rank: rank of this worker; None if this process is no worker.
+      ranks: one of `RANKS`. With `chief` the ranks other than 0 write only warnings and errors.
     """
     root = logging.getLogger()
     if root.handlers and _installed() is None:
@@ -34,28 +34,28 @@ def install(form="plain", rank=None, ranks="all"):
     if handler not in root.handlers:
         root.addHandler(handler)
         logging.captureWarnings(True)
-        # The one that TensorFlow adds where it is imported before there is a log: its lines would come twice.
+        # TensorFlow adds this handler if it is imported before there is a log; with it each line would come twice.
         logging.getLogger("tensorflow").handlers.clear()
     root.setLevel(logging.INFO)
-    # Not the logger's level: TensorFlow's has one of its own.
+    # The handler's level, not the logger's: TensorFlow's logger has a level of its own.
     handler.setLevel(logging.WARNING if ranks == "chief" and rank else logging.INFO)
 
 
 def rank_of_this_process():
-    """-> the rank that `horovodrun` has given to this process; 0 without it."""
+    """-> the rank that `horovodrun` gave to this process; 0 without `horovodrun`."""
     return int(os.environ.get("HOROVOD_RANK", 0))
 
 
 def installed_form():
-    """-> the form that is installed, of `FORMATS`."""
+    """-> the installed form, one of `FORMATS`."""
     handler = _installed()
     return "plain" if handler is None else handler.formatter.form
 
 
 def error_line(text):
-    """-> the line that a command ends with which fails: `error: TEXT`, or in the form `json` an object like all others.
+    """Makes the last line of a command that fails: `error: TEXT`, or an object like all others in the form `json`.
 
-    It goes around the log, whose lock a thread that hangs may hold.
+    The caller writes the line directly and not by the log, because a thread that hangs may hold the log's lock.
     """
     if installed_form() == "plain":
         return f"error: {text}"
@@ -94,5 +94,5 @@ class _Json(logging.Formatter):
 
 
 def _installed():
-    """-> the handler that `install` made; None without one."""
+    """-> the handler that `install` made; None if there is none."""
     return next((handler for handler in logging.getLogger().handlers if handler.name == _NAME), None)

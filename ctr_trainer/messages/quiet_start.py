@@ -1,7 +1,7 @@
-"""Keeps what TensorFlow says of itself when it is imported out of the log of every command.
+"""Keeps the lines that TensorFlow writes when it is imported out of the log of every command.
 
-TensorFlow 2.21 writes to the descriptor of standard error that oneDNN is on, before any variable or call can stop it:
-TF_CPP_MIN_LOG_LEVEL does not reach that line, and TF_ENABLE_ONEDNN_OPTS changes what is computed.
+TensorFlow 2.21 writes to the descriptor of standard error that oneDNN is on. No setting stops this line:
+TF_CPP_MIN_LOG_LEVEL does not affect it, and TF_ENABLE_ONEDNN_OPTS changes what is computed.
 """
 
 import contextlib
@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 
-# A process, not a thread: it passes on the last lines of an import that ends in a crash too.
+# The filter is a process, not a thread, so that it also passes on the last lines of an import that crashes.
 _FILTER = r"""
 import re, sys
 noise = re.compile(
@@ -29,15 +29,15 @@ _SECONDS = 10.0
 
 
 def install():
-    """Has the first import of TensorFlow in this process go without these lines; all others come through."""
-    # Warnings of TensorFlow's C++ side are not about the experiment; errors are.
+    """Drops these lines from the first import of TensorFlow in this process. All other lines come through."""
+    # TensorFlow's C++ code writes warnings that are not about the experiment. Its errors are, and stay on.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules and _FINDER not in sys.meta_path:
         sys.meta_path.insert(0, _FINDER)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds TensorFlow where the other finders do, once."""
+    """Finds TensorFlow once, where the other finders find it."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "tensorflow":
@@ -60,7 +60,7 @@ _FINDER = _Finder()
 
 @contextlib.contextmanager
 def filtered_stderr():
-    """Within it, what is written to the descriptor of standard error goes through a filter of the lines above."""
+    """Filters the lines above from what the block writes to the descriptor of standard error."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -68,7 +68,7 @@ def filtered_stderr():
         filtering = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=kept)
     except OSError:
         os.close(kept)
-        yield  # With the noise.
+        yield  # Without the filter.
         return
     os.dup2(filtering.stdin.fileno(), 2)
     filtering.stdin.close()
@@ -78,6 +78,6 @@ def filtered_stderr():
         sys.stderr.flush()
         os.dup2(kept, 2)
         os.close(kept)
-        # It ends with its input, which a process that was started meanwhile may still hold.
+        # The filter ends when its input is closed, and a process that was started meanwhile may still hold the input.
         with contextlib.suppress(subprocess.TimeoutExpired):
             filtering.wait(_SECONDS)

@@ -1,4 +1,4 @@
-"""What a user is told where a graph cannot take a checkpoint's variables."""
+"""The error of a checkpoint whose variables do not fit the graph."""
 
 import contextlib
 
@@ -11,9 +11,13 @@ _NAMED = 3
 
 @contextlib.contextmanager
 def refusing_other_variables(checkpoint, variables):
-    """Within the block a graph's variables are restored from a `Checkpoint`; None for no checkpoint.
+    """Turns TensorFlow's errors within the block, which restores a graph's variables, into a message for the user.
 
-    TensorFlow itself refuses a variable that is missing by a long error, and takes one of another shape as it is.
+    TensorFlow's own error for a missing variable is long, and TensorFlow accepts a variable of another shape.
+
+    Args:
+      checkpoint: the `Checkpoint` that the block restores; None for no checkpoint.
+      variables: variables of the graph.
 
     Raises:
       UserError: the checkpoint lacks some of the variables, or has them in other shapes; names them.

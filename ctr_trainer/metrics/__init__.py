@@ -1,1 +1,1 @@
-"""Metrics that add up over workers."""
+"""Metrics whose states add up over workers."""

@@ -13,44 +13,70 @@ LIMIT = 16.0
 
 
 class AUC:
-    """The AUC (see `curves.roc_auc`) of examples counted in bins of the logit.
+    """The AUC (see `curves.roc_auc`) of examples that are counted in bins of the logit.
 
-    131,072 equal bins between -16 and 16, so a bin is 0.00024 wide. Within a bin examples count as ties; on real
-    predictions the result is within 1e-5 of the exact AUC, and the average precision within 1e-4 of its, which
-    `exact.exact_curves` gives.
+    There are 131,072 equal bins between -16 and 16, so a bin is 0.00024 wide. The examples of one bin count as ties. On
+    real predictions the AUC is within 1e-5, and the average precision within 1e-4, of the exact figures that
+    `exact.exact_curves` computes.
 
     Attributes:
-      state: float64[2, bins], the weight of negatives and positives by bin; the states of two workers add.
+      state: float64[2, bins], per bin the sum of weights of the negative and of the positive examples; the states of
+        two workers add up.
     """
 
     def __init__(self):
         self.state = np.zeros((2, BINS))
         none = np.zeros(0, np.float32)
-        self.update(none, none, none)  # Compiled now, where nothing is timed, and not within a step of the training.
+        self.update(none, none, none)  # Compiles the update now, since a step of the training is timed.
 
     def update(self, logits, labels, weights):
-        """Adds examples: float32[B] each; labels above 0.5 are positive. A logit that is no number makes all NaN."""
+        """Adds examples.
+
+        Args:
+          logits: float32[B]; NaN among them makes the result NaN.
+          labels: float32[B]; a label above 0.5 is positive.
+          weights: float32[B].
+        """
         _count(logits, labels, weights, self.state)
 
     def coarse(self):
-        """-> float64[2, COARSE_BINS], the state in bins 16 times as wide: 128 KB, for a line of the log."""
+        """Adds up the state in bins 16 times as wide, for a line of the log.
+
+        Returns:
+          float64[2, COARSE_BINS], 128 KB.
+        """
         return self.state.reshape(2, COARSE_BINS, -1).sum(-1)
 
     def reset(self):
         self.state[:] = 0
 
     def result(self):
-        """-> float; NaN where there are no positives or no negatives."""
+        """Computes the AUC.
+
+        Returns:
+          float; NaN if there are no positive or no negative examples.
+        """
         return roc_auc(*self.state)
 
     def average_precision(self):
-        """-> float; see `curves.average_precision`."""
+        """Computes the area under the precision-recall curve; see `curves.average_precision`.
+
+        Returns:
+          float.
+        """
         return average_precision(*self.state)
 
 
 @numba.njit(nogil=True, cache=True)
 def bin_of(logit):
-    """-> the bin of a logit that is a number."""
+    """Finds the bin of a logit.
+
+    Args:
+      logit: a number, not NaN.
+
+    Returns:
+      number of the bin, from 0.
+    """
     scaled = (logit + LIMIT) * (BINS / (2 * LIMIT))
     return int(min(max(scaled, 0.0), BINS - 1.0))
 

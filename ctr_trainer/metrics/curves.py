@@ -1,19 +1,19 @@
-"""The areas under the ROC and the precision-recall curve, from the weights at each score."""
+"""The areas under the ROC curve and the precision-recall curve, from the sums of weights at each score."""
 
 import numpy as np
 
 
 def roc_auc(negatives, positives):
-    """The probability that a positive example scores above a negative one, ties counting a half.
+    """Computes the probability that a positive example scores above a negative one; a tie counts a half.
 
         AUC = sum_s p_s * (n_<s + n_s / 2) / (P * N)
 
     Args:
-      negatives, positives: float64[S], the weight of the examples at each score, in ascending order of the scores;
-        examples of one place count as ties.
+      negatives, positives: float64[S], the sum of the examples' weights at each of S scores, in ascending order of the
+        scores. The examples of one score count as ties.
 
     Returns:
-      float; NaN where there are no positives or no negatives.
+      float; NaN if there are no positive or no negative examples.
     """
     below = np.cumsum(negatives) - negatives
     pairs = positives.sum() * negatives.sum()
@@ -21,11 +21,15 @@ def roc_auc(negatives, positives):
 
 
 def average_precision(negatives, positives):
-    """The area under the precision-recall curve as steps, as scikit-learn's `average_precision_score`.
+    """Computes the area under the precision-recall curve as steps, as scikit-learn's `average_precision_score` does.
 
         AP = sum_s (p_s / P) * p_>=s / (p_>=s + n_>=s)
 
-    Args and Returns: as `roc_auc`, but 1 where there are no negatives.
+    Args:
+      negatives, positives: as for `roc_auc`.
+
+    Returns:
+      float; NaN if there are no positive examples, 1 if there are only positive ones.
     """
     total = positives.sum()
     if not total:

@@ -1,4 +1,4 @@
-"""All metrics of an evaluation, by label, alike on any number of workers."""
+"""All metrics of an evaluation, per label; the same on any number of workers."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from ctr_trainer.metrics.mean import Mean
 from ctr_trainer.metrics.reliability import Reliability, copc
 from ctr_trainer.metrics.scored_examples import ScoredExamples
 
-# Where a greater value is the better one. Of what is not here neither is: `prob_mean` says nothing by itself.
+# Whether a greater value is better. A metric that is not here, such as `prob_mean`, is neither better nor worse.
 DIRECTIONS = {
     "auc": "max",
     "accuracy": "max",
@@ -24,41 +24,57 @@ DIRECTIONS = {
 
 
 class EvaluationMetrics:
-    """The metrics of each label; they are called `auc/click` where labels have names.
+    """The metrics of each label. If labels have names, a metric is called as `auc/click`.
 
-    `auc`, `auc_pr`, `accuracy` (a probability above 0.5 counts as positive), `logloss`, `normalized_entropy`, `brier`,
-    `copc`, `prob_mean`, `real_mean`, and with groups `gauc`, `gauc_groups` (that have both classes),
-    `gauc_groups_left_out`.
+    The metrics are `auc`, `auc_pr`, `accuracy` (a probability above 0.5 counts as positive), `logloss`,
+    `normalized_entropy`, `brier`, `copc`, `prob_mean` and `real_mean`. With groups there are also `gauc`, `gauc_groups`
+    (number of groups with both classes) and `gauc_groups_left_out` (number of groups with one class).
 
     Args:
-      labels: their names; [""] for the one label of most models.
-      exact_auc: `auc` and `auc_pr` from all scores in place of bins; for the memory it takes see `ScoredExamples`.
-      grouped: whether examples have groups; takes memory too.
+      labels: names of the labels; [""] for the one label of most models.
+      exact_auc: compute `auc` and `auc_pr` from all scores, in place of bins; `ScoredExamples` says the memory.
+      grouped: whether examples have groups; takes the memory of `ScoredExamples` too.
     """
 
     def __init__(self, labels, exact_auc=False, grouped=False):
         self._labels = {label: _OneLabel(exact_auc, grouped) for label in labels}
 
     def update(self, label, logits, labels, weights, groups=None):
-        """Adds examples: float32[B] each, and int64[B]; examples of weight 0 do not count."""
+        """Adds examples.
+
+        Args:
+          label: name of the label.
+          logits, labels: float32[B].
+          weights: float32[B]; examples of weight 0 do not count.
+          groups: int64[B], the group of each example; None without groups.
+        """
         self._labels[label].update(logits, labels, weights, groups)
 
     def merge(self, all_sum, all_gather):
-        """Makes the examples of all workers each worker's.
+        """Gives the examples of all workers to each worker. A collective.
 
         Args:
-          all_sum, all_gather: f(array, name) -> array: collectives as of `distributed`.
+          all_sum: f(array, name) -> array, the sum over workers, such as `distributed.all_sum`.
+          all_gather: f(array, name) -> array, the workers' arrays one after the other.
         """
         for label, metrics in self._labels.items():
             metrics.merge(all_sum, all_gather, metric_name("metrics", label))
 
     def results(self):
-        """-> dict of name -> float, or int for what is counted; NaN where a metric is not defined."""
+        """Computes the metrics.
+
+        Returns:
+          dict of metric name -> float, or int for a count; NaN if a metric is not defined.
+        """
         results = {label: metrics.results() for label, metrics in self._labels.items()}
         return {metric_name(name, label): value for label, own in results.items() for name, value in own.items()}
 
     def reliability(self):
-        """-> by name of the label, the rows of `Reliability.table`."""
+        """Compares predictions and labels by decile.
+
+        Returns:
+          dict of label name -> the rows of `Reliability.table`.
+        """
         return {label: metrics.reliability.table() for label, metrics in self._labels.items()}
 
 

@@ -6,11 +6,14 @@ from ctr_trainer.metrics.curves import average_precision, roc_auc
 
 
 def exact_curves(logits, signed_weights):
-    """-> (AUC, average precision), where equal logits alone count as ties; see `curves`.
+    """Computes AUC and average precision (see `curves`) from all logits. Only equal logits count as ties.
 
     Args:
-      logits: float32[n]; NaN among them makes both NaN.
-      signed_weights: float32[n], negative for a negative example.
+      logits: float32[n]; NaN among them makes both results NaN.
+      signed_weights: float32[n], the weights of the examples, with a minus sign for negative examples.
+
+    Returns:
+      (AUC, average precision), floats.
     """
     if np.isnan(logits).any():
         return float("nan"), float("nan")

@@ -1,4 +1,4 @@
-"""The AUC within groups, as within one user's impressions."""
+"""The AUC within groups, such as the impressions of one user."""
 
 import dataclasses
 import math
@@ -9,16 +9,16 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class GroupedAUC:
-    """The mean of the groups' AUCs, weighted by their examples.
+    """The mean of the groups' AUCs, weighted by the groups' sums of example weights.
 
-        GAUC = sum_g w_g AUC_g / sum_g w_g, over the groups that have both classes; w_g is a group's sum of weights
+      GAUC = sum_g w_g AUC_g / sum_g w_g, over the groups g with both classes; w_g is the sum of the weights in g
 
     Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 6.3.
 
     Attributes:
-      value: float; NaN where no group has both classes.
-      groups: how many have.
-      left_out: how many have one class only, so no AUC.
+      value: float, the GAUC; NaN if no group has both classes.
+      groups: number of groups with both classes.
+      left_out: number of groups with one class only, which have no AUC.
     """
 
     value: float
@@ -27,12 +27,15 @@ class GroupedAUC:
 
 
 def grouped_auc(logits, signed_weights, groups):
-    """-> `GroupedAUC`.
+    """Computes the AUC within groups.
 
     Args:
       logits: float32[n]; NaN among them makes the value NaN.
-      signed_weights: float32[n], negative for a negative example, none 0.
-      groups: int64[n], in any order.
+      signed_weights: float32[n], the weights of the examples, not 0, with a minus sign for negative examples.
+      groups: int64[n], the group of each example, in any order.
+
+    Returns:
+      `GroupedAUC`.
     """
     order = np.lexsort((logits, groups))
     total, weight, both, one = _sum_groups(logits[order], signed_weights[order], groups[order])
@@ -42,14 +45,14 @@ def grouped_auc(logits, signed_weights, groups):
 
 @numba.njit(nogil=True, cache=True)
 def _sum_groups(logits, weights, groups):
-    """-> (sum of w_g AUC_g, sum of w_g, groups with both classes, with one) of examples by group, then by logit."""
+    """-> (sum of w_g AUC_g, sum of w_g, groups with both classes, groups with one); examples sorted by group, logit."""
     total, total_weight, both, one = 0.0, 0.0, 0, 0
     count, i = len(logits), 0
     while i < count:
         group, positive, negative, area = groups[i], 0.0, 0.0, 0.0
         while i < count and groups[i] == group:
             logit, positive_here, negative_here = logits[i], 0.0, 0.0
-            # A NaN equals nothing, itself neither: the first one is taken whatever it is.
+            # The first logit is taken without a comparison, because NaN does not even equal itself.
             while True:
                 if weights[i] > 0:
                     positive_here += weights[i]

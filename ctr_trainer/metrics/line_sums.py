@@ -1,4 +1,4 @@
-"""The sums behind a line of the training's log: one vector, so that those of several workers add up."""
+"""The sums behind a line of the training's log, packed into one vector per worker; the vectors add up."""
 
 import dataclasses
 
@@ -13,17 +13,18 @@ _PACE = 5  # steps/s, examples/s, workers, hits, misses
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """What a line says.
+    """The figures of a line of the training's log.
 
     Attributes:
-      step: the global step that it is of.
-      of: whose it is, as `2 workers` or `rank 1`; "" of a lone worker.
-      values: by name, the metrics of each label and `loss`, of the last step alone.
-      steps_per_sec: of a worker, on average.
-      examples_per_sec: of all of these workers together; None of a model without labels, whose examples are not known.
-      own: `WorkerFigures` of this worker alone, as of that step.
-      cache_hit_rate: of the keys that these workers looked up so far, the share that needed no request to the service;
-        None without one.
+      step: global step of the line.
+      of: workers that the line is about, as `2 workers` or `rank 1`; "" for a lone worker.
+      values: dict of name -> figure: the metrics of each label, and `loss`, which is of the last step alone.
+      steps_per_sec: steps per second, the mean over the workers.
+      examples_per_sec: examples per second, the sum over the workers; None for a model without labels, whose number of
+        examples is not known.
+      own: `WorkerFigures` of this worker alone, at that step.
+      cache_hit_rate: share of the keys looked up so far by these workers that needed no call to the service; None
+        without a service.
     """
 
     step: int
@@ -35,31 +36,43 @@ class Line:
     cache_hit_rate: float | None = None
 
     def figures(self):
-        """-> dict of name -> float, all that files keep of it."""
+        """Lists the figures that files keep of the line.
+
+        Returns:
+          dict of name -> float.
+        """
         figures = {name: getattr(self.own, name) for name in ("lr", "sync_ms", "sync_wait_ms")}
         figures |= {"cache_hit_rate": self.cache_hit_rate, **self.values, "examples_per_sec": self.examples_per_sec}
         return {name: value for name, value in figures.items() if value is not None}
 
 
 def pack(metrics, loss, weight, steps_per_sec, examples_per_sec, own):
-    """-> float64[n], which adds over workers; n is the same for the same labels.
+    """Packs a worker's figures into a vector. The vectors of several workers add up.
 
     Args:
-      metrics: by label, its `ClickMetrics`.
-      loss: of the last step on this worker, its mean over examples of the sum of weights `weight`.
-      steps_per_sec, examples_per_sec: of this worker.
-      own: its `WorkerFigures`.
+      metrics: dict of label -> its `ClickMetrics`.
+      loss: loss of the last step on this worker, a mean over examples.
+      weight: sum of the weights of these examples.
+      steps_per_sec, examples_per_sec: rates of this worker.
+      own: `WorkerFigures` of this worker.
+
+    Returns:
+      float64[n]; n depends on the labels only.
     """
     rest = [loss * weight, weight, steps_per_sec, examples_per_sec, 1.0, own.hits, own.misses]
     return np.concatenate([*(each.sums() for each in metrics.values()), rest])
 
 
 def unpack(sums, labels, step, of, own):
-    """-> the `Line` of a sum of packed vectors.
+    """Makes a line of the workers' sums.
 
     Args:
-      labels: their names, in the order of `pack`.
+      sums: float64[n], the sum of the vectors that the workers packed.
+      labels: names of the labels, in the order of `pack`.
       step, of, own: see `Line`.
+
+    Returns:
+      `Line`.
     """
     *parts, rest = np.split(sums, ClickMetrics.SUMS * np.arange(1, len(labels) + 1))
     values = {}

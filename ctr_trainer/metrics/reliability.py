@@ -1,4 +1,4 @@
-"""How far predictions and what happened agree, over the range of the predictions."""
+"""How well predictions agree with labels, over the range of the predictions."""
 
 import math
 
@@ -11,28 +11,40 @@ ROWS = 10
 
 
 class Reliability:
-    """The examples by decile of their prediction, with each decile's mean prediction and mean label.
+    """The mean prediction and the mean label of each decile of the examples, by prediction.
 
-    Examples of one bin of the logit (0.00024 wide, see `auc.AUC`) are never split: all go to the decile of their
-    middle. So the deciles are equal to within a bin, and there are fewer of them where predictions are tied.
+    The examples of one bin of the logit (0.00024 wide, see `auc.AUC`) are never split: all of them go to the decile of
+    the bin's middle. So the deciles are equal to within a bin, and there are fewer than ten if many predictions are
+    tied.
 
     Attributes:
-      state: float64[3, bins], weights, weighted predictions and weighted labels; the states of two workers add.
+      state: float64[3, bins], per bin the sums of weights, weighted predictions and weighted labels; the states of two
+        workers add up.
     """
 
     def __init__(self):
         self.state = np.zeros((3, BINS))
 
     def update(self, logits, labels, weights):
-        """Adds examples: float32[B] each. A logit that is no number leaves a table without rows."""
+        """Adds examples.
+
+        Args:
+          logits: float32[B]; after a NaN the table has no rows.
+          labels, weights: float32[B].
+        """
         _add(logits, labels, weights, self.state)
 
     def reset(self):
         self.state[:] = 0
 
     def table(self):
-        """-> a list of dicts, by ascending prediction: `decile` (1 to 10), `weight` (the sum of its examples' weights),
-        `prob_mean`, `real_mean` and `copc`."""
+        """Computes the figures of each decile.
+
+        Returns:
+          list of dicts, by ascending prediction: `decile` (1 to 10), `weight` (sum of the examples' weights),
+            `prob_mean`,
+          `real_mean` and `copc`.
+        """
         weights = self.state[0]
         total = weights.sum()
         if not total > 0:
@@ -49,7 +61,15 @@ class Reliability:
 
 
 def copc(labels, predictions):
-    """`sum labels / sum predictions`, clicks over predicted clicks: 1 where calibrated; NaN without predictions."""
+    """Computes clicks over predicted clicks, 1 if the predictions are calibrated.
+
+    Args:
+      labels: sum or mean of the labels.
+      predictions: sum or mean of the predictions of the same examples.
+
+    Returns:
+      `labels / predictions`; NaN if `predictions` is 0.
+    """
     return float(labels / predictions) if predictions else float("nan")
 
 

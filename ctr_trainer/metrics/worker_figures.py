@@ -1,17 +1,18 @@
-"""What a worker says of itself beside a line of the training's log."""
+"""Figures of one worker that stand beside a line of the training's log."""
 
 import dataclasses
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkerFigures:
-    """One worker's own figures as of a step; None for what there is none of.
+    """One worker's own figures at a step; a figure that the worker does not have is None.
 
     Attributes:
-      lr: the dense variables' learning rate.
-      sync_ms: milliseconds that the last sync of the rows took, where this worker makes those of its host.
-      sync_wait_ms: for how many of them its steps stood still.
-      hits, misses: keys looked up so far, see `RowTotals`; these add over workers.
+      lr: learning rate of the dense variables.
+      sync_ms: duration of the last sync of the rows, in milliseconds; None if another worker of the host makes the
+        syncs.
+      sync_wait_ms: milliseconds of that sync for which the worker's steps stood still.
+      hits, misses: number of keys looked up so far, see `RowTotals`; they add up over workers.
     """
 
     lr: float | None = None

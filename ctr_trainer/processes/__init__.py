@@ -1,1 +1,1 @@
-"""A process, its threads, cores and commands, and how long each is waited for."""
+"""Processes, threads, cores and commands, with a time limit for each wait."""

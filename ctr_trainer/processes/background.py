@@ -1,4 +1,4 @@
-"""One task at a time beside the training thread."""
+"""Runs one task at a time beside the training thread."""
 
 import threading
 
@@ -6,16 +6,16 @@ from ctr_trainer.messages.errors import UserError
 
 
 class Background:
-    """Runs a task in a thread; the next one waits for the one before.
+    """Runs tasks in a thread, one at a time: a task starts when the task before it has ended.
 
-    What a task raises comes out of the `wait` or `start` after it.
+    An exception of a task is raised by the next `wait` or `start`.
 
     Args:
-      what: what the tasks do, as `the sync of the embedding rows`: for the thread's name and for the error.
+      what: what the tasks do, as `the sync of the embedding rows`; the name of the thread, and part of the error.
       timeout: seconds to wait for a task's end.
 
     Raises:
-      UserError: a task did not end in time.
+      UserError: a task did not end within `timeout`.
     """
 
     def __init__(self, what, timeout=1800):
@@ -24,13 +24,13 @@ class Background:
         self._error = None
 
     def start(self, task):
-        """Waits for the task before, then runs `task()` and returns at once."""
+        """Waits for the end of the task before, then starts `task()` and returns at once."""
         self.wait()
         self._thread = threading.Thread(target=self._run, args=(task,), name=self._what, daemon=True)
         self._thread.start()
 
     def wait(self):
-        """Returns when no task runs; raises what the last one raised."""
+        """Waits until no task runs. Raises the exception of the last task, if it raised one."""
         self.close()
         error, self._error = self._error, None
         if error is not None:
@@ -42,21 +42,21 @@ class Background:
         return self._thread is not None and self._thread.is_alive()
 
     def close(self, timeout=None):
-        """Returns when no task runs, whatever became of it.
+        """Waits until no task runs, without raising the task's exception.
 
         Args:
-          timeout: seconds to wait for it; None for those of the constructor.
+          timeout: seconds to wait; None for the `timeout` of the constructor.
         """
         if self._thread is None:
             return
         seconds = self._timeout if timeout is None else timeout
         self._thread.join(seconds)
         if self._thread.is_alive():
-            raise UserError(f"{self._what} did not end within {seconds:g} s; is what it waits for stuck?")
+            raise UserError(f"{self._what} did not end within {seconds:g} s; is the disk, the network or a rank stuck?")
         self._thread = None
 
     def _run(self, task):
         try:
             task()
-        except BaseException as error:  # the waiting thread's to handle
+        except BaseException as error:  # Raised again in the thread that waits.
             self._error = error

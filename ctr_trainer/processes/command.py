@@ -1,4 +1,4 @@
-"""A command run to its end."""
+"""Runs a command to its end."""
 
 import os
 import signal
@@ -12,26 +12,26 @@ _SHOWN_LINES = 30
 
 
 def run(command, what, timeout_s, *, env=None, cwd=None, show=None, merge_stderr=False):
-    """Runs a command and waits for it, for so long at most.
+    """Runs a command and waits for its end, at most `timeout_s` seconds.
 
     Args:
-      command: the program and its arguments: str, numbers, paths.
-      what: what it does, for the messages, as `building Horovod`.
-      timeout_s: seconds until it is stopped, with all it started.
-      env: its whole environment, a dict; None for this process's own.
-      cwd: where it runs; None for here.
-      show: called with each line of its stdout as it comes, without the newline; None shows nothing.
-      merge_stderr: whether its stderr goes with its stdout; else it goes where this process's own goes.
+      command: list of the program and its arguments: strings, numbers, paths.
+      what: what the command does, for the messages, as `building Horovod`.
+      timeout_s: seconds after which the command, and all processes that it started, are stopped.
+      env: dict, the whole environment of the command; None for this process's environment.
+      cwd: directory in which the command runs; None for the current one.
+      show: f(line), called with each line of stdout as it comes, without the newline; None shows nothing.
+      merge_stderr: whether the command's stderr joins its stdout; if not, it joins this process's stderr.
 
     Returns:
-      its stdout, a list of lines.
+      list of the lines of stdout.
 
     Raises:
-      UserError: it cannot be started, fails, or takes longer; with its last lines, unless they were shown.
+      UserError: the command cannot be started, fails, or takes longer; with its last lines, unless they were shown.
     """
     command = [str(part) for part in command]
     try:
-        # A session of its own, so that stopping it reaches the compilers and workers under it.
+        # The command has a session of its own, so that a stop reaches the compilers and workers that it started.
         process = subprocess.Popen(
             command,
             env=env,
@@ -53,7 +53,7 @@ def run(command, what, timeout_s, *, env=None, cwd=None, show=None, merge_stderr
             if show is not None:
                 show(lines[-1])
 
-    # Read beside the wait, not before it: something it left running may hold the pipe open for ever.
+    # A thread reads the pipe during the wait: a process that the command left running may hold the pipe open for ever.
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     problem = None
@@ -73,7 +73,7 @@ def run(command, what, timeout_s, *, env=None, cwd=None, show=None, merge_stderr
 
 
 def _stop(process):
-    """Ends the process and its group, if it runs: politely at first, so that horovodrun ends its workers."""
+    """Ends the process and its group, if it runs: first by a signal that lets horovodrun end its workers."""
     if process.poll() is not None:
         return
     os.killpg(process.pid, signal.SIGTERM)

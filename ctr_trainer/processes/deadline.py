@@ -1,20 +1,20 @@
-"""A call that is waited for so long and no longer."""
+"""Calls a function with a time limit."""
 
 import threading
 
 
 def within(seconds, function):
-    """Calls the function in a thread, which is left behind where it takes longer.
+    """Calls the function in a thread, and leaves the thread behind if the function takes longer than `seconds`.
 
     Args:
-      seconds: the longest wait.
-      function: f(), which may hang: it reads a file, or writes to a pipe.
+      seconds: longest time to wait.
+      function: f(), which may hang because it reads a file or writes to a pipe.
 
     Returns:
       what the function returns.
 
     Raises:
-      TimeoutError: it takes longer.
+      TimeoutError: the function takes longer than `seconds`.
       Exception: what the function raises.
     """
     results, errors = [], []

@@ -1,4 +1,4 @@
-"""Which machine this is, what its processor offers, and which part of it a worker takes."""
+"""The machine: its name, the instructions of its processor, and the cores of each worker."""
 
 import os
 import pathlib
@@ -7,16 +7,18 @@ _BFLOAT16_FLAGS = ("amx_bf16", "avx512_bf16")
 
 
 def pin_cores(local_rank, local_size):
-    """Keeps this process, and the threads and processes it starts from here on, on its share of the machine's cores.
+    """Pins this process, and the threads and processes that it starts from now on, to its share of the machine's cores.
 
-    Workers that wander between cores drag their caches along, and each other's idle threads take their time.
+    A worker that moves between cores loses its caches, and loses time to the idle threads of other workers.
 
     Args:
-      local_rank, local_size: which worker of how many on this machine.
+      local_rank: number of this worker within its host, from 0.
+      local_size: number of workers on the host.
 
     Returns:
-      the cores before, to give back to what is not a worker; None where nothing was done: a single worker, fewer cores
-      than workers, a system without affinity, or cores that somebody (mpirun, SLURM, taskset) has already handed out.
+      the cores of this process before, for child processes that are no workers. None if nothing was done: there is one
+      worker, there are fewer cores than workers, the system has no affinity, or mpirun, SLURM or taskset has already
+      given out the cores.
     """
     if local_size == 1 or not hasattr(os, "sched_setaffinity"):
         return None

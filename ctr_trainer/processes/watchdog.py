@@ -1,4 +1,4 @@
-"""Warns of a wait that takes long, says for what and for whom, and ends a process that waits for too long."""
+"""Warns of a wait that takes long, says what and whom the process waits for, and ends a process that waits too long."""
 
 import contextlib
 import logging
@@ -17,23 +17,24 @@ _EXPLAIN_SECONDS, _WARN_SECONDS, _END_SECONDS = 3.0, 4.0, 10.0
 class Watchdog:
     """Ends this process when one of its waits takes longer than `timeout`.
 
-    A collective that another rank does not reach cannot be interrupted from Python, so the process ends at once and
-    cleans nothing up; `horovodrun` then ends the other ranks, and the next start resumes from the last checkpoint.
+    Python cannot interrupt a collective that another rank does not reach. So the process ends at once and cleans
+    nothing up. `horovodrun` then ends the other ranks, and the next start resumes from the last checkpoint.
 
-    The thread that watches asks for nothing that may hang: explanations read files, and messages go to pipes, so both
-    are left to helper threads, which it waits for a few seconds only.
+    The thread that watches does nothing that may hang. Explanations read files, and messages go to pipes, so helper
+    threads do both, and the watching thread waits only a few seconds for them.
 
     Args:
-      who: who waits, for the message: `rank 0`.
-      timeout: seconds.
-      period: seconds between two looks.
-      warning: seconds after which a wait is named in the log, and again each time that it has doubled; 0 for never.
-      speak: f(sentence), called at the end; None logs it.
+      who: name of the process for messages, as `rank 0`.
+      timeout: longest wait, in seconds.
+      period: seconds between two checks.
+      warning: seconds after which the log names a wait, and names it again each time that the wait has doubled; 0 for
+        never.
+      speak: f(sentence), called before the process is ended; None logs the sentence.
 
     Attributes:
-      explain: f() -> str, what is known of those that are waited for; None where nothing is.
-      hopeless: f() -> str, why the wait will never end; "" where it may. None where nothing is known.
-      tell_seconds: how often one who works while the others wait tells them that he goes on.
+      explain: f() -> str, what is known about the ranks that the process waits for; None if nothing can be known.
+      hopeless: f() -> str, why the wait will never end; "" if it may end. None if nothing can be known.
+      tell_seconds: seconds between two signs of life of a rank that works while the others wait for it.
     """
 
     def __init__(self, who, timeout, period=1.0, warning=0.0, speak=None):
@@ -58,7 +59,7 @@ class Watchdog:
             del self._waits[token]
 
     def progress(self):
-        """Starts the waits under way anew: what they wait for has been seen to go on."""
+        """Starts the time of all present waits anew, because the work that they wait for goes on."""
         for token, (_, what) in list(self._waits.items()):
             self._waits[token] = (time.monotonic(), what)
 
@@ -75,17 +76,17 @@ class Watchdog:
         if not waits:
             self._next_warning = self._warning
             return
-        # A wait within another one says more, the one around it has taken longer.
+        # The outer wait has taken longer, and the wait inside it says more, so the message names both.
         seconds, what = time.monotonic() - waits[0][0], " > ".join(dict.fromkeys(what for _, what in waits))
         if seconds > self._timeout:
             self._end(lambda: self._too_long(seconds, what))
         if seconds < self._asked_at:
-            self._asked_at = 0.0  # Another wait.
-        # All ranks that wait ask one server, so the longer it takes, the more seldom they do.
+            self._asked_at = 0.0  # This is another wait than at the last check.
+        # All ranks that wait ask one server, so they ask less often the longer the wait takes.
         asked_again = self._asked_at + min(self._asked_at, _MOST_SELDOM_SECONDS)
         if self.hopeless is not None and seconds >= max(_HOPELESS_SECONDS, asked_again):
             self._asked_at = seconds
-            with contextlib.suppress(Exception):  # Then nothing is known.
+            with contextlib.suppress(Exception):  # If `hopeless` fails, nothing is known.
                 if problem := within(_EXPLAIN_SECONDS, self.hopeless):
                     self._end(lambda: problem)
         if seconds < self._warning:
@@ -120,6 +121,6 @@ class Watchdog:
             return ""
         try:
             text = within(_EXPLAIN_SECONDS, self.explain)
-        except Exception as error:  # A process that is to end must not live on for a message.
-            text = f"who is missing cannot be said: {error}"
+        except Exception as error:  # An error in the explanation must not keep the process alive.
+            text = f"which ranks are missing is not known: {error}"
         return f" ({text})" if text else ""

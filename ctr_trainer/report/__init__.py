@@ -1,1 +1,1 @@
-"""What the runs in their directories have come to, side by side."""
+"""Reports: the results of training runs, side by side."""

@@ -1,14 +1,14 @@
-"""Runs side by side as text."""
+"""Compares runs as text tables."""
 
 from ctr_trainer.report.metrics_table import format_value
 from ctr_trainer.report.training_run import best, last
 
-# Each run has these of its own.
+# Flags that differ between all runs, so that a difference says nothing.
 _PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
 
 
 def metric_names(runs, base):
-    """-> the names of a metric among the runs' figures: `auc`, or `auc/click`, `auc/buy`; in order of appearance."""
+    """-> the names of a metric in the runs' figures, in order of appearance: `auc`, or `auc/click` and `auc/buy`."""
     names = dict.fromkeys(
         name for run in runs for line in (*run.evaluations, *run.training) for name in line if _base(name) == base
     )
@@ -16,10 +16,16 @@ def metric_names(runs, base):
 
 
 def format_comparison(runs):
-    """-> a table of the runs, then one of the settings in which they differ.
+    """Makes a table of the runs, and a table of the settings in which they differ.
 
-    Metrics are those of the evaluations, their last and their best one; of a run without any, of the training's log,
-    with a `*`.
+    The metrics are those of the last and of the best evaluation. A run without evaluations has the metrics of the
+    training's log, marked with a `*`.
+
+    Args:
+      runs: list of `Run`.
+
+    Returns:
+      the text.
     """
     columns = [("run", [run.name for run in runs]), ("steps", [f"{run.steps:,}" for run in runs])]
     rates = [run.examples_per_sec for run in runs]
@@ -48,7 +54,7 @@ def format_comparison(runs):
 
 
 def _curve(run, base, in_training, label):
-    """-> (the curve of the evaluations or else of the training, the mark that says so)."""
+    """-> (curve of the evaluations, or of the training's log if there are none; the mark, "" or "*")."""
     evaluated = run.curve(f"{base}/{label}" if label else base, evaluated=True)
     if evaluated:
         return evaluated, ""
@@ -66,7 +72,7 @@ def _best(curve, direction):
 
 
 def _differing(runs):
-    """-> by flag, the values of the runs, of the flags that are not the same in all; `-` where a run lacks it."""
+    """-> dict of flag -> the value in each run, for flags that differ; `-` for a run without the flag."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in _PLACES)
     texts = {name: [_text(run.settings.get(name, "-")) for run in runs] for name in names}
     return {name: values for name, values in texts.items() if len(set(values)) > 1}
@@ -85,5 +91,5 @@ def _table(columns):
 
 
 def _padded(row, widths):
-    # The names stand left, the figures right.
+    # The first column, of names, is aligned left, the columns of figures right.
     return [cell.ljust(w) if not i else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]

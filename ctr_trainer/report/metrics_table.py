@@ -2,10 +2,13 @@
 
 
 def format_metrics(results):
-    """-> the metrics, one a line, then each reliability table.
+    """Makes the text of an evaluation: one metric per line, then each reliability table.
 
     Args:
-      results: what `Estimator.evaluate` returned; None stands for what is not defined.
+      results: what `Estimator.evaluate` returned; None for a metric that is not defined.
+
+    Returns:
+      the text.
     """
     tables = {name: rows for name, rows in results.items() if name.startswith("reliability")}
     metrics = {name: value for name, value in results.items() if name not in tables}
@@ -23,7 +26,7 @@ def format_metrics(results):
 
 
 def format_value(value):
-    """-> a figure with five digits after the point, a count in full, a text as it is, `-` for what is not defined."""
+    """-> text: a figure with five digits after the point, a count in full, a text as it is, `-` if not defined."""
     if value is None or isinstance(value, str):
         return value or "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.5f}"

@@ -4,11 +4,16 @@ from ctr_trainer.measuring.phases import STEP_TITLES
 
 
 def format_phases(result):
-    """-> one line a phase, of rank 0, then the means of all ranks: the lock of the rows, over the whole run, and what a
-    worker, the service and a GPU hold of memory.
+    """Lists the phases of a step, and the locks and memory of the run.
+
+    The phases are those of rank 0. The shares of time at the rows' lock, over the whole run, and the memory of a
+    worker, of the service and of a GPU are means over all ranks.
 
     Args:
-      result: of `Estimator.train` with `phase_steps`.
+      result: what `Estimator.train` returned with `phase_steps`.
+
+    Returns:
+      list of lines.
     """
     phases = result["phases"]
     if phases is None:

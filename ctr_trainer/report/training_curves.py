@@ -1,9 +1,9 @@
-"""Runs side by side as pictures."""
+"""Compares runs as pictures."""
 
 from ctr_trainer.files import outputs
 from ctr_trainer.report.comparison import metric_names
 
-# (the figure's name, what the training's log calls it, what the evaluations call it, the axis)
+# (name of the figure, its name in the training's log, its name in the evaluations, label of the axis)
 _FIGURES = (
     ("auc", "auc", "auc", "AUC"),
     ("logloss", "xentropy_mean", "logloss", "log loss"),
@@ -12,14 +12,20 @@ _FIGURES = (
 
 
 def write_curves(runs, directory):
-    """Writes a PNG a figure, against the step: `auc.png`, `logloss.png`, `examples_per_sec.png`; with several labels
-    `auc-click.png` and so on. The training's log is a thin line, the evaluations are points on a thick one.
+    """Writes one PNG per figure, over the steps: `auc.png`, `logloss.png`, `examples_per_sec.png`.
+
+    With several labels the names are `auc-click.png` and so on. The training's log is a thin line; the evaluations are
+    points on a thick line.
+
+    Args:
+      runs: list of `Run`.
+      directory: directory of the pictures.
 
     Returns:
-      the paths written; none of a figure that no run has.
+      the paths of the pictures. A figure that no run has gets no picture.
 
     Raises:
-      UserError: a file of such a name is there, and is no earlier report.
+      UserError: a file with the name of a picture exists, and is no earlier report.
     """
     figures = {}
     for name, trained, evaluated, axis in _FIGURES:
@@ -35,7 +41,7 @@ def write_curves(runs, directory):
 
 
 def _draw(runs, path, trained, evaluated, axis):
-    # Figures of their own need no display and no state of pyplot's.
+    # A `Figure` made directly needs no display and none of pyplot's state.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 5), layout="constrained")

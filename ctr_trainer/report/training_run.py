@@ -1,4 +1,4 @@
-"""What one training run has left in its directory, whether it has ended or not."""
+"""The results of one training run, read from its directory; the run may still be going on."""
 
 import dataclasses
 import json
@@ -9,22 +9,22 @@ import pathlib
 from ctr_trainer.files import durable_file
 from ctr_trainer.messages.errors import UserError
 
-# As the hooks and commands name them; they are not imported, so that a report needs no TensorFlow.
+# Names that the hooks and commands use. They are written out here, so that a report need not import TensorFlow.
 METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.json"
 FLAGS_FILE, SUMMARY_FILE = "flags.json", "train_summary.json"
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One run.
+    """One training run.
 
     Attributes:
-      name: to call it by; unique among those compared.
+      name: name of the run in tables and pictures; unique among the compared runs.
       training: list of dicts of `step` and the figures of the log, by ascending step.
       evaluations: list of dicts of `step` and metrics, by ascending step.
       best: dict of `metric`, `direction`, `step`, `value` of the best checkpoint, or None.
-      settings: by flag, what the run was started with, and its `workers`.
-      summary: what `train` wrote at its end; {} while it runs.
+      settings: dict of flag -> value with which the run was started; also `workers`, their number.
+      summary: dict that `train` wrote at its end; {} while the run goes on.
     """
 
     name: str
@@ -36,29 +36,35 @@ class Run:
 
     @property
     def steps(self):
-        """The last step that is known of."""
+        """The last step in the log, the evaluations or the summary."""
         known = [self.summary.get("global_step", 0)]
         return max(known + [line["step"] for line in (*self.training, *self.evaluations)])
 
     @property
     def examples_per_sec(self):
-        """Of all workers: of the whole run where it has ended, else of its last line; None before that."""
+        """Examples/s of all workers: over the whole run if it has ended, else of the log's last line, or None."""
         if "examples_per_sec" in self.summary:
             return self.summary["examples_per_sec"]
         rates = [line["examples_per_sec"] for line in self.training if "examples_per_sec" in line]
         return rates[-1] if rates else None
 
     def curve(self, name, evaluated):
-        """-> [(step, value)] of a figure of the evaluations, or of the training's log; without undefined ones."""
+        """-> list of (step, value) of a figure in the evaluations or the log; undefined values are left out."""
         lines = self.evaluations if evaluated else self.training
         return [(line["step"], line[name]) for line in lines if line.get(name) is not None]
 
 
 def read_runs(directories):
-    """-> the Runs of the directories, each by the shortest end of its path that no other has.
+    """Reads the runs in some directories. A run's name is the shortest end of its path that no other run has.
+
+    Args:
+      directories: paths of model directories.
+
+    Returns:
+      list of `Run`.
 
     Raises:
-      UserError: there is no run in one of them.
+      UserError: one of the directories holds no run.
     """
     paths = [pathlib.Path(directory).resolve() for directory in directories]
     depth = 1
@@ -82,14 +88,14 @@ def _read(path, name):
         settings["workers"] = started["workers"]
     training = _lines(path / METRICS_FILE)
     summary = _json(path / SUMMARY_FILE)
-    # A run that goes on after it ended has lines beyond its summary.
+    # A run that was continued after its end has lines beyond its summary.
     if summary and training and summary["global_step"] < training[-1]["step"]:
         summary = {}
     return Run(name, training, evaluated.get("evaluations", []), evaluated.get("best"), settings, summary)
 
 
 def _lines(path):
-    """-> the lines of the file that count: those of steps that were trained again later do not."""
+    """-> the lines of the file, without lines of steps that a later run trained again."""
     kept = []
     if not path.exists():
         return kept
@@ -98,7 +104,7 @@ def _lines(path):
             try:
                 line = json.loads(text)
             except ValueError:
-                continue  # The last one, which is being written, or was when the run was cut off.
+                continue  # The last line may be incomplete: it is being written, or the run was cut off.
             is_start = set(line) <= {"step", "time"}
             while kept and (kept[-1]["step"] > line["step"] or (kept[-1]["step"] == line["step"] and not is_start)):
                 kept.pop()
@@ -113,12 +119,12 @@ def _json(path):
 
 
 def last(curve):
-    """-> the value of the last point of a curve; None where it has none."""
+    """-> the value of a curve's last point; None if the curve has no points."""
     return curve[-1][1] if curve else None
 
 
 def best(curve, direction):
-    """-> (step, value) of a curve's best point, by `max` or `min`; None where it has none."""
+    """-> (step, value) of a curve's best point, by `max` or `min`; None if the curve has no points."""
     points = [point for point in curve if math.isfinite(point[1])]
     if not points:
         return None
