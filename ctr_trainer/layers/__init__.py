@@ -1,1 +1,1 @@
-"""What models are composed of: functions of tensors, whose variables `get_variable` makes."""
+"""The parts that models are composed of: functions of tensors, whose variables `get_variable` makes."""

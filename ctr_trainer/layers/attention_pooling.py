@@ -1,4 +1,4 @@
-"""A history summed up with regard to a target."""
+"""Pools a history into one vector, each behaviour weighted by a target."""
 
 import tensorflow as tf
 
@@ -15,21 +15,22 @@ ACTIVATIONS = ("dice", "prelu", "relu", "sigmoid")
 def attention_pooling(
     target, history, mask, hidden_units=(36,), activation="dice", softmax=False, training=False, name="attention"
 ):
-    """`sum_t a_t h_t`: each behaviour weighted by how much it says about the target.
+    """Pools a history: `sum_t a_t h_t`, where a_t says how much behaviour t tells about the target.
 
         a_t = mask_t * mlp([q, h_t, q - h_t, q * h_t])
 
-    The weights are not normalised, so that a strong interest gives a long vector, unless `softmax` says so. An empty
-    history gives zeros.
+    Without `softmax` the weights are not normalised, so that a strong interest gives a long vector. An empty history
+    gives zeros.
 
     Args:
       target: q, float32[B, dim].
-      history: float32[B, L, dim].
-      mask: float32[B, L], 1 where there is a behaviour.
+      history: h, float32[B, L, dim].
+      mask: float32[B, L], 1 for a behaviour and 0 for padding.
       hidden_units: widths of the activation unit's hidden layers; at least one.
-      activation: of `ACTIVATIONS`, behind each hidden layer.
-      softmax: normalise the weights over the history.
-      training: for Dice's statistics.
+      activation: one of `ACTIVATIONS`, applied behind each hidden layer.
+      softmax: whether the weights are normalised over the history.
+      training: whether this graph trains; Dice then takes the batch's own statistics.
+      name: of the variable scope.
 
     Returns:
       float32[B, dim].

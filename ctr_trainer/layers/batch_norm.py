@@ -9,26 +9,27 @@ tf1 = tf.compat.v1
 
 
 def batch_norm(inputs, training, momentum=0.99, epsilon=1e-3, name="batch_norm"):
-    """`gamma * (x - mean) / sqrt(variance + epsilon) + beta`, by column.
+    """Normalises each column: `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
 
-    While training, mean and variance are the batch's own, of this worker, weighted by the examples' weights, so that
-    padding counts for nothing; otherwise they are the moving ones, corrected for their start (see `MovingMoments`), so
-    that an evaluation after few steps is right too. These move once an optimizer step, towards the mean of all workers'
-    batches weighted by their examples: `estimator.optimize.TrainOp` sends them along with the gradients, so they are
-    equal on all ranks. Under local SGD they move on each worker by itself and are averaged with the variables.
+    While training, mean and variance are those of this worker's batch, weighted by the examples' weights, so that
+    padding counts for nothing. Otherwise they are moving statistics, corrected for their start (see `MovingMoments`),
+    so that an evaluation after few steps is right too. The moving statistics move once per optimizer step, towards the
+    mean of all workers' batches weighted by their examples. `estimator.optimize.TrainOp` sends them along with the
+    gradients, so they are equal on all ranks. Under local SGD each worker moves its own, and they are averaged together
+    with the variables.
 
-    The moving variance is that of the population, of which a batch's own variance is too little. Of a batch whose
-    examples have the weights w_i, s_i = w_i / sum_j w_j, it takes the unbiased estimate
+    The moving variance is that of the population; the variance of a batch is smaller. So each batch contributes the
+    unbiased estimate. With s_i = w_i / sum_j w_j for the weights w_i of its examples, this is
 
-        sum_i s_i (x_i - mean)^2 / (1 - sum_i s_i^2),   which is sum_i (x_i - mean)^2 / (B - 1) for equal weights.
+        sum_i s_i (x_i - mean)^2 / (1 - sum_i s_i^2),   and sum_i (x_i - mean)^2 / (B - 1) for equal weights.
 
-    Caveat: a `train_op` that is not `TrainOp`'s leaves mean and variance at 0 and 1. A checkpoint of before this
-    correction has `moving_mean` and `moving_variance` and is refused for want of `moments` and `weight`.
+    Caveat: with a `train_op` that is not made by `TrainOp`, mean and variance stay 0 and 1. A checkpoint from before
+    this correction has `moving_mean` and `moving_variance`; it is refused since it lacks `moments` and `weight`.
 
     Args:
-      inputs: float32[B, n].
+      inputs: x, float32[B, n].
       training: whether this graph trains.
-      momentum: of the moving statistics.
+      momentum: the fraction of the moving statistics that an optimizer step keeps.
       epsilon: added to the variance.
       name: of the variable scope.
 
@@ -50,7 +51,7 @@ def batch_norm(inputs, training, momentum=0.99, epsilon=1e-3, name="batch_norm")
 
 
 def _moments(inputs, weights):
-    """-> mean and variance by column, float32[n] each; 0 where all weights are 0; what makes the variance unbiased."""
+    """-> (mean float32[n], variance float32[n], factor that makes the variance unbiased); 0 if all weights are 0."""
     if weights is None:
         size = tf.cast(tf.shape(inputs)[0], tf.float32)
         return *tf.nn.moments(inputs, [0]), tf.math.divide_no_nan(size, size - 1.0)

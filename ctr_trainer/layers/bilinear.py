@@ -9,11 +9,11 @@ tf1 = tf.compat.v1
 
 
 def bilinear(embeddings, kind="all", name="bilinear"):
-    """`p_ij = (v_i W) * v_j` for all pairs i < j.
+    """Computes `p_ij = (v_i W) * v_j` for all pairs of fields i < j.
 
     Args:
       embeddings: v, float32[B, F, dim]; F at least 2.
-      kind: `all` shares one W, `each` has a W_i for each field i, `interaction` a W_ij for each pair.
+      kind: `all`, one W for all pairs; `each`, a W_i for each left field i; or `interaction`, a W_ij for each pair.
       name: of the variable scope.
 
     Returns:

@@ -8,13 +8,13 @@ tf1 = tf.compat.v1
 
 
 def cin(embeddings, layer_sizes, name="cin"):
-    """Interactions of growing degree at the level of vectors, each layer's feature maps summed over the dims.
+    """Computes interactions of growing degree between vectors, and sums each layer's feature maps over the dims.
 
         X^k_h = sum_i sum_j W^kh_ij (X^{k-1}_i * X^0_j),    p^k_h = sum_d X^k_hd
 
     Args:
       embeddings: X^0, float32[B, F, dim].
-      layer_sizes: feature maps of each layer.
+      layer_sizes: number of feature maps of each layer.
       name: of the variable scope.
 
     Returns:
@@ -39,7 +39,7 @@ def cin(embeddings, layer_sizes, name="cin"):
 def outer(a, b):
     """float32[n, h], float32[n, f] -> the products of all pairs, float32[n, h, f].
 
-    Its gradients are matrix-vector products, where automatic differentiation makes two more tensors of this size.
+    Its gradients are matrix-vector products; automatic differentiation would make two more tensors of this size.
     """
 
     def gradient(upstream):

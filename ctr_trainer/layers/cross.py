@@ -9,7 +9,7 @@ tf1 = tf.compat.v1
 
 
 def cross(inputs, layers, rank=0, experts=1, name="cross"):
-    """After l layers, polynomials of degree l + 1 of the input's elements.
+    """Crosses the input with itself: after l layers, each output is a polynomial of degree l + 1 of its elements.
 
         full:     x_{l+1} = x_0 * (W_l x_l + b_l) + x_l
         low rank: x_{l+1} = x_0 * (U_l V_l' x_l + b_l) + x_l
@@ -17,9 +17,9 @@ def cross(inputs, layers, rank=0, experts=1, name="cross"):
 
     Args:
       inputs: x_0, float32[B, n].
-      layers: how many.
-      rank: columns of U and V, far fewer than n; 0 for the full matrix W.
-      experts: low-rank transformations that a gate mixes, 1 for none; more need a rank.
+      layers: number of layers.
+      rank: number of columns of U and V, far fewer than n; 0 for the full matrix W.
+      experts: number of low-rank transformations that a gate mixes; 1 for no gate. More than 1 need a rank.
       name: of the variable scope.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Activations whose negative side is learned."""
+"""Activations with a learned negative side."""
 
 import tensorflow as tf
 
@@ -9,10 +9,14 @@ tf1 = tf.compat.v1
 
 
 def prelu(inputs, name="prelu"):
-    """`max(x, 0) + alpha * min(x, 0)`, alpha learned by channel, 0.25 at first.
+    """Computes `max(x, 0) + alpha * min(x, 0)`; alpha is learned for each channel and starts at 0.25.
 
     Args:
-      inputs: float32[..., n].
+      inputs: x, float32[..., n].
+      name: prefix of the variable's name.
+
+    Returns:
+      float32[..., n].
 
     Source: He et al., Delving Deep into Rectifiers, ICCV 2015, section 2.1.
     """
@@ -21,23 +25,28 @@ def prelu(inputs, name="prelu"):
 
 
 def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="dice"):
-    """PReLU whose corner lies where the data is, and is as soft as the data is wide.
+    """Computes a PReLU whose corner lies at the mean of the data and is as soft as the data is wide.
 
         f(x) = p x + (1 - p) alpha x,   p = sigmoid((x - E[x]) / sqrt(Var[x] + epsilon))
 
-    alpha is learned by channel and is 0 at first. E and Var are those of this worker's batch while training, and else
-    their moving averages over the steps so far, corrected for their start (see `MovingMoments`). These move once an
-    optimizer step, towards the mean of all workers' batches, as `batch_norm`'s do: equal on all ranks. Var is a batch's
-    own, sum_i (x_i - E)^2 / n: consistent, and less than the population's by one part in n, the batch's vectors.
+    alpha is learned for each channel and starts at 0. While training, E and Var are those of this worker's batch.
+    Otherwise they are moving averages, corrected for their start (see `MovingMoments`). As those of `batch_norm`, these
+    move once per optimizer step, towards the mean of all workers' batches, and are equal on all ranks. Var is the
+    batch's own, sum_i (x_i - E)^2 / N over its N vectors; the population's is larger by one part in N.
 
     Args:
-      inputs: float32[B, ..., n].
-      mask: float32[B, ...], the weight of each vector in E and Var, beside that of its example; None for 1. Padding
-        must not move them.
-      training: whether E and Var are the batch's.
-      momentum: of the moving averages, a step.
+      inputs: x, float32[B, ..., n].
+      mask: float32[B, ...], the weight of each vector in E and Var, multiplied by that of its example; None for 1.
+        Give padding the weight 0.
+      training: whether E and Var are the batch's own.
+      momentum: the fraction of the moving averages that an optimizer step keeps.
+      epsilon: added to the variance.
+      name: of the variable scope.
 
-    Caveat: a `train_op` that is not `TrainOp`'s leaves the moving averages as if there were none: E is 0, Var 1.
+    Returns:
+      float32[B, ..., n].
+
+    Caveat: with a `train_op` that is not made by `TrainOp`, the moving averages stay at E = 0 and Var = 1.
 
     Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 5.3.
     """
@@ -54,7 +63,7 @@ def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="d
 
 
 def _weights(inputs, mask):
-    """-> float32[B, ...], what each vector of float32[B, ..., n] counts; None for 1."""
+    """-> float32[B, ...], the weight of each vector of `inputs`; None if all weights are 1."""
     weights = example_weights.current()
     if weights is None:
         return mask
@@ -63,7 +72,7 @@ def _weights(inputs, mask):
 
 
 def _moments(inputs, weights):
-    """-> mean and variance float32[n] over all but the last axis; of how many vectors, by their weights."""
+    """-> (mean float32[n], variance float32[n], sum of the vectors' weights), over all axes but the last."""
     axes = list(range(inputs.shape.ndims - 1))
     if weights is None:
         return *tf.nn.moments(inputs, axes), tf.cast(tf.size(inputs[..., 0]), tf.float32)
@@ -75,7 +84,7 @@ def _moments(inputs, weights):
 
 
 def _share(count, inputs):
-    """-> float32[], how many vectors an example has."""
+    """-> float32[], the number of vectors per example, by their weights."""
     weights = example_weights.current()
     examples = tf.cast(tf.shape(inputs)[0], tf.float32) if weights is None else tf.reduce_sum(weights)
     return tf.math.divide_no_nan(count, examples)

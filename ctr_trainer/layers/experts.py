@@ -1,4 +1,4 @@
-"""Networks side by side, and gates that mix what they say."""
+"""Networks side by side, and gates that mix their outputs."""
 
 import tensorflow as tf
 
@@ -8,11 +8,13 @@ tf1 = tf.compat.v1
 
 
 def experts(inputs, count, network, name="experts"):
-    """`count` networks of one form over the same inputs.
+    """Makes `count` networks of one form over the same inputs.
 
     Args:
       inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
+      count: number of networks.
       network: f(inputs, name=) -> float32[B, n], an expert with variables of its own.
+      name: of the variable scope.
 
     Returns:
       list of float32[B, n].
@@ -22,11 +24,12 @@ def experts(inputs, count, network, name="experts"):
 
 
 def mixture(selector, outputs, name="gate"):
-    """`sum_e softmax(x W + b)_e f_e`.
+    """Mixes the outputs of experts by a gate: `sum_e softmax(x W + b)_e f_e`.
 
     Args:
-      selector: x, a float32[B, n_i] or a list of them.
+      selector: x, a float32[B, n_i], or a list of them that stands for their concatenation.
       outputs: f, a list of float32[B, n].
+      name: of the gate's variable scope.
 
     Returns:
       float32[B, n].

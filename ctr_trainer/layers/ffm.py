@@ -5,7 +5,7 @@ import tensorflow as tf
 
 @tf.custom_gradient
 def ffm(vectors):
-    """The sum over all pairs of fields of what each holds for the other.
+    """Sums, over all pairs of fields, the dot product of the vectors that the two fields have for each other.
 
         sum_{i<j} <v_{i,j}, v_{j,i}>
 

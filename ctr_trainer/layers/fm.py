@@ -5,12 +5,12 @@ import tensorflow as tf
 
 @tf.custom_gradient
 def fm(embeddings):
-    """The sum of the dot products of all pairs of vectors, in time linear in their number.
+    """Sums the dot products of all pairs of vectors, in time linear in the number of vectors.
 
         sum_{i<j} <v_i, v_j> = 1/2 * sum_d ((sum_i v_id)^2 - sum_i v_id^2)
 
-    Its gradient is `d/dv_i = sum_j v_j - v_i`, in two passes over the embeddings where automatic differentiation of the
-    right-hand side takes five.
+    Its gradient is `d/dv_i = sum_j v_j - v_i`. It takes two passes over the embeddings; automatic differentiation of
+    the right-hand side would take five.
 
     Args:
       embeddings: float32[B, F, dim].

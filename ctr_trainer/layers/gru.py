@@ -1,4 +1,4 @@
-"""A recurrent network over a short history, and the one whose updates an attention weighs."""
+"""A recurrent network over a short history, and its variant whose updates are weighted by an attention."""
 
 import tensorflow as tf
 
@@ -8,31 +8,34 @@ tf1 = tf.compat.v1
 
 
 def gru(inputs, mask, units, attention=None, name="gru"):
-    """Gated recurrent units, left to right; with `attention`, DIEN's AUGRU.
+    """Runs gated recurrent units over a history, from left to right; with `attention`, DIEN's AUGRU.
 
         u, r = sigmoid(x_t W_u + h U_u + b_u), sigmoid(x_t W_r + h U_r + b_r)
         c    = tanh(x_t W_c + r * (h U_c + d_c) + b_c)
         h_t  = (1 - s_t u) h + s_t u c,   s_t = mask_t, times a_t with attention
 
-    so padding, and what the attention gives no weight, leaves the state as it is. The reset gate acts on `h U_c + d_c`,
-    as in cuDNN and Keras, not on h: one matrix product a step. The products with the inputs are one for all steps.
-    Unrolled: the graph grows with L, which for the histories of click models (tens) is faster than a loop.
+    So the state stays as it is at padding and at inputs of attention 0. The reset gate acts on `h U_c + d_c`, as in
+    cuDNN and Keras, not on h: this takes one matrix product per step. One product with the inputs serves all steps. The
+    steps are unrolled, so the graph grows with L; for the histories of click models (tens of inputs) that is faster
+    than a loop.
 
     Args:
-      inputs: float32[B, L, n].
-      mask: float32[B, L], 1 where there is an input.
+      inputs: x, float32[B, L, n].
+      mask: float32[B, L], 1 for an input and 0 for padding.
       units: width of the state, which starts at 0.
       attention: a, float32[B, L]; None for a plain GRU.
+      name: of the variable scope.
 
     Returns:
-      states float32[B, L, units] after each step; at the last one, padding or not, the state after the whole history.
+      float32[B, L, units], the state after each step. The last one, padding or not, is the state after the whole
+      history.
 
     Source: Cho et al., Learning Phrase Representations, EMNLP 2014, section 2.3; Zhou et al., Deep Interest Evolution
     Network for Click-Through Rate Prediction, AAAI 2019, section 3.4.
     """
     length, width = inputs.shape[1:]
     with tf1.variable_scope(name):
-        # Side by side, three kernels, each with a fan-in and fan-out of its own.
+        # Three kernels side by side, each with its own fan-in and fan-out.
         kernel = glorot("kernel", [width, 3 * units], width, units)
         bias = tf1.get_variable("bias", [3 * units], initializer=tf1.zeros_initializer())
         recurrent = glorot("recurrent_kernel", [units, 3 * units], units, units)

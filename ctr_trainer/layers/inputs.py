@@ -1,4 +1,4 @@
-"""What the parts of a model take from its features, whichever of them the feature spec has."""
+"""The tensors that the parts of a model read from its features."""
 
 import tensorflow as tf
 
@@ -8,10 +8,13 @@ from ctr_trainer.messages.errors import UserError
 
 
 def flat_embeddings(features):
-    """-> list of float32[B, F * dim], one a table: the vectors of its features one after another; [] without any.
+    """Reads the embeddings of all sparse features, flat.
 
     Args:
       features: `features.tensors.Features`, or a dict with `embedding` or `embedding/<table>`, float32[B, F, dim].
+
+    Returns:
+      list of float32[B, F * dim], one per table: the vectors of its features one after another; [] if there are none.
     """
     tables = [name for name in features if name.startswith(f"{EMBEDDING}/")]
     names = tables or [name for name in features if name == EMBEDDING]
@@ -19,7 +22,7 @@ def flat_embeddings(features):
 
 
 def flat_inputs(features):
-    """-> list of float32[B, n]: `flat_embeddings`, then the dense features where there are any."""
+    """-> list of float32[B, n]: `flat_embeddings`, then the dense features, if there are any."""
     return flat_embeddings(features) + ([features["dense"]] if "dense" in features else [])
 
 
@@ -30,15 +33,18 @@ def flat(embeddings):
 
 
 def field_embeddings(features, model, fields=1):
-    """-> float32[B, F, dim]: a vector a sparse feature, for models that compare them and so need one dim.
+    """Reads one vector per sparse feature, for models that compare these vectors and so need one dim.
 
     Args:
       features: as for `flat_embeddings`.
-      model: its name, for the errors.
-      fields: the fewest features that the model makes sense of.
+      model: the model's name, for the errors.
+      fields: the least number of sparse features that the model needs.
+
+    Returns:
+      float32[B, F, dim].
 
     Raises:
-      UserError: the feature spec has several dims, or fewer sparse features; names them.
+      UserError: the feature spec has several dims, or fewer sparse features; the message names the features.
     """
     if EMBEDDING not in features:
         spec = features.spec
@@ -52,14 +58,26 @@ def field_embeddings(features, model, fields=1):
         )
     embeddings = features[EMBEDDING]
     if embeddings.shape[1] < fields:
-        raise UserError(f"--model={model} needs {fields} sparse features or more, and there is {embeddings.shape[1]}")
+        raise UserError(
+            f"--model={model} needs at least {fields} sparse features, and the feature spec has {embeddings.shape[1]}"
+        )
     return embeddings
 
 
 def all_field_embeddings(features, model):
-    """As `field_embeddings`, and behind them x_m v_m for each dense feature: its value times a learned vector.
+    """Reads one vector per sparse feature, then one per dense feature: x_m v_m, its value times a learned vector.
 
-    Source: Song et al., AutoInt, CIKM 2019, equation 4.
+    Args:
+      features, model: as for `field_embeddings`.
+
+    Returns:
+      float32[B, F + n, dim].
+
+    Raises:
+      UserError: as `field_embeddings`.
+
+    Source: Song et al., AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural Networks, CIKM 2019,
+    equation 4.
     """
     embeddings = field_embeddings(features, model)
     if "dense" not in features:
@@ -70,7 +88,15 @@ def all_field_embeddings(features, model):
 
 
 def named_embeddings(features, names, model):
-    """-> list of float32[B, dim], the embedding of each named sparse feature.
+    """Reads the embeddings of some sparse features.
+
+    Args:
+      features: as for `flat_embeddings`.
+      names: of the sparse features.
+      model: the model's name, for the errors.
+
+    Returns:
+      list of float32[B, dim], in the order of `names`.
 
     Raises:
       UserError: the feature spec has no such feature, or it is a dense one or a sequence.
@@ -78,5 +104,5 @@ def named_embeddings(features, names, model):
     there_are = [name.partition("/")[2] for name in features if name.startswith(f"{FEATURE}/")]
     for name in names:
         if name not in there_are:
-            raise UserError(f"--model={model}: there is no sparse feature {name!r}; choose of {', '.join(there_are)}")
+            raise UserError(f"--model={model}: there is no sparse feature {name!r}; choose from {', '.join(there_are)}")
     return [features[f"{FEATURE}/{name}"] for name in names]

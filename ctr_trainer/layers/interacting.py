@@ -8,14 +8,14 @@ tf1 = tf.compat.v1
 
 
 def interacting(fields, heads, head_dim, name):
-    """Each field's vector becomes a mix of all fields' vectors, by their similarity, with a residual.
+    """Replaces each field's vector by a mix of all fields' vectors, weighted by similarity, plus a residual.
 
         a_hmk = softmax_k <Q_h e_m, K_h e_k>,    e'_m = relu(concat_h(sum_k a_hmk V_h e_k) + W_res e_m)
 
     Args:
       fields: e, float32[B, F, n].
-      heads: attentions side by side.
-      head_dim: width of each one's queries, keys and values.
+      heads: number of attentions side by side.
+      head_dim: width of each attention's queries, keys and values.
       name: of the variable scope.
 
     Returns:

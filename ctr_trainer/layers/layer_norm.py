@@ -6,13 +6,16 @@ tf1 = tf.compat.v1
 
 
 def layer_norm(inputs, shared=True, epsilon=1e-5, name="layer_norm"):
-    """`gamma * (x - mean(x)) / sqrt(var(x) + epsilon) + beta` over the last axis.
+    """Normalises the last axis: `gamma * (x - mean(x)) / sqrt(var(x) + epsilon) + beta`.
 
     Args:
-      inputs: float32[B, n] or float32[B, F, n].
-      shared: whether the F rows of an example share gamma and beta, float32[n]; else each has its own.
-      epsilon: keeps a row of equal values finite.
+      inputs: x, float32[B, n] or float32[B, F, n].
+      shared: whether the F vectors of an example share gamma and beta, float32[n]; else each has its own.
+      epsilon: added to the variance, so that a vector of equal values stays finite.
       name: of the variable scope.
+
+    Returns:
+      float32 of the shape of `inputs`.
 
     Source: Ba et al., Layer Normalization, arXiv 1607.06450, section 3.
     """

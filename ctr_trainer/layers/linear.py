@@ -7,12 +7,14 @@ from ctr_trainer.layers.weights import zeros
 
 
 def linear(features, name="linear"):
-    """`sum_f w_f + v . x + b`: a weight a sparse feature, a weight a dense feature and a bias, all 0 before training.
+    """Computes `sum_f w_f + v . x + b`: a weight per sparse feature value, one per dense feature, and a bias.
 
-    Random v would add noise of the size of x to each logit, which small data are over before they have unlearned.
+    All weights are 0 before training. Random v would add noise of the size of x to each logit, and small data would end
+    before the model has unlearned it.
 
     Args:
-      features: of which `linear` float32[B, F, 1] and `dense` float32[B, n] are read, as far as there are.
+      features: dict, from which `linear` float32[B, F, 1] and `dense` float32[B, n] are read; one may be missing.
+      name: of the variable scope.
 
     Returns:
       logits, float32[B, 1].

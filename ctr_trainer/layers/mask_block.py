@@ -9,7 +9,7 @@ tf1 = tf.compat.v1
 
 
 def mask_block(inputs, context, units, reduction, activation="relu", name="block"):
-    """`activation(layer_norm(W (mask * x)))` with the instance-guided mask `W_2 relu(W_1 c + b_1) + b_2`.
+    """Computes `activation(layer_norm(W (mask * x)))` with the instance-guided mask `W_2 relu(W_1 c + b_1) + b_2`.
 
     Args:
       inputs: x, float32[B, n]: normalised embeddings, or the output of the block before.

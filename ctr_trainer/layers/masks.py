@@ -6,24 +6,27 @@ _FAR_BELOW = -1e9
 
 
 def masked_softmax(scores, mask):
-    """`exp(s_t) / sum_u exp(s_u)` over those of mask 1 on the last axis; 0 elsewhere, and where there are none.
+    """Computes `exp(s_t) / sum_u exp(s_u)` over the positions of the last axis whose mask is 1.
 
     Args:
-      scores: float32[..., L].
+      scores: s, float32[..., L].
       mask: float32, 0 or 1, of a shape that broadcasts to that of the scores.
+
+    Returns:
+      float32[..., L]; 0 at positions of mask 0.
     """
     return tf.nn.softmax(scores + (1.0 - mask) * _FAR_BELOW) * mask
 
 
 def masked_mean(inputs, mask):
-    """The mean of the vectors of mask 1; zeros where there are none.
+    """Averages the vectors whose mask is 1.
 
     Args:
       inputs: float32[B, L, n].
-      mask: float32[B, L].
+      mask: float32[B, L], 0 or 1.
 
     Returns:
-      float32[B, n].
+      float32[B, n]; zeros for an example without a vector of mask 1.
     """
     total = tf.reduce_sum(inputs * mask[..., None], 1)
     return tf.math.divide_no_nan(total, tf.reduce_sum(mask, 1)[:, None])

@@ -9,15 +9,15 @@ tf1 = tf.compat.v1
 
 
 def dense(inputs, units, name, weights=glorot):
-    """`[x_1, ..., x_k] W + b`, computed as `x_1 W_1 + ... + x_k W_k + b`: zero bias.
+    """Computes `[x_1, ..., x_k] W + b` as `x_1 W_1 + ... + x_k W_k + b`; b starts at 0.
 
-    A kernel for each input saves the copies that concatenating them, and cutting the gradient again, would cost.
+    With a kernel for each input, the inputs need not be concatenated, nor the gradient cut again: this saves copies.
 
     Args:
-      inputs: a float32[B, n_i], or a list of them.
+      inputs: x, a float32[B, n_i], or a list of them.
       units: width of the output.
       name: of the variable scope.
-      weights: what W starts at, `weights.glorot` or `weights.zeros`.
+      weights: makes W: `weights.glorot` or `weights.zeros`.
 
     Returns:
       float32[B, units].
@@ -33,15 +33,16 @@ def dense(inputs, units, name, weights=glorot):
 
 
 def mlp(inputs, hidden_units, dropout=0.0, training=False, activation="relu", batch_norm=False, name="mlp"):
-    """A layer for each of `hidden_units`, with batch normalization before each activation and dropout behind it.
+    """Stacks fully connected layers, with batch normalization before each activation and dropout behind it.
 
     Args:
       inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
       hidden_units: width of each layer; at least one.
-      dropout: share of activations set to zero while training.
-      training: whether dropout applies, and normalization takes the batch's own statistics.
-      activation: a function's name in `tf.nn`.
-      batch_norm: whether there is normalization, see `batch_norm.batch_norm`.
+      dropout: fraction of the activations that are set to zero while training.
+      training: whether this graph trains: then dropout applies, and normalization takes the batch's own statistics.
+      activation: name of a function in `tf.nn`.
+      batch_norm: whether the inputs of each activation are normalised, see `batch_norm.batch_norm`.
+      name: of the variable scope.
 
     Returns:
       float32[B, hidden_units[-1]].

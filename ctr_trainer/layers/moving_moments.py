@@ -11,18 +11,19 @@ _KEY = ("ctr_trainer", "batch statistics")  # No string, so that TensorFlow does
 
 @dataclasses.dataclass(frozen=True)
 class MovingMoments:
-    """Moving mean and variance by channel, right from the first step on.
+    """Moving mean and variance of each channel, unbiased from the first step on.
 
     With m_t and v_t the mean and the variance of step t, over the batches of all workers,
 
         S_t = momentum * S_{t-1} + (1 - momentum) * (m_t, v_t)     w_t = momentum * w_{t-1} + 1 - momentum
 
-    from S_0 = 0 and w_0 = 0, and E, Var = S_t / w_t: the correction of Adam for its start, w_t being 1 - momentum^t. A
-    step without examples moves neither. The mean of S and w over workers (local SGD) is as right as each of them.
+    from S_0 = 0 and w_0 = 0, and (E, Var) = S_t / w_t. As w_t is 1 - momentum^t, this is Adam's correction for its
+    start. A step without examples moves neither S nor w. If local SGD averages S and w over workers, the averages are
+    as good as those of each worker.
 
     Attributes:
-      moments: variable float32[2, n], S; not trainable: part of checkpoints and of exported graphs.
-      weight: variable float32[], w.
+      moments: S, variable float32[2, n]; not trainable, but part of checkpoints and of exported graphs.
+      weight: w, variable float32[].
     """
 
     moments: Any
@@ -30,24 +31,24 @@ class MovingMoments:
 
     @staticmethod
     def make(channels):
-        """-> those of the current variable scope."""
+        """-> the MovingMoments of the current variable scope, for `channels` channels."""
         return MovingMoments(
             tf1.get_variable("moments", [2, channels], initializer=tf1.zeros_initializer(), trainable=False),
             tf1.get_variable("weight", [], initializer=tf1.zeros_initializer(), trainable=False),
         )
 
     def mean_and_variance(self):
-        """-> float32[n] each; 0 and 1 before the first step."""
+        """-> (E float32[n], Var float32[n]); 0 and 1 before the first step."""
         mean, variance = tf.unstack(tf.math.divide_no_nan(self.moments, self.weight))
         return mean, variance + tf.cast(tf.equal(self.weight, 0.0), tf.float32)
 
     def keep(self, mean, variance, share, momentum):
-        """Adds what a batch says of them to the `batch_statistics` of the graph.
+        """Adds the moments of a batch to the `batch_statistics` of the graph.
 
         Args:
-          mean, variance: float32[n], of this worker's batch.
-          share: float32[], how many vectors per example they are of.
-          momentum: the share of the old values that stays at a step.
+          mean, variance: float32[n], those of this worker's batch.
+          share: float32[], the number of vectors per example that they are the moments of.
+          momentum: the fraction of the old values that a step keeps.
         """
         value = tf.concat([mean * share, variance * share, share[None]], 0)
         tf1.add_to_collection(_KEY, BatchStatistic(self.moments, self.weight, value, momentum))
@@ -55,16 +56,17 @@ class MovingMoments:
 
 @dataclasses.dataclass(frozen=True)
 class BatchStatistic:
-    """What a batch says of `MovingMoments`.
+    """The moments of one worker's batch, on their way to `MovingMoments`.
 
-    A mean over workers that weighs each by its examples is right for sums an example, not for means over vectors, of
-    which each worker's examples have another number. So sums travel, and their number with them.
+    The workers' values are averaged, weighted by their examples. That is exact for sums per example, but not for means
+    over vectors, as the examples of each worker have another number of vectors. So the sums per example are averaged,
+    and the number of vectors per example with them.
 
     Attributes:
       moments, weight: the variables of the `MovingMoments`.
-      value: float32[2 n + 1]: the batch's mean and variance by channel, each times the number of vectors an example;
-        and that number.
-      momentum: the share of the old value that stays.
+      value: float32[2 n + 1]: the batch's mean and variance of each channel, both times the number of vectors per
+        example; then that number.
+      momentum: the fraction of the old values that a step keeps.
     """
 
     moments: Any
@@ -73,11 +75,11 @@ class BatchStatistic:
     momentum: float
 
     def update(self, mean, weight):
-        """-> operation that moves the moments, but for a step without any vector.
+        """-> operation that moves the moments; a step without any vector moves nothing.
 
         Args:
-          mean: of `value` over the step's batches and workers.
-          weight: the examples' weights that it is the mean of.
+          mean: float32[2 n + 1], the mean of `value` over the batches and workers of the step.
+          weight: float32[], the sum of the weights of these batches' examples.
         """
         count = mean[-1]
         batch = tf.reshape(tf.math.divide_no_nan(mean[:-1], count), self.moments.shape)
@@ -89,5 +91,5 @@ class BatchStatistic:
 
 
 def batch_statistics():
-    """-> the `BatchStatistic`s of the current graph's layers that train."""
+    """-> list of the `BatchStatistic`s that the layers of the current graph have added."""
     return tf1.get_collection(_KEY)

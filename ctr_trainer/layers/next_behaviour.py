@@ -1,24 +1,26 @@
-"""The auxiliary loss that teaches interest states what comes next."""
+"""The auxiliary loss that teaches interest states to tell the next behaviour."""
 
 import tensorflow as tf
 
 
 def next_behaviour_loss(states, history, mask, weight):
-    """`-mean log sigmoid(<h_t, e_{t+1}>) + log(1 - sigmoid(<h_t, e'_{t+1}>))` over all steps that have a next one.
+    """Computes `-mean(log sigmoid(<h_t, e_{t+1}>) + log(1 - sigmoid(<h_t, e'_{t+1}>)))`.
 
-    e' stands for a behaviour that did not happen: at the same place in the history of the example before in the batch,
-    the last one's for the first. Steps where that is shorter have no e' and do not count.
+    The mean is over all behaviours t that have a next one.
+
+    e' is a behaviour that did not happen: the one at the same position in the history of the example before it in the
+    batch (for the first example, of the last one). If that history is shorter, there is no e', and t does not count.
 
     Args:
-      states: h, float32[B, L, dim]; of the example's history up to t.
+      states: h, float32[B, L, dim], the state after each behaviour.
       history: e, float32[B, L, dim].
-      mask: float32[B, L].
-      weight: float32[B], of each example in the mean.
+      mask: float32[B, L], 1 for a behaviour and 0 for padding.
+      weight: float32[B], the weight of each example in the mean.
 
     Returns:
-      scalar; 0 where nothing has a next behaviour.
+      scalar; 0 if no t counts.
 
-    Caveat: a batch of one example has itself as the other one.
+    Caveat: in a batch of one example, e' is the example's own next behaviour.
 
     Source: Zhou et al., Deep Interest Evolution Network for Click-Through Rate Prediction, AAAI 2019, section 3.3.
     """

@@ -1,6 +1,7 @@
-"""Something of every pair of fields, (0, 1), (0, 2), ..., (F-2, F-1), with gradients in few passes.
+"""Products of all pairs of fields, (0, 1), (0, 2), ..., (F-2, F-1), with gradients in few passes.
 
-Written with slices, each of them would cost automatic differentiation a tensor of zeros as large as its input.
+If they were written with slices, automatic differentiation would make a tensor of zeros as large as the input for each
+slice.
 """
 
 import numpy as np
@@ -9,7 +10,7 @@ import tensorflow as tf
 
 @tf.custom_gradient
 def pair_products(left, right):
-    """The element-wise products left_i * right_j of all pairs i < j.
+    """Computes the element-wise products left_i * right_j of all pairs i < j.
 
     Args:
       left, right: float32[B, F, dim].
@@ -32,7 +33,7 @@ def pair_products(left, right):
 
 
 def _added(total, part):
-    """Adds the gradients of fields i+1, i+2, ...; those of a field that no later part reaches are set aside."""
+    """Adds the gradients of fields i+1, i+2, ...; sets those of a field aside that no later part reaches."""
     if total is None:
         zeros = tf.zeros_like(part[:, :1])
         return [zeros], part
@@ -42,7 +43,7 @@ def _added(total, part):
 
 @tf.custom_gradient
 def pair_dots(embeddings):
-    """The dot products <e_i, e_j> of all pairs i < j.
+    """Computes the dot products <e_i, e_j> of all pairs i < j.
 
     Args:
       embeddings: float32[B, F, dim].
@@ -53,7 +54,7 @@ def pair_dots(embeddings):
     count = embeddings.shape[1]
     rows, columns = np.triu_indices(count, 1)
     all_dots = tf.reshape(tf.matmul(embeddings, embeddings, transpose_b=True), [-1, count * count])
-    # Where in [pairs..., zero] each element of the symmetric matrix is found.
+    # The place of each element of the symmetric matrix in [pairs..., zero].
     places = np.full([count, count], len(rows))
     places[rows, columns] = places[columns, rows] = np.arange(len(rows))
 

@@ -1,4 +1,4 @@
-"""Squeeze and excitation: fields weighted by their importance for the example."""
+"""Squeeze and excitation: weights the fields by their importance for the example."""
 
 import tensorflow as tf
 
@@ -8,7 +8,7 @@ tf1 = tf.compat.v1
 
 
 def senet(embeddings, reduction=3, name="senet"):
-    """Weighs each field's vector by a function of all fields' means.
+    """Multiplies each field's vector by a weight, a function of the means of all fields.
 
         z_f = mean_d e_fd,    a = relu(W_2 relu(W_1 z)),    v_f = a_f e_f
 

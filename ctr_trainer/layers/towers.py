@@ -8,17 +8,18 @@ tf1 = tf.compat.v1
 
 
 def towers(inputs, network=None):
-    """A network and a logit a task.
+    """Makes a network and a logit for each task.
 
     Args:
-      inputs: by task name: a float32[B, n_i], or a list of them that stands for their concatenation.
+      inputs: dict of task name -> a float32[B, n_i], or a list of them that stands for their concatenation.
       network: f(inputs) -> float32[B, n] with variables of its own; None for a logit straight from the inputs.
 
     Returns:
-      by task name: logits, float32[B, 1].
+      dict of task name -> logits, float32[B, 1].
     """
     logits = {}
     for index, (name, x) in enumerate(inputs.items()):
-        with tf1.variable_scope(f"tower_{index}"):  # by number: a task's name may hold what a scope's must not
+        # The scope has a number: a task's name may have characters that a scope's name must not have.
+        with tf1.variable_scope(f"tower_{index}"):
             logits[name] = dense(network(x) if network else x, 1, "logits")
     return logits

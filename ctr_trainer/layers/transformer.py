@@ -12,17 +12,19 @@ tf1 = tf.compat.v1
 
 
 def transformer_block(inputs, mask, heads, feed_forward_units, dropout=0.0, training=False, name="transformer"):
-    """Self-attention and a feed-forward network, each with a residual and a layer norm behind it.
+    """Applies self-attention and a feed-forward network, each with a residual and a layer norm behind it.
 
         y = norm(x + dropout(attention(x)))
         z = norm(y + dropout(leaky_relu(y W_1 + b_1) W_2 + b_2))
 
     Args:
       inputs: x, float32[B, L, n].
-      mask: float32[B, L]; positions of mask 0 are attended by none. What comes out at them means nothing.
-      heads: of the attention; divides n.
+      mask: float32[B, L]; no position attends to positions of mask 0, and the outputs there have no meaning.
+      heads: number of attention heads; divides n.
       feed_forward_units: width of the hidden layer.
-      dropout: share of the outputs of each of both set to zero while training.
+      dropout: fraction of the outputs of the attention, and of the network, that are set to zero while training.
+      training: whether this graph trains, so that dropout applies.
+      name: of the variable scope.
 
     Returns:
       float32[B, L, n].
@@ -41,12 +43,13 @@ def transformer_block(inputs, mask, heads, feed_forward_units, dropout=0.0, trai
 
 
 def self_attention(inputs, mask, heads, name="attention"):
-    """`concat_h(softmax(Q_h K_h' / sqrt(n / heads)) V_h) W + b`, each position over those of mask 1.
+    """Computes `concat_h(softmax(Q_h K_h' / sqrt(n / heads)) V_h) W + b`; positions attend to those of mask 1.
 
     Args:
       inputs: float32[B, L, n].
-      mask: float32[B, L].
-      heads: divides n.
+      mask: float32[B, L], 0 or 1.
+      heads: number of attention heads; divides n.
+      name: of the variable scope.
 
     Returns:
       float32[B, L, n].

@@ -9,13 +9,16 @@ tf1 = tf.compat.v1
 
 
 def gated(inputs, context, units, name):
-    """`2 sigmoid(W_2 relu(W_1 c + b_1) + b_2) * x`: features weighted by what the stream looks at.
+    """Computes `2 sigmoid(W_2 relu(W_1 c + b_1) + b_2) * x`: weights the features by the context of a stream.
 
     Args:
       inputs: x, float32[B, n].
       context: c, float32[B, m]; float32[1, m] gates all examples alike.
       units: width of the hidden layer.
       name: of the variable scope.
+
+    Returns:
+      float32[B, n].
 
     Source: Mao et al., FinalMLP: An Enhanced Two-Stream MLP Model for CTR Prediction, AAAI 2023,
     "Stream-specific feature selection".
@@ -26,11 +29,12 @@ def gated(inputs, context, units, name):
 
 
 def fusion(first, second, heads=1, name="fusion"):
-    """`b + w_1 o_1 + w_2 o_2 + sum_h o_1h' W_h o_2h`: the h-th of `heads` equal parts of both streams interact.
+    """Computes `b + w_1 o_1 + w_2 o_2 + sum_h o_1h' W_h o_2h`: the h-th parts of both streams interact.
 
     Args:
-      first, second: o_1, float32[B, n], and o_2, float32[B, m]; `heads` divides n and m.
-      heads: 1 lets all elements of both interact.
+      first: o_1, float32[B, n].
+      second: o_2, float32[B, m].
+      heads: number of equal parts of each stream; divides n and m. With 1, all elements interact.
       name: of the variable scope.
 
     Returns:

@@ -9,14 +9,19 @@ tf1 = tf.compat.v1
 
 
 def glorot(name, shape, fan_in, fan_out):
-    """-> a variable with uniform weights in +-sqrt(6 / (fan_in + fan_out)).
+    """Makes a variable of uniform random weights in +-sqrt(6 / (fan_in + fan_out)).
 
-    Its first value is a function of the run's seed and of its full name: operations added elsewhere do not change it.
+    Its initial value is a function of the run's seed and the variable's full name, so operations that are added
+    elsewhere do not change it.
 
     Args:
-      name: within the current variable scope.
+      name: of the variable, within the current variable scope.
       shape: list of int.
-      fan_in, fan_out: how many inputs an output adds up, and outputs an input takes part in.
+      fan_in: number of inputs that an output adds up.
+      fan_out: number of outputs that an input takes part in.
+
+    Returns:
+      variable, float32 of that shape.
 
     Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, AISTATS 2010.
     """
@@ -26,11 +31,14 @@ def glorot(name, shape, fan_in, fan_out):
 
 
 def zeros(name, shape, fan_in, fan_out):
-    """-> a variable of zeros, to stand in the place of `glorot`.
+    """Makes a variable of zeros; takes the arguments of `glorot`.
 
     Args:
-      name: within the current variable scope.
+      name: of the variable, within the current variable scope.
       shape: list of int.
       fan_in, fan_out: not read.
+
+    Returns:
+      variable, float32 of that shape.
     """
     return tf1.get_variable(name, shape, initializer=tf1.zeros_initializer())

@@ -71,7 +71,7 @@ def test_embeddings_of_several_dims(name):
 
 @pytest.mark.parametrize("name", ["fibinet-all", "dlrm"])
 def test_pairs_need_two_features(name):
-    with pytest.raises(UserError, match="needs 2 sparse features or more, and there is 1"):
+    with pytest.raises(UserError, match="needs at least 2 sparse features, and the feature spec has 1"):
         _logits(name, [USER])
 
 

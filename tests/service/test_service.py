@@ -75,7 +75,7 @@ _KEY, _VERSION = np.array([5]), np.array([0], np.uint32)
         ("push", None, {"memory": "x", "bytes": 64}, "bad request"),
         ("push", None, {"memory": "999999999/0123456789ab", "bytes": 64}, "cannot open the memory"),
         ("push", None, {"memory": "999999999/0123456789ab"}, "lacks 'bytes'"),
-        ("pull", [_KEY], {"missing": "maybe"}, "missing is 'initial' or 'zeros'"),
+        ("pull", [_KEY], {"missing": "maybe"}, "missing='maybe' must be 'initial' or 'zeros'"),
     ],
 )
 def test_a_bad_request_is_an_invalid_argument_and_harmless(server, op, columns, changes, message):

@@ -1,7 +1,7 @@
 """The processor's prefetch instruction, for compiled loops over memory that is not in its cache.
 
-A core overlaps the cache misses of a loop by itself only as far as it guesses its branches right, and one that depends
-on what a miss brings is often guessed wrong. So a loop over cold memory asks for it some rounds ahead.
+A core overlaps the cache misses of a loop only as far as it predicts the loop's branches. A branch that depends on the
+memory that a miss brings is often predicted wrong. So a loop over cold memory asks for that memory some rounds ahead.
 """
 
 import numpy as np
@@ -9,7 +9,8 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
-# How many rows ahead a loop over rows asks: enough for the memory to answer, few enough to stay in the core's cache.
+# A loop asks for the row that it reaches this many rounds later: enough for the memory to answer, and few enough that
+# the rows stay in the core's cache.
 AHEAD = 16
 _LINE_FLOATS = 16
 _BYTE, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
@@ -18,7 +19,7 @@ _READ, _KEEP, _DATA = _I32(0), _I32(3), _I32(1)
 
 @intrinsic
 def _prefetch(typing_context, array, byte):
-    """Asks for the cache line `byte` bytes into a C-contiguous array; outside of it, nothing happens."""
+    """Asks for the cache line at `byte` bytes into a C-contiguous array; beyond the array nothing happens."""
 
     def generate(context, builder, signature, arguments):
         start = context.make_array(signature.args[0])(context, builder, arguments[0]).data

@@ -7,24 +7,27 @@ from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 
 _FIRST_BUCKETS = 1024
 _MOST_BUCKETS = 1 << 32
-_HASHES = 1 << 32  # of which a part is sampled: high halves
-# Old buckets whose entries move for each key that comes, so all have before a 24th more keys are there; and for how
-# many keys they do at a time.
+_HASHES = 1 << 32  # The number of high halves of hashes, of which `sample` takes a part.
+# For each new key the entries of this many old buckets move. So all entries have moved before the old buckets' number
+# divided by 24 of new keys have come. They move together for up to _KEYS_A_MOVE new keys.
 _MOVED_A_KEY = 24
 _KEYS_A_MOVE = 1024
 _COUNT, _FREE_COUNT, _BUCKETS, _ACTIVE, _OLD, _FIRST, _MOVED = range(7)
 
 
 class Index:
-    """Gives the distinct keys it meets the slots 0, 1, 2, ...; the key 0 ("no value") has slot -1.
+    """Gives distinct keys the slots 0, 1, 2, ... in the order in which they come; the key 0 ("no value") has slot -1.
 
-    A removed key's slot is given to one that comes later. 8 bytes a key, 5.3 to 8 bytes of buckets a row and 8 bytes a
-    free slot. It grows without a pause: for each key that comes, a few entries move to larger buckets, and the memory
-    that they leave is given back. Not safe to use from several threads at a time.
+    The slot of a removed key is given to a later key. The index takes 8 bytes per key, 5.3 to 8 bytes of buckets per
+    row and 8 bytes per free slot. It grows without a pause: for each new key a few entries move to larger buckets, and
+    the memory that they leave is given back. Not safe to use from several threads at a time.
     """
 
     def __init__(self, memory=None):
-        """`memory`: `PrivateMemory`, or what has its methods: all that changes in an index lies there."""
+        """
+        Args:
+          memory: where the index lies: `PrivateMemory` or `SharedMemory`; None for memory of its own.
+        """
         self._memory = memory or PrivateMemory()
         self._keys = self._memory.array("keys", np.int64)
         self._free = self._memory.array("free", np.int64)
@@ -59,13 +62,13 @@ class Index:
         return int(self._numbers[_MOVED])
 
     def _probed(self):
-        """-> what the kernels look keys up in."""
+        """-> the arguments of the kernels that look keys up: (buckets, old, first, moved, keys)."""
         first, moved = self._numbers[_FIRST:]
         return self._buckets, self._old, first, moved, self._keys.array
 
     @property
     def slots(self):
-        """How many slots there are: the keys, and the slots of removed keys that no other has got yet."""
+        """The number of slots: those of the keys, and the free slots of removed keys."""
         return self._count
 
     @property
@@ -81,17 +84,22 @@ class Index:
         return buckets * 4 + (self._count + self._free_count) * 8
 
     def find(self, keys):
-        """int64[U] -> int64[U] slots, -1 where a key is unknown."""
+        """int64[U] keys -> int64[U] slots; -1 for an unknown key."""
         slots = np.empty(len(keys), np.int64)
         self._find(keys, slots)
         return slots
 
     def find_or_add(self, keys):
-        """int64[U] -> int64[U] slots, a free or a new one for each unknown key, in the order of `keys`."""
+        """int64[U] keys -> int64[U] slots; each unknown key gets a free slot or a new one, in the order of `keys`.
+
+        Raises:
+          OverflowError: the index is full.
+          UserError: the memory is used up.
+        """
         slots = np.empty(len(keys), np.int64)
         if len(self._buckets) > index_kernels.CACHED_BUCKETS:
             self._add_all(keys, slots)
-        # Most often every key is there, and looking alone is faster than looking in order to add.
+        # Most often all keys are known, and `find` alone is faster than a pass that can add.
         elif self._find(keys, slots):
             unknown = np.flatnonzero((slots < 0) & (keys != 0))
             added = np.empty(len(unknown), np.int64)
@@ -100,12 +108,17 @@ class Index:
         return slots
 
     def free_slots(self, count):
-        """-> int64[n], the free slots that the next `count` new keys get, as far as there are any."""
+        """-> int64[n], the free slots that the next `count` new keys get; fewer if there are fewer free slots."""
         free_count = self._free_count
         return self._free.array[max(free_count - count, 0) : free_count].copy()
 
     def sample(self, origin, share):
-        """-> int64[n] slots of about `share` of the keys, drawn by `origin`, an int; the same keys at any slots."""
+        """-> int64[n], the slots of a random sample of the keys.
+
+        Args:
+          origin: int, draws the sample. Which keys are drawn depends on the keys and `origin`, not on their slots.
+          share: about this fraction of the keys is drawn.
+        """
         width = min(int(share * _HASHES), _HASHES)
         start = int(key_hash.mix(np.uint64(origin % 2**64))) % _HASHES
         room = int(len(self) * width / _HASHES * 1.1) + 1000
@@ -117,7 +130,7 @@ class Index:
             room = count
 
     def remove(self, keys):
-        """Forgets int64[U]. -> int64[U], the slots they had, now free; -1 where a key was unknown."""
+        """Forgets `keys`, int64[U]. -> int64[U], the slots that they had, which are free now; -1 for an unknown key."""
         slots = np.empty(len(keys), np.int64)
         index_kernels.remove(*self._probed(), keys, slots)
         freed, free_count = slots[slots >= 0], self._free_count
@@ -127,7 +140,7 @@ class Index:
         return slots
 
     def clear(self):
-        """Forgets every key; the room stays."""
+        """Forgets every key; the memory is kept."""
         self._buckets.fill(0)
         self._old.fill(0)
         self._numbers[[_OLD, _COUNT, _FREE_COUNT]] = 0

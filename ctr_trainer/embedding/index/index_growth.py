@@ -50,7 +50,7 @@ def end_of_gap(buckets):
 
 @numba.njit(nogil=True, cache=True)
 def _enter(buckets, mask, hashed, slot):
-    """Enters a slot whose key has none."""
+    """Enters a slot whose key has no entry yet."""
     bucket = home_of(hashed, buckets)
     while buckets[bucket] != 0:
         bucket = after(bucket, np.uint64(buckets.size))
@@ -59,7 +59,11 @@ def _enter(buckets, mask, hashed, slot):
 
 @numba.njit(types.int64(BUCKETS_OUT, *OLD, KEYS, SIZE), nogil=True, cache=True)
 def move(buckets, old, first, moved, keys, most):
-    """Moves the entries of `most` old buckets, and of the rest of the last one's cluster. -> moved"""
+    """Moves the entries of `most` old buckets, and the rest of the last bucket's cluster.
+
+    Returns:
+      how many old buckets have moved so far.
+    """
     mask, old_mask, size = mask_of(buckets), mask_of(old), np.uint64(old.size)
     bucket, most = np.uint64((first + moved) % old.size), moved + most
     while moved < old.size and (moved < most or old[bucket] != 0):

@@ -1,17 +1,18 @@
 """Compiled loops of the hash index: from a 64-bit key to the slot its row lies in.
 
-The index is open addressing with linear probing over 4-byte buckets. A bucket is 0 where it is empty, otherwise it
-holds `slot + 1` in as many low bits as the number of buckets has and, in the bits left over, bits of the key's hash,
-so that a probe rarely has to look at the key of another row. At most three quarters of the buckets are taken, and they
-grow by half, so at least half are: 5.3 to 8 bytes of index a row. A key's bucket is the high half of its hash times the
-number of buckets, divided by 2**32 (Lemire, Fast Random Integer Generation in an Interval, 2019), so that the
-number need not be a power of two.
+The index uses open addressing with linear probing over 4-byte buckets. An empty bucket is 0. A taken bucket holds
+`slot + 1` in its low bits, as many bits as the number of buckets has; its other bits hold bits of the key's hash, so
+that a probe rarely has to look at the key of another row. At most three quarters of the buckets are taken. They grow by
+half, so at least half of them are taken: 5.3 to 8 bytes of index per row. The bucket of a key is the high half of its
+hash times the number of buckets, divided by 2**32 (Lemire, Fast Random Integer Generation in an Interval, 2019), so the
+number of buckets need not be a power of two.
 
-How it grows is in `index_growth`: until all entries have moved to the larger buckets, a key is looked for either there
-or in the `old` ones.
+`index_growth` says how the index grows. Until all entries have moved to the larger buckets, a key is looked for either
+in these or in the `old` buckets.
 
-The buckets and keys of a block of keys are prefetched before they are looked at. Measured on 2.5 and 10 million rows,
-distinct keys at random, one core of a busy machine: 32 ns a key in place of 57, unknown keys 50 in place of 105.
+The buckets and keys of a block of keys are prefetched before they are read. Measured on 2.5 and 10 million rows with
+random distinct keys, on one core of a busy machine: 32 ns per key in place of 57, and 50 per unknown key in place of
+105.
 """
 
 import numba
@@ -25,9 +26,9 @@ SLOTS = types.Array(types.int64, 1, "C", readonly=True)
 BUCKETS = types.Array(types.uint32, 1, "C", readonly=True)
 BUCKETS_OUT = types.Array(types.uint32, 1, "C")
 KEYS_OUT = types.Array(types.int64, 1, "C")
-# Keys whose buckets are asked for before the first of them is looked at.
+# Keys whose buckets are prefetched together, before the first of them is read.
 _BLOCK = 64
-# So many buckets a core's cache holds: nothing to prefetch.
+# Up to this many buckets fit into a core's cache, and nothing is prefetched.
 CACHED_BUCKETS = 1 << 17
 
 
@@ -47,14 +48,14 @@ def home_of(hashed, buckets):
 
 @numba.njit(nogil=True, cache=True)
 def after(bucket, size):
-    """-> the bucket behind this one, the first behind the last."""
+    """-> the bucket behind this one; behind the last bucket, the first."""
     bucket += np.uint64(1)
     return np.uint64(0) if bucket == size else bucket
 
 
 @numba.njit(nogil=True, cache=True)
 def distance(start, stop, size):
-    """-> how many buckets a probe goes on from `start` to `stop`."""
+    """-> by how many buckets a probe advances from `start` to `stop`."""
     start, stop = np.int64(start), np.int64(stop)
     return stop - start if stop >= start else stop + np.int64(size) - start
 
@@ -93,7 +94,7 @@ def _candidate(buckets, mask, hashed, bucket):
 
 @numba.njit(nogil=True, cache=True)
 def _probe(buckets, mask, keys, key, hashed, bucket):
-    """Searches from `bucket` on. -> (slot or -1, the bucket where the search ended)"""
+    """Searches for a key from `bucket` on. -> (its slot or -1, the bucket where the search ended)"""
     while True:
         bucket = _candidate(buckets, mask, hashed, bucket)
         if buckets[bucket] == 0:
@@ -107,7 +108,7 @@ def _probe(buckets, mask, keys, key, hashed, bucket):
 # Inlined: as a call it cost `find_or_add` a tenth.
 @numba.njit(nogil=True, cache=True, inline="always")
 def _look_ahead(buckets, old, first, moved, keys, wanted, hashes, places):
-    """Fills `hashes` and `places`, the first candidates' buckets, of a block; its buckets and keys are on their way."""
+    """Fills `hashes`, and `places`, the first candidates' buckets, for a block of keys; prefetches their memory."""
     mask, old_mask = mask_of(buckets), mask_of(old)
     for i in range(wanted.size):
         hashed = hashes[i] = mix(np.uint64(wanted[i]))
@@ -131,13 +132,16 @@ _FIND = types.int64(BUCKETS, BUCKETS, SIZE, SIZE, KEYS, KEYS, KEYS_OUT)
 
 @numba.njit(_FIND, nogil=True, cache=True)
 def find(buckets, old, first, moved, keys, wanted, slots):
-    """slots[i] = the slot of wanted[i], -1 where it has none. -> how many keys are unknown
+    """slots[i] = the slot of wanted[i], or -1 for an unknown key.
 
     Args:
-      buckets: where the entries are, or move to.
-      old: where they move from; empty where none move.
-      first, moved: how far: so many of the old buckets, from the first on around the ring.
-      keys: in slot order.
+      buckets: the buckets that hold the entries, or that the entries move to.
+      old: the buckets that the entries move from; empty if none move.
+      first, moved: `moved` old buckets have moved, from the bucket `first` on around the ring.
+      keys: the keys of the index, in slot order.
+
+    Returns:
+      how many keys are unknown.
     """
     mask, old_mask, unknown = mask_of(buckets), mask_of(old), 0
     hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
@@ -158,13 +162,13 @@ def find(buckets, old, first, moved, keys, wanted, slots):
 
 @numba.njit(nogil=True, cache=True)
 def _is_before(first, bucket, hashed, old):
-    """-> whether the search for a hash has gone around to a bucket before its home: where entries have moved from."""
+    """-> whether the search for a hash has gone around the ring to a bucket before its home, whose entry has moved."""
     return distance(first, bucket, old.size) < distance(first, home_of(hashed, old), old.size)
 
 
 @numba.njit(nogil=True, cache=True)
 def _new_slot(free, free_count, count, limit):
-    """-> (the slot that the next new key gets, or -1, free_count, count)"""
+    """-> (the slot of the next new key, or -1 at the limit; free_count and count after that)"""
     if free_count > 0:
         return free[free_count - 1], free_count - 1, count
     if count == limit:
@@ -174,7 +178,7 @@ def _new_slot(free, free_count, count, limit):
 
 @numba.njit(nogil=True, cache=True)
 def _find_or_add_cold(buckets, old, first, moved, keys, free, free_count, count, limit, wanted, slots, start):
-    """As `find_or_add`, by blocks as `find`: so one pass finds the keys that are there as fast and adds the others."""
+    """As `find_or_add`, by blocks as `find`: one pass finds the known keys as fast as `find`, and adds the others."""
     mask, old_mask = mask_of(buckets), mask_of(old)
     hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
     for begin in range(start, wanted.size, _BLOCK):
@@ -185,7 +189,7 @@ def _find_or_add_cold(buckets, old, first, moved, keys, free, free_count, count,
             if key == 0:
                 slots[begin + i] = -1
                 continue
-            # The candidate still is the first, or what a key before this one in the block was entered as.
+            # places[i] is still the first candidate; or a key before this one in the block has been entered there.
             stays = _stays(hashed, old, first, moved)
             if stays:
                 slot, bucket = _probe(old, old_mask, keys, key, hashed, places[i])
@@ -217,8 +221,9 @@ def find_or_add(buckets, old, first, moved, keys, free, free_count, count, limit
     then count, count + 1, ... up to `limit`. The other arguments are those of `find`.
 
     Returns:
-      (done, free_count, count): wanted[start:done] have their slots; done < len(wanted) where the limit was reached, or
-      all old buckets have to move first: an entry there would lie beyond the first one, where the moved ones were.
+      (done, free_count, count): wanted[start:done] have their slots. done < len(wanted) if the limit is reached, or if
+      all old buckets have to move before the next key is entered: its entry would lie beyond the first bucket that
+      moved, and would not be found.
     """
     if buckets.size > CACHED_BUCKETS:
         return _find_or_add_cold(buckets, old, first, moved, keys, free, free_count, count, limit, wanted, slots, start)
@@ -253,7 +258,7 @@ def find_or_add(buckets, old, first, moved, keys, free, free_count, count, limit
 def _remove(buckets, mask, keys, key, hashed):
     """Takes a key out. -> the slot that it had, or -1
 
-    The entries behind the gap move up into it where a probe for them would otherwise end there, so no marker is left.
+    An entry behind the gap moves into the gap if a probe for its key would otherwise end there. So no marker is left.
     """
     size = np.uint64(buckets.size)
     slot, gap = _probe(buckets, mask, keys, key, hashed, home_of(hashed, buckets))
@@ -274,7 +279,7 @@ def _remove(buckets, mask, keys, key, hashed):
 
 @numba.njit(types.void(BUCKETS_OUT, *OLD, KEYS_OUT, KEYS, KEYS_OUT), nogil=True, cache=True)
 def remove(buckets, old, first, moved, keys, unwanted, slots):
-    """Takes keys out: slots[i] = the slot that unwanted[i] had, -1 where it had none; keys[slot] = 0."""
+    """Takes keys out: slots[i] = the slot that unwanted[i] had, or -1 if it had none; keys[slot] = 0."""
     mask, old_mask = mask_of(buckets), mask_of(old)
     for i in range(unwanted.size):
         key = unwanted[i]

@@ -1,6 +1,7 @@
-"""Compiled loop of the hash index: the keys of a part of the hashes, which is a random sample of all keys.
+"""Compiled loop of the hash index: a random sample of the keys, namely those whose hashes lie in a range.
 
-The index is in the order of the hashes, so a part of them is a run of buckets, and finding it costs what it holds.
+The index is in the order of the hashes. So a range of hashes is a run of buckets, and the time to find its keys grows
+with their number only.
 """
 
 import numba
@@ -20,7 +21,7 @@ def _sample(buckets, keys, start, width, slots, count):
     size, mask = np.uint64(buckets.size), mask_of(buckets)
     homes = min(((width * size) >> _HALF) + np.uint64(2), size)
     bucket, visited = home_of(start << _HALF, buckets), np.uint64(0)
-    # An entry may lie behind its home, up to the next empty bucket.
+    # An entry may lie behind its home bucket, up to the next empty bucket.
     while visited < size and (visited < homes or buckets[bucket] != 0):
         ahead = bucket + np.uint64(AHEAD)
         if ahead < size:
@@ -38,10 +39,10 @@ def _sample(buckets, keys, start, width, slots, count):
 
 @numba.njit(types.int64(BUCKETS, BUCKETS, KEYS, types.uint64, types.uint64, KEYS_OUT), nogil=True, cache=True)
 def sample(buckets, old, keys, start, width, slots):
-    """Fills `slots` with those of the keys whose hash's high half, less `start`, is below `width`, modulo 2**32.
+    """Fills `slots` with the slots of the keys for which (high half of the hash - start) modulo 2**32 is below `width`.
 
     Returns:
-      how many there are, also where `slots` has room for fewer.
+      the number of these keys, even if `slots` has room for fewer.
     """
     count = _sample(buckets, keys, start, width, slots, 0)
     return _sample(old, keys, start, width, slots, count) if old.size else count

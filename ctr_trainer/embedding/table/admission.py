@@ -1,4 +1,4 @@
-"""Which keys come often enough to get a row."""
+"""Decides which keys come often enough to get a row."""
 
 import numba
 import numpy as np
@@ -11,24 +11,30 @@ _WIDTH = 1 << 22
 
 
 class Admission:
-    """Counts the keys that have no row, in `2 * width` bytes however many there are.
+    """Counts the keys that have no row, in `2 * width` bytes for any number of keys.
 
-    A count-min sketch with conservative update (Estan and Varghese, SIGCOMM 2002) of `width` counters a line: a key
-    counts never less than it came, so none waits too long, and rarely more, by keys that share both its counters. To
-    keep it so, all counters are halved after each `width` counts.
+    The counts are a count-min sketch with conservative update and `width` counters per line. A key's count is never
+    below the number of times that it came, so no key waits too long. It is rarely above: only if other keys share both
+    of its counters. To keep that rare, all counters are halved after each `width` counts.
 
-    They go into snapshots. Of several, as where a table gets another number of shards, each counter is the largest,
-    so still no key counts less than it came.
+    The counters go into snapshots. If a table gets another number of shards, the counters of several shards are merged:
+    each becomes the largest of them, so that no key's count is too low.
+
+    Source: Estan and Varghese, New Directions in Traffic Measurement and Accounting, SIGCOMM 2002.
     """
 
     def __init__(self, min_frequency, width=_WIDTH):
-        """`width` is a power of two."""
+        """
+        Args:
+          min_frequency: how often a key has to come before it gets a row.
+          width: counters per line, a power of two.
+        """
         self._min_frequency = min_frequency
         self._counters = np.zeros((_LINES, width), np.uint8)
         self._counted = 0
 
     def admit(self, keys):
-        """int64[U] keys without a row, distinct -> bool[U]: for which of them this was the `min_frequency`-th time."""
+        """Counts keys, int64[U], distinct, without rows. -> bool[U]: whether each has come `min_frequency` times."""
         admitted = np.ones(len(keys), np.bool_)
         if self._min_frequency > 1:
             _count(self._counters, keys, self._min_frequency, admitted)
@@ -39,11 +45,11 @@ class Admission:
         return admitted
 
     def counts(self):
-        """-> (uint8[2, width], a copy of the counters; how many counts there were since they were last halved)."""
+        """-> (uint8[2, width], a copy of the counters; int, the counts since the counters were last halved)."""
         return self._counters.copy(), self._counted
 
     def merge_counts(self, counters, counted):
-        """Takes in what `counts` gave, here or of another shard."""
+        """Merges what `counts` returned, here or at another shard, into the counters."""
         np.maximum(self._counters, counters, out=self._counters)
         self._counted = max(self._counted, counted)
 

@@ -13,10 +13,13 @@ _SLOTS_OUT = types.Array(types.int64, 1, "C")
 
 
 class Bits:
-    """A set of slots: an eighth of a byte for each slot of the table. A new slot is not in it."""
+    """A set of slots, one bit per slot of the table. A new slot is not in the set."""
 
     def __init__(self, array=None):
-        """`array`: an empty GrowableArray of uint8 to keep them in; None for an own one."""
+        """
+        Args:
+          array: an empty GrowableArray of uint8 for the bits; None to make one.
+        """
         self._bits = array or GrowableArray(np.uint8)
         self._size = 0
 
@@ -26,15 +29,15 @@ class Bits:
         self._size = max(self._size, slots)
 
     def add(self, slots):
-        """Adds int64[U]; a slot for which there is no room, and -1, are skipped."""
+        """Adds slots, int64[U]; -1 and slots beyond the room made by `reserve` are skipped."""
         _set(self._bits.array, slots, self._size, True)
 
     def remove(self, slots):
-        """Takes int64[U] out."""
+        """Takes slots, int64[U], out."""
         _set(self._bits.array, slots, self._size, False)
 
     def among(self, slots):
-        """-> bool[U]: which of int64[U] are in the set."""
+        """-> bool[U]: whether each of the slots, int64[U], is in the set."""
         found = np.zeros(len(slots), np.bool_)
         inside = (slots >= 0) & (slots < self._size)
         own = slots[inside]
@@ -58,7 +61,16 @@ class Bits:
         return self.pop(0, self._size)[0] if self._size else np.empty(0, np.int64)
 
     def pop(self, start, most, remove=False):
-        """Up to `most` slots from `start` on, ascending. -> (int64[n], the slot to start from next)"""
+        """Reads slots of the set, ascending.
+
+        Args:
+          start: the slot to start from.
+          most: the most slots to read.
+          remove: whether the slots are taken out of the set.
+
+        Returns:
+          (int64[n] slots, the slot to start from next)
+        """
         out = np.empty(min(most, self._size), np.int64)
         count, after = _next(self._bits.array, start, self._size, out)
         if remove:

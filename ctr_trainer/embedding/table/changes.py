@@ -8,17 +8,20 @@ _BLOCK_BYTES, _BLOCK_ROWS = 4 << 20, 1 << 16
 
 
 class Changes:
-    """Keeps, in three eighths of a byte a row, which rows a snapshot has to hold, and which keys it has to take out.
+    """Keeps, in three bits per row, which rows the next snapshot has to hold and which keys it has to take out.
 
-    A key that came and went between two snapshots is in neither, so at most as many removals are kept as the last
-    snapshot has rows. The table tells of each change before it makes it: a snapshot that is under way first keeps the
-    row as it was, so that all of it is of the moment at which it began.
+    A key that came and went between two snapshots is in neither of them. So the number of removals that are kept is at
+    most the number of rows in the last snapshot. The table announces each change before it makes it. A snapshot that is
+    under way then copies the row as it was, so that the whole snapshot is of the moment at which it began.
 
-    Caveat: under the table's lock only.
+    Caveat: use it under the table's lock only.
     """
 
     def __init__(self, memory):
-        """`memory`: see `Table`. Which rows there are and which changed lies there; the rest is of who saves."""
+        """
+        Args:
+          memory: see `Table`. The sets of present and of changed rows lie there; the rest is the saving process's own.
+        """
         self._present = Bits(memory.array("present", np.uint8))
         self._changed = Bits(memory.array("changed", np.uint8))
         self._saved = Bits()
@@ -26,21 +29,21 @@ class Changes:
         self._capture = None
 
     def before_change(self, table, slots):
-        """The rows of these slots, int64[U], are about to change."""
+        """Told by the table: the rows at `slots`, int64[U], are about to change."""
         if self._capture is not None:
             self._capture.keep(table, slots)
-        self._changed.reserve(len(table.keys))  # Another process may have made some of them.
+        self._changed.reserve(len(table.keys))  # Another process may have made some of these rows.
         self._changed.add(slots)
 
     def created(self, slots, size):
-        """These slots, int64[U], got a row; the table has `size` slots now."""
+        """Told by the table: the slots, int64[U], got new rows; the table has `size` slots now."""
         for each in (self._present, self._changed, self._saved):
             each.reserve(size)
         self._present.add(slots)
         self._changed.add(slots)
 
     def before_removal(self, table, slots):
-        """The rows of these slots, int64[U], are about to go, and their keys with them."""
+        """Told by the table: the rows at `slots`, int64[U], and their keys are about to be removed."""
         if self._capture is not None:
             self._capture.keep(table, slots)
         self._removed.append(table.keys[slots[self._saved.among(slots)]])
@@ -48,21 +51,29 @@ class Changes:
             each.remove(slots)
 
     def clear(self):
-        """The table is empty, and no snapshot of it is left to add to."""
+        """Told by the table: it is empty now. No delta can follow the last snapshot."""
         for each in (self._present, self._changed, self._saved):
             each.clear()
         self._removed.clear()
         self._capture = None
 
     def restored(self, table):
-        """The table is as its last snapshot has it."""
+        """Told by the store: the table now is what its last snapshot holds."""
         self._removed.clear()
         self._changed.clear()
         self._reserve(table)
         self._saved = self._present.copy()
 
     def begin(self, table, full):
-        """Begins a snapshot of the table as it is now. -> Capture"""
+        """Begins a snapshot of the table as it is now.
+
+        Args:
+          table: the `Table`.
+          full: whether the snapshot holds all rows; else only those that changed since the last snapshot.
+
+        Returns:
+          `Capture`.
+        """
         self._reserve(table)
         pending = self._present.copy() if full else self._changed.copy()
         self._saved = self._present.copy()
@@ -73,7 +84,7 @@ class Changes:
         return self._capture
 
     def _reserve(self, table):
-        """Makes room for all slots: another process may have made some of them."""
+        """Makes room for all slots of the table: another process may have made some of them."""
         for each in (self._present, self._changed):
             each.reserve(len(table.keys))
 
@@ -87,15 +98,15 @@ class Capture:
 
     Attributes:
       config: the TableConfig.
-      counts: what the table's counting filter has counted, or None; see `Admission.counts`.
+      counts: what `Admission.counts` returned; None if the table has no counting filter.
     """
 
     def __init__(self, table, pending, removed):
         """
         Args:
-          table: the table.
-          pending: `Bits` of the slots to read.
-          removed: list of int64[n], the keys that were removed since the snapshot before.
+          table: the `Table`.
+          pending: `Bits`, the slots to read.
+          removed: list of int64[n], the keys that were removed since the last snapshot.
         """
         self.config = table.config
         self.counts = table.admission.counts() if table.admission else None
@@ -105,24 +116,25 @@ class Capture:
         self._cursor = 0
 
     def removed(self):
-        """-> int64[n], ascending: the keys that were removed since the snapshot before, also those that came back.
+        """-> int64[n], ascending: the keys removed since the last snapshot, including those that came back.
 
-        Caveat: takes time in proportion to their number, so call it without the table's lock.
+        Caveat: it takes time in proportion to the number of these keys, so call it without the table's lock.
         """
         return np.unique(np.concatenate(self._removed)) if self._removed else np.empty(0, np.int64)
 
     def keep(self, table, slots):
-        """Copies those of these rows that are still to be read. Under the table's lock."""
+        """Copies the rows at `slots` that are still to be read. Call it under the table's lock."""
         slots = slots[self._pending.among(slots)]
         if len(slots):
             self._kept.append(_copy(table, slots))
             self._pending.remove(slots)
 
     def read(self, table):
-        """-> the next block, copies; None at the end. Under the table's lock.
+        """Copies the next block. Call it under the table's lock.
 
-        A block is (keys int64[n], rows float32[n, width], use), where use is (last_used uint32[n], frequency
-        uint32[n]), or None for a table that evicts no rows.
+        Returns:
+          (keys int64[n], rows float32[n, width], use), where `use` is (last_used uint32[n], frequency uint32[n]), or
+          None for a table that evicts no rows; None at the end.
         """
         if self._kept:
             return self._kept.pop()

@@ -1,4 +1,4 @@
-"""What rows are before they were trained."""
+"""The values of rows before they are trained."""
 
 import numpy as np
 
@@ -20,11 +20,11 @@ class InitialRows:
         self._state = OPTIMIZERS[config.optimizer.name].initial_state(config.dims, config.optimizer)
 
     def of(self, keys):
-        """int64[U], contiguous -> float32[U, width]."""
+        """-> float32[U, width], the initial rows of `keys`, int64[U], contiguous."""
         rows = np.empty((len(keys), self._width), np.float32)
         self.fill(keys, rows)
         return rows
 
     def fill(self, keys, rows):
-        """Sets float32[U, width] to the rows of int64[U], contiguous."""
+        """Sets `rows`, float32[U, width], to the initial rows of `keys`, int64[U], contiguous."""
         row_kernels.initialize(rows, keys, self._seed, self._dims, self._scales, self._state)

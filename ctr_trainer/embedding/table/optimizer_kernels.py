@@ -1,10 +1,10 @@
 """Compiled loops over rows: one optimizer step of one segment.
 
 Each takes (rows float32[n, width], slots int64[U], gradients float32[U, dim], start, state, learning_rate) and then the
-settings of its optimizer, each by its name in `settings.row_optimizer`: the segment's weights are
+settings of its optimizer, by their names in `settings.row_optimizer`. The segment's weights are
 rows[slots[i], start:start + dim], and its optimizer state begins at rows[slots[i], state]. The slot -1 is skipped.
-Written as `row_kernels` says, for its reasons; so there is no power in them either: what differs between mathematics
-libraries would differ between workers.
+`row_kernels` says how the loops are written and why. They compute no powers: mathematics libraries differ in these, so
+workers would differ too.
 """
 
 import numba
@@ -18,7 +18,7 @@ _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
 
 
 def _step(settings=0):
-    """-> the signature of a step with so many settings."""
+    """-> the signature of a kernel that takes `settings` settings."""
     own = (types.float32,) * settings
     return types.void(ROWS_OUT, SLOTS, ROWS, types.uint64, types.uint64, types.float32, *own)
 
@@ -37,7 +37,7 @@ def sgd(rows, slots, gradients, start, _state, learning_rate):
 def momentum(rows, slots, gradients, start, state, learning_rate, momentum):
     """u = momentum * u + g, w -= lr * u. State: u[dim].
 
-    TensorFlow's MomentumOptimizer on IndexedSlices: between two of its steps a row's u does not decay.
+    Equals TensorFlow's MomentumOptimizer on IndexedSlices: between two steps of a row its u does not decay.
     """
     for i in range(slots.size):
         slot = slots[i]
@@ -52,7 +52,9 @@ def momentum(rows, slots, gradients, start, state, learning_rate, momentum):
 def adagrad(rows, slots, gradients, start, state, learning_rate):
     """acc += g * g, w -= lr * g / sqrt(acc), elementwise. State: acc[dim].
 
-    TensorFlow's v1 AdagradOptimizer, which has no epsilon. Source: Duchi et al., JMLR 12, 2011.
+    Equals TensorFlow's v1 AdagradOptimizer, which has no epsilon.
+
+    Source: Duchi et al., Adaptive Subgradient Methods for Online Learning and Stochastic Optimization, JMLR 12, 2011.
     """
     for i in range(slots.size):
         slot = slots[i]
@@ -68,7 +70,7 @@ def adagrad(rows, slots, gradients, start, state, learning_rate):
 def rowwise_adagrad(rows, slots, gradients, start, state, learning_rate, epsilon):
     """acc += mean(g * g), w -= lr * g / (sqrt(acc) + epsilon). State: acc[1].
 
-    FBGEMM's EXACT_ROWWISE_ADAGRAD.
+    Equals FBGEMM's EXACT_ROWWISE_ADAGRAD.
     """
     for i in range(slots.size):
         slot = slots[i]
@@ -91,9 +93,9 @@ def adam(rows, slots, gradients, start, state, learning_rate, beta1, beta2, epsi
         c1 = beta1 * c1 + (1 - beta1),        c2 = beta2 * c2 + (1 - beta2)
         w = w - lr * weight_decay * w - lr * (m / c1) / (sqrt(v / c2) + epsilon)
 
-    After t steps c1 = 1 - beta1^t and c2 = 1 - beta2^t, the usual correction. They are kept in place of t: merged
-    with other workers' like m and v they remain the weights that m and v have, which no count of steps would.
-    Lazy: m, v and w of a row that a batch lacks stay as they are.
+    After t steps, c1 = 1 - beta1^t and c2 = 1 - beta2^t, the usual correction. c1 and c2 are kept in place of t: when
+    the rows of several workers are merged, c1 and c2 stay the weights of m and v, as no count of steps would.
+    The step is lazy: m, v and w of a row that a batch lacks stay as they are.
 
     Source: Kingma and Ba, ICLR 2015, algorithm 1; Loshchilov and Hutter, ICLR 2019, algorithm 2.
     """
@@ -110,7 +112,7 @@ def adam(rows, slots, gradients, start, state, learning_rate, beta1, beta2, epsi
             for d in range(dim):
                 gradient = gradients[i, d]
                 mean = beta1 * rows[slot, state + d] + (_ONE - beta1) * gradient
-                # Where the others' changes were added, rounding may have left a square below zero.
+                # Rounding may have left v below zero when changes of other workers were added.
                 square = beta2 * max(rows[slot, second + d], _ZERO) + (_ONE - beta2) * gradient * gradient
                 rows[slot, state + d] = mean
                 rows[slot, second + d] = square
@@ -125,11 +127,12 @@ def ftrl(rows, slots, gradients, start, state, learning_rate, l1, l2):
         n' = n + g * g,    z = q + g - w * sqrt(n') / lr
         w' = 0 if |z| <= l1, else (sign(z) * l1 - z) / (sqrt(n') / lr + 2 * l2),    q' = z + w' * sqrt(n') / lr
 
-    The paper keeps z, with z' = z + g - (sqrt(n') - sqrt(n)) / lr * w: the same steps, as z' = q' - w' * sqrt(n') / lr.
-    But z is no sum that workers could add to, since the roots of n do not add up. What is kept is q, the part of z
-    that the penalties hold: -sign(w) * l1 - 2 * l2 * w where w is not 0, and so is read from w there.
-    TensorFlow's v1 FtrlOptimizer where weights start at 0; it forgets other initial weights, here they count.
-    A weight without any gradient so far stays as it is, and so do all at a learning rate of 0.
+    The paper keeps z, with z' = z + g - (sqrt(n') - sqrt(n)) / lr * w. The steps are the same, as z' is
+    q' - w' * sqrt(n') / lr. But z is not a sum that workers could add to, since the roots of n do not add up. So q is
+    kept, the part of z that the penalties hold. If w is not 0, q is -sign(w) * l1 - 2 * l2 * w, and is computed from w.
+
+    Equals TensorFlow's v1 FtrlOptimizer if the weights start at 0. That one forgets other initial weights; here they
+    count. A weight that never had a gradient stays as it is, and at a learning rate of 0 all weights do.
 
     Source: McMahan et al., Ad Click Prediction: a View from the Trenches, KDD 2013, algorithm 1.
     """
@@ -141,7 +144,7 @@ def ftrl(rows, slots, gradients, start, state, learning_rate, l1, l2):
             for d in range(dim):
                 gradient, weight = gradients[i, d], rows[slot, start + d]
                 accumulator = rows[slot, squares + d] + gradient * gradient
-                if accumulator > _ZERO and learning_rate > _ZERO:  # Neither may divide.
+                if accumulator > _ZERO and learning_rate > _ZERO:  # Both are divisors below.
                     root = np.sqrt(accumulator) / learning_rate
                     held = rows[slot, state + d] if weight == _ZERO else -np.sign(weight) * l1 - _TWO * l2 * weight
                     z = held + gradient - weight * root

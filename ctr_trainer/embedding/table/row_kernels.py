@@ -1,9 +1,10 @@
 """Compiled loops over rows: initial values, copies, sums. The optimizers are in `optimizer_kernels`.
 
-How they are written is measured, on 8,600 rows of 17 weights and 17 accumulators: columns are unsigned, because Numba
-checks a signed index for being negative and then the loop is not vectorized (Adagrad 0.30 ms, signed 0.96); and rows
-are indexed in full, because a view of a row inside a branch counts references (0.65 ms).
-No fused multiply-add and no reordering (`fastmath` is off), so that equal inputs give equal bits on every machine.
+Two ways of writing these loops were measured on 8,600 rows of 17 weights and 17 accumulators. Column indices are
+unsigned: Numba checks whether a signed index is negative, and then the loop is not vectorized (an Adagrad step takes
+0.30 ms, with signed indices 0.96 ms). Rows are indexed in full: a view of a row inside a branch counts references (0.65
+ms). There is no fused multiply-add and no reordering (`fastmath` is off), so equal inputs give equal bits on every
+machine.
 """
 
 import numba
@@ -15,13 +16,14 @@ from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.index.key_hash import KEYS, mix
 
 ROWS = types.Array(types.float32, 2, "C", readonly=True)
-# Rows as they came in a message, at any byte: to copy them to an aligned place would cost as much as to add them.
+# Rows as they lie in a message, not aligned: copying them to an aligned place would cost as much as adding them.
 MESSAGE_ROWS = types.Array(types.float32, 2, "C", readonly=True, aligned=False)
 ROWS_OUT = types.Array(types.float32, 2, "C")
 _WIDTHS = types.Array(types.int64, 1, "C")
 _FLOATS = types.Array(types.float32, 1, "C")
 _ZERO = np.float32(0)
-# The bits of float32: but for the sign, at least infinity's where a value is not finite. So many are checked at once.
+# The bits of a float32 without its sign: they are at least those of infinity if the value is not finite. The last
+# constant is the number of values that are checked at once.
 _MESSAGE_BITS = types.Array(types.int32, 1, "C", readonly=True, aligned=False)
 _NO_SIGN, _INFINITY = np.int32(0x7FFFFFFF), np.int32(0x7F800000)
 _CHECKED = 4096
@@ -36,8 +38,8 @@ _CHECKED = 4096
 def initialize(rows, keys, seed, dims, scales, state):
     """rows[i] = the initial row of keys[i]: uniform weights in (-scale, scale) by segment, then `state`.
 
-    A weight is an odd 25-bit integer from the hash of (seed, key, position), times scale / 2**24: exact but for the one
-    rounding of the product, so the same bits everywhere. The key 0 gets zeros.
+    A weight is an odd 25-bit integer from the hash of (seed, key, position), times scale / 2**24. Only the product is
+    rounded, so the bits are the same on every machine. The key 0 gets zeros.
     """
     for i in range(keys.size):
         if keys[i] == 0:
@@ -62,7 +64,7 @@ def initialize(rows, keys, seed, dims, scales, state):
 
 @numba.njit(types.void(ROWS, SLOTS, types.uint64, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
 def take(rows, slots, start, out):
-    """out[i] = rows[slots[i], start:start + out.shape[1]]; zeros where the slot is -1."""
+    """out[i] = rows[slots[i], start:start + out.shape[1]]; zeros for the slot -1."""
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch_row(rows, slots[i + AHEAD])
@@ -77,7 +79,7 @@ def take(rows, slots, start, out):
 
 @numba.njit(types.void(ROWS, SLOTS), nogil=True, cache=True)
 def fetch(rows, slots):
-    """Asks for the rows at the slots, for loops over them that come next; the slot -1 is skipped."""
+    """Prefetches the rows at `slots` for the loops over them that come next; the slot -1 is skipped."""
     for i in range(slots.size):
         if slots[i] >= 0:
             prefetch_row(rows, slots[i])
@@ -117,7 +119,7 @@ def _first_not_finite(bits):
     for start in range(0, bits.size, _CHECKED):
         part, most = bits[start : start + _CHECKED], np.int32(0)
         for i in range(np.uint64(part.size)):
-            most = max(most, part[i] & _NO_SIGN)  # Of integers, so that the loop is vectorized.
+            most = max(most, part[i] & _NO_SIGN)  # A maximum of integers: the loop is vectorized.
         if most >= _INFINITY:
             while bits[start] & _NO_SIGN < _INFINITY:
                 start += 1
@@ -126,6 +128,6 @@ def _first_not_finite(bits):
 
 
 def first_not_finite(rows):
-    """float32[n, width], C-contiguous -> the first row with an infinity or a NaN in it, -1 where there is none."""
+    """-> the place of the first row of float32[n, width], C-contiguous, that holds an infinity or a NaN; -1 if none."""
     first = _first_not_finite(rows.reshape(-1).view(np.int32))
     return first // rows.shape[1] if first >= 0 else -1

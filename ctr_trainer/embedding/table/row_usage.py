@@ -1,4 +1,4 @@
-"""How often and how lately each row was trained, and which rows go first."""
+"""How often and how lately each row was trained, and which rows are evicted first."""
 
 import numba
 import numpy as np
@@ -13,17 +13,17 @@ from ctr_trainer.embedding.table.bits import Bits
 _UINT32 = types.Array(types.uint32, 1, "C", readonly=True)
 _SCORES = types.Array(types.uint64, 1, "C")
 _SLOTS_OUT = types.Array(types.int64, 1, "C")
-# So many times as many rows as are to go are looked at, and at least so many: a small table's all.
+# To evict n rows, a sample of 8 n rows is compared, and at least 8,192 rows: of a smaller table all rows.
 _SAMPLED, _LEAST_SAMPLE = 8, 1 << 13
-# Slots that are looked at for expired rows at a time, and how many expired ones are found at a time.
+# The most slots that are searched for expired rows in one call, and the most expired rows that one call finds.
 _SCANNED, _EXPIRED = 1 << 22, 1 << 15
 
 
 class RowUsage:
-    """8 bytes a slot: the step at which its row was last trained, and how often it was.
+    """For each slot, in 8 bytes, the step at which its row was last trained, and how often it was trained.
 
     Attributes:
-      step: the clock, the global step that `Store.advance` told last.
+      step: the clock: the global step of the last `Store.advance`.
     """
 
     def __init__(self):
@@ -31,10 +31,10 @@ class RowUsage:
         self._last = GrowableArray(np.uint32)
         self._frequency = GrowableArray(np.uint32)
         self._size = 0
-        self._protected = Bits()  # Empty but within `lowest`.
+        self._protected = Bits()  # Empty, except within `lowest`.
 
     def created(self, slots, size):
-        """These slots, int64[U], got a row, which counts as trained now; the table has `size` slots."""
+        """Told by the table: the slots, int64[U], got new rows, which count as trained now; it has `size` slots now."""
         self._last.reserve(size)
         self._frequency.reserve(size)
         self._size = max(self._size, size)
@@ -42,7 +42,7 @@ class RowUsage:
         self._frequency.array[slots] = 0
 
     def trained(self, slots):
-        """These slots, int64[U], distinct, are trained now; those without a row are skipped."""
+        """Notes that the rows at `slots`, int64[U], distinct, are trained now; slots without a row are skipped."""
         own = slots[(slots >= 0) & (slots < self._size)]
         self._last.array[own] = self.step
         self._frequency.array[own] += 1
@@ -52,18 +52,18 @@ class RowUsage:
         return self._last.array[slots], self._frequency.array[slots]
 
     def set(self, slots, last_used, frequency):
-        """Sets what `get` gives; the slot -1 is skipped."""
+        """Sets what `get` returns for `slots`; the slot -1 is skipped."""
         own = slots >= 0
         self._last.array[slots[own]] = last_used[own]
         self._frequency.array[slots[own]] = frequency[own]
 
     def expired(self, keys, start, ttl_steps):
-        """Finds slots that were last used more than `ttl_steps` ago, in a few milliseconds.
+        """Finds rows that were last trained more than `ttl_steps` steps ago, in a few milliseconds.
 
         Args:
-          keys: int64[n] in slot order, 0 for a free slot.
-          start: the slot to begin at. At most `_SCANNED` slots are looked at, and at most `_EXPIRED` found.
-          ttl_steps: int.
+          keys: int64[n], in slot order; 0 for a free slot.
+          start: the slot to begin at. At most `_SCANNED` slots are searched, and at most `_EXPIRED` rows are found.
+          ttl_steps: int, in global steps.
 
         Returns:
           (int64[E] slots, the slot to begin at next)
@@ -76,21 +76,22 @@ class RowUsage:
         return slots[:count], stop
 
     def lowest(self, index, count, eviction, protected, origin):
-        """The rows to go first among a random sample of `_SAMPLED` times as many.
+        """Chooses the rows to evict, from a random sample of `_SAMPLED` times their number.
 
-        To compare all rows would take as long as there are many. A row that goes is in the lowest eighth of its sample,
-        so of all rows about; Redis evicts by samples too, of 5. What is drawn, and which go of equal rows, depends on
-        the keys and `origin`, not on slots: a table restored from a snapshot evicts what the other would have.
+        Comparing all rows would take time in proportion to the size of the table. An evicted row is in the lowest
+        eighth of its sample, and so about in the lowest eighth of all rows. (Redis evicts by samples of 5.) Both the
+        sample and the choice among equal rows depend on the keys and `origin`, not on slots: a table that was restored
+        from a snapshot evicts the same rows as the table that was saved.
 
         Args:
           index: the `Index` of the table.
-          count: how many.
+          count: how many rows to evict.
           eviction: `lru` or `lfu`.
           protected: int64[P], slots that must stay; -1 is skipped.
-          origin: an int that draws the sample.
+          origin: int, draws the sample.
 
         Returns:
-          int64[<= count] slots; fewer only where all others are protected.
+          int64[<= count], the slots of the rows; fewer than `count` only if all other rows are protected.
         """
         of = self._last if eviction == "lru" else self._frequency
         self._protected.reserve(self._size)
@@ -115,7 +116,7 @@ def _score(keys, use, slots, scores):
         if i + AHEAD < slots.size:
             prefetch(use, slots[i + AHEAD])
             prefetch(keys, slots[i + AHEAD])
-        # The hash's low bits: its high ones are what the sample was drawn by.
+        # Ties are broken by the low bits of the hash, as the sample was drawn by the high bits.
         tie = mix(np.uint64(keys[slots[i]])) & np.uint64(0xFFFFFFFF)
         scores[i] = (np.uint64(use[slots[i]]) << np.uint64(32)) | tie
 
@@ -125,7 +126,11 @@ _INT = types.int64
 
 @numba.njit(types.UniTuple(_INT, 2)(KEYS, _UINT32, _INT, _INT, _INT, _SLOTS_OUT), nogil=True, cache=True)
 def _expired(keys, last, before, start, stop, slots):
-    """Fills `slots` with those of [start, stop) last used before `before`. -> (how many, the slot to go on from)"""
+    """Fills `slots` with the slots of [start, stop) whose row was last trained before `before`.
+
+    Returns:
+      (how many slots are filled, the slot to go on from)
+    """
     count = 0
     for slot in range(start, stop):
         if last[slot] < before and keys[slot] != 0:

@@ -9,11 +9,14 @@ from ctr_trainer.messages.errors import UserError
 class SharedTable(Table):
     """A `Table` whose rows lie in memory that several processes share, each through a SharedTable of its own.
 
-    Staleness: none between the workers of the host: a step reads every step that another has finished, and of one under
-    way some rows before and some after it (as in Niu et al., Hogwild, NeurIPS 2011). Unlike there no update is lost:
-    workers step rows one after the other, under a lock. So two runs differ in the order of the workers' steps.
+    Staleness: none between the workers of the host. A step reads the rows with every step that another worker has
+    finished; beside a step that is under way, it reads some rows before that step and some after it, as in Hogwild.
+    Unlike in Hogwild no update is lost: workers step rows one after the other, under a lock. Two runs differ in the
+    order of the workers' steps.
 
-    Caveat: which keys have rows cannot be limited, and the counters of `stats` other than `rows` are this process's.
+    Caveat: limits on which keys have rows are not possible. The counters of `stats`, except `rows`, are this process's.
+
+    Source: Niu et al., Hogwild: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent, NeurIPS 2011.
     """
 
     def __init__(self, config, tracked, memory):
@@ -23,7 +26,7 @@ class SharedTable(Table):
           memory: `SharedMemory`, in which the owner makes its SharedTable first.
 
         Raises:
-          UserError: the table has limits, or see `SharedMemory`.
+          UserError: the table has limits, or the memory cannot be had, see `SharedMemory`.
         """
         if config != config.without_limits():
             raise UserError(

@@ -17,22 +17,25 @@ from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 class Table:
     """Rows of `config.width` float32, found by 64-bit key.
 
-    The rows lie in one array in slot order, the order of their creation, so a slot stays valid until its row is
-    removed; then the next new row gets it. The key 0 stands for "no value": it has the slot -1 and never a row.
+    The rows lie in one array in slot order, the order of their creation. A slot stays valid until its row is removed;
+    then the next new row gets the slot. The key 0 stands for "no value": it has the slot -1 and never a row.
 
-    Rows come and go as `config` says: `find_or_create` and `add` first count a key (`min_frequency`), and make room
-    (`max_rows`); `advance` removes rows that were not trained for too long (`ttl_steps`).
+    `config` says which rows come and go: `find_or_create` and `add` first count a key (`min_frequency`) and make room
+    (`max_rows`); `expire` removes rows that were not trained for too long (`ttl_steps`).
 
     Caveat: not safe to use from several threads at a time. `keys` and `rows` are views, valid until a row is created.
-    Who writes to `rows` tells first, with `before_change`.
+    Call `before_change` before writing to `rows`.
 
     Attributes:
       config: the TableConfig.
-      admission: `Admission`, or None where every key gets a row.
-      changes: `Changes` since the last snapshot, or None.
-      created, restored, admitted, evicted, refused: new rows, rows of a snapshot, keys let in by the counting filter,
-        rows evicted, and times that a key was asked for and got no row, since the start.
-      lock_times: what this process has held and waited for the lock of the rows; none without a lock.
+      admission: `Admission`; None if every key gets a row.
+      changes: `Changes` since the last snapshot; None if they are not kept.
+      created: rows created since the start, without those of a snapshot.
+      restored: rows taken from a snapshot since the start.
+      admitted: keys that the counting filter let in since the start.
+      evicted: rows evicted since the start.
+      refused: how often, since the start, a key was asked for and got no row.
+      lock_times: how long this process has waited for the rows' lock and held it; 0 if there is no lock.
     """
 
     lock_times = LockTimes()
@@ -42,7 +45,7 @@ class Table:
         Args:
           config: a TableConfig.
           tracked: whether to keep `changes`, for snapshots.
-          most_rows: in place of `config.max_rows`, of which it is a shard's share.
+          most_rows: a shard's share of `config.max_rows`, the limit in its place; None for `config.max_rows` itself.
           memory: where the rows and their index lie: `PrivateMemory`, or `SharedMemory` for a `SharedTable`.
 
         Raises:
@@ -67,12 +70,12 @@ class Table:
 
     @property
     def keys(self):
-        """int64[n], in slot order; 0 for a slot that is free."""
+        """int64[n], in slot order; 0 for a free slot."""
         return self._index.keys
 
     @property
     def rows(self):
-        """float32[n, width], in slot order; then those that the last `find_or_create` lent."""
+        """float32[n, width], in slot order; behind them the rows that the last `find_or_create` lent."""
         return self._rows.array[: self._index.slots + self._lent]
 
     @property
@@ -81,13 +84,13 @@ class Table:
         return self._index.nbytes + self._index.slots * (self.config.width * 4 + 8 * self.config.evicts)
 
     def find(self, keys):
-        """int64[U] -> int64[U] slots, -1 for unknown keys and for the key 0."""
+        """int64[U] keys -> int64[U] slots; -1 for unknown keys and for the key 0."""
         return self._index.find(int64(keys))
 
     def find_or_create(self, keys):
-        """int64[U] -> int64[U] slots; a row that is not there is created with its initial values.
+        """int64[U] keys -> int64[U] slots; a missing row is created with its initial values.
 
-        A key that gets no row is lent one, which starts as its initial row and is gone at the next call.
+        A key that gets no row, because of the limits, is lent its initial row until the next call.
 
         Raises:
           UserError: the memory is used up; the table is unchanged.
@@ -104,7 +107,7 @@ class Table:
         return slots
 
     def find_or_make(self, keys):
-        """-> int64[U] slots; a missing row is created if its key is admitted and there is room, and is -1 otherwise."""
+        """-> int64[U] slots; a missing row is created if its key is admitted and there is room, else its slot is -1."""
         if not self.is_limited:
             return self._make(keys, initialize=True)
         slots = self.find(keys)
@@ -121,18 +124,21 @@ class Table:
         return self.find(keys)
 
     def initial_rows(self, keys):
-        """int64[U] -> float32[U, width]: what new rows of these keys are, a pure function of (config.seed, key)."""
+        """int64[U] keys -> float32[U, width], their initial rows, a pure function of (config.seed, key)."""
         return self._initial.of(int64(keys))
 
     def read(self, keys, missing="initial"):
-        """int64[U] -> float32[U, width], a copy; creates no row.
+        """Copies rows; creates none.
 
         Args:
           keys: int64[U].
           missing: what an unknown key reads: `initial`, its initial row, or `zeros`. The key 0 reads zeros.
+
+        Returns:
+          float32[U, width].
         """
         if missing not in ("initial", "zeros"):
-            raise ValueError(f"missing is 'initial' or 'zeros', not {missing!r}")
+            raise ValueError(f"missing={missing!r} must be 'initial' or 'zeros'")
         slots = self.find(keys)
         rows = self.take(slots)
         unknown = np.flatnonzero(slots < 0)
@@ -141,20 +147,20 @@ class Table:
         return rows
 
     def take(self, slots):
-        """int64[U] -> float32[U, width], a copy; zeros where the slot is -1."""
+        """int64[U] slots -> float32[U, width], a copy of their rows; zeros for the slot -1."""
         rows = np.empty((len(slots), self.config.width), np.float32)
         row_kernels.take(self._rows.array, slots, 0, rows)
         return rows
 
     def find_or_insert(self, keys, rows):
-        """Sets the rows of `keys` to `rows` float32[U, width], creating those that are not there. -> int64[U] slots"""
+        """Sets the rows of `keys` to `rows`, float32[U, width]; creates missing rows. -> int64[U] slots"""
         slots = self._make(int64(keys))
         self.before_change(slots)
         row_kernels.put(self._rows.array, slots, float32(rows))
         return slots
 
     def restore(self, keys, rows):
-        """As `find_or_insert`, of rows that were there before: they count as restored, not as created."""
+        """As `find_or_insert`, for rows of a snapshot: they count as restored, not as created."""
         created = self.created
         slots = self.find_or_insert(keys, rows)
         self.restored += self.created - created
@@ -162,9 +168,14 @@ class Table:
         return slots
 
     def add(self, keys, deltas):
-        """Adds float32[U, width] to the rows of `keys`, first creating missing ones as they start. -> int64[U] slots
+        """Adds deltas to rows. A missing row is created with its initial values first.
 
-        A key that gets no row has the slot -1, and its delta is dropped.
+        Args:
+          keys: int64[U], distinct.
+          deltas: float32[U, width].
+
+        Returns:
+          int64[U] slots. A key that gets no row has the slot -1, and its delta is dropped.
         """
         slots = self.find_or_make(int64(keys))
         self.before_change(slots)
@@ -172,11 +183,11 @@ class Table:
         return slots
 
     def follow(self, follower):
-        """Calls `follower.created(slots int64[U], size)` whenever slots get rows, new slots or used ones."""
+        """Has `follower.created(slots int64[U], size)` called whenever slots, new or used before, get new rows."""
         self._followers.append(follower)
 
     def remove(self, keys):
-        """Removes the rows of int64[U]; unknown keys are skipped. -> how many there were."""
+        """Removes the rows of `keys`, int64[U]; unknown keys are skipped. -> how many rows were removed."""
         keys, slots = int64(keys), self.find(keys)
         slots = slots[slots >= 0]
         if self.changes is not None:
@@ -185,15 +196,18 @@ class Table:
         return len(slots)
 
     def advance(self, step):
-        """Sets the clock that `lru` and `ttl_steps` go by to a global step. `expire` evicts what has expired by it."""
+        """Sets the clock of `lru` and `ttl_steps` to the global step `step`; `expire` evicts what has expired."""
         if self._usage is not None:
             self._usage.step = step
 
     def expire(self, start=0):
-        """Evicts rows that were last trained more than `ttl_steps` ago, of a bounded number of slots from `start` on.
+        """Evicts rows that were last trained more than `ttl_steps` steps ago.
+
+        Args:
+          start: the slot to begin at; a call searches a bounded number of slots.
 
         Returns:
-          the slot to go on from at the next call; None at the end.
+          the slot at which the next call has to begin; None at the end.
         """
         if not self.config.ttl_steps:
             return None
@@ -207,14 +221,14 @@ class Table:
             self._make_room(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def before_change(self, slots):
-        """Has to be called before the rows of int64[U] slots, distinct, are trained or set; -1 is skipped."""
+        """Has to be called before the rows at `slots`, int64[U], distinct, are trained or set; -1 is skipped."""
         if self.changes is not None:
             self.changes.before_change(self, slots)
         if self._usage is not None:
             self._usage.trained(slots)
 
     def stats(self):
-        """-> dict of `rows`, `bytes` and the counters."""
+        """-> dict of `rows`, `bytes` and the counters under Attributes."""
         names = ("created", "restored", "admitted", "evicted", "refused")
         counters = {name: getattr(self, name) for name in names}
         return dict(rows=len(self), bytes=self.nbytes, **counters)
@@ -224,19 +238,23 @@ class Table:
         return self._usage.get(slots) if self._usage is not None else None
 
     def set_use(self, keys, last_used, frequency):
-        """Sets what `use_of` gives for the slots of `keys`; unknown keys are skipped."""
+        """Sets what `use_of` returns for the slots of `keys`; unknown keys are skipped."""
         if self._usage is not None:
             self._usage.set(self.find(keys), last_used, frequency)
 
     def apply_gradients(self, slots, gradients, learning_rate):
-        """One optimizer step on each row.
+        """Makes one optimizer step on each row.
 
-        Each is lazy: a row that is not among `slots` stays as it is, its state too. See `optimizer_kernels`.
+        Every optimizer is lazy: a row that is not among `slots` keeps its weights and its state, see
+        `optimizer_kernels`.
 
         Args:
           slots: int64[U], distinct; -1 is skipped.
-          gradients: float32[U, dim], one for each segment, those of equal keys already summed.
+          gradients: list of float32[U, dim], one per segment; the gradients of equal keys are already summed.
           learning_rate: a float.
+
+        Raises:
+          ValueError: a gradient has another shape.
         """
         for dim, gradient in zip(self.config.dims, gradients, strict=True):
             if gradient.shape != (len(slots), dim):
@@ -262,7 +280,7 @@ class Table:
     def _make(self, keys, initialize=False):
         """-> int64[U] slots; every missing row is created."""
         before, count = self._index.slots, len(self)
-        # Room for the rows first: where that fails, the index has not changed either.
+        # Room for the rows comes first: if there is none, the index has not changed either.
         self._rows.reserve(before + len(keys))
         free = self._index.free_slots(len(keys))
         slots = self._index.find_or_add(keys)
@@ -281,7 +299,7 @@ class Table:
         return slots
 
     def _make_room(self, keys, protected):
-        """Evicts until rows of these keys may come, as far as can be. -> for how many of them there is room."""
+        """Evicts rows to make room for `keys`, as far as possible. -> how many of the keys there is room for."""
         most = self._most_rows
         excess = len(self) + len(keys) - most
         if excess > 0:

@@ -1,4 +1,4 @@
-"""What a table holds."""
+"""The configuration of a table: the layout of its rows, how they are trained, and which keys have rows."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ from ctr_trainer.settings.row_optimizer import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS
 
 EVICTIONS = ("lru", "lfu")
 MOST_FREQUENCY = 255
-# The fields that say which keys have rows: a table keeps its rows where these change.
+# The fields that say which keys have rows. If one of them changes, a table keeps its rows.
 LIMITS = ("min_frequency", "max_rows", "eviction", "ttl_steps")
 
 
@@ -30,22 +30,26 @@ class TableConfig:
     | `ftrl` | q[dim], n[dim] |
 
     Attributes:
-      name: unique in a job, as `dim16`.
+      name: name of the table, unique in a job, as `dim16`.
       dims: width of each segment.
-      init_scales: by segment, the half width of the uniform distribution new weights are drawn from; 0 for zeros.
-      optimizer: of `row_optimizer`, or its name. Its settings may be others after a restore, but for
-        `initial_accumulator`, what the sum of squares starts at: they do not say what a row is.
-      seed: a new row's weights are a pure function of (seed, key).
-      min_frequency: how often a key must have been asked for before it gets a row: in how many batches of a lone
-        worker, or pushes to a service (one a worker and sync window). 0 and 1 give one at once. See `admission`.
-      max_rows: rows of this table in all shards of a service together, see `most_rows`; 0 for as many as fit into
-        memory.
-      eviction: which rows go where `max_rows` is reached: `lru`, those whose last training is the longest ago, or
-        `lfu`, those trained the least often.
-      ttl_steps: a row that was not trained for more steps than this goes at the next sync; 0 for never.
+      init_scales: for each segment the half width of the uniform distribution of new weights; 0 for zeros.
+      optimizer: a `RowOptimizer`, or the name of one. A restore may change its settings, as they do not change the
+        layout of a row; but it may not change `initial_accumulator`, the initial value of the sum of squares.
+      seed: int; the weights of a new row are a pure function of (seed, key).
+      min_frequency: how often a key has to come before it gets a row, counted in batches of a lone worker, or in pushes
+        to a service (one per worker and sync window). With 0 and 1 it gets one at once. See `admission`.
+      max_rows: the most rows of this table in all shards of a service together, see `most_rows`; 0 for as many as fit
+        into memory.
+      eviction: which rows are evicted when `max_rows` is reached: `lru`, those whose last training is the longest ago,
+        or `lfu`, those that were trained the least often.
+      ttl_steps: a row that was not trained for more than this many global steps is evicted at the next sync; 0 for
+        never.
 
-    Caveat: a key that has no row reads its initial row, and what it learns is not kept. A key that comes back after its
-    row went is a new key.
+    Caveat: a key without a row reads its initial row, and what it learns is not kept. A key that comes back after its
+    row was evicted is a new key.
+
+    Raises:
+      ValueError: a field has a wrong value; the message names the table and the field.
     """
 
     name: str
@@ -64,7 +68,10 @@ class TableConfig:
         if isinstance(self.optimizer, str):
             object.__setattr__(self, "optimizer", _named(self.optimizer, f"table {self.name}"))
         if not self.dims or min(self.dims) < 1 or len(self.dims) != len(self.init_scales):
-            raise ValueError(f"table {self.name}: dims {self.dims} and init_scales {self.init_scales} do not fit")
+            raise ValueError(
+                f"table {self.name}: dims {self.dims} and init_scales {self.init_scales} do not fit: give each segment "
+                "a width of at least 1 and one scale"
+            )
         if self.eviction not in EVICTIONS:
             raise ValueError(f"table {self.name}: eviction {self.eviction!r} is not one of {', '.join(EVICTIONS)}")
         if not 0 <= self.min_frequency <= MOST_FREQUENCY or self.max_rows < 0 or self.ttl_steps < 0:
@@ -113,35 +120,35 @@ class TableConfig:
 
     @property
     def evicts(self):
-        """Whether rows may go."""
+        """Whether rows may be evicted."""
         return bool(self.max_rows or self.ttl_steps)
 
     def most_rows(self, shard, shards):
-        """-> how many rows a shard may have, its even share of `max_rows`, at least 1; 0 for no limit.
+        """-> how many rows a shard may have: its even share of `max_rows`, at least 1; 0 for no limit.
 
-        Keys are spread over the shards by hash, so a full table has a few rows less than `max_rows` at most: what the
-        shards with fewer keys than their share leave free.
+        Keys are spread over the shards by hash. So a full table may have a few rows fewer than `max_rows`: a shard with
+        fewer keys than its share leaves rows free.
         """
         return max(self.max_rows // shards + (shard < self.max_rows % shards), 1) if self.max_rows else 0
 
     def without_limits(self):
-        """-> this configuration, with a row for every key."""
+        """-> the same configuration without limits: every key gets a row."""
         limits = {field.name: field.default for field in dataclasses.fields(self) if field.name in LIMITS}
         return dataclasses.replace(self, **limits)
 
     @property
     def weights(self):
-        """Floats of a row that the model reads."""
+        """How many floats of a row the model reads."""
         return sum(self.dims)
 
     @property
     def state(self):
-        """Floats of a row that belong to the optimizer."""
+        """How many floats of a row are the optimizer's state."""
         return sum(map(OPTIMIZERS[self.optimizer.name].width, self.dims))
 
     @functools.cached_property
     def width(self):
-        """Floats of a row."""
+        """How many floats a row has."""
         return self.weights + self.state
 
 
