@@ -1,1 +1,1 @@
-"""Data sets: readers of files, conversion, and the batches that a worker reads of them."""
+"""Data sets: readers of source files, conversion, and the batches that a worker reads."""

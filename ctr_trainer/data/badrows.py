@@ -1,4 +1,4 @@
-"""The budget of rows that cannot be used."""
+"""The limit on the number of rows that cannot be used."""
 
 import dataclasses
 import logging
@@ -11,14 +11,14 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass
 class BadRows:
-    """Logs every row that is left out, and stops the conversion at the first one beyond the budget.
+    """Logs every row that is left out, and stops the conversion at the first bad row beyond the budget.
 
-    Safe to use from several threads: once the budget is spent, each of them gets the same error.
+    Several threads may use it. Once the budget is spent, each of them gets the same error.
 
     Attributes:
-      budget: how many rows may be left out.
-      count: how many were.
-      unit: what a row's number counts: `line`s of a text file, or `row`s.
+      budget: number of rows that may be left out.
+      count: number of rows that were left out so far.
+      unit: what the number of a row counts: `line` for lines of a text file, or `row`.
     """
 
     budget: int = 0
@@ -28,14 +28,14 @@ class BadRows:
     _error: UserError | None = None
 
     def add(self, file, line, column, value, expected):
-        """Notes one row.
+        """Counts and logs one bad row.
 
         Args:
-          file: the source file.
-          line: the row's line in it, or its number, from 1; None where unknown.
-          column: the column's name, or None where the row as a whole is wrong.
-          value: what stands there.
-          expected: what should.
+          file: path of the source file.
+          line: line or number of the row in the file, from 1; None if unknown.
+          column: name of the column; None if the row as a whole is wrong.
+          value: value that is there.
+          expected: description of what should be there, as `a finite number`.
 
         Raises:
           UserError: the budget is spent.

@@ -10,9 +10,9 @@ class Bag:
     """A bag or sequence of a batch: row `b` has the keys `values[splits[b]:splits[b + 1]]`.
 
     Attributes:
-      values: int64[n], the keys of all rows, one after the other.
-      splits: int32[B + 1].
-      weights: float32[n], what each value counts; None where the feature has no weights.
+      values: int64[n], the keys of all rows, one row after the other.
+      splits: int32[B + 1], the place in `values` at which each row begins, then n.
+      weights: float32[n], the weight of each value; None if the feature has no weights.
     """
 
     values: np.ndarray
@@ -22,18 +22,18 @@ class Bag:
 
 @dataclasses.dataclass
 class Batch:
-    """`B` examples; the last `B - size` are padding of weight zero, so that every batch has one shape.
+    """`B` examples. The last `B - size` are padding of weight zero, so that all batches have one shape.
 
     Attributes:
-      size: how many of the rows are examples.
-      keys: by table name, int64[B, F]: the single-valued features of that table, in the spec's order.
-      bags: by feature name, the bags and the sequences; no row of a sequence has more than its `max_length` values.
-      dense: float32[B, n], raw values as converted; NaN where the value is missing.
-      labels: float32[B]; of a spec with T labels, T above 1, float32[B, T] in the spec's order.
+      size: number of examples that are not padding.
+      keys: dict of table name -> int64[B, F], the keys of the table's single-valued features, in the spec's order.
+      bags: dict of feature name -> Bag, for bags and sequences; a sequence has at most `max_length` values per row.
+      dense: float32[B, n], raw values as converted; NaN for a missing value.
+      labels: float32[B]; with T > 1 labels float32[B, T], in the spec's order.
       weights: float32[B], zero for padding.
-      ids: by column name, array[B]: columns that are kept for the predictions' output and not trained on.
+      ids: dict of column name -> array[B], for columns that are kept for the predictions' output and not trained on.
 
-    The key 0 stands for no value: it looks up zeros and takes no gradient.
+    The key 0 stands for no value: its embedding is zeros, and it takes no gradient.
     """
 
     size: int

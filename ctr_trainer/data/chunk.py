@@ -1,4 +1,4 @@
-"""What a source format hands to the encoder, and what the encoder makes of a column of it."""
+"""The rows that a source format gives to the encoder, and the columns that the encoder makes of them."""
 
 import collections.abc
 import dataclasses
@@ -12,10 +12,10 @@ class Chunk:
     """Consecutive rows of one source file.
 
     Attributes:
-      table: the source's columns, strings or numbers, null where missing.
-      file: the file they come from, for messages.
-      line_of: the line in the file, from 1, of a row of the table. Called for bad rows only, so it may be slow.
-      first_line_hint: what a bad row in the file's line 1 may come from, for its message.
+      table: the source's columns, strings or numbers; null for a missing value.
+      file: path of the source file, for messages.
+      line_of: f(row of the table) -> its line in the file, from 1. It is called for bad rows only, so it may be slow.
+      first_line_hint: possible reason for a bad row in line 1 of the file, the end of its message.
     """
 
     table: pa.Table
@@ -30,16 +30,17 @@ class Chunk:
 
 @dataclasses.dataclass
 class Encoded:
-    """A column of the data set and what is wrong with it.
+    """An encoded column of the data set, and its bad rows.
 
     Attributes:
       column: pyarrow Array of n rows.
-      bad: bool[n], the rows that cannot be used; None for none.
-      expected: what those should have been, as `a finite number`.
-      cure: what in the feature spec may mend them, as the end of a message.
-      weights: list<float32>, the weights of a bag's values; None where it has none.
-      lengths: int[n], how many values each row of a list has, before a cut; None of what is no list.
-      odd: a value that looks as if it were several, as `[1, 2]`; None where none was seen.
+      bad: bool[n], whether each row is unusable; None if no row is.
+      expected: what the bad rows should have held, as `a finite number`.
+      cure: setting of the feature spec that may mend the bad rows, the end of their message.
+      weights: list<float32>, the weights of a bag's values; None if the bag has no weights.
+      lengths: int[n], number of values of each row's list, before the cut at `max_length`; None if the column has no
+        lists.
+      odd: a value that looks like several values, as `[1, 2]`; None if there was no such value.
     """
 
     column: pa.Array

@@ -1,6 +1,6 @@
-"""The names of a converted data set's columns, beside those of the features."""
+"""The names of a converted data set's columns that are no features."""
 
-# These prefixes are kept from features' names, which may be those of a source's columns.
+# No feature's name may begin with these prefixes; features may be named like columns of the source.
 ID_PREFIX = "id:"
 LABEL = "label"
 LABEL_PREFIX = "label:"
@@ -11,7 +11,7 @@ LABELS_ARE_NEEDED = "; `predict` needs no label, and `convert --unlabelled` make
 
 
 def label_columns(spec):
-    """-> by column name, the Labels of a spec, in its order; none of an unlabelled one."""
+    """-> dict of column name -> Label, in the spec's order; {} for an unlabelled spec."""
     if not spec.labelled:
         return {}
     if len(spec.labels) == 1:

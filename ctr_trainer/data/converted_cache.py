@@ -1,4 +1,4 @@
-"""Sources that are converted on first use, and read as converted from then on."""
+"""Converts sources on first use, and finds their conversions from then on."""
 
 import contextlib
 import hashlib
@@ -24,22 +24,26 @@ _log = logging.getLogger(__name__)
 
 
 def converted(source, format, spec, directory, progress=True, labels=True, advanced=lambda text: None, timeout=1800.0):
-    """-> the path of the converted source below `directory`; converts it where it is not there yet.
+    """Finds the conversion of a source below `directory`, or converts the source now.
 
-    A conversion is found by the spec and by its files' paths, sizes and times of change. One that ended early leaves
-    `NAME.unfinished`, and the next one goes on after its last whole file, of 1,000,000 rows each; where a source file
-    has changed since, it is removed. Of several processes one converts, and the others wait for it. Conversions that
-    are no longer wanted stay: remove them as you like.
+    A conversion is found by the spec and by the paths, sizes and times of change of the source's files. A conversion
+    that ended early leaves `NAME.unfinished`. The next one goes on after the last whole file there, of 1,000,000 rows
+    per file; if a source file has changed since then, the unfinished conversion is removed. If several processes want a
+    conversion, one of them converts and the others wait. Conversions that are no longer wanted stay: remove them as you
+    like.
 
     Args:
-      source: as `list_files` takes it.
-      format: of `convert`.
+      source: a source as `list_files` takes it.
+      format: format of the source, as for `convert`.
       spec: FeatureSpec.
-      directory: of the conversions; made if need be.
-      progress: show a bar where stderr is a terminal.
-      labels: False where labels and weights are not needed: a conversion with them will do, and a new one has none.
-      advanced: f(text), called each time that the conversion, this process's or another's, has gone on.
+      directory: directory of the conversions; made if there is none.
+      progress: show a bar if stderr is a terminal.
+      labels: False if labels and weights are not needed. A conversion with labels is used too; a new one has none.
+      advanced: f(text), called each time that the conversion, of this or of another process, has made progress.
       timeout: seconds that another process's conversion may stand still.
+
+    Returns:
+      path of the converted data set.
 
     Raises:
       UserError: as `convert`; every row must be usable. Or another process's conversion stands still.
@@ -66,7 +70,7 @@ def converted(source, format, spec, directory, progress=True, labels=True, advan
 
 
 def _convert(unfinished, format, source, spec, progress, advanced):
-    """Makes a data set of the source, from the files on that are there."""
+    """Converts the source to a data set, and keeps the whole files that an unfinished conversion left."""
     unfinished.files.note({"source": _paths(source)})
     bad_rows, what = BadRows(unit="row" if format in TYPED else "line"), f"converting {source} on first use"
     writer = DatasetWriter(unfinished, "", spec, ROWS_PER_FILE, _ROWS_PER_GROUP)
@@ -88,7 +92,7 @@ def _convert(unfinished, format, source, spec, progress, advanced):
         if not writer.statistics.rows:
             raise UserError(f"input {source}: it has no rows")
     except BaseException:
-        if not writer.whole_files:  # Nothing to go on from.
+        if not writer.whole_files:  # There is no file from which a later conversion could go on.
             unfinished.files.discard()
         raise
     writer.finish(0)
@@ -102,11 +106,11 @@ def _rename(draft, there):
 
 
 class _Wait:
-    """The wait for another process's conversion, for as long as its files grow.
+    """Waits for another process's conversion, as long as its files grow.
 
     Args:
-      draft: its directory.
-      timeout: seconds that it may stand still.
+      draft: directory of the unfinished conversion.
+      timeout: seconds that the conversion may stand still.
     """
 
     def __init__(self, draft, timeout):
@@ -114,20 +118,20 @@ class _Wait:
         self._seen, self._since = None, time.monotonic()
 
     def look(self, why, advanced):
-        """Returns after a moment.
+        """Waits a moment, and looks whether the conversion has made progress.
 
         Args:
-          why: InUse, that names the process.
-          advanced: f(text), called if the conversion has gone on.
+          why: the error InUse, which names the other process.
+          advanced: f(text), called if the conversion has made progress.
 
         Raises:
-          UserError: it stands still.
+          UserError: the conversion has stood still for `timeout` seconds.
         """
         if self._seen is None:
             _log.info("%s", why)
         sizes = {}
         for file in self._draft.glob("*"):
-            with contextlib.suppress(FileNotFoundError):  # renamed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # The other process may have renamed the directory meanwhile.
                 sizes[file.name] = file.stat().st_size
         if sizes != self._seen:
             self._seen, self._since = sizes, time.monotonic()
@@ -141,7 +145,7 @@ class _Wait:
 
 
 def _remove_outdated(draft, source):
-    """Removes unfinished conversions of the same files as they were before they changed."""
+    """Removes unfinished conversions of the same paths whose files have changed since."""
     for other in draft.parent.glob("*.unfinished"):
         if other != draft and (other / MARKER).is_file():
             with contextlib.suppress(UserError), Unfinished(other, "conversion") as unfinished:

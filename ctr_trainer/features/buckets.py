@@ -1,4 +1,4 @@
-"""Numbers as the keys of their buckets."""
+"""The keys of numbers that fall into buckets."""
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +14,11 @@ class Buckets:
 
         bucket(v) = number of boundaries <= v, as tf.raw_ops.Bucketize    key = hash(slot, bucket's number)
 
-    A missing number has no bucket: its key is 0, or that of the value "" where missing values have a row.
+    A missing number has no bucket. Its key is 0, or the key of the value "" if missing values have a row.
 
     Args:
       feature: a bucketised `SparseFeature`.
-      statistics: by feature name; of one with `quantiles` its `boundaries`.
+      statistics: dict of feature name -> statistics; a feature with `quantiles` needs its `boundaries` there.
 
     Raises:
       UserError: a feature with `quantiles` has no boundaries.
@@ -30,12 +30,12 @@ class Buckets:
             if BOUNDARIES not in (statistics or {}).get(feature.name, {}):
                 raise UserError(
                     f"sparse feature {feature.name!r}: 'quantiles' needs boundaries that conversion fits to the "
-                    "training data, and there are none of it; convert the data set again with this spec"
+                    "training data, and this data set has none; convert the data set again with this spec"
                 )
             boundaries = statistics[feature.name][BOUNDARIES]
         self.boundaries = np.array(boundaries, np.float32)
         names = [str(number) for number in range(len(self.boundaries) + 1)]
-        # The last one is the missing number's.
+        # The last key is that of a missing number.
         self.by_bucket = keys(feature.slot, pa.array([*names, ""]))
         if not feature.missing_has_row:
             self.by_bucket[-1] = 0
@@ -46,7 +46,7 @@ class Buckets:
         return self.by_bucket[np.where(np.isnan(values), len(self.by_bucket) - 1, buckets)]
 
     def graph_keys(self, values):
-        """The same as TensorFlow ops: float32 tensor -> int64 tensor."""
+        """Computes the same as `keys` by TensorFlow ops: float32 tensor -> int64 tensor."""
         import tensorflow as tf
 
         missing = tf.fill(tf.shape(values), len(self.by_bucket) - 1)
@@ -55,5 +55,5 @@ class Buckets:
 
 
 def of_spec(spec, statistics):
-    """-> the Buckets of each bucketised feature of a spec, by name."""
+    """-> dict of feature name -> Buckets, for the bucketised features of a spec."""
     return {feature.name: Buckets(feature, statistics) for feature in spec.bucketised}

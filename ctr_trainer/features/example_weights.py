@@ -1,4 +1,4 @@
-"""The weights of a graph's examples, for layers that look at a batch as a whole and that padding would mislead."""
+"""The weights of a graph's examples, for layers that compute over the whole batch and must leave padding out."""
 
 import tensorflow as tf
 
@@ -12,6 +12,6 @@ def record(weights):
 
 
 def current():
-    """-> the weights, float32[B], of the current graph's examples; None where none were recorded."""
+    """-> the weights, float32[B], of the current graph's examples; None if none were recorded."""
     weights = tf1.get_collection(_KEY)
     return weights[-1] if weights else None

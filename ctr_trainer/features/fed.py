@@ -13,12 +13,12 @@ tf1 = tf.compat.v1
 
 
 class FedFeatures(Features):
-    """Features whose values are fed at each step: rows looked up outside the graph.
+    """Features whose values are fed at each step, since rows are looked up outside of the graph.
 
     Attributes:
       labels: float32[B] for one label; dict of label name -> float32[B] for several.
-      segments: by table name, {kind: placeholder}, as far as the model asked for them: of the kinds `embedding` and
-        `linear` float32[B, F, dim], of `sequence/<name>` float32[B, L, dim].
+      segments: dict of table name -> dict of kind -> placeholder, for the kinds that the model asked for: `embedding`
+        and `linear` float32[B, F, dim], `sequence/<name>` float32[B, L, dim].
     """
 
     def __init__(self, spec, statistics, batch_size):
@@ -42,7 +42,7 @@ class FedFeatures(Features):
         return [tensor for kinds in self.segments.values() for tensor in kinds.values()]
 
     def feed(self, batch):
-        """-> feed_dict of all of a `Batch` but the rows that it looks up."""
+        """-> feed_dict of a `Batch`, without the rows that the batch looks up."""
         feed = {self._labels: batch.labels, self.weights: batch.weights, self.dense: batch.dense}
         for name, placeholder in self._masks.items():
             lengths = np.diff(batch.bags[name].splits)
@@ -73,6 +73,6 @@ class FedFeatures(Features):
 
 
 def operation_name(name):
-    """-> a feature's name as TensorFlow allows it for an operation."""
+    """-> a feature's name in the characters that TensorFlow allows for an operation."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     return name if re.match(r"[A-Za-z0-9.]", name) else f"x{name}"

@@ -1,10 +1,10 @@
-"""Keys: a sparse feature's value as 64 bits, the same at conversion, in training and in an exported graph.
+"""Keys: the 64-bit hashes of sparse features' values, the same at conversion, in training and in an exported graph.
 
     key(slot, value) = Fingerprint64(slot + "\\x1f" + value) as int64, and 1 in place of 0
 
-Fingerprint64 is FarmHash's, a function of the bytes alone. The key 0 stands for no value. A missing value hashes as the
-value ""; whether it has that key or 0 is the feature's to say (`SparseFeature.missing`). Two of n values of a slot
-collide with a probability of about n^2 / 2^65: for 100 million values, 0.03 %.
+Fingerprint64 is a function of FarmHash and depends on the bytes alone. The key 0 stands for no value. The key of a
+missing value is that of the value "", or 0, as `SparseFeature.missing` says. The probability that any two of n values
+of a slot collide is about n^2 / 2^65: for 100 million values, 0.03 %.
 """
 
 import functools
@@ -20,12 +20,12 @@ SEPARATOR = "\x1f"
 
 
 def keys(slot, values, missing_has_key=True):
-    """Keys of one column; each distinct value is hashed once.
+    """Computes the keys of one column. Each distinct value is hashed once.
 
     Args:
-      slot: the feature's slot.
-      values: pyarrow Array or ChunkedArray of strings, binary or integers (which hash as their decimal digits).
-      missing_has_key: False for the key 0 in place of that of "", which null has too.
+      slot: slot of the feature.
+      values: pyarrow Array or ChunkedArray of strings, binary or integers, which hash as their decimal digits.
+      missing_has_key: whether "" and null have the key of ""; if False, their key is 0.
 
     Returns:
       int64[n].
@@ -34,10 +34,10 @@ def keys(slot, values, missing_has_key=True):
 
 
 def keys_of_columns(columns):
-    """Keys of several columns of n rows: as `keys` of each, in fewer calls of TensorFlow's.
+    """Computes the keys of several columns of n rows, as `keys` does for each, in fewer calls of TensorFlow.
 
     Args:
-      columns: (slot, values, missing_has_key) of each.
+      columns: (slot, values, missing_has_key) per column.
 
     Returns:
       int64[columns, n].
@@ -47,7 +47,7 @@ def keys_of_columns(columns):
     prefixes = [(slot + SEPARATOR).encode() for slot, _, _ in columns]
     hashed = [_hasher()(message) for message in bytes_example.messages(zip(prefixes, texts, strict=True))]
     hashed, start = np.concatenate(hashed), 0
-    # One array of all: large enough for huge pages, without which the system's zeroing takes longer than the lookups.
+    # One array for all columns is large enough for huge pages. With small pages, zeroing takes longer than the lookups.
     taken = np.empty((len(columns), len(values[0])), np.int64)
     for row, column, distinct, (_, _, missing_has_key) in zip(taken, values, texts, columns, strict=True):
         of = hashed[start : (start := start + len(distinct))]
@@ -64,17 +64,17 @@ def _with_dictionary(values):
 
 
 def _texts(distinct):
-    """-> the values as binary, and behind them null: the missing value, which a dictionary's own null is too."""
+    """-> the values as binary, then a null for the missing value; a null in a dictionary means the same."""
     if not (pa.types.is_binary(distinct.type) or pa.types.is_large_binary(distinct.type)):
         distinct = distinct.cast(pa.string()).cast(pa.binary())
     return pa.concat_arrays([distinct, pa.nulls(1, distinct.type)])
 
 
 def graph_keys(slots, values):
-    """The same function as TensorFlow ops.
+    """Computes keys by TensorFlow ops.
 
     Args:
-      slots: the slot of all values, or a list of one slot for each place in the last dimension of the values.
+      slots: the slot of all values, or a list with one slot per place in the last dimension of the values.
       values: string tensor of any shape.
 
     Returns:
@@ -83,13 +83,13 @@ def graph_keys(slots, values):
     import tensorflow as tf
 
     prefixes = tf.constant(np.char.add(slots, SEPARATOR))
-    # Add and not tf.strings.join, which does not broadcast; tf.fingerprint keeps the first dimension only.
+    # `tf.add`, because tf.strings.join does not broadcast. tf.fingerprint keeps the first dimension only.
     texts = tf.reshape(tf.raw_ops.Add(x=prefixes, y=values), [-1])
     return tf.reshape(_graph_hash(texts), tf.shape(values))
 
 
 def _graph_hash(texts):
-    """string[n] -> int64[n], as TensorFlow ops."""
+    """string[n] -> int64[n], by TensorFlow ops."""
     import tensorflow as tf
 
     key = tf.bitcast(tf.fingerprint(texts, method="farmhash64"), tf.int64)
@@ -98,9 +98,9 @@ def _graph_hash(texts):
 
 @functools.cache
 def _hasher():
-    """-> a function of a `bytes_example` message: int64 keys of its values.
+    """-> f(message) -> int64 keys of the values of a `bytes_example` message.
 
-    It has a graph and session of its own, so that it works within any graph and with eager execution on or off.
+    The function has a graph and session of its own, so that it works within any graph, with eager execution on or off.
     """
     import tensorflow as tf
 
@@ -116,6 +116,6 @@ def _hasher():
 
 @numba.njit(nogil=True, cache=True)
 def _take(table, places, out):
-    """out = table[places]; NumPy would widen the places first."""
+    """Sets out = table[places], without first widening the places as NumPy would."""
     for i in range(len(places)):
         out[i] = table[places[i]]

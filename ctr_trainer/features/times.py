@@ -1,4 +1,4 @@
-"""Times as hours and weekdays: a function of the value's text, the same at conversion, in training and in an export.
+"""Hours and weekdays of times: functions of a time's text, the same at conversion, in training and in an export.
 
 | text | read as |
 |---|---|
@@ -9,7 +9,7 @@
 
     hour = floor(seconds / 3600) mod 24      weekday = (floor(seconds / 86400) + 3) mod 7, Monday is 0
 
-Both are those of UTC. A text of none of these forms, or a date that no calendar has, is no time.
+Hour and weekday are in UTC. A text of another form, or a date that the calendar does not have, is no time.
 """
 
 import numpy as np
@@ -26,16 +26,17 @@ _DATE = (
     r"(?:[ T](?P<hour>[0-9]{2}):(?P<minute>[0-9]{2})(?::(?P<second>[0-9]{2}(?:\.[0-9]+)?))?)?"
     r"(?:Z|(?P<sign>[+-])(?P<ahead>[0-9]{2}):?(?P<and>[0-9]{2}))?$"
 )
-_PARTS = ("year", "month", "day", "hour", "minute", "second", "sign", "ahead", "and")  # in the order of their groups
-_SHORT, _SECONDS = 1e8, 1e11  # where YYMMDDHH ends, and where seconds do
+# In the order of the groups of `_DATE`.
+_PARTS = ("year", "month", "day", "hour", "minute", "second", "sign", "ahead", "and")
+_SHORT, _SECONDS = 1e8, 1e11  # Numbers below _SHORT are YYMMDDHH, other numbers below _SECONDS are seconds.
 _HOUR, _DAY = 3600.0, 86400.0
 
 
 def derived(values, what):
-    """-> (int64 array, null where missing or bad; bool[n] of what is no time, or None).
+    """-> (int64 array, null if missing or bad; bool[n], whether a value is there and is no time, or None if none is).
 
     Args:
-      values: pyarrow Array of texts or numbers; numbers count as their digits.
+      values: pyarrow Array of texts or numbers; a number is read as its digits.
       what: HOUR or WEEKDAY.
     """
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
@@ -48,7 +49,7 @@ def derived(values, what):
 
 
 def seconds(values):
-    """-> float64[n], seconds since 1970 in UTC; NaN where missing or no time.
+    """-> float64[n], seconds since 1970 in UTC; NaN if missing or no time.
 
     Args:
       values: pyarrow Array of texts or numbers.
@@ -65,7 +66,7 @@ def seconds(values):
 
 
 def is_date(values):
-    """-> bool[n], which of a pyarrow Array's texts have the form of a date."""
+    """-> bool[n], whether each text of a pyarrow Array has the form of a date."""
     return _matches(values, _DATE)
 
 
@@ -82,7 +83,7 @@ def _empty(values):
 
 
 def _of_numbers(x):
-    """float64[n], NaN where missing -> seconds, NaN where it is no time."""
+    """float64[n], NaN if missing -> seconds since 1970, NaN if missing or no time."""
     whole = np.floor(np.nan_to_num(x))
     short, good = _short(np.where((whole >= 0) & (whole < _SHORT), whole, 0.0))
     found = np.where(whole < _SHORT, short, np.where(whole < _SECONDS, x, x / 1000))
@@ -90,7 +91,7 @@ def _of_numbers(x):
 
 
 def _of_dates(texts):
-    """pyarrow Array of texts that match `_DATE` -> seconds, NaN of a date that no calendar has."""
+    """pyarrow Array of texts that match `_DATE` -> seconds since 1970, NaN for a date not in the calendar."""
     groups = pc.extract_regex(texts, _DATE)
     parts = [pc.struct_field(groups, name).cast(pa.string()) for name in _PARTS]
     back = pc.equal(parts.pop(_PARTS.index("sign")), "-").to_numpy(zero_copy_only=False)
@@ -100,18 +101,18 @@ def _of_dates(texts):
 
 
 def of_seconds(seconds, what):
-    """-> the hour or weekday of seconds since 1970; of NumPy arrays and of TensorFlow's tensors alike."""
+    """-> the hour or weekday of seconds since 1970, for NumPy arrays and TensorFlow tensors."""
     return seconds // _HOUR % 24 if what == HOUR else (seconds // _DAY + 3) % 7
 
 
 def _short(x):
-    """YYMMDDHH -> (seconds, whether it is one), of NumPy arrays and of TensorFlow's tensors alike."""
+    """YYMMDDHH -> (seconds since 1970, whether there is such a time), for NumPy arrays and TensorFlow tensors."""
     year, month, day, hour = 2000 + x // 10**6, x // 10**4 % 100, x // 100 % 100, x % 100
     return _instant(year, month, day, hour, 0 * x, 0 * x, 0 * x, 0 * x, 1.0)
 
 
 def _instant(year, month, day, hour, minute, second, ahead, and_minutes, sign):
-    """-> (seconds since 1970, whether there is such a time), of NumPy arrays and of TensorFlow's tensors alike."""
+    """-> (seconds since 1970, whether there is such a time), for NumPy arrays and TensorFlow tensors."""
     start = _days(year, month, day)
     good = (month >= 1) & (month <= 12) & (day >= 1) & (start < _days(year + month // 12, month % 12 + 1, 0 * day + 1))
     good = good & (hour < 24) & (minute < 60) & (second < 61)
@@ -119,7 +120,7 @@ def _instant(year, month, day, hour, minute, second, ahead, and_minutes, sign):
 
 
 def _days(year, month, day):
-    """-> days since 1970 of a day of the Gregorian calendar.
+    """-> days from 1970-01-01 to a day of the Gregorian calendar.
 
     Source: Richards, in Explanatory Supplement to the Astronomical Almanac, 3rd edition, section 15.11.3.
     """
@@ -129,7 +130,7 @@ def _days(year, month, day):
 
 
 def graph_derived(texts, what):
-    """The same as TensorFlow operations: string[B] -> string[B], the digits; "" where missing or no time."""
+    """Derives hours or weekdays by TensorFlow ops: string[B] -> string[B], digits; "" if missing or no time."""
     import tensorflow as tf
 
     number, date = tf.strings.regex_full_match(texts, _NUMBER), tf.strings.regex_full_match(texts, _DATE)

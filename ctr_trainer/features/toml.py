@@ -1,6 +1,6 @@
-"""The feature spec's TOML form: strict, with a compact form for many alike columns.
+"""The TOML form of a feature spec. It is strict, and has a short form for many similar columns.
 
-All of it, but for the options of [csv] (see `csv_format.CsvFormat`):
+All keys, except the options of [csv], which `csv_format.CsvFormat` lists:
 
     name = "criteo"
     ids = []                        # optional: columns kept for predictions
@@ -84,7 +84,7 @@ _TOP = {
 
 
 def load(path, kind):
-    """Reads the spec at `path`. -> a `kind`, see `parse`."""
+    """Reads the spec in the file `path`. -> an object of the class `kind`, see `parse`"""
     path = pathlib.Path(path)
     try:
         with path.open("rb") as file:
@@ -96,12 +96,15 @@ def load(path, kind):
 
 
 def parse(values, source, kind):
-    """-> a `kind`, which is FeatureSpec, of a TOML file's values or of `FeatureSpec.to_dict()`.
+    """Makes a spec from the values of a TOML file, or from `FeatureSpec.to_dict()`.
 
     Args:
       values: a dict of dicts, lists and values.
-      source: what errors call them.
-      kind: FeatureSpec, which stands above this module.
+      source: name of the values' origin, for error messages.
+      kind: the class FeatureSpec, which is passed because its module imports this one.
+
+    Returns:
+      a `kind`.
     """
     top = typed(values, _TOP, source)
     for key in ("name", "label"):
@@ -183,7 +186,7 @@ def _csv(values, where):
 
 
 def _made(kind, values, where):
-    """-> a `kind` of the values; what it finds wrong with them is said with where they stand."""
+    """-> a `kind` made of the values; an error of the class gets `where`, the place of the values, in front."""
     try:
         return kind(**values)
     except UserError as error:

@@ -1,4 +1,4 @@
-"""Values of a TOML file, checked for their types."""
+"""Checks the types of a TOML file's values."""
 
 import re
 
@@ -16,15 +16,18 @@ _RANGE = re.compile(r"(.*?)(\d+)\.\.(.*?)(\d+)")
 
 
 def typed(values, keys, where):
-    """Checks a table's keys and the types of their values; -> the table, whole numbers made floats where wanted.
+    """Checks the keys of a table and the types of their values.
 
     Args:
-      values: of the table.
-      keys: the type of each key that it may have; `object` for any.
-      where: it stands, for errors.
+      values: the table, a dict.
+      keys: dict of accepted key -> type of its value; `object` for any type.
+      where: place of the table, for error messages.
+
+    Returns:
+      the table, in which a whole number is a float if its key's type is float.
 
     Raises:
-      UserError: it is no table, or has another key or type.
+      UserError: `values` is no table, or has an unknown key or a value of another type.
     """
     if not isinstance(values, dict):
         raise UserError(f"{where}: {values!r} is not a table")
@@ -40,14 +43,14 @@ def typed(values, keys, where):
 
 
 def strings(values, where):
-    """-> a list of strings as a tuple; raises UserError where it is none."""
+    """-> the strings of a list as a tuple; raises UserError if `values` is no list of strings."""
     if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
         raise UserError(f"{where}: {values!r} is not a list of strings")
     return tuple(values)
 
 
 def numbers(values, where):
-    """-> a list of numbers as a tuple of floats; raises UserError where it is none."""
+    """-> the numbers of a list as a tuple of floats; raises UserError if `values` is no list of numbers."""
     if not isinstance(values, list) or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         raise UserError(f"{where}: {values!r} is not a list of numbers")
     return tuple(float(v) for v in values)

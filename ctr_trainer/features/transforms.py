@@ -1,4 +1,4 @@
-"""Dense transforms as stock TensorFlow ops, the same in training and in an exported graph."""
+"""Transforms of dense features by stock TensorFlow ops, the same in training and in an exported graph."""
 
 import numpy as np
 import tensorflow as tf
@@ -7,17 +7,18 @@ from ctr_trainer.messages.errors import UserError
 
 
 def dense_transform(dense, spec, statistics):
-    """Raw dense values to the tower's inputs: fill, clip, then the feature's transform.
+    """Makes the tower's inputs from raw dense values: fill missing values, clip, then apply the feature's transform.
 
         none: x    log1p: sign(x) * log1p(|x|)    standardize: (x - mean) / std    minmax: (x - min) / (max - min)
 
-    A constant feature (std 0, or max = min) becomes 0. Values outside the training data's range leave [0, 1], unless
-    they are clipped.
+    A constant feature (std 0, or max = min) becomes 0. With `minmax`, values outside the training data's range fall
+    outside [0, 1] unless they are clipped.
 
     Args:
-      dense: float32[B, n], the columns in the order of `spec.dense`, NaN where missing.
+      dense: float32[B, n], the columns in the order of `spec.dense`, NaN for a missing value.
       spec: FeatureSpec.
-      statistics: by feature name, dict of `mean`, `std`, `min`, `max` of the training data's present, clipped values.
+      statistics: dict of feature name -> dict of `mean`, `std`, `min`, `max` of the training data's present, clipped
+        values.
 
     Returns:
       float32[B, n].
@@ -40,13 +41,13 @@ def dense_transform(dense, spec, statistics):
 
 
 def _affine(feature, statistics):
-    """-> (shift, scale) of `(x - shift) * scale`."""
+    """-> (shift, scale) of a feature, for `(x - shift) * scale`."""
     if feature.transform not in ("standardize", "minmax"):
         return 0.0, 1.0
     if feature.name not in (statistics or {}):
         raise UserError(
             f"dense feature {feature.name!r}: transform {feature.transform!r} needs the training data's statistics, "
-            "and there are none of it; convert the data set again with this spec"
+            "and this data set has none; convert the data set again with this spec"
         )
     s = statistics[feature.name]
     low, width = (s["mean"], s["std"]) if feature.transform == "standardize" else (s["min"], s["max"] - s["min"])
