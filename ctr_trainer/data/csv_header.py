@@ -1,4 +1,4 @@
-"""The first line of delimited text: a header or a row."""
+"""The first line of delimited text, which is a header or a row."""
 
 import csv
 
@@ -13,17 +13,17 @@ _SAY_HEADER = "`header = true` in [csv] of a spec for --format=csv says so"
 
 
 class FirstLine:
-    """What a file's first line says of its columns.
+    """The names of a file's columns, found by its first line.
 
     Args:
-      file: for messages.
-      text: the line, bytes.
+      file: path of the file, for messages.
+      text: the first line, as bytes.
       form: CsvFormat.
-      wanted: by column, `typed.Use`: where numbers are wanted tells a row from a header.
+      wanted: dict of column -> `typed.Use`. The columns that must hold numbers tell a row from a header.
 
     Attributes:
-      names: of the columns.
-      hint: what mends the form if the first row is bad, for its message.
+      names: names of the columns.
+      hint: setting of [csv] that may be wrong if the first row is bad, the end of that row's message.
 
     Raises:
       UserError: the header cannot be read, or the form takes a header for a row or a row for a header.
@@ -49,7 +49,7 @@ def fields_of(line, form, where):
     """-> the fields of a line of text.
 
     Raises:
-      UserError: a quote in it is not closed.
+      UserError: a quote in the line is not closed.
     """
     quoting = dict(quotechar=form.quote) if form.quote else dict(quoting=csv.QUOTE_NONE)
     try:
@@ -66,12 +66,12 @@ def first_fields(file, form):
 
 
 def missing_hint(names, form, wanted):
-    """-> what may mend the form of a file whose columns lack one that is wanted; "" for nothing.
+    """-> advice on [csv] for a file that lacks a wanted column, the end of a message; "" for no advice.
 
     Args:
-      names: of the file's columns.
+      names: names of the file's columns.
       form: CsvFormat.
-      wanted: how many columns are.
+      wanted: number of wanted columns.
     """
     if len(names) == 1 and wanted > 1:
         return _delimiter_hint(names[0], form, names, range(wanted))
@@ -88,7 +88,7 @@ def _header(fields, form, where):
 
 
 def _is_row(fields, form, wanted):
-    """-> whether each number that is wanted of a line is one, and at least one is."""
+    """-> whether all fields that must be numbers are numbers, and there is at least one such field."""
     if len(fields) != len(form.columns) or [f.strip() for f in fields] in _numbered(len(fields)):
         return False
     numbered = [name for name, use in wanted.items() if use.number]
@@ -98,7 +98,7 @@ def _is_row(fields, form, wanted):
 
 
 def _numbered(count):
-    """-> the headers of columns without names, as pandas writes them."""
+    """-> the names that pandas writes for columns without a name."""
     return [[str(number) for number in range(first, first + count)] for first in (0, 1)]
 
 
@@ -110,5 +110,5 @@ def _delimiter_hint(line, form, fields, names):
     if len(fields) > 1 or len(names) < 2:
         return ""
     other = max(_DELIMITERS, key=line.count)
-    would = f"; {other!r} would make {line.count(other) + 1} of it" if line.count(other) else ""
-    return f"; all of it is one column, as `delimiter` in [csv] is {form.delimiter!r}{would}"
+    would = f"; {other!r} would make {line.count(other) + 1} columns" if line.count(other) else ""
+    return f"; the whole line is one column, as `delimiter` in [csv] is {form.delimiter!r}{would}"

@@ -1,4 +1,4 @@
-"""Which lines of delimited text are rows."""
+"""Finds the rows among the lines of delimited text."""
 
 import dataclasses
 
@@ -11,14 +11,14 @@ _LF, _CR = ord("\n"), ord("\r")
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    r"""What a block of lines holds.
+    r"""The counts of a block of lines.
 
     Attributes:
-      lines: in all.
-      blank: of them, those with nothing in them but their end.
-      quotes: quote characters.
-      returns: `\r` that no `\n` follows.
-      nuls: zero bytes.
+      lines: number of lines.
+      blank: number of lines that hold only their line end.
+      quotes: number of quote characters.
+      returns: number of `\r` that no `\n` follows.
+      nuls: number of zero bytes.
     """
 
     lines: int
@@ -30,16 +30,16 @@ class Counts:
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """The lines of a block, taken apart: arrays of one value per row, blank line or bad line, in their order.
+    """The units of a block: its rows, blank lines and bad lines. Arrays of one value per unit, in order.
 
     Attributes:
-      kinds: int8, ROW, BLANK, or what is wrong: MISFIT (another number of fields), UNCLOSED (a quote), RETURN (a `\\r`
-        outside of quotes and not at the end), NUL (a zero byte).
-      starts: int64, the place in the block of its first byte.
-      first_lines: int64, its line, from 0 at the block's start.
-      spans: int64, how many lines it has.
-      fields: int64, of a MISFIT how many fields it has; of other bad ones which field, from 0, is wrong.
-      end: the place behind the last of them; what follows needs more lines to be told.
+      kinds: int8, ROW, BLANK, or the fault of a bad line: MISFIT (another number of fields), UNCLOSED (a quote is not
+        closed), RETURN (a `\\r` outside of quotes and not at the end), NUL (a zero byte).
+      starts: int64, the place of the unit's first byte in the block.
+      first_lines: int64, the number of the unit's first line, from 0 at the block's start.
+      spans: int64, the number of lines of the unit.
+      fields: int64, for a MISFIT its number of fields; for other bad lines the number, from 0, of the wrong field.
+      end: the place behind the last unit. What follows cannot be judged without further lines.
     """
 
     kinds: np.ndarray
@@ -54,7 +54,7 @@ def count(block, form):
     """-> Counts of a block of whole lines.
 
     Args:
-      block: bytes that end in a line's end.
+      block: bytes that end with a line end.
       form: CsvFormat.
     """
     text = np.frombuffer(block, np.uint8)
@@ -69,13 +69,13 @@ def scan(block, form, fields, final):
     """-> Lines of a block of whole lines.
 
     A quoted field with line breaks ends where its quote closes, if the row then has at most `form.lines_per_row` lines
-    and as many fields as it should; else its first line alone is bad.
+    and the right number of fields. If not, its first line is a bad line, and the next line begins a new row.
 
     Args:
-      block: bytes that end in a line's end.
+      block: bytes that end with a line end.
       form: CsvFormat.
-      fields: how many a row has.
-      final: whether no line follows; else rows that may go on behind the block are left to the next one.
+      fields: number of fields of a row.
+      final: whether this is the last block. If not, rows that may go on behind the block are left to the next block.
     """
     text = np.frombuffer(block, np.uint8)
     found = np.empty((5, block.count(b"\n")), np.int64)
@@ -103,7 +103,7 @@ def _first_end(text):
 
 @numba.njit(nogil=True, cache=True)
 def _count(text, quote):
-    """-> how many line ends, of them empty lines, quotes, carriage returns and zero bytes; without a branch."""
+    """-> the numbers of line ends, empty lines, quotes, carriage returns and zero bytes; computed without a branch."""
     lf, cr, nul = np.uint8(_LF), np.uint8(_CR), np.uint8(0)
     lines = quotes = returns = nuls = 0
     for character in text:
@@ -119,7 +119,7 @@ def _count(text, quote):
 
 @numba.njit(nogil=True, cache=True)
 def _count_ends(text):
-    """-> how many carriage returns are of a line end, and how many of those ends are all of their line."""
+    """-> the number of carriage returns that belong to a line end, and the number of empty lines with such an end."""
     ends = blank = 0
     for i in range(1, len(text)):
         if text[i] == _LF and text[i - 1] == _CR:

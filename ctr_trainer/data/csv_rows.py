@@ -12,11 +12,11 @@ from ctr_trainer.data.chunk import Chunk
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_SHOWN = 200  # bytes of a bad row in its message
-_LONGEST = 64 << 20  # bytes of a block that may wait for a row's end
+_SHOWN = 200  # Bytes of a bad row that its message shows.
+_LONGEST = 64 << 20  # Largest number of bytes of a block that waits for the end of a row.
 _QUOTE_CURE = (
-    'in [csv], `quote = ""` takes quotes as text, and `lines_per_row` is how many lines a row with quoted line breaks '
-    "may have"
+    'in [csv], `quote = ""` takes quotes as text, and `lines_per_row` is the largest number of lines of a row with '
+    "quoted line breaks"
 )
 _EXPECTED = {
     csv_lines.UNCLOSED: f"a row whose quotes are closed; {_QUOTE_CURE}",
@@ -26,23 +26,23 @@ _EXPECTED = {
 
 
 class CsvRows:
-    """Makes Chunks of blocks of lines, and holds that each line is one of a row, a bad row, empty, or the header.
+    """Makes Chunks of blocks of lines, and checks that each line is part of a row or bad row, empty, or the header.
 
     Args:
-      file: its path, for messages.
+      file: path of the file, for messages.
       form: CsvFormat.
-      first: its FirstLine.
-      bad_rows: BadRows, told of each row that is left out.
+      first: FirstLine of the file.
+      bad_rows: BadRows, which counts each row that is left out.
     """
 
     def __init__(self, file, form, first, bad_rows):
         self._file, self._form, self._bad_rows = file, form, bad_rows
         self._names, self._hint = first.names, first.hint
-        self._lines = int(form.header)  # before the present block
+        self._lines = int(form.header)  # Number of lines before the present block.
         self._rows = self._bad = self._blank = self._continued = 0
 
     def chunks(self, blocks, block):
-        """Yields the Chunks of a block behind the header, and of those that follow it."""
+        """Yields the Chunks of `block`, which begins behind the header, and of the blocks that follow."""
         while len(block) or not blocks.ended:
             if len(block):
                 yield self._chunk(block, blocks)
@@ -71,7 +71,7 @@ class CsvRows:
             table = _parse(_without(block, lines, wrong), self._names, self._form)
             places = lines.first_lines[lines.kinds == csv_lines.ROW]
             bad, continued = len(wrong), int(np.sum(lines.spans - 1))
-            blank = int(np.sum(lines.kinds == csv_lines.BLANK))  # an empty line in a quoted field is none
+            blank = int(np.sum(lines.kinds == csv_lines.BLANK))  # An empty line in a quoted field does not count.
         self._check(counts.lines, 0 if table is None else len(table), bad, blank, continued)
         before = self._lines
         self._lines += counts.lines
@@ -84,7 +84,7 @@ class CsvRows:
         return Chunk(table.rename_columns(self._names), self._file, line_of, self._hint)
 
     def _report(self, block, lines, wrong):
-        """Tells of the bad rows."""
+        """Reports the bad rows to `bad_rows`."""
         for at in wrong:
             kind, place, line = lines.kinds[at], lines.fields[at], self._lines + 1 + int(lines.first_lines[at])
             value = _text(block, lines, at)[:_SHOWN].rstrip(b"\r\n")
@@ -102,12 +102,12 @@ class CsvRows:
             raise UserError(
                 f"{self._file}, lines {self._lines + 1} to {self._lines + lines}: {lines:,} lines became "
                 f"{rows:,} rows, {bad:,} bad rows, {blank:,} empty lines and {continued:,} lines that go on "
-                f"with a row, which is another number; {_QUOTE_CURE}"
+                f"with a row, which is another number of lines; {_QUOTE_CURE}"
             )
 
 
 def _text(block, lines, at):
-    """-> one of the Lines' rows."""
+    """-> the text of the unit `at` of `lines`."""
     return block[lines.starts[at] : lines.starts[at + 1] if at + 1 < len(lines.starts) else lines.end]
 
 
@@ -121,7 +121,7 @@ def _without(block, lines, wrong):
 
 
 def _parse(block, names, form):
-    """-> the table of a block's rows, as bytes, null where missing; None if one has another number of fields."""
+    """-> the table of a block's rows, as bytes, null if missing; None if a row has another number of fields."""
     if not len(block):
         return pa.table({str(at): pa.array([], pa.binary()) for at in range(len(names))})
     columns = [str(at) for at in range(len(names))]
@@ -133,7 +133,7 @@ def _parse(block, names, form):
                 delimiter=form.delimiter, quote_char=form.quote or False, newlines_in_values=form.lines_per_row > 1
             ),
             pa_csv.ConvertOptions(
-                # Without the check a wrong byte is found, and named, with its row.
+                # Arrow does not check UTF-8 here, so that a later check can name the row of a wrong byte.
                 column_types=dict.fromkeys(columns, pa.string()),
                 check_utf8=False,
                 null_values=list(form.null_values),
@@ -146,7 +146,7 @@ def _parse(block, names, form):
 
 
 def _field(column, form):
-    """One column as bytes, null where missing."""
+    """-> a column as bytes, null for a missing value."""
     if form.strip:
         column = pc.ascii_trim_whitespace(column)
         column = pc.if_else(pc.is_in(column, pa.array(form.null_values)), pa.scalar(None, pa.string()), column)
@@ -154,7 +154,7 @@ def _field(column, form):
 
 
 def _lines_with_text(block):
-    """-> int64, the lines, from 0, that are not empty."""
+    """-> int64, the numbers, from 0, of the lines that are not empty."""
     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
     starts = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - starts

@@ -9,7 +9,7 @@ from ctr_trainer.data.csv_rows import CsvRows
 from ctr_trainer.data.text_blocks import TextBlocks
 from ctr_trainer.messages.errors import UserError
 
-_BLOCK = 32 << 20  # bytes of text in memory at a time; also the longest line
+_BLOCK = 32 << 20  # Bytes of text in memory at a time, and of the longest line.
 
 
 def read(source, spec, bad_rows, time=None):
@@ -18,7 +18,7 @@ def read(source, spec, bad_rows, time=None):
 
 
 def form_of(source, form, spec):
-    """-> the form of files that, of an unlabelled spec, may lack the labels' columns: the first line's fields tell.
+    """-> the form of the files. With an unlabelled spec the files may lack the labels' columns; the first line tells.
 
     Args:
       source, form: as for `stream`.
@@ -35,19 +35,19 @@ def form_of(source, form, spec):
 def stream(source, form, bad_rows, spec=None, time=None):
     """Yields the Chunks of delimited files, which may be compressed (.gz, .bz2, .zst).
 
-    Each line of a file is its header, a row, a bad row, empty, or goes on with a quoted field of the row before it:
-    this is checked block by block. A bad row has too many or too few fields, a quote that is not closed (see
-    CsvFormat), a zero byte, or a carriage return within.
+    Each line of a file is the header, a row, a bad row, or empty, or goes on with a quoted field of the row before it.
+    This is checked block by block. A bad row has too many or too few fields, a quote that is not closed (see
+    CsvFormat), a zero byte, or a carriage return that is not at its end.
 
     Args:
-      source: a path or glob, or a list of them; read in the order given, a glob's files by name.
+      source: a path or glob, or a list of them. They are read in the order given, the files of a glob by name.
       form: CsvFormat.
-      bad_rows: BadRows.
-      spec: FeatureSpec, of which every file must have the columns; None for whatever they have.
-      time: the column of a split by time.
+      bad_rows: BadRows, which counts each row that is left out.
+      spec: FeatureSpec, whose columns every file must have; None takes all columns that the files have.
+      time: column of a split by time; None for no such split.
 
     Raises:
-      UserError: no such file, an empty one, one that is not text of this form, or one that lacks a column.
+      UserError: a file does not exist, is empty, is not text of this form, or lacks a column.
     """
     wanted = typed.uses(spec, time) if spec else {}
     for file in files(source):
@@ -61,10 +61,10 @@ def stream(source, form, bad_rows, spec=None, time=None):
 
 
 def files(source):
-    """-> the paths that `source`, a path or glob or a list of them, stands for.
+    """-> the paths of the files of `source`, which is a path, a glob, or a list of them.
 
     Raises:
-      UserError: one of them is no file.
+      UserError: a path is no file, or a glob matches none.
     """
     found = []
     for name in [source] if isinstance(source, (str, pathlib.Path)) else source or []:

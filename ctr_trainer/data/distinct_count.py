@@ -1,4 +1,4 @@
-"""How many distinct keys a column has."""
+"""Counts the distinct keys of a column."""
 
 import numba
 import numpy as np
@@ -7,7 +7,7 @@ _SMALLEST = 1 << 12
 
 
 class DistinctCount:
-    """An exact, growing set of int64 keys; 16 bytes a key and up to twice that after growing. Key 0 is not counted."""
+    """An exact, growing set of int64 keys. Memory: 16 to 32 bytes per key. The key 0 does not count."""
 
     def __init__(self):
         self._slots = np.zeros(_SMALLEST, np.int64)
@@ -27,7 +27,7 @@ class DistinctCount:
 
 @numba.njit(nogil=True, cache=True)
 def _insert(slots, count, keys, start):
-    """Inserts keys[start:] until the set is half full; -> (how far it came, distinct keys)."""
+    """Inserts keys[start:] until the set is half full. -> (place of the first key not inserted, distinct keys)"""
     mask = len(slots) - 1
     for i in range(start, len(keys)):
         if 2 * count >= len(slots):
@@ -35,7 +35,7 @@ def _insert(slots, count, keys, start):
         key = keys[i]
         if key == 0:
             continue
-        at = (key ^ (key >> 32)) & mask  # keys are hashes already
+        at = (key ^ (key >> 32)) & mask  # Keys are hashes already, so this spreads them evenly.
         while slots[at] != key:
             if slots[at] == 0:
                 slots[at] = key

@@ -1,4 +1,4 @@
-"""A feature spec that is being written: its TOML with a comment on each part."""
+"""A draft of a feature spec: TOML with a comment on each part."""
 
 import dataclasses
 import json
@@ -12,10 +12,10 @@ _DIM = 16
 
 @dataclasses.dataclass
 class Draft:
-    """The parts of a spec: its TOML lines by section.
+    """The TOML lines of a spec, by section.
 
     Attributes:
-      columns: names of all columns of the source; a feature that is made beside a column's own gets another name.
+      columns: names of all columns of the source. A second feature of a column gets a name that is not among them.
     """
 
     columns: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Draft:
         self.ids.append((column, why))
 
     def leave_out(self, column, why):
-        """Notes a column that becomes nothing."""
+        """Notes a column of which no feature is made."""
         self.left_out.append(f"{column or 'the first column, without a name'}: {why}")
 
     def add_dense(self, column, why, **options):
@@ -46,7 +46,7 @@ class Draft:
         self.dense.append([f"# {_plain(why)}", *_lines({**_names(column), **options})])
 
     def add_sparse(self, column, why, suffix="", **options):
-        """Adds a sparse feature of a column; with a `suffix` one beside the column's own. -> its name."""
+        """Adds a sparse feature of a column; with a `suffix`, a further feature of it. -> name of the feature"""
         names = _names(column)
         if suffix:
             name = f"{names['name']}_{suffix}"
@@ -57,16 +57,16 @@ class Draft:
         return names["name"]
 
     def slot_of(self, column):
-        """-> the slot of the sparse feature that is named like a column."""
+        """-> the slot of the sparse feature that has the name of the column."""
         return _names(column)["name"]
 
     def toml(self, name, form, rows):
         """-> the TOML.
 
         Args:
-          name: of the spec.
+          name: name of the spec.
           form: CsvFormat of the source.
-          rows: that were looked at.
+          rows: number of rows that were looked at.
         """
         lines = [f"# Inferred from the first {rows:,} rows: a start to be looked through.", f"name = {_value(name)}"]
         if self.ids:
@@ -83,7 +83,7 @@ class Draft:
 
 
 def _names(column):
-    """-> the keys that name a feature like its column, as far as a feature may have that name."""
+    """-> the TOML keys of a feature's name and column; the name is the column's if a feature may have that name."""
     taken = column in _TAKEN or column.startswith(RESERVED_PREFIXES)
     return dict(name=f"feature_{column}", column=column) if taken else dict(name=column)
 
@@ -93,13 +93,13 @@ def _lines(values):
 
 
 def _plain(text):
-    """Text fit for a comment."""
+    """-> the text in a form that may stand in a TOML comment."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _value(value):
-    """-> as TOML."""
+    """-> a value as TOML."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(_value, value))}]"
-    # A JSON string is a TOML one, but that TOML wants the delete character escaped.
+    # A JSON string is a TOML string, except that TOML wants the delete character escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,4 +1,4 @@
-"""Source columns to a data set's columns: keys, numbers and labels, with bad rows found and named."""
+"""Encodes source columns as keys, numbers and labels, and finds and names bad rows."""
 
 import concurrent.futures
 import logging
@@ -23,21 +23,27 @@ _log = logging.getLogger(__name__)
 class Encoder:
     """Encodes chunks of one conversion.
 
-    The encoded table has, in this order: a column by dense feature (float32, NaN where missing); a column by sparse
-    feature: int64 keys, 0 for no value, or for a bag or sequence list<int64>, or for a bucketised one float32, NaN
-    where missing, as its boundaries may not be known yet; `weights:<feature>` (list<float32>) behind a bag that has
-    weights; where the spec is labelled, `label` (float32, 0 or 1), or `label:<name>` of each of several; `weight`
-    (float32) where it has one; and the id columns as they are, named `id:<column>`.
+    The encoded table has these columns, in this order:
+
+    - per dense feature, float32, NaN for a missing value;
+    - per single-valued sparse feature, int64 keys, 0 for no value;
+    - per bag or sequence, list<int64> keys; behind a bag with weights, `weights:<feature>`, list<float32>;
+    - per bucketised feature, float32 and not keys, since its boundaries may not be known yet; NaN for a missing value;
+    - if the spec is labelled, `label`, float32, 0 or 1; with several labels `label:<name>` per label;
+    - if the spec has a weight, `weight`, float32;
+    - per id column, `id:<column>`, with the source's values.
+
+    Sparse features of all kinds stand in the spec's order.
 
     Args:
       spec: FeatureSpec.
-      bad_rows: BadRows, told of each row that is left out.
-      time: source column that a split goes by, kept as float64 in the column `TIME`; None for none.
-      threads: how many columns are encoded at a time.
-      labels_needed: whether a row without a label is bad; else its label is NaN.
+      bad_rows: BadRows, which counts each row that is left out.
+      time: source column of a split by time, kept as float64 in the column `TIME`; None for no such split.
+      threads: number of columns that are encoded at a time.
+      labels_needed: whether a row without a label is bad; if not, its label is NaN.
 
     Attributes:
-      lengths: by bag and sequence, the Lengths of the good rows' lists.
+      lengths: dict of bag or sequence -> Lengths of the good rows' lists.
     """
 
     def __init__(self, spec, bad_rows, time=None, threads=2, labels_needed=True):
@@ -48,20 +54,20 @@ class Encoder:
         self.lengths = {f.name: Lengths(f.max_length) for f in spec.sparse if f.combiner}
         labels = label_columns(spec) if labels_needed else {}
         self._positives = {name: Positives(label, spec.csv.label_suffix) for name, label in labels.items()}
-        self._odd = set()  # features that were warned of
+        self._odd = set()  # Features about which a warning was logged.
         self._pool = concurrent.futures.ThreadPoolExecutor(threads)
 
     def close(self):
         self._pool.shutdown()
 
     def see_labels(self, table):
-        """Looks for the labels' `positive` in the columns of a Chunk."""
+        """Looks for each label's `positive` in the columns of a Chunk."""
         for name, label in label_columns(self._spec).items():
             if name in self._positives:
                 self._positives[name].add(table[label.column])
 
     def check_labels(self):
-        """Raises UserError where the `positive` of a label occurred in nothing that was seen, and other values did."""
+        """Raises UserError if a label's `positive` never occurred in the rows so far, and several other values did."""
         for positives in self._positives.values():
             positives.check()
 
@@ -69,7 +75,7 @@ class Encoder:
         """-> the encoded table of a Chunk's good rows.
 
         Raises:
-          UserError: a column's type is none that the feature can be made of, or there are too many bad rows.
+          UserError: the feature cannot be made of the type of its column, or there are too many bad rows.
         """
         table, jobs = chunk.table, self._jobs()
         futures = {name: self._pool.submit(encode, table[column]) for name, (column, encode) in jobs.items()}
@@ -102,7 +108,7 @@ class Encoder:
         return encoded if good.all() else encoded.filter(pa.array(good))
 
     def _jobs(self):
-        """-> by encoded column, (source column, f(column) -> Encoded)."""
+        """-> dict of encoded column -> (source column, f(source column) -> Encoded)."""
         spec = self._spec
         jobs = {f.name: (f.column, _number) for f in spec.dense}
         for f in spec.sparse:
@@ -130,7 +136,7 @@ class Encoder:
             )
 
     def _what(self, name):
-        """-> what an encoded column is, for messages."""
+        """-> description of an encoded column, for messages, as `feature 'price'`."""
         labels = label_columns(self._spec)
         if name in labels:
             return "the label" if len(labels) == 1 else f"the label {labels[name].name!r}"
@@ -147,20 +153,20 @@ def _number(values):
 def _single(values):
     values = one(values)
     if pa.types.is_nested(values.type):
-        raise TypeError("a single-valued feature has one value a row: give it a 'combiner', or another column")
+        raise TypeError("a single-valued feature has one value per row: give it a 'combiner', or another column")
     return Encoded(without_nan(values))
 
 
 def _derived(values, feature):
     values = one(values)
     if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
-        raise TypeError("one time a row is wanted, as text or number")
+        raise TypeError("one time per row is wanted, as text or number")
     column, bad = times.derived(values, feature.derive)
     return Encoded(column, bad, times.EXPECTED)
 
 
 def _keys(columns, features):
-    """-> by name, the keys of single-valued features' columns."""
+    """-> dict of feature name -> keys, for the columns of single-valued features."""
     keys = keys_of_columns([(f.slot, columns[f.name], f.missing_has_row) for f in features])
     return {f.name: pa.array(of) for f, of in zip(features, keys, strict=True)}
 

@@ -1,4 +1,4 @@
-"""Parquet made elsewhere as a reader's source: strings are hashed while they are read."""
+"""A reader's source of Parquet made elsewhere: strings are hashed while they are read."""
 
 import contextlib
 import dataclasses
@@ -17,21 +17,20 @@ from ctr_trainer.data.listing import SourceFile, list_files
 from ctr_trainer.data.source import ParquetGroups, Source
 from ctr_trainer.data.statistics import Statistics
 
-_ROWS = 50_000  # looked at for labels at a time
-FITTED = ("standardize", "minmax")  # transforms that need the training data's statistics
+_ROWS = 50_000  # Number of rows whose labels are read at a time.
+FITTED = ("standardize", "minmax")  # Transforms that need the training data's statistics.
 
 
 class ForeignParquet(Source):
-    """Parquet files with the columns of a feature spec; a group is a row group, encoded when it is read.
+    """Parquet files with the columns of a feature spec. A group is a row group, and is encoded when it is read.
 
-    A row that cannot be used ends the reading: which rows there are must not change from epoch to epoch, so leaving
-    some out is the conversion's.
+    An unusable row ends the reading, because every epoch must have the same rows. Only a conversion can leave rows out.
 
     Args:
-      layout: what `scan` gave; the same on every worker.
+      layout: what `scan` returned; the same on every worker.
       spec: FeatureSpec.
-      statistics: of the training data, by dense feature.
-      labels_needed: whether a row whose label is missing or none ends the reading; else its label is NaN.
+      statistics: dict of dense feature -> statistics of the training data.
+      labels_needed: whether a missing or wrong label ends the reading; if not, the row's label is NaN.
     """
 
     def __init__(self, layout, spec, statistics, labels_needed=True):
@@ -49,7 +48,7 @@ class ForeignParquet(Source):
         """-> the encoded table of a row group.
 
         Raises:
-          UserError: a file is not the one that was scanned, lacks a column, or has a row that cannot be used.
+          UserError: a file has changed since the scan, lacks a column, or has an unusable row.
         """
         keys = [name for name, use in self._wanted.items() if use.keys_only]
         table = self._groups.read(group, columns=list(self._wanted), dictionaries=keys)
@@ -63,7 +62,7 @@ class ForeignParquet(Source):
         return self._encoder.encode(chunk)
 
     def label_means(self, advanced):
-        """As `Source`; one pass over the labels' columns, and that of a feature: a spec has to have one."""
+        """As in `Source`. Reads the labels' columns once, and that of one feature, since every spec needs a feature."""
         dense = self.spec.dense[:1]
         sparse = () if dense else self.spec.sparse[:1]
         part = dataclasses.replace(self.spec, dense=dense, sparse=sparse, ids=(), weight=None, limits=())
@@ -85,18 +84,20 @@ class ForeignParquet(Source):
 
 
 def scan(source, spec, progress=True, advanced=lambda text: None):
-    """Reads the footers of Parquet files; -> their layout, JSON-able: files, row groups and their rows.
-
-    `labelled` says whether all files have the columns of the labels, which those of an unlabelled spec may lack.
+    """Reads the footers of Parquet files.
 
     Args:
-      source: as `list_files` takes it.
-      spec: FeatureSpec, of which every file must have the columns.
-      progress: show a bar where stderr is a terminal.
-      advanced: f(text), called each time that it has gone on.
+      source: a source as `list_files` takes it.
+      spec: FeatureSpec, whose columns every file must have.
+      progress: show a bar if stderr is a terminal.
+      advanced: f(text), called after each piece of work.
+
+    Returns:
+      the layout, which JSON can hold: files, row groups and their numbers of rows, and `labelled`, whether all files
+      have the labels' columns. With an unlabelled spec the files may lack them.
 
     Raises:
-      UserError: no such file, one that is not Parquet, one that lacks a column, or a label whose `positive` none has.
+      UserError: a file does not exist, is not Parquet, or lacks a column; or the `positive` of a label never occurs.
     """
     wanted, layout, labelled = typed.uses(spec), [], True
     for file in _bar(list_files(source), f"scanning {source}", " files", progress, advanced):
@@ -112,7 +113,7 @@ def scan(source, spec, progress=True, advanced=lambda text: None):
 
 
 def _check_positive(source, label, use, spec):
-    """Raises UserError where a label's `positive` never occurs; reads until it does: as a rule, the first block."""
+    """Raises UserError if a label's `positive` never occurs. Reads until it does, as a rule one block."""
     positives, wanted = Positives(label, spec.csv.label_suffix), {label.column: use}
     for file in list_files(source):
         if positives.found:
@@ -131,16 +132,19 @@ def _check_positive(source, label, use, spec):
 
 
 def fit_statistics(source, spec, progress=True, advanced=lambda text: None):
-    """One pass over the features whose transform or quantiles need statistics; -> dict by feature, empty if none does.
+    """Computes statistics in one pass over the features whose transform or quantiles need them.
 
     Args:
-      source: as `list_files` takes it.
+      source: a source as `list_files` takes it.
       spec: FeatureSpec.
-      progress: show a bar where stderr is a terminal.
-      advanced: f(text), called each time that it has gone on.
+      progress: show a bar if stderr is a terminal.
+      advanced: f(text), called after each piece of work.
+
+    Returns:
+      dict of feature name -> statistics; {} if no feature needs any.
 
     Raises:
-      UserError: a row cannot be used.
+      UserError: a row is unusable.
     """
     dense = tuple(f for f in spec.dense if f.transform in FITTED)
     quantiles = tuple(f for f in spec.sparse if f.quantiles)

@@ -1,4 +1,4 @@
-"""Groups of a source's rows as arrays."""
+"""Reads groups of a source's rows as arrays."""
 
 import copy
 
@@ -13,15 +13,15 @@ _BLOCK_ROWS = 1024
 
 
 class RowGroups:
-    """Reads groups of a source as arrays; for one thread at a time.
+    """Reads groups of a source as arrays. One thread at a time may use it.
 
     Args:
       source: Source.
-      spec: FeatureSpec, that of the source but for the dims of its tables.
-      statistics: of the training data; they place the boundaries of quantiles.
+      spec: FeatureSpec of the source, in which the dims may differ.
+      statistics: statistics of the training data, with the boundaries of quantiles.
 
     Raises:
-      UserError: a feature lacks its statistics.
+      UserError: a feature with quantiles has no boundaries.
     """
 
     def __init__(self, source, spec, statistics):
@@ -33,7 +33,7 @@ class RowGroups:
         """-> Rows of the groups, in the order given.
 
         Raises:
-          UserError: a file is gone or not the one it was.
+          UserError: a file is gone or has changed.
         """
         spec, total = self._spec, sum(self.rows[g] for g in groups)
         keys = {t.name: np.empty((total, len(t.single)), np.int64) for t in spec.tables}
@@ -50,7 +50,7 @@ class RowGroups:
         return Rows(keys, rows.bags, dense, rows.labels, rows.weights, rows.ids)
 
     def reopened(self):
-        """-> the same groups with files of their own, for another thread."""
+        """-> a reader of the same groups that opens the files anew, for another thread."""
         other = copy.copy(self)
         other._source = self._source.reopened()
         return other
@@ -65,7 +65,7 @@ class RowGroups:
 
 
 def _fill(matrix, columns):
-    """Writes columns into a matrix, some rows of all columns at a time: what they share of the cache stays there."""
+    """Writes columns into a matrix, some rows of all columns at a time, so that these rows stay in the cache."""
     for start in range(0, len(matrix), _BLOCK_ROWS):
         stop = start + _BLOCK_ROWS
         for at, column in enumerate(columns):
@@ -73,7 +73,7 @@ def _fill(matrix, columns):
 
 
 def _rest(spec, columns):
-    """The columns that are no matrix of features: bags, labels, weights, ids."""
+    """-> the columns that are in no matrix: bags, labels, weights, ids."""
     return Rows(
         keys={},
         bags={f.name: _bag(columns, f) for f in (*spec.bags, *spec.sequences)},
@@ -85,7 +85,7 @@ def _rest(spec, columns):
 
 
 def _labels(spec, columns):
-    """-> float32[n], or of T labels [n, T]; NaN where the data have none."""
+    """-> float32[n], or with T labels float32[n, T]; NaN if the data have no labels."""
     if not spec.labelled:
         return np.full((len(columns), len(spec.labels)) if spec.other_labels else len(columns), np.nan, np.float32)
     labels = [columns[name].to_numpy() for name in label_columns(spec)]

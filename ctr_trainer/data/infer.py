@@ -1,4 +1,4 @@
-"""A first feature spec from the data: which column is what, and why."""
+"""Drafts a feature spec from the data, with the reason for each column's part in it."""
 
 import os
 import pathlib
@@ -21,33 +21,36 @@ LABEL_NAMES = (
     "converted", "conversion", "purchase",
 )  # fmt: skip
 _ROWS = 200_000
-_FEW = 50  # different numbers that are names unless they look like counts
-_ID_SHARE = 0.95  # of the rows with a value of their own
-_MIN_ROWS = 20  # below, that all differ says nothing
+_FEW = 50  # Numbers of the size of a time are times only if there are more different ones than this.
+_ID_SHARE = 0.95  # Share of rows with a value of their own from which on a column is an id of the row.
+_MIN_ROWS = 20  # With fewer rows it means nothing that all values differ.
 _SKEW = 1.0
-_SPREAD = 0.25  # standard deviation of the logarithms
-_EPOCHS = ((1e9, 3e9), (1e12, 3e12))  # seconds and milliseconds since 1970, from 2001 on
-_NAMED_EPOCHS = ((1e8, 1e11), (1e11, 1e14))  # of a column with the name of a time, from 1973 on
-_HOURS = (1e6, 1e8)  # YYMMDDHH
-_INDEX_NAMES = ("Unnamed: 0", "__index_level_")  # what pandas calls its row numbers
-_ENOUGH_ROWS = 20_000  # for levels beside a number: on 10,000 rows of Criteo they cost 0.008 of DeepFM's AUC
+_SPREAD = 0.25  # Standard deviation of the logarithms.
+_EPOCHS = ((1e9, 3e9), (1e12, 3e12))  # Seconds and milliseconds since 1970, from 2001 on.
+_NAMED_EPOCHS = ((1e8, 1e11), (1e11, 1e14))  # The same from 1973 on, for a column with the name of a time.
+_HOURS = (1e6, 1e8)  # Numbers of the form YYMMDDHH.
+_INDEX_NAMES = ("Unnamed: 0", "__index_level_")  # Names that pandas gives to columns of row numbers.
+_ENOUGH_ROWS = 20_000  # Rows needed for levels beside a number: with 10,000 rows of Criteo, levels cost 0.008 of AUC.
 _LEVEL_ROWS, _LEVELS, _FEWEST_LEVELS, _MOST_LEVELS = 25, 50, 5, 1000
 _MOST_LENGTH = 50
 
 
 def infer(input, output, format=None, label=None, max_bad_rows=0, progress=True):
-    """Writes a feature spec for a CSV or Parquet source; -> FeatureSpec.
+    """Drafts a feature spec for a source, and writes it to a file.
 
     Args:
-      input: a path or pattern, or a list of them; of Parquet also a directory.
-      output: the TOML file to write; must not be there yet.
-      format: `csv`, `parquet`, `libsvm` or `libffm`; None to see which of the first two.
-      label: its column; None to guess: a 0/1 column of a usual name, else the only 0/1 column.
-      max_bad_rows: of a CSV file.
-      progress: show a bar where stderr is a terminal.
+      input: a path or pattern, or a list of them; for Parquet also a directory.
+      output: path of the TOML file to write; it must not exist.
+      format: `csv`, `parquet`, `libsvm` or `libffm`; None finds out whether it is `csv` or `parquet`.
+      label: column of the label; None takes a 0/1 column with a usual name, or the only 0/1 column.
+      max_bad_rows: number of unusable rows of text that may be left out.
+      progress: show a bar if stderr is a terminal.
+
+    Returns:
+      FeatureSpec.
 
     Raises:
-      UserError: no label can be told, there is no feature, or `output` is there.
+      UserError: the label cannot be found, there is no feature, or `output` exists.
     """
     output = pathlib.Path(output)
     if output.exists():
@@ -71,7 +74,7 @@ def infer(input, output, format=None, label=None, max_bad_rows=0, progress=True)
 
 
 def _of_columns(input, format, label, max_bad_rows, progress):
-    """-> (Draft, CsvFormat, rows) of files of columns."""
+    """-> (Draft, CsvFormat, number of rows) for files with columns."""
     if format == "csv":
         profiles, form, rows = sample_csv(input, _ROWS, max_bad_rows, progress)
     else:
@@ -86,7 +89,7 @@ def _of_columns(input, format, label, max_bad_rows, progress):
 
 
 def _of_lines(input, format, max_bad_rows):
-    """-> (Draft, CsvFormat, rows) of files whose lines are a label and weighted indices."""
+    """-> (Draft, CsvFormat, number of rows) for files whose lines are a label and weighted indices."""
     label, fields, rows = profile_fields.sample(input, format, _ROWS, max_bad_rows)
     draft = Draft((label.name, *(field.column for field in fields)))
     _set_label(label, draft)
@@ -137,7 +140,7 @@ def _set_label(p, draft):
 
 
 def _place_all(profiles, draft):
-    """Decides what each column is; lists come last, as they may be of another column's values."""
+    """Decides what each column becomes. Lists come last, since their values may be those of another column."""
     singles, listed = [], []
     for p in profiles:
         if p.kind in (TEXT, LIST) and p.present and (form := several.form_of(p)) is not None:
@@ -221,7 +224,7 @@ def _place_number(p, draft, own):
 
 
 def _levels(p):
-    """-> into how many quantiles to cut a column, so many that what is not its most frequent value has about 50."""
+    """-> number of quantiles for a column, so that about 50 lie beside its most frequent value; 0 for no quantiles."""
     _, counts = np.unique(p.values, return_counts=True)
     rest = p.present - int(counts.max())
     levels = min(_LEVELS, rest // _LEVEL_ROWS)
@@ -231,7 +234,7 @@ def _levels(p):
 
 
 def _log_spreads(values, skew):
-    """Whether log1p makes a column less skewed and leaves its values apart, as it does not years."""
+    """-> whether log1p makes a column less skewed and keeps its values apart; it does not for years, say."""
     logs = np.sign(values) * np.log1p(np.abs(values))
     return logs.std() > _SPREAD and abs(_skewness(logs)) < abs(skew)
 

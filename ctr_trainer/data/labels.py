@@ -1,4 +1,4 @@
-"""Source columns to labels."""
+"""Makes labels of source columns."""
 
 import logging
 
@@ -11,19 +11,19 @@ from ctr_trainer.data.scalars import any_bad, numbers, text
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
-_SHOWN = 10  # values in a message
+_SHOWN = 10  # Largest number of values in a message.
 _CURE = (
     "; where its column has other values, name in [label] the `positive` one, or the `threshold` of positive numbers"
 )
 
 
 def encode_label(values, label, suffix):
-    """-> Encoded of float32, 0 or 1; a row without a label is bad.
+    """-> Encoded of float32, 0 or 1. A row without a label is bad.
 
     Args:
-      values: the source's column.
+      values: column of the source.
       label: Label.
-      suffix: an ending of its texts that is not part of them.
+      suffix: ending of the column's texts that is not part of the label.
     """
     values, bad = text(values)
     if suffix:
@@ -44,18 +44,18 @@ def encode_label(values, label, suffix):
 
 
 def encode_label_or_nan(values, label, suffix):
-    """As `encode_label`, but the label of a row without one is NaN, and no row is bad."""
+    """Encodes as `encode_label`, but the label of a row without a label is NaN, and no row is bad."""
     encoded = encode_label(values, label, suffix)
     labels = encoded.column.to_numpy(zero_copy_only=False)
     return Encoded(pa.array(labels if encoded.bad is None else np.where(encoded.bad, np.float32("nan"), labels)))
 
 
 class Positives:
-    """Sees whether a label's `positive` occurs in the data, and what occurs where it does not.
+    """Finds out whether a label's `positive` occurs in the data, and which other values occur.
 
     Args:
       label: Label.
-      suffix: an ending of its texts that is not part of them.
+      suffix: ending of the column's texts that is not part of the label.
     """
 
     def __init__(self, label, suffix):
@@ -63,7 +63,7 @@ class Positives:
         self.found = label.positive is None
 
     def add(self, values):
-        """Looks at the source's column."""
+        """Looks at values of the source's column."""
         if self.found:
             return
         labels = encode_label(values, self._label, self._suffix).column.to_numpy(zero_copy_only=False)
@@ -72,7 +72,7 @@ class Positives:
             self._others |= dict.fromkeys(text(values)[0].drop_null().unique().to_pylist()[: _SHOWN + 1])
 
     def check(self):
-        """Judges what was seen, once all rows are read. Warns if `positive` never occurs and one other value does.
+        """Judges the values once all rows are read. Warns if `positive` never occurs and only one other value does.
 
         Raises:
           UserError: `positive` never occurs and several other values do; names some of them.

@@ -1,4 +1,4 @@
-"""The `libsvm` and `libffm` formats: a line an example, a label and then weighted indices, separated by blanks.
+"""The `libsvm` and `libffm` formats. A line is an example: a label, then weighted indices, separated by blanks.
 
 libsvm, libfm, liblinear, SVMlight:  label [qid:number] index:value index:value ... [# comment]
 libffm:                              label field:index:value field:index:value ...
@@ -14,9 +14,9 @@ from ctr_trainer.data import delimited, typed
 from ctr_trainer.messages.errors import UserError
 
 LABEL, FEATURES, QUERY, FIELD = "label", "features", "qid", "field"
-_BLOCK = 8 << 20  # bytes of text in memory at a time
+_BLOCK = 8 << 20  # Bytes of text in memory at a time.
 _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
-_INDEX = r"[!-\"$-9;-~]+"  # what is printed, but for # and :
+_INDEX = r"[!-\"$-9;-~]+"  # Printable characters, except # and :
 WEIGHTED = rf"{_INDEX}:{_NUMBER}"
 OF_FIELD = rf"\d+:{WEIGHTED}"
 _QUERY = rf"qid:{_INDEX}"
@@ -26,21 +26,21 @@ def read(source, spec, bad_rows, time=None):
     """Yields Chunks of `label`, `features` (list of `index:value`) and `qid`.
 
     Args:
-      source: as `delimited.files` takes it; files may be compressed (.gz, .bz2, .zst).
-      spec: FeatureSpec; an unlabelled one's lines may lack the label.
-      bad_rows: BadRows, told of each line of another form.
-      time: the column of a split by time.
+      source: paths as `delimited.files` takes them; files may be compressed (.gz, .bz2, .zst).
+      spec: FeatureSpec. If it is unlabelled, lines may lack the label.
+      bad_rows: BadRows, which counts each line of another form.
+      time: column of a split by time; None for no such split.
 
     Raises:
-      UserError: no such file, one that cannot be read, or too many bad rows.
+      UserError: a file does not exist or cannot be read, or there are too many bad rows.
     """
     yield from _read(source, spec, bad_rows, time, WEIGHTED, _columns)
 
 
 def read_fields(source, spec, bad_rows, time=None):
-    """Yields Chunks of `label`, and of each field that the spec wants its column, `field3`; see `read`.
+    """Yields Chunks of `label`, and a column such as `field3` for each field that the spec wants; see `read`.
 
-    A row's values of a field are a list of `index:value`, or for a feature without weights of `index`.
+    A row of the column of a field is a list of `index:value`, or of `index` if the feature has no weights.
     """
     weighted = {f.column for f in spec.sparse if f.weight_separator is not None}
 
@@ -51,19 +51,19 @@ def read_fields(source, spec, bad_rows, time=None):
 
 
 def tokens_of(lines):
-    """-> (tokens of all lines, string; int[n] which line each is of) of good lines, an Array of bytes."""
+    """-> (tokens of all lines, strings; int[n], the line of each token) of good lines, an Array of bytes."""
     texts = pc.replace_substring_regex(lines, r"#.*$", "").cast(pa.string())
     lists = pc.ascii_split_whitespace(pc.ascii_trim_whitespace(texts))
     return lists.flatten(), pc.list_parent_indices(lists).to_numpy()
 
 
 def good_lines(file, pattern, bad_rows, labelled=True):
-    """Yields (lines as an Array of bytes, int64[n] of their numbers from 1) of a file, blocks of those that are good.
+    """Yields blocks of a file's good lines: (lines as an Array of bytes, int64[n], their numbers from 1).
 
     Args:
-      file: its path.
-      pattern: of a token behind the label.
-      bad_rows: BadRows, told of the others; empty lines are passed over.
+      file: path of the file.
+      pattern: regular expression of a token behind the label.
+      bad_rows: BadRows, which counts the bad lines; empty lines are passed over.
       labelled: whether a line must have a label.
     """
     label = rf"(?:{_NUMBER}(?:\s|$))" + ("" if labelled else "?")
@@ -122,14 +122,14 @@ def _lists(values, owner, rows):
 
 
 def _scattered(values, owner, rows):
-    """-> string[rows], null where a row has none."""
+    """-> string[rows], null for a row without a value."""
     place = np.full(rows, -1)
     place[owner] = np.arange(len(owner))
     return values.take(pa.array(place, mask=place < 0))
 
 
 def _blocks(file):
-    """Yields the lines of a file, a block's at a time."""
+    """Yields the lines of a file, one block at a time."""
     rest = b""
     try:
         with pa.input_stream(file) as stream:
@@ -143,7 +143,7 @@ def _blocks(file):
 
 
 def _fault(line, pattern):
-    """-> (column, value, what was expected) of a line that is not good."""
+    """-> (column, value, what was expected) for a bad line."""
     label, *tokens = line.split(b"#")[0].decode("ascii", "backslashreplace").split() or [""]
     if not re.fullmatch(_NUMBER, label):
         return LABEL, label, "a number: a line begins with its label"

@@ -1,4 +1,4 @@
-"""The files of a source that is a directory, a pattern or a file."""
+"""Lists the files of a source, which is a directory, a pattern or a file."""
 
 import dataclasses
 import glob
@@ -14,13 +14,13 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclasses.dataclass(frozen=True)
 class SourceFile:
-    """A file, and the columns that its directories' names hold (`date=2024-01-31/part-0.parquet`), null for none."""
+    """A file, and the columns in its directories' names (`date=2024-01-31/part-0.parquet`), null if without value."""
 
     path: str
     partitions: dict[str, str | None]
 
     def complete(self, table, wanted):
-        """-> the table with those of the partition columns that are wanted and that it lacks."""
+        """-> the table, with the wanted partition columns that it lacks."""
         for name, value in self.partitions.items():
             if name in wanted and name not in table.column_names:
                 column = pa.DictionaryArray.from_arrays(
@@ -32,14 +32,17 @@ class SourceFile:
 
 
 def list_files(source):
-    """-> the SourceFiles of a source, those of a directory or pattern by name.
+    """Lists the files of a source; those of a directory or pattern in the order of their names.
 
     Args:
-      source: a file, a directory (all files below it, but those whose names or directories begin with `_` or `.`), a
-        pattern of such, or a list of them.
+      source: a file; a directory, for all files below it, except files and directories whose names begin with `_` or
+        `.`; a pattern of files or directories; or a list of these.
+
+    Returns:
+      list of `SourceFile`.
 
     Raises:
-      UserError: nothing is there.
+      UserError: there is no file.
     """
     found = []
     for name in [source] if isinstance(source, (str, pathlib.Path)) else source or []:

@@ -1,4 +1,4 @@
-"""Source columns of several values a row, of bags and sequences."""
+"""Encodes source columns with several values per row, for bags and sequences."""
 
 import dataclasses
 
@@ -12,10 +12,11 @@ from ctr_trainer.features.hashing import keys
 
 _OPENING, _CLOSING = r"^\s*[\[({]", r"[\])}]\s*$"
 _AROUND = r"^[\s'\"]+|[\s'\"]+$"
-# A value that begins with a bracket, ends with one that it did not open, or has blanks at an end or between numbers.
+# A value that looks like several: it begins with a bracket, ends with a bracket that it did not open, or has blanks at
+# an end or between numbers.
 _ODD = rf"{_OPENING}|^[^\[({{]*{_CLOSING}|^\s|\s$|^\S*\d(\s+\S*\d)+$"
-_LOOKED_AT = 10_000  # values of a chunk
-_FEW = 20  # lists, of which it says nothing that each has one value
+_LOOKED_AT = 10_000  # Number of values of a chunk that are looked at.
+_FEW = 20  # Up to this number of lists it means nothing that each list has one value.
 
 
 @dataclasses.dataclass
@@ -23,10 +24,11 @@ class Lengths:
     """The lengths of one feature's lists, before the cut at `max_length`.
 
     Attributes:
-      max_length: the feature's; 0 for none.
-      rows: counted; `empty` of them have no value, `single` one, `cut` more than `max_length`.
-      values: of all rows together.
-      largest: values of the longest list.
+      max_length: `max_length` of the feature; 0 for no limit.
+      rows: number of rows.
+      empty, single, cut: number of rows with no value, with one value, and with more values than `max_length`.
+      values: number of values of all rows together.
+      largest: number of values of the longest list.
     """
 
     max_length: int
@@ -38,7 +40,7 @@ class Lengths:
     largest: int = 0
 
     def add(self, lengths):
-        """Adds int[n], the values of each row."""
+        """Adds rows: int[n], the number of values of each row."""
         self.rows += len(lengths)
         self.empty += int((lengths == 0).sum())
         self.single += int((lengths == 1).sum())
@@ -48,23 +50,23 @@ class Lengths:
 
     @property
     def all_single(self):
-        """Whether no list has a second value, and there are enough to tell."""
+        """Whether no list has a second value, and there are enough lists to judge."""
         return self.single >= _FEW and self.single == self.rows - self.empty
 
     def to_dict(self):
-        """-> JSON-able figures: mean and largest length, shares of the rows that are empty and that are cut."""
+        """-> dict that JSON can hold: mean and largest length, shares of empty rows and of cut rows."""
         rows = max(self.rows, 1)
         return dict(mean=self.values / rows, largest=self.largest, empty=self.empty / rows, cut=self.cut / rows)
 
 
 def encode_list(values, feature):
-    """-> Encoded of list<int64>, the keys of each row's values, and their weights where the feature has any.
+    """-> Encoded of list<int64>, the keys of each row's values, and their weights if the feature has weights.
 
-    Values are separated in a text, or are the elements of a list; any other value is a list of one. Empty values are
-    none: "A||B" has two values and "" has none. A row is bad if the weight of one of its values is no finite number.
+    A text is split at the separators, a list has its elements, and any other value is a list of one value. Empty values
+    do not count: "A||B" has two values, "" has none. A row is bad if a weight in it is no finite number.
 
     Args:
-      values: the source's column.
+      values: column of the source.
       feature: SparseFeature with a combiner.
     """
     values = one(values)
@@ -74,7 +76,7 @@ def encode_list(values, feature):
     if pa.types.is_nested(values.type):
         raise TypeError("a list or separated text is wanted")
     values = without_nan(values)
-    # Equal texts are split once; one more, empty, stands for the missing ones.
+    # Equal texts are split once. An empty text at the end stands for missing values.
     values = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     lists = split(_bytes(values.dictionary), feature)
     flat, owner = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
@@ -91,7 +93,7 @@ def encode_list(values, feature):
 
 
 def split(texts, feature):
-    """-> the lists that texts, an Array of bytes, hold by the feature's `separator` and `brackets`."""
+    """-> the lists in texts, an Array of bytes, by the feature's `separator` and `brackets`."""
     if not feature.brackets:
         return pc.split_pattern(texts, feature.separator)
     bare = pc.replace_substring_regex(pc.replace_substring_regex(texts, _OPENING, ""), _CLOSING, "")
@@ -101,7 +103,7 @@ def split(texts, feature):
 
 
 def _encode(flat, owner, count, feature):
-    """Encodes `count` lists: binary values, and which list each belongs to, ascending."""
+    """Encodes `count` lists. `flat` has the values of all lists as bytes, `owner` the list of each value, ascending."""
     weights = bad = None
     if feature.weight_separator is not None:
         flat, weights, wrong = _weights(flat, feature.weight_separator)
@@ -137,7 +139,7 @@ def _odd(flat):
 
 
 def _within_length(kept, owner, feature):
-    """-> of the places `kept`, those of the first or last `max_length` values of each list."""
+    """-> the part of `kept`, places of values, that belongs to the first or last `max_length` values of each list."""
     if not feature.max_length:
         return kept
     of = owner[kept]
@@ -148,7 +150,7 @@ def _within_length(kept, owner, feature):
 
 
 def _weights(flat, separator):
-    """-> (the values, float32 of their weights, 1 where there is none; bool of the weights that are wrong, or None)."""
+    """-> (values, float32 weights, 1 for a value without weight; bool, whether each weight is wrong, or None)."""
     parts = pc.split_pattern(flat, separator, max_splits=1, reverse=True)
     has_weight = pc.list_value_length(parts).fill_null(0).to_numpy(zero_copy_only=False) == 2
     weights = np.ones(len(flat), np.float32)
@@ -158,7 +160,7 @@ def _weights(flat, separator):
     texts = pc.list_element(parts.filter(pa.array(has_weight)), 1)
     found, bad = numbers(texts, pa.float32())
     weights[has_weight] = found.to_numpy(zero_copy_only=False)
-    wrong = np.isnan(weights)  # An empty weight is as wrong as one that is no number.
+    wrong = np.isnan(weights)  # An empty weight is wrong too, like a weight that is no number.
     if bad is not None:
         wrong[has_weight] |= bad
     return values, weights, wrong if wrong.any() else None
@@ -169,7 +171,7 @@ def _is_list(kind):
 
 
 def _bytes(values):
-    """-> the values as bytes, numbers as their decimal digits."""
+    """-> the values as bytes; a number as its decimal digits."""
     if pa.types.is_nested(values.type):
         raise TypeError("lists of single values are wanted")
     if pa.types.is_dictionary(values.type):

@@ -1,4 +1,4 @@
-"""The `movielens` format: the `::`-separated files of MovieLens-1M and 10M, joined."""
+"""The `movielens` format: the files of MovieLens-1M and MovieLens-10M, whose fields `::` separates, joined."""
 
 import itertools
 import pathlib
@@ -13,26 +13,26 @@ from ctr_trainer.messages.errors import UserError
 COLUMNS = (
     "user_id", "movie_id", "rating", "timestamp", "gender", "age", "occupation", "zip3", "year", "genres",
 )  # fmt: skip
-FILES = ("ratings.dat", "movies.dat", "users.dat")  # the last one is of MovieLens-1M
+FILES = ("ratings.dat", "movies.dat", "users.dat")  # Only MovieLens-1M has users.dat.
 _ROWS = 100_000
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 
 
 def read(source, spec, bad_rows, time=None):
-    """Yields Chunks of `COLUMNS`, a row a rating, with its user's and movie's columns; strings, null where unknown.
+    """Yields Chunks of `COLUMNS`. A row is a rating with the columns of its user and movie: strings, null if unknown.
 
-    `zip3` is the first three characters of the zip code, `year` stands in brackets at the end of the title, `genres`
-    are separated by `|`. A user or movie that its file does not list has no such columns (10M lists no users at all).
+    `zip3` is the first three characters of the zip code. `year` stands in brackets at the end of the title. `|`
+    separates `genres`. The columns of a user or movie that is not in its file are null; 10M has no file of users.
 
-    Where the spec asks for them there are two more columns, of what the same user did at earlier seconds: `liked`, the
-    movies rated 4 or better, and `stars`, all ratings; the oldest first, separated by `|`. See
-    `movielens_history.Histories`. Each reads the ratings once more.
+    If the spec asks for them, there are two more columns, of the same user's ratings at earlier seconds: `liked`, the
+    movies rated 4 or better, and `stars`, all ratings, the oldest first, separated by `|`. See
+    `movielens_history.Histories`. Each of the two columns reads the ratings once more.
 
     Args:
-      source: the directory of ratings.dat, movies.dat and, for MovieLens-1M, users.dat; latin-1.
-      spec: of which the features of columns `liked` and `stars` are read; the files have one form.
+      source: directory of ratings.dat, movies.dat and, for MovieLens-1M, users.dat, all in latin-1.
+      spec: FeatureSpec, which says whether the columns `liked` and `stars` are wanted.
       bad_rows: BadRows.
-      time: the column of a split by time.
+      time: column of a split by time; None for no such split.
     """
     directory = pathlib.Path(source[0] if isinstance(source, (list, tuple)) and len(source) == 1 else source)
     for name in ("ratings.dat", "movies.dat"):
@@ -65,7 +65,7 @@ def read(source, spec, bad_rows, time=None):
 
 
 def _histories(path, spec):
-    """-> by column, the `Histories` of a ratings file that the spec's features need."""
+    """-> dict of column -> `Histories` of a ratings file, for the columns that the spec's features need."""
     found = {}
     for column in movielens_history.COLUMNS:
         features = [f for f in spec.sparse if f.column == column]
@@ -78,7 +78,7 @@ def _histories(path, spec):
 
 
 def _timed(ratings, path, bad_rows):
-    """Yields the ratings with a time, which is what tells whether another came before."""
+    """Yields the ratings that have a time. Without a time it is not known which ratings came before."""
     for line, fields in ratings:
         if movielens_history.is_number(fields[3]):
             yield line, fields
@@ -87,7 +87,7 @@ def _timed(ratings, path, bad_rows):
 
 
 def _rows(path, fields, bad_rows=None):
-    """Yields (line number, fields) of each line that has that many; the others go to `bad_rows`, where it is given."""
+    """Yields (line number, fields) of each line with `fields` fields. Other lines go to `bad_rows` if it is given."""
     with path.open(encoding="latin-1", newline="\n") as file:
         for number, line in enumerate(file, 1):
             row = line.rstrip("\r\n").split("::")

@@ -1,4 +1,4 @@
-"""What a MovieLens user did before: histories by time, for columns that the `movielens` format adds."""
+"""Histories of MovieLens users, for the columns that the `movielens` format adds."""
 
 import bisect
 import collections
@@ -12,23 +12,23 @@ def _stars(movie, rating):
     return rating
 
 
-# By column: f(movie, rating) -> what an earlier rating adds to a history, None for nothing.
+# Column -> f(movie, rating) -> what an earlier rating adds to a history, None for nothing.
 COLUMNS = {"liked": _liked, "stars": _stars}
 
 
 class Histories:
-    """A column's values of each user, by time.
+    """The values of one column per user, by time.
 
-    An example's history holds what came strictly before it: neither itself nor another rating of the same second, whose
-    order the file does not tell.
+    The history of an example holds the values of strictly earlier ratings: neither the example itself, nor other
+    ratings of the same second, since the file does not say which of them came first.
 
     Args:
-      ratings: iterable of (user, movie, rating, timestamp), strings, in any order; what is no number is left out here
-        and named where its row is read.
-      column: of `COLUMNS`.
-      length: the newest so many are given; None for all.
+      ratings: iterable of (user, movie, rating, timestamp), strings, in any order. A rating or timestamp that is no
+        number is left out here; the reading of its row reports it.
+      column: one of `COLUMNS`.
+      length: number of newest values to return; None for all.
 
-    Caveat: holds all values in memory, some 100 bytes each.
+    Caveat: all values are in memory, about 100 bytes per value.
     """
 
     def __init__(self, ratings, column, length=None):
@@ -41,19 +41,19 @@ class Histories:
                     events[user].append((float(timestamp), value))
         self._times, self._values = {}, {}
         for user, of_user in events.items():
-            of_user.sort(key=lambda event: event[0])  # stable: equal times stay in the order of the file
+            of_user.sort(key=lambda event: event[0])  # The sort is stable: equal times keep the order of the file.
             self._times[user] = [time for time, _ in of_user]
             self._values[user] = [value for _, value in of_user]
 
     def before(self, user, timestamp):
-        """-> the user's values before a time, the oldest first."""
+        """-> the values of a user before a time, the oldest first."""
         end = bisect.bisect_left(self._times.get(user, ()), float(timestamp))
         start = max(0, end - self._length) if self._length else 0
         return self._values.get(user, [])[start:end]
 
 
 def is_number(text):
-    """Whether a text is a number, and not NaN."""
+    """-> whether a text is a number, and not NaN."""
     try:
         return float(text) == float(text)
     except ValueError:

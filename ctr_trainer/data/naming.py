@@ -1,4 +1,4 @@
-"""What a column's name says of its whole numbers."""
+"""Judges by a column's name what its whole numbers mean."""
 
 import re
 
@@ -25,32 +25,32 @@ _NUMBER = frozenset(
 )
 _COUNTED = {"n", "nb", "num", "number", "count", "cnt", "total", "sum", "avg", "mean", "max", "min", "per", "since"}
 _TIME = {"time", "timestamp", "ts", "date", "datetime", "epoch", "unix"}
-_ID_ENDINGS = ("id", "code", "zip")  # of names in one word, as userid
+_ID_ENDINGS = ("id", "code", "zip")  # Endings of names in one word, such as userid.
 
 
 def words(name):
-    """-> the words of a name in lower case: `user_id`, `userId` and `user.id2` are user and id."""
+    """-> the words of a name in lower case: user and id for `user_id`, `userId` and `user.id2`."""
     spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", name)
     return [word.lower() for word in re.findall(r"[^\W\d_]+", spaced)]
 
 
 def is_number(name):
-    """-> whether a name is that of a number, as `age`, `hours_per_week` and `user_count`."""
+    """-> whether a name is that of a number, such as `age`, `hours_per_week` and `user_count`."""
     return _says(name) == "number"
 
 
 def is_id(name):
-    """-> whether a name is that of an id, as `user`, `device_type` and `movieid`."""
+    """-> whether a name is that of an id, such as `user`, `device_type` and `movieid`."""
     return _says(name) == "id"
 
 
 def is_time(name):
-    """-> whether a name is that of a time, as `timestamp` and `click_time`."""
+    """-> whether a name is that of a time, such as `timestamp` and `click_time`."""
     return not _TIME.isdisjoint(words(name))
 
 
 def _says(name):
-    """The last word that says something decides, `price` of `item_price`; one of `_COUNTED` does wherever it stands."""
+    """-> the word that decides: the last known one (`price` of `item_price`), or one of `_COUNTED` at any place."""
     found = words(name)
     if len(found) > 1 and _COUNTED.intersection(found):
         return "number"

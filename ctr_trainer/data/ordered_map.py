@@ -1,4 +1,4 @@
-"""Work shared out to several background threads, whose results keep their order."""
+"""Shares work out to several background threads, and keeps the order of the results."""
 
 import threading
 
@@ -8,30 +8,30 @@ _END = object()
 
 
 class OrderedMap:
-    """Iterates over `worker(item)` of each item, in the items' order, made ahead by one thread for each worker.
+    """Iterates over `worker(item)` of each item, in the items' order. One thread per worker computes results ahead.
 
-    A free thread takes the next item. Of K workers' results at most K + 1 are waiting or in the making.
+    A free thread takes the next item. With K workers at most K + 1 results are waiting or being computed.
 
-    An exception of a worker, or of the items, is raised where the consumer would have got the result, with its own
-    traceback. Leaving the loop early? Call `close()`, or use it as a context manager.
+    An exception of a worker, or of the items, is raised, with its traceback, where the consumer would have got the
+    result. A consumer that leaves the loop early calls `close()`, or uses this as a context manager.
 
     Args:
-      workers: list of f(item), each called in a thread of its own, where its `close()` is called at the end.
-      items: iterable, without an end if need be; one thread at a time goes on in it.
-      name: what the consumer waits for, as `reading /data/train`: the threads' name, and part of the error.
-      timeout: seconds to wait for a result, and for each thread's end.
+      workers: list of f(item). Each is called in a thread of its own, which calls its `close()` at the end.
+      items: iterable, which may be endless; one thread at a time takes an item from it.
+      name: what the consumer waits for, as `reading /data/train`; the threads' name, and part of the error.
+      timeout: seconds to wait for a result, and for the end of each thread.
 
     Raises:
-      UserError: no result came within `timeout`, or a thread did not end within it when closed.
+      UserError: no result came within `timeout`, or a thread did not end within `timeout` of `close()`.
     """
 
     def __init__(self, workers, items, name="mapping", timeout=1800):
         self._items, self._name, self._timeout = iter(items), name, timeout
-        self._changed = threading.Condition()  # Of all below.
+        self._changed = threading.Condition()  # Guards all attributes below.
         self._results = {}
         self._begun = self._taken = 0
         self._most = len(workers) + 1
-        self._ended = False  # No further item is begun.
+        self._ended = False  # If True, no further item is begun.
         self._threads = [
             threading.Thread(target=self._work, args=(worker,), name=name, daemon=True) for worker in workers
         ]
@@ -60,7 +60,7 @@ class OrderedMap:
         return result
 
     def close(self):
-        """Ends the threads after the items in the making; further iteration ends at once."""
+        """Ends the threads after their present items. Further iteration ends at once."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -72,7 +72,7 @@ class OrderedMap:
         self._begun = self._taken
 
     def _is_decided(self):
-        """-> whether the next result is there, or none will come."""
+        """-> whether the next result is there, or it is certain that none will come."""
         return self._taken in self._results or (self._ended and self._taken >= self._begun)
 
     def _work(self, worker):
@@ -81,13 +81,13 @@ class OrderedMap:
                 number, item = begun
                 try:
                     self._finish(number, worker(item))
-                except BaseException as error:  # The consumer's to handle.
+                except BaseException as error:  # Raised again in the consumer.
                     self._finish(number, _END, error)
         finally:
             worker.close()
 
     def _begin(self):
-        """-> (number, item) of the next item, as soon as there is room for its result; None at the end."""
+        """-> (number, item) of the next item, once there is room for its result; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._begun < self._taken + self._most)
             if self._ended:

@@ -1,27 +1,27 @@
-"""Whether whole numbers are amounts or names: amounts have an order that shows in how often each occurs."""
+"""Judges whether whole numbers are amounts or names. The order of amounts shows in how often each amount occurs."""
 
 import numpy as np
 
 _LAGS = 5
-_STRONG = 0.18  # the mean correlation of a number's figures with those of the next ones
-_SURE = 4.0  # standard deviations that it is away from what no order has
-_ENUMERATED = 200  # different numbers, hardly one left out: an id each
+_STRONG = 0.18  # Least mean correlation of a number's figures with those of the next numbers.
+_SURE = 4.0  # Least distance, in standard deviations, from the correlation of numbers without order.
+_ENUMERATED = 200  # More different numbers than this, with hardly a number left out, are ids.
 _FULL = 0.8
-_COUNTS = 4  # different numbers from which on it means something that each is rarer than the one before
+_COUNTS = 4  # From this number of different numbers on it means something that each is rarer than the one before.
 
 
 def is_ordered(values):
-    """-> whether whole numbers look like amounts: ages, prices, counts. Ids in any order do not.
+    """-> whether whole numbers look like amounts (ages, prices, counts) and not like ids.
 
-    How often a number occurs, or how far the next one is, is about the same for neighbours among amounts, and not
-    among ids. It is measured by the autocorrelation of these figures' ranks over the distinct numbers in order, at lags
-    1 to 5, whose mean has a standard deviation of 1 / sqrt(5 n) where there is no order.
+    Neighbouring amounts occur about equally often, and are about equally far from the next amount. Neighbouring ids are
+    not. The measure is the autocorrelation of the ranks of these two figures over the distinct numbers in order, at
+    lags 1 to 5. Without an order its mean has a standard deviation of 1 / sqrt(5 n).
 
-    Caveat: ids that were numbered by how often they occur look like counts, unless there are more than 200 of them
-    and hardly one is left out.
+    Caveat: ids that were numbered by how often they occur look like counts, unless there are more than 200 of them and
+    hardly a number is left out.
 
     Args:
-      values: float64[n], whole.
+      values: float64[n], whole numbers.
 
     Source: Kendall and Stuart, The Advanced Theory of Statistics, volume 3, on serial correlation.
     """
@@ -33,7 +33,7 @@ def is_ordered(values):
 
 
 def _falls(distinct, counts):
-    """Whether the numbers begin at about 0 and each is rarer than the one before, as small counts are."""
+    """-> whether the numbers begin at about 0 and each is rarer than the one before, as small counts are."""
     first = int(np.argmax(counts))
     falling = len(counts) >= _COUNTS and (np.diff(counts[first:]) < 0).mean() > 0.9
     return bool(first <= 1 and -1 <= distinct[0] <= 1 and falling)
@@ -50,6 +50,6 @@ def _is_serial(figures):
 
 
 def _ranks(figures):
-    """-> float64[n]; equal ones have the mean of their ranks."""
+    """-> float64[n], the ranks; equal figures have the mean of their ranks."""
     _, inverse, counts = np.unique(figures, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

@@ -9,20 +9,20 @@ from ctr_trainer.data.listing import list_files
 from ctr_trainer.messages.errors import UserError
 
 _MAGIC = b"PAR1"
-_ROWS = 50_000  # in memory at a time
+_ROWS = 50_000  # Rows in memory at a time.
 
 
 def read(source, spec, bad_rows, time=None):
-    """Yields Chunks of the columns that the spec wants; see `typed` for what each type becomes.
+    """Yields Chunks of the columns that the spec wants; `typed` says what each type becomes.
 
     Args:
-      source: as `list_files` takes it.
+      source: a source as `list_files` takes it.
       spec: FeatureSpec.
       bad_rows: BadRows.
-      time: the column of a split by time.
+      time: column of a split by time; None for no such split.
 
     Raises:
-      UserError: no such file, one that is not Parquet, or one that lacks a column.
+      UserError: a file does not exist, is not Parquet, or lacks a column.
     """
     wanted = typed.uses(spec, time)
     for file in list_files(source):
@@ -40,10 +40,10 @@ def read(source, spec, bad_rows, time=None):
 
 
 def is_parquet(path):
-    """-> whether a file begins as Parquet does.
+    """-> whether a file begins as Parquet files do.
 
     Raises:
-      UserError: it cannot be read.
+      UserError: the file cannot be read.
     """
     try:
         with open(path, "rb") as file:
@@ -53,10 +53,10 @@ def is_parquet(path):
 
 
 def open_file(path):
-    """-> `pq.ParquetFile`.
+    """-> the open `pq.ParquetFile`.
 
     Raises:
-      UserError: it is no Parquet file.
+      UserError: the file is no Parquet file.
     """
     try:
         return pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
@@ -65,10 +65,10 @@ def open_file(path):
 
 
 def own_columns(file, parquet, wanted, spec):
-    """-> the wanted columns that the file itself has.
+    """-> the wanted columns that are in the file, and not only in its directories' names.
 
     Raises:
-      UserError: one is neither in it nor in its directories' names.
+      UserError: a wanted column is neither in the file nor in its directories' names.
     """
     names = parquet.schema_arrow.names
     typed.check(wanted, [*names, *file.partitions], file.path, spec)

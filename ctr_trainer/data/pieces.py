@@ -1,4 +1,4 @@
-"""What a reader reads at once: rows of a buffer, shuffled."""
+"""The pieces that a reader reads at once: rows of a buffer, shuffled."""
 
 import dataclasses
 import time
@@ -9,7 +9,7 @@ from ctr_trainer.data.rows import Rows
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Rows [start, stop) of a buffer in the order of an epoch, positions within the buffer."""
+    """Rows [start, stop) of a buffer in the order of an epoch; start and stop count from the buffer's beginning."""
 
     epoch: int
     buffer: plan.Buffer
@@ -19,21 +19,21 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """Rows that were read at once, and how long that took for each of them."""
+    """Rows that were read at once, and the reading time per row."""
 
     rows: Rows
     seconds_a_row: float
 
 
 def places(order, epoch, share):
-    """Yields the Places of a worker's share of an epoch, in order; of a share without rows one without rows.
+    """Yields the Places of a worker's share of an epoch, in order. A share without rows has one Place without rows.
 
     Args:
       order: plan.RowOrder.
-      epoch: its number.
+      epoch: number of the epoch.
       share: list of ranges [start, stop) of the epoch's order.
     """
-    if not share:  # The worker's batches are padding, which has the shape of rows.
+    if not share:  # All batches of this worker are padding; the Place without rows gives the padding its shape.
         yield Place(epoch, plan.Buffer(0, 0, 0, groups=(0,)), 0, 0)
     for buffer, start, stop in order.pieces(epoch, share):
         yield Place(epoch, buffer, start, stop)
@@ -43,7 +43,7 @@ class PieceReader:
     """Reads pieces, in one thread.
 
     Args:
-      groups: RowGroups of its own, which `close` closes.
+      groups: RowGroups that no other thread uses; `close` closes them.
       order: plan.RowOrder of all rows.
     """
 
@@ -51,10 +51,10 @@ class PieceReader:
         self._groups, self._order = groups, order
 
     def __call__(self, place):
-        """-> the Piece of a Place; None, which stands for the end of an epoch, is handed on.
+        """-> the Piece of a Place; None for None, which marks the end of an epoch.
 
         Raises:
-          UserError: a file is gone or not the one it was.
+          UserError: a file is gone or has changed.
         """
         if place is None:
             return None

@@ -1,8 +1,9 @@
-"""Which rows a worker reads, and in which order: pure arithmetic, the same on every worker.
+"""Computes which rows a worker reads, and in which order. This is pure arithmetic, the same on every worker.
 
-The order of an epoch is a fixed function of (seed, epoch) and knows nothing of the workers: the row groups of all
-files are permuted, consecutive ones form a buffer of about `shuffle_buffer` rows, and each buffer's rows are permuted.
-A row's place in that order is its number; a worker's share is a list of ranges [start, stop) of these numbers.
+The order of an epoch is a function of (seed, epoch), and does not depend on the workers. The row groups of all files
+are permuted. Consecutive row groups form a buffer of about `shuffle_buffer` rows, and the rows of each buffer are
+permuted. The number of a row is its place in that order. A worker's share is a list of ranges [start, stop) of these
+numbers.
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
-    """Rows [start, stop) of an epoch's order; `groups` are the row groups they come from, in reading order."""
+    """Rows [start, stop) of an epoch's order; `groups` are the row groups of these rows, in reading order."""
 
     index: int
     start: int
@@ -26,10 +27,10 @@ class RowOrder:
     """The order of the rows in each epoch.
 
     Attributes:
-      group_rows: rows of each row group, all files one after the other.
-      shuffle: False for the order of the files in every epoch.
-      seed: of the shuffling.
-      shuffle_buffer: rows of a buffer, about; a buffer is made of whole row groups.
+      group_rows: number of rows of each row group, over all files in order.
+      shuffle: False keeps the order of the files in every epoch.
+      seed: seed of the shuffling.
+      shuffle_buffer: number of rows of a buffer, about, since a buffer consists of whole row groups.
     """
 
     group_rows: tuple[int, ...]
@@ -57,13 +58,13 @@ class RowOrder:
         return tuple(buffers)
 
     def permutation(self, epoch, buffer):
-        """-> int64[n]: place `i` of the buffer has row `permutation[i]` of its groups' rows; None for as they are."""
+        """-> int64[n]: place `i` of the buffer has row `permutation[i]` of its groups; None for no shuffling."""
         if not self.shuffle:
             return None
         return self._rng(epoch, buffer.index + 1).permutation(buffer.stop - buffer.start)
 
     def pieces(self, epoch, share):
-        """Yields (buffer, start, stop): a share cut at the buffers' boundaries, positions within the buffer."""
+        """Yields (buffer, start, stop): the share, cut where buffers end; start and stop count within the buffer."""
         buffers = self.buffers(epoch)
         starts = [b.start for b in buffers]
         for start, stop in share:
@@ -79,24 +80,24 @@ class RowOrder:
 
 
 def length(share):
-    """Rows of a share."""
+    """-> number of rows of a share."""
     return sum(stop - start for start, stop in share)
 
 
 def even_shares(ranges, workers):
-    """Cuts the rows of `ranges`, in their order, into one share a worker; shares differ by one row at most."""
+    """Cuts the rows of `ranges`, in their order, into one share per worker. Shares differ by one row at most."""
     rows = length(ranges)
     cuts = [worker * rows // workers for worker in range(workers + 1)]
     return [_slice(ranges, first, last) for first, last in zip(cuts, cuts[1:], strict=False)]
 
 
 def advance(share, rows):
-    """-> what is left of a share after its first `rows` rows."""
+    """-> the share without its first `rows` rows."""
     return _slice(share, rows, length(share))
 
 
 def steps(shares, batch_size):
-    """Batches until the longest share is read; every worker makes that many."""
+    """-> number of batches until the longest share is read; every worker makes this number of batches."""
     return max((-(-length(share) // batch_size) for share in shares), default=0)
 
 

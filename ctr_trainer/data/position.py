@@ -1,4 +1,4 @@
-"""Where all workers stand in the data, so that a run can go on from a checkpoint."""
+"""The position of all workers in the data, from which a run goes on after a checkpoint."""
 
 import dataclasses
 
@@ -8,9 +8,9 @@ from ctr_trainer.messages.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """The epoch and, of each worker, the ranges of the epoch's order that it has yet to read.
+    """The epoch and, per worker, the ranges of the epoch's order that the worker has yet to read.
 
-    At the end of an epoch the position is the beginning of the next one, every share whole.
+    The end of an epoch is the beginning of the next epoch, with whole shares.
     """
 
     epoch: int
@@ -23,10 +23,10 @@ class Position:
 
     @staticmethod
     def restore(values, order, workers):
-        """The inverse of `to_dict`, cut anew where the number of workers differs.
+        """Makes a position from what `to_dict` returned. Cuts new shares if the number of workers differs.
 
         Raises:
-          UserError: the position is one in another order of rows; names what differs.
+          UserError: the position belongs to another order of the rows; names what differs.
         """
         if not isinstance(values, dict) or not {"epoch", "shares", "order"} <= values.keys():
             raise UserError(f"reader position {values!r}: expected the keys epoch, shares and order")
@@ -47,7 +47,7 @@ class Position:
         return dict(epoch=self.epoch, shares=self.shares, order=_order(order))
 
     def after(self, steps, batch_size, rows):
-        """-> the position `steps` batches on."""
+        """-> the position after `steps` further batches."""
         here = self
         while steps and steps >= (left := plan.steps(here.shares, batch_size)):
             if not rows:
@@ -58,10 +58,10 @@ class Position:
 
 
 def progress(values):
-    """-> (how many epochs, a float, all workers together have read; how many workers there were), of a position.
+    """-> (number of epochs that all workers together have read, a float; number of workers); None if not known.
 
     Args:
-      values: as `Position.to_dict` gives; of what another reader calls its position, or None, nothing is known: None.
+      values: what `Position.to_dict` returned. For None, or the position of another kind of reader, nothing is known.
     """
     if not isinstance(values, dict) or not {"epoch", "shares", "order"} <= values.keys():
         return None

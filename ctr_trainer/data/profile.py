@@ -1,4 +1,4 @@
-"""What the first rows of a CSV or Parquet file show of its columns."""
+"""Profiles of the columns of a CSV or Parquet file, from its first rows."""
 
 import dataclasses
 import sys
@@ -17,7 +17,7 @@ from ctr_trainer.messages.errors import UserError
 
 NUMBER, TEXT, LIST, TIME, OTHER = "number", "text", "list", "time", "other"
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
-_CODE = r"^[+-]?0\d"  # 007 is a name, not a number
+_CODE = r"^[+-]?0\d"  # Digits that are a name and no number, such as 007.
 _NULLS = ("NA", "N/A", "NaN", "nan", "NULL", "null", "None", "\\N", "?", "-")
 
 
@@ -26,10 +26,12 @@ class Profile:
     """One column of the sample.
 
     Attributes:
-      name: of the column.
-      kind: NUMBER, TEXT, LIST, TIME or OTHER (what no feature can be made of).
-      rows: of the sample; `present` of them have a value, `distinct` different ones.
-      values: the present ones: float64 of a NUMBER, else an Arrow array.
+      name: name of the column.
+      kind: NUMBER, TEXT, LIST, TIME, or OTHER (no feature can be made of it).
+      rows: number of rows of the sample.
+      present: number of rows with a value.
+      distinct: number of different values.
+      values: the values that are present: float64 for a NUMBER, else an Arrow array.
     """
 
     name: str
@@ -46,16 +48,16 @@ class Profile:
 
 
 def sample_csv(source, rows, bad_rows, progress=True):
-    """-> (Profiles, CsvFormat, rows read) of the first rows of delimited files.
+    """-> (Profiles, CsvFormat, number of rows) of the first rows of delimited files.
 
-    The form is what `sniff.see_form` sees in the first file. A word such as NA is a missing value where all else in its
-    column is a number.
+    The form is what `sniff.see_form` finds in the first file. A word such as NA is a missing value if all other values
+    of its column are numbers.
 
     Args:
-      source: as `delimited.stream` takes it.
-      rows: of the sample, about.
-      bad_rows: how many rows that cannot be read may be left out.
-      progress: show a bar where stderr is a terminal.
+      source: paths as `delimited.stream` takes them.
+      rows: number of rows of the sample, about.
+      bad_rows: number of unreadable rows that may be left out.
+      progress: show a bar if stderr is a terminal.
     """
     form, names = see_form(delimited.files(source)[0])
     chunks = delimited.stream(source, form, BadRows(bad_rows))
@@ -73,12 +75,12 @@ def sample_csv(source, rows, bad_rows, progress=True):
 
 
 def sample_parquet(source, rows, progress=True):
-    """-> (Profiles, rows read) of the first rows of Parquet files, the columns of their directories' names included.
+    """-> (Profiles, number of rows) of the first rows of Parquet files, with the columns in their directories' names.
 
     Args:
-      source: as `list_files` takes it.
-      rows: of the sample, about.
-      progress: show a bar where stderr is a terminal.
+      source: a source as `list_files` takes it.
+      rows: number of rows of the sample, about.
+      progress: show a bar if stderr is a terminal.
     """
 
     def tables():
@@ -93,7 +95,7 @@ def sample_parquet(source, rows, progress=True):
 
 
 def _first(tables, rows, progress):
-    """-> the first tables that have `rows` rows together."""
+    """-> the first tables that together have `rows` rows."""
     taken, count = [], 0
     hidden = not (progress and sys.stderr.isatty())
     with tqdm.tqdm(desc="looking at the data", unit=" rows", total=rows, disable=hidden) as bar:
@@ -109,7 +111,7 @@ def _first(tables, rows, progress):
 
 
 def _utf8(column):
-    """Bytes as text; what is not UTF-8 becomes missing, for it is no number and no delimiter either."""
+    """-> bytes as text. Bytes that are not UTF-8 become a missing value: they hold no number and no delimiter."""
     column = column.combine_chunks()
     try:
         return column.cast(pa.string())
@@ -122,7 +124,7 @@ def _emptied(text):
 
 
 def _nulls(text):
-    """-> the words that stand for a missing value in a column of numbers."""
+    """-> the words that mean a missing value in a column of numbers."""
     rest = text.drop_null().unique()
     words = rest.filter(pc.is_in(rest, pa.array(_NULLS)))
     rest = rest.filter(pc.invert(pc.is_in(rest, pa.array(_NULLS))))

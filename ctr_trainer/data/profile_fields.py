@@ -1,4 +1,4 @@
-"""What the first lines of files of the `libsvm` and `libffm` formats show of their labels and fields."""
+"""Profiles of the labels and fields of `libsvm` and `libffm` files, from their first lines."""
 
 import dataclasses
 
@@ -14,12 +14,12 @@ from ctr_trainer.messages.errors import UserError
 
 @dataclasses.dataclass
 class SampledField:
-    """One field of the sample; of the `libsvm` format all indices are one.
+    """One field of the sample; in the `libsvm` format all indices belong to one field.
 
     Attributes:
-      column: its name as a column of a Chunk.
-      most: indices of the field in one line, at most.
-      ones: whether the value of each is 1.
+      column: name of the field as a column of a Chunk.
+      most: largest number of indices of the field in one line.
+      ones: whether the value of every index is 1.
     """
 
     column: str
@@ -28,13 +28,13 @@ class SampledField:
 
 
 def sample(source, format, rows, bad_rows):
-    """-> (Profile of the labels, list of Fields in order, lines read).
+    """-> (Profile of the labels, list of SampledFields in order, number of lines).
 
     Args:
-      source: as `delimited.files` takes it.
+      source: paths as `delimited.files` takes them.
       format: `libsvm` or `libffm`.
-      rows: of the sample, about.
-      bad_rows: how many lines that cannot be read may be left out.
+      rows: number of lines of the sample, about.
+      bad_rows: number of unreadable lines that may be left out.
     """
     labels, fields, count, bad = [], {}, 0, BadRows(bad_rows)
     pattern = libsvm.OF_FIELD if format == "libffm" else libsvm.WEIGHTED
@@ -42,7 +42,7 @@ def sample(source, format, rows, bad_rows):
         for lines, _ in libsvm.good_lines(file, pattern, bad):
             tokens, owner = libsvm.tokens_of(lines)
             weighted = pc.match_substring_regex(tokens, rf"^{pattern}$").to_numpy(zero_copy_only=False)
-            first = np.searchsorted(owner, np.arange(len(lines)))  # a line's label
+            first = np.searchsorted(owner, np.arange(len(lines)))  # The first token of each line is its label.
             labels.append(tokens.take(pa.array(first)).cast(pa.float64()).to_numpy())
             _add(fields, tokens.filter(pa.array(weighted)), owner[weighted], format == "libffm")
             count += len(lines)
@@ -58,7 +58,7 @@ def sample(source, format, rows, bad_rows):
 
 
 def _add(fields, tokens, owner, has_fields):
-    """Adds tokens; `fields` is by number."""
+    """Adds tokens to `fields`, a dict of field number -> SampledField."""
     names = np.zeros(len(tokens), np.int64)
     if has_fields:
         names = pc.list_element(pc.split_pattern(tokens, ":", max_splits=1), 0).cast(pa.int64()).to_numpy()

@@ -47,8 +47,8 @@ class CsvFormat:
             raise UserError(f"delimiter and quote are both {self.quote!r}")
         if self.lines_per_row < 1 or (self.lines_per_row > 1 and not self.quote):
             raise UserError(
-                f"lines_per_row {self.lines_per_row}: expected at least 1, and 1 without a quote character, since only "
-                "a quoted field may hold a line break"
+                f"lines_per_row {self.lines_per_row}: it is at least 1, and above 1 only with a quote character, since "
+                "only a quoted field may hold a line break"
             )
         if not self.header and not self.columns:
             raise UserError("without a header, 'columns' must name the columns in order")

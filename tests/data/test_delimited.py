@@ -145,7 +145,7 @@ def test_a_compressed_file_that_was_cut_or_goes_on_with_something_else_is_no_who
         ("Y,X,C\n1,2,a\n", dict(header=False, columns=["y", "x", "c"]), "line 1, .*if line 1 is a header, `header ="),
         ("1,2,a\n0,3,b\n", dict(columns=["y", "x", "c"]), "line 1: is a row.*Set `header = false`"),
         ("1,2,a\n0,3,b\n", {}, "no column 'y'.*if its first line is a row, set `header = false` and `columns`"),
-        ("y\tx\tc\n1\t2\ta\n", {}, r"no column 'y'.*`delimiter` in \[csv\] is ','; '\\t' would make 3 of it"),
+        ("y\tx\tc\n1\t2\ta\n", {}, r"no column 'y'.*`delimiter` in \[csv\] is ','; '\\t' would make 3 columns"),
         ("1;2;a\n", dict(header=False, columns=["y", "x", "c"]), r"a row of 3 fields \(it has 1\).*';' would make 3"),
         ("y,x,c,x\n1,2,a,3\n", {}, "2 columns are named 'x', which is wanted for feature 'x'; rename one"),
         ('y,x,"c\n1,2,a\n', {}, 'line 1: cannot be taken apart.*`quote = ""`'),
