@@ -9,14 +9,16 @@ TF ?= tensorflow-cpu
 PYTHON ?=
 WORKERS ?= 2
 ARGS ?=
+PYTEST := .venv/bin/python -m pytest -q -rs -n 2 --dist loadfile --no-loadscope-reorder
+FAST := data embedding features files hooks layers measuring messages metrics processes ranks report
 export TF PYTHON WORKERS
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help install demo test docs lint format clean
+.PHONY: help install demo test test-fast docs lint format clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 install:  ## make .venv: the package, TensorFlow, and Horovod built for it; instant when nothing changed
 	@scripts/install.sh
@@ -24,8 +26,11 @@ install:  ## make .venv: the package, TensorFlow, and Horovod built for it; inst
 demo: install  ## generate a data set, train two workers on it, evaluate and export; the last line is JSON
 	@.venv/bin/python scripts/demo.py
 
-test: install  ## the whole test suite, in two processes
-	@.venv/bin/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: install  ## the whole test suite, in two processes, and what was skipped and why
+	@$(PYTEST) $(ARGS)
+
+test-fast: install  ## the tests that start no job and no service, train no model and compile nothing
+	@$(PYTEST) -m 'not integration and not slow' $(addprefix tests/,$(FAST)) $(ARGS)
 
 docs: install  ## build the documentation site into site/; a link that leads nowhere is an error
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet --strict

@@ -177,18 +177,18 @@ def test_nothing_is_left_where_the_kernel_refuses(monkeypatch):
     assert deleted == ["0", "1", "2", "switch"]
 
 
-def _can_make_machines():
+@pytest.fixture(scope="module")
+def can_make_machines():
+    """Skips where this machine cannot make others: what is refused then, and how, the tests above tell."""
     try:
         namespaces.require_privileges({**namespaces.PACKAGES, **ssh.PACKAGES})
         with namespaces.machines(2, [0]):
-            return True
-    except UserError:
-        return False
+            pass
+    except UserError as error:
+        pytest.skip(str(error))
 
 
-def test_machines_reach_each_other_by_ssh_at_the_speed_asked_for_and_leave_nothing(tmp_path):
-    if not _can_make_machines():
-        return  # What is refused then, and how, the tests above tell.
+def test_machines_reach_each_other_by_ssh_at_the_speed_asked_for_and_leave_nothing(can_make_machines, tmp_path):
     cores = sorted(os.sched_getaffinity(0))
     with namespaces.machines(2, cores) as found, ssh.daemons(found, tmp_path) as programs:
         login = [programs / "ssh", found[1].name, "ip -4 -brief address; hostname; taskset -cp $$"]
@@ -229,9 +229,7 @@ def test_the_directory_of_the_daemons_stays_while_another_bench_uses_it(tmp_path
     assert empty.is_dir()  # It was there before.
 
 
-def test_what_stands_on_standard_input_stays_for_others(tmp_path):
-    if not _can_make_machines():
-        return  # What is refused then, and how, the tests above tell.
+def test_what_stands_on_standard_input_stays_for_others(can_make_machines, tmp_path):
     typed, before = tmp_path / "typed", os.dup(0)
     typed.write_text("kept")
     (tmp_path / "keys").mkdir()
@@ -256,9 +254,7 @@ def test_a_namespace_of_a_process_that_is_gone_is_removed(monkeypatch):
 
 
 @pytest.mark.integration
-def test_a_real_run_has_a_column_for_each_job_the_search_among_them(tmp_path, capsys):
-    if not _can_make_machines():
-        return  # What is refused then, and how, the tests above tell.
+def test_a_real_run_has_a_column_for_each_job_the_search_among_them(can_make_machines, tmp_path, capsys):
     sizes = ["--batch_size=32", "--steps=10", "--trace_steps=4", "--rounds=1", "--machines=2", "--gbit=1"]
     more = ["--dense_params=conv", "--scale=20000", "--ways=plain,accumulation,autotune"]
     assert cli.main(["bench", "network", f"--output={tmp_path}", *sizes, *more]) == 0

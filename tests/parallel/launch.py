@@ -11,6 +11,8 @@ import psutil
 from ctr_trainer.ranks import dense_exchange
 
 WORKERS = pathlib.Path(__file__).parent / "workers"
+# Workers find no scikit-learn, as with users: Keras imports it wherever it is, which costs a second of CPU.
+ABSENT = pathlib.Path(__file__).parent / "absent"
 ROOT = pathlib.Path(__file__).parents[2]
 TIMEOUT_SECONDS = 240
 
@@ -20,7 +22,7 @@ def environment():
 
     `distributed.init` of a test in this process may have set something of Horovod's.
     """
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), str(ABSENT), os.environ.get("PYTHONPATH", "")]
     return {
         **{name: value for name, value in os.environ.items() if name not in dense_exchange.SETTINGS},
         "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),

@@ -1,10 +1,12 @@
 """Jobs of one, two and three workers, undisturbed, killed and failing."""
 
 import csv
+import functools
 import json
 import math
 import os
 import re
+import shutil
 import signal
 import subprocess
 
@@ -18,9 +20,15 @@ from ctr_trainer.estimator.checkpoint import latest_checkpoint
 from tests import small
 from tests.parallel import launch
 
+NEXT = "--next"  # of workers/job.py
+
 pytestmark = pytest.mark.integration
 
 ROWS = 1003  # divides by neither 2 nor 3, and no share by the batch size of 16
+
+
+STRICT = ("--epochs=3", "--evaluate")
+LOOSE = ("--row_copies=host", "--row_copies=worker", "--sync_compression=fp16", "--service=shared")
 
 
 @pytest.fixture(scope="module")
@@ -29,31 +37,59 @@ def source(tmp_path_factory):
     return directory, small.make(directory, rows=ROWS)
 
 
-def _arguments(data, tmp_path, *more, name="out"):
-    flags = [f"--data={data}", f"--model_dir={tmp_path / 'model'}", f"--out={tmp_path / name}"]
-    return [launch.WORKERS / "job.py", *flags, *more]
+def _flags(data, tmp_path, *more, name="out"):
+    return [f"--data={data}", f"--model_dir={tmp_path / 'model'}", f"--out={tmp_path / name}", *more]
+
+
+def _arguments(*trainings):
+    """-> those of a job that runs trainings of such flags, one after another."""
+    _, *arguments = [argument for flags in trainings for argument in (NEXT, *flags)]
+    return [launch.WORKERS / "job.py", *arguments]
+
+
+@pytest.fixture(scope="module")
+def trained(source, tmp_path_factory):
+    """-> a directory with what jobs of one, two and three workers leave, each below its own name."""
+    data, directory = source[1], tmp_path_factory.mktemp("trained")
+
+    def training(path, *more, **name):
+        return _flags(data, directory / path, *more, **name)
+
+    shards = {workers: training(f"shards{workers}", "--epochs=1") for workers in (1, 2, 3)}
+    loose = [training(how, "--epochs=3", "--evaluate", "--loose", how) for how in LOOSE]
+    ended = [training("ended", "--epochs=0", "--max_steps=10", name=name) for name in ("first", "again")]
+    two = training("resized", "--epochs=1", "--max_steps=13", name="two")
+    launch.run(1, *_arguments(shards[1]))
+    of_two = _arguments(shards[2], training("strict", *STRICT), *loose, *ended, two)
+    launch.run(2, *of_two, seconds=2 * launch.TIMEOUT_SECONDS)
+    shutil.copytree(directory / "resized" / "model", directory / "resized" / "of_two")
+    launch.run(3, *_arguments(shards[3], training("resized", "--epochs=1", name="three")))
+    return directory
+
+
+def _seen(out, workers):
+    """-> list of the examples that each rank saw."""
+    return [json.loads((out / f"seen-{rank}.json").read_text()) for rank in range(workers)]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_uneven_shards_lose_no_example(source, tmp_path, workers):
-    launch.run(workers, *_arguments(source[1], tmp_path, "--epochs=1"))
-    seen = sum((json.loads((tmp_path / "out" / f"seen-{rank}.json").read_text()) for rank in range(workers)), [])
-    assert sorted(seen) == sorted(f"r{i}" for i in range(ROWS))
-    result = json.loads((tmp_path / "out" / "result-0.json").read_text())
+def test_uneven_shards_lose_no_example(trained, workers):
+    out = trained / f"shards{workers}" / "out"
+    assert sorted(sum(_seen(out, workers), [])) == sorted(f"r{i}" for i in range(ROWS))
+    result = json.loads((out / "result-0.json").read_text())
     assert result["examples"] == ROWS
     assert result["steps"] == math.ceil(math.ceil(ROWS / workers) / 16)
 
 
-def test_metrics_of_two_workers_equal_scikit_learns_over_all_predictions(source, tmp_path):
-    directory, data = source
-    launch.run(2, *_arguments(data, tmp_path, "--epochs=3", "--evaluate"))
-    with open(directory / "rows.csv") as file:
+def test_metrics_of_two_workers_equal_scikit_learns_over_all_predictions(source, trained):
+    out = trained / "strict" / "out"
+    with open(source[0] / "rows.csv") as file:
         labels = {row["row"]: float(row["clicked"]) for row in csv.DictReader(file)}
-    parts = [np.load(tmp_path / "out" / f"predictions-{rank}.npz") for rank in (0, 1)]
+    parts = [np.load(out / f"predictions-{rank}.npz") for rank in (0, 1)]
     predicted = {row: p for part in parts for row, p in zip(part["row"], part["probabilities"], strict=True)}
     assert sorted(predicted) == sorted(labels)
     truth, scores = zip(*((labels[row], predicted[row]) for row in labels), strict=True)
-    metrics = [json.loads((tmp_path / "out" / f"metrics-{rank}.json").read_text()) for rank in (0, 1)]
+    metrics = [json.loads((out / f"metrics-{rank}.json").read_text()) for rank in (0, 1)]
     assert metrics[0] == metrics[1]
     assert metrics[0]["examples"] == ROWS
     assert metrics[0]["auc"] == pytest.approx(roc_auc_score(truth, scores), abs=1e-4)
@@ -61,32 +97,53 @@ def test_metrics_of_two_workers_equal_scikit_learns_over_all_predictions(source,
     assert metrics[0]["auc"] > 0.6
 
 
-@pytest.mark.parametrize(
-    "how", ["--row_copies=host", "--row_copies=worker", "--sync_compression=fp16", "--service=shared"]
-)
-def test_workers_that_sync_beside_their_training_or_share_rows_learn_as_well_and_lose_no_example(source, tmp_path, how):
-    launch.run(2, *_arguments(source[1], tmp_path, "--epochs=3", "--evaluate", "--loose", how))
-    seen = sum((json.loads((tmp_path / "out" / f"seen-{rank}.json").read_text()) for rank in (0, 1)), [])
-    assert sorted(seen) == sorted(f"r{i}" for i in range(ROWS) for _ in range(3))
-    metrics = [json.loads((tmp_path / "out" / f"metrics-{rank}.json").read_text()) for rank in (0, 1)]
+@pytest.mark.parametrize("how", LOOSE)
+def test_workers_that_sync_beside_their_training_or_share_rows_learn_as_well_and_lose_no_example(trained, how):
+    out = trained / how / "out"
+    assert sorted(sum(_seen(out, 2), [])) == sorted(f"r{i}" for i in range(ROWS) for _ in range(3))
+    metrics = [json.loads((out / f"metrics-{rank}.json").read_text()) for rank in (0, 1)]
     assert metrics[0] == metrics[1]
     assert metrics[0]["auc"] > 0.6
 
 
-def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(source, tmp_path):
-    data, model_dir = source[1], tmp_path / "model"
-    arguments = _arguments(data, tmp_path, "--epochs=0", "--max_steps=80", "--step_seconds=0.1")
+def test_a_run_goes_on_with_another_number_of_workers_and_repeats_no_example(trained):
+    directory = trained / "resized"
+    saved = latest_checkpoint(directory / "of_two")
+    rows_saved = sum(len(keys) for _, keys, _ in snapshot.iterate(saved.path, saved.tables))
+    two = [seen[: 13 * 16] for seen in _seen(directory / "two", 2)]  # one batch more may have been read ahead
+    three = _seen(directory / "three", 3)
+    assert sorted(sum(two + three, [])) == sorted(f"r{i}" for i in range(ROWS))
+    assert latest_checkpoint(directory / "model").examples == ROWS
+    assert np.load(directory / "three" / "rows.npz")["keys"].size >= rows_saved > 0
+
+
+def test_a_checkpoint_at_max_steps_ends_all_ranks(trained):
+    results = [json.loads((trained / "ended" / "again" / f"result-{rank}.json").read_text()) for rank in (0, 1)]
+    assert results == [None, None]
+    assert latest_checkpoint(trained / "ended" / "model").step == 10
+
+
+def _kill(flags, tmp_path):
+    """Runs a training of two workers, of which rank 1 is killed once step 20 is saved. -> the job's output."""
     job = subprocess.Popen(
-        launch.command(2, *arguments),
+        launch.command(2, *_arguments(flags)),
         env=launch.environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     )
-    launch.wait_until(lambda: latest_checkpoint(model_dir) and latest_checkpoint(model_dir).step >= 20, "step 20", 180)
+    latest = functools.partial(latest_checkpoint, tmp_path / "model")
+    launch.wait_until(lambda: latest() and latest().step >= 20, "step 20", 180)
     os.kill(int((tmp_path / "out" / "pid-1").read_text()), signal.SIGKILL)
     output, _ = job.communicate(timeout=120)
     assert job.returncode != 0, output
+    return output
+
+
+def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(source, tmp_path):
+    data, model_dir = source[1], tmp_path / "model"
+    until = ("--epochs=0", "--max_steps=80")
+    output = _kill(_flags(data, tmp_path, *until, "--step_seconds=0.1"), tmp_path)
     launch.wait_until(lambda: not launch.services(model_dir), "the service of the killed job to end", 30)
 
     saved = latest_checkpoint(model_dir)
@@ -100,7 +157,8 @@ def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(source, tmp_p
     reader = tf.train.load_checkpoint(saved.dense_prefix)
     expected = {name.replace("/", "."): reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
-    launch.run(2, *_arguments(data, tmp_path, "--epochs=0", "--max_steps=80", name="again"))
+    again = _flags(data, tmp_path, *until, name="again")
+    launch.run(2, *_arguments(again, _flags(data, tmp_path / "undisturbed", *until)))
     for rank in (0, 1):
         start = np.load(tmp_path / "again" / f"start-{rank}.npz")
         assert int(start["global_step"]) == saved.step
@@ -109,8 +167,6 @@ def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(source, tmp_p
             np.testing.assert_array_equal(start[name], expected[name], name)
     assert latest_checkpoint(model_dir).step == 80
 
-    undisturbed = _arguments(data, tmp_path / "undisturbed", "--epochs=0", "--max_steps=80")
-    launch.run(2, *undisturbed)
     one, two = (np.load(path / "rows.npz") for path in (tmp_path / "again", tmp_path / "undisturbed" / "out"))
     np.testing.assert_array_equal(one["keys"], two["keys"])
     np.testing.assert_allclose(one["rows"], two["rows"], atol=1e-5, rtol=0)
@@ -118,22 +174,14 @@ def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(source, tmp_p
 
 @pytest.mark.parametrize("how", ["--row_copies=host", "--service=shared"])
 def test_workers_that_share_rows_resume_at_the_last_checkpoint_when_one_is_killed(source, tmp_path, how):
-    data, model_dir = source[1], tmp_path / "model"
     shared = ["--loose", how, "--epochs=0", "--max_steps=60"]
-    arguments = _arguments(data, tmp_path, *shared, "--step_seconds=0.1")
-    job = subprocess.Popen(
-        launch.command(2, *arguments), env=launch.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    launch.wait_until(lambda: latest_checkpoint(model_dir) and latest_checkpoint(model_dir).step >= 20, "step 20", 180)
-    os.kill(int((tmp_path / "out" / "pid-1").read_text()), signal.SIGKILL)
-    output, _ = job.communicate(timeout=120)
-    assert job.returncode != 0, output
-    saved = latest_checkpoint(model_dir)
-    launch.run(2, *_arguments(data, tmp_path, *shared, name="again"))
+    _kill(_flags(source[1], tmp_path, *shared, "--step_seconds=0.1"), tmp_path)
+    saved = latest_checkpoint(tmp_path / "model")
+    launch.run(2, *_arguments(_flags(source[1], tmp_path, *shared, name="again")))
     assert int(np.load(tmp_path / "again" / "start-1.npz")["global_step"]) == saved.step < 60
-    seen = sum(len(json.loads((tmp_path / "again" / f"seen-{rank}.json").read_text())) for rank in (0, 1))
+    seen = sum(map(len, _seen(tmp_path / "again", 2)))
     assert seen >= (60 - saved.step) * 2 * 16 * 0.9  # the last batch of an epoch may be short
-    again = latest_checkpoint(model_dir)
+    again = latest_checkpoint(tmp_path / "model")
     assert again.step == 60
     keys = np.concatenate([keys for _, keys, _ in snapshot.iterate(again.path, again.tables)])
     assert (
@@ -141,30 +189,8 @@ def test_workers_that_share_rows_resume_at_the_last_checkpoint_when_one_is_kille
     )
 
 
-def test_a_run_goes_on_with_another_number_of_workers_and_repeats_no_example(source, tmp_path):
-    data, model_dir = source[1], tmp_path / "model"
-    launch.run(2, *_arguments(data, tmp_path, "--epochs=1", "--max_steps=13", name="first"))
-    saved = latest_checkpoint(model_dir)
-    rows_saved = sum(len(keys) for _, keys, _ in snapshot.iterate(saved.path, saved.tables))
-    launch.run(3, *_arguments(data, tmp_path, "--epochs=1", name="second"))
-    paths = [tmp_path / "first" / f"seen-{r}.json" for r in (0, 1)]
-    first = [json.loads(path.read_text())[: 13 * 16] for path in paths]  # one batch more may have been read ahead
-    second = [json.loads((tmp_path / "second" / f"seen-{r}.json").read_text()) for r in (0, 1, 2)]
-    assert sorted(sum(first + second, [])) == sorted(f"r{i}" for i in range(ROWS))
-    assert latest_checkpoint(model_dir).examples == ROWS
-    assert np.load(tmp_path / "second" / "rows.npz")["keys"].size >= rows_saved > 0
-
-
-def test_a_checkpoint_at_max_steps_ends_all_ranks(source, tmp_path):
-    arguments = _arguments(source[1], tmp_path, "--epochs=0", "--max_steps=10")
-    launch.run(2, *arguments)
-    launch.run(2, *arguments)
-    assert json.loads((tmp_path / "out" / "result-1.json").read_text()) is None
-    assert latest_checkpoint(tmp_path / "model").step == 10
-
-
 def test_the_local_service_ends_with_a_job_that_fails(source, tmp_path):
-    done = launch.run(2, *_arguments(source[1], tmp_path, "--epochs=0", "--fail_at_step=5"), check=False)
+    done = launch.run(2, *_arguments(_flags(source[1], tmp_path, "--epochs=0", "--fail_at_step=5")), check=False)
     assert done.returncode != 0
     rank, line = launch.last_line(done.stderr)
     error = tmp_path / "model" / "error-rank1.txt"

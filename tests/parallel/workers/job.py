@@ -1,10 +1,13 @@
-"""A training job on the small data, which says what it saw: the tests read what it leaves below --out.
+"""Trainings on the small data, which say what they saw: the tests read what each leaves below its --out.
 
-At the start each rank writes start-RANK.npz (the global step and the dense variables), at the
+The arguments of several trainings stand behind each other with NEXT between them; one process runs them in turn.
+
+At its start each rank writes start-RANK.npz (the global step and the dense variables), at the
 end seen-RANK.json (the ids of the examples it trained on). --evaluate adds metrics.json and predictions-RANK.npz.
 """
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -23,6 +26,8 @@ from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed, last_words
 from tests.constant import CONSTANT
 
+NEXT = "--next"
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--data")
 parser.add_argument("--model_dir")
@@ -40,61 +45,46 @@ parser.add_argument("--loose", action="store_true", help="sync beside the traini
 parser.add_argument("--sync_compression", default="none")
 parser.add_argument("--row_copies", default="auto")
 parser.add_argument("--stall_warning", type=float, default=0.0)
-flags = parser.parse_args()
-out = pathlib.Path(flags.out)
-out.mkdir(parents=True, exist_ok=True)
-
-distributed.init(stall_warning=flags.stall_warning)
-rank, size = distributed.rank(), distributed.size()
 
 
 class Witness(tf.compat.v1.train.SessionRunHook):
     """Writes what the run starts from, and keeps the ids it sees."""
 
-    def __init__(self):
-        self.seen, self._steps = [], 0
+    def __init__(self, flags):
+        self.seen, self._flags, self._steps = [], flags, 0
 
     def begin(self):
         self._dense = {v.op.name: v for v in tf.compat.v1.global_variables()}
 
     def after_create_session(self, session, coord):
+        out, rank = pathlib.Path(self._flags.out), distributed.rank()
         values = {name.replace("/", "."): value for name, value in session.run(self._dense).items()}
         np.savez(out / f"start-{rank}.npz", **values)
         (out / f"pid-{rank}").write_text(str(os.getpid()))
 
     def after_run(self, run_context, run_values):
         self._steps += 1
-        time.sleep(flags.step_seconds)
-        if self._steps == flags.fail_at_step and rank == 1:
+        time.sleep(self._flags.step_seconds)
+        if self._steps == self._flags.fail_at_step and distributed.rank() == 1:
             raise RuntimeError("failing on purpose")
 
 
-def input_fn(position):
-    reader = BatchReader(flags.data, 16, rank, size, epochs=flags.epochs or None, position=position, seed=5)
-    batches = iter(reader)
+class Recording:
+    """A reader's batches, whose ids the witness keeps."""
 
-    class Recording:
-        spec, statistics, batch_size = reader.spec, reader.statistics, reader.batch_size
-        position_after = staticmethod(reader.position_after)
+    def __init__(self, reader, witness):
+        self._reader, self._witness = reader, witness
+        self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
+        self.position_after = reader.position_after
 
-        def __iter__(self):
-            for batch in batches:
-                witness.seen.extend(map(str, batch.ids["row"][: batch.size]))
-                yield batch
-
-    return Recording()
+    def __iter__(self):
+        for batch in self._reader:
+            self._witness.seen.extend(map(str, batch.ids["row"][: batch.size]))
+            yield batch
 
 
-service = dict(
-    service_timeout=flags.service_timeout, service_restarts=flags.service_restarts, service_shards=flags.service_shards
-)
-params = ModelParams(TrainOp("sgd", 0.1, 0.5, **CONSTANT), hidden_units=(8,))
-config = RunConfig(
-    threads=1,
-    prefetch_batches=3 if flags.loose else 0,
-    save_checkpoints_steps=10,
-    log_steps=5,
-    embedding=EmbeddingConfig(
+def make_estimator(flags):
+    embedding = EmbeddingConfig(
         optimizer="sgd",
         learning_rate=0.5,
         sync_steps=5,
@@ -102,30 +92,35 @@ config = RunConfig(
         strict_sync=not flags.loose,
         sync_compression=flags.sync_compression,
         row_copies=flags.row_copies,
-        **service,
-    ),
-)
-estimator = Estimator(deepfm.model_fn, flags.model_dir, params, config)
-witness = Witness()
+        service_timeout=flags.service_timeout,
+        service_restarts=flags.service_restarts,
+        service_shards=flags.service_shards,
+    )
+    config = RunConfig(
+        threads=1,
+        prefetch_batches=3 if flags.loose else 0,
+        save_checkpoints_steps=10,
+        log_steps=5,
+        embedding=embedding,
+    )
+    params = ModelParams(TrainOp("sgd", 0.1, 0.5, **CONSTANT), hidden_units=(8,))
+    return Estimator(deepfm.model_fn, flags.model_dir, params, config)
 
 
-def main():
+def run(flags):
+    out, rank, size = pathlib.Path(flags.out), distributed.rank(), distributed.size()
+    out.mkdir(parents=True, exist_ok=True)
+    estimator, witness = make_estimator(flags), Witness(flags)
+
+    def input_fn(position):
+        reader = BatchReader(flags.data, 16, rank, size, epochs=flags.epochs or None, position=position, seed=5)
+        return Recording(reader, witness)
+
     result = estimator.train(input_fn, hooks=[witness], max_steps=flags.max_steps)
     (out / f"seen-{rank}.json").write_text(json.dumps(witness.seen))
     (out / f"result-{rank}.json").write_text(json.dumps(result))
     if flags.evaluate:
-        once = dict(shuffle=False, epochs=1)
-        metrics = estimator.evaluate(lambda: BatchReader(flags.data, 16, rank, size, **once))
-        (out / f"metrics-{rank}.json").write_text(json.dumps(metrics))
-        parts = list(
-            estimator.predict(lambda: BatchReader(flags.data, 16, rank, size, **once), yield_single_examples=False)
-        )
-        np.savez(
-            out / f"predictions-{rank}.npz",
-            row=np.concatenate([np.array([str(r) for r in part["row"]]) for part in parts]),
-            probabilities=np.concatenate([part["probabilities"] for part in parts]),
-            logits=np.concatenate([part["logits"] for part in parts]),
-        )
+        evaluate(estimator, flags.data, out)
     checkpoint = estimator.latest_checkpoint()
     if rank == 0:
         blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
@@ -134,4 +129,31 @@ def main():
         np.savez(out / "rows.npz", keys=keys[order], rows=rows[order])
 
 
+def evaluate(estimator, data, out):
+    rank = distributed.rank()
+
+    def once():
+        return BatchReader(data, 16, rank, distributed.size(), shuffle=False, epochs=1)
+
+    (out / f"metrics-{rank}.json").write_text(json.dumps(estimator.evaluate(once)))
+    parts = list(estimator.predict(once, yield_single_examples=False))
+    np.savez(
+        out / f"predictions-{rank}.npz",
+        row=np.concatenate([np.array([str(r) for r in part["row"]]) for part in parts]),
+        probabilities=np.concatenate([part["probabilities"] for part in parts]),
+        logits=np.concatenate([part["logits"] for part in parts]),
+    )
+
+
+def main():
+    for training in trainings:
+        run(training)
+
+
+trainings = [
+    parser.parse_args([*arguments])
+    for is_next, arguments in itertools.groupby(sys.argv[1:], lambda argument: argument == NEXT)
+    if not is_next
+]
+distributed.init(stall_warning=trainings[0].stall_warning)
 sys.exit(last_words.of_this_process().run(main))

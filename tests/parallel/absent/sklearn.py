@@ -1,0 +1,1 @@
+raise ImportError("scikit-learn is for the tests only")
