@@ -20,13 +20,10 @@ from ctr_trainer.estimator.checkpoint import latest_checkpoint
 from tests import small
 from tests.parallel import launch
 
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+
 NEXT = "--next"  # of workers/job.py
-
-pytestmark = pytest.mark.integration
-
 ROWS = 1003  # divides by neither 2 nor 3, and no share by the batch size of 16
-
-
 STRICT = ("--epochs=3", "--evaluate")
 LOOSE = ("--row_copies=host", "--row_copies=worker", "--sync_compression=fp16", "--service=shared")
 
