@@ -10,7 +10,7 @@ PYTHON ?=
 WORKERS ?= 2
 ARGS ?=
 PYTEST := .venv/bin/python -m pytest -q -rs -n 2 --dist loadfile --no-loadscope-reorder
-FAST := data embedding features files hooks layers measuring messages metrics processes ranks report
+FAST := data embedding features files hooks layers measuring messages metrics processes ranks report settings
 export TF PYTHON WORKERS
 
 MAKEFLAGS += --no-print-directory
@@ -29,7 +29,7 @@ demo: install  ## generate a data set, train two workers on it, evaluate and exp
 test: install  ## the whole test suite, in two processes, and what was skipped and why
 	@$(PYTEST) $(ARGS)
 
-test-fast: install  ## the tests that start no job and no service, train no model and compile nothing
+test-fast: install  ## the tests of all but models, commands and what starts jobs and services, in two processes
 	@$(PYTEST) -m 'not integration and not slow' $(addprefix tests/,$(FAST)) $(ARGS)
 
 docs: install  ## build the documentation site into site/; a link that leads nowhere is an error

@@ -224,6 +224,7 @@ def test_adult_converts_with_both_spellings_of_its_labels(real_data, tmp_path):
         assert info.statistics["age"]["mean"] == pytest.approx(np.mean([int(line.split(", ")[0]) for line in lines]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["random", "time"])
 def test_movielens_parts_are_those_of_the_peers_measurements(real_data, tmp_path, kind):
     spec = FeatureSpec.load(CONFIGS / "movielens.toml")

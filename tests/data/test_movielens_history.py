@@ -59,6 +59,7 @@ def test_a_rating_without_a_time_is_named(spec, tmp_path):
     assert run("movielens", tmp_path, tmp_path / "out", spec, max_bad_rows=1)["bad_rows"] == 1
 
 
+@pytest.mark.slow
 def test_the_histories_of_the_real_data_are_those_of_a_plain_count(real_data, spec, tmp_path):
     """Of 200 ratings: the newest 20 that the user rated 4 or better in an earlier second."""
     run("movielens", real_data / "movielens", tmp_path / "out", spec)
