@@ -1,4 +1,4 @@
-"""Boundaries that cut a column into equally full buckets."""
+"""Fits boundaries that cut a column into equally full buckets."""
 
 import numpy as np
 
@@ -6,14 +6,14 @@ _SAMPLE = 1 << 20
 
 
 class Quantiles:
-    """The boundaries of a column's quantiles: exact up to a million present values, of a uniform sample of more.
+    """The boundaries of a column's quantiles: exact up to a million present values, beyond that of a uniform sample.
 
-    A boundary is a value that occurs, and the smallest one is none, so no bucket is empty; equal boundaries are one,
-    so there may be fewer buckets than asked for.
+    Each boundary is a value that occurs, and the smallest value is no boundary, so no bucket is empty. Equal boundaries
+    count once, so there may be fewer buckets than `count`.
 
     Args:
-      count: how many buckets.
-      sample: how many values are kept, 4 bytes each.
+      count: number of buckets.
+      sample: largest number of values that are kept, 4 bytes per value.
 
     Source: Vitter, Random Sampling with a Reservoir, 1985, algorithm R; LightGBM bins a sample of 200,000 rows alike.
     """
@@ -34,11 +34,11 @@ class Quantiles:
         # The i-th value, from 1, stays with the probability sample / i.
         place = self._rng.integers(0, self._seen + 1 + np.arange(len(values)))
         stays = place < self._sample
-        self._kept[place[stays]] = values[stays]  # Of equal places the last value counts, as one by one.
+        self._kept[place[stays]] = values[stays]  # If places are equal the last value stays, as if added one by one.
         self._seen += len(values)
 
     def boundaries(self):
-        """-> float32[at most count - 1], ascending; empty where there are not two values."""
+        """-> float32[at most count - 1], ascending; empty if there are fewer than two different values."""
         if not len(self._kept):
             return self._kept
         # The (k / count)-quantile is the value of rank ceil(k / count * n), from 0, in the sorted order.

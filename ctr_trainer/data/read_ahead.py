@@ -1,4 +1,4 @@
-"""Work done ahead by a background thread."""
+"""Reads ahead in a background thread."""
 
 import contextlib
 import queue
@@ -13,17 +13,17 @@ _END = object()
 class ReadAhead:
     """Iterates over `iterable` in a background thread, at most `depth` items ahead of the consumer.
 
-    An exception of the iterable is raised where the consumer would have got the item, with its own traceback. Leaving
-    the loop early? Call `close()`, or use it as a context manager.
+    An exception of the iterable is raised, with its traceback, where the consumer would have got the item. A consumer
+    that leaves the loop early calls `close()`, or uses this as a context manager.
 
     Args:
-      iterable: any; a generator is closed in the thread that ran it.
-      depth: items that may wait; one more may be in the making. 0 for no thread at all.
+      iterable: any iterable. A generator is closed in the thread that ran it.
+      depth: number of items that may wait; one more may be being made. 0 uses no thread.
       name: what the consumer waits for, as `reading /data/train`; part of the thread's name and of the error.
-      timeout: seconds to wait for an item, and for the thread's end.
+      timeout: seconds to wait for an item, and for the end of the thread.
 
     Raises:
-      UserError: nothing came within `timeout`, or the thread did not end within it when closed.
+      UserError: no item came within `timeout`, or the thread did not end within `timeout` of `close()`.
     """
 
     def __init__(self, iterable, depth, name="prefetching", timeout=1800):
@@ -62,7 +62,7 @@ class ReadAhead:
         return item
 
     def close(self):
-        """Stops the thread after the item in the making; further iteration ends at once."""
+        """Stops the thread after its present item. Further iteration ends at once."""
         self._done = True
         if not self._depth:
             _close(self._iterator)
@@ -70,7 +70,7 @@ class ReadAhead:
         self._stop.set()
         deadline = time.monotonic() + self._timeout
         while self._thread.is_alive():
-            with contextlib.suppress(queue.Empty):  # makes room, so that a waiting put returns
+            with contextlib.suppress(queue.Empty):  # Taking an item makes room, so that a waiting `put` returns.
                 self._queue.get_nowait()
             self._thread.join(0.02)
             if time.monotonic() > deadline:
@@ -83,7 +83,7 @@ class ReadAhead:
                 self._queue.put((item, None))
                 if self._stop.is_set():
                     break
-        except BaseException as error:  # the consumer's to handle
+        except BaseException as error:  # Raised again in the consumer.
             last = (None, error)
         finally:
             _close(self._iterator)

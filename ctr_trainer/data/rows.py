@@ -1,4 +1,4 @@
-"""Rows of a data set as arrays: what buffers hold and batches are cut from."""
+"""Rows of a data set as arrays. Buffers hold them, and batches are cut from them."""
 
 import dataclasses
 
@@ -10,7 +10,7 @@ from ctr_trainer.data.batch import Bag, Batch
 
 @dataclasses.dataclass
 class Rows:
-    """`n` examples; the arrays as in Batch, but a bag's splits are int64[n + 1] and may start above 0."""
+    """`n` examples, in arrays as in Batch; but the splits of a bag are int64[n + 1] and may start above 0."""
 
     keys: dict[str, np.ndarray]
     bags: dict[str, Bag]
@@ -27,11 +27,11 @@ class Rows:
         return self._map(lambda a: a[start:stop], lambda b: Bag(b.values, b.splits[start : stop + 1], b.weights))
 
     def take(self, order):
-        """-> the rows of the int64 array `order`, copied."""
+        """-> copies of the rows whose numbers are in the int64 array `order`."""
         return self._map(lambda a: np.take(a, order, axis=0), lambda bag: _take_bag(bag, order))
 
     def batch(self, batch_size):
-        """-> Batch of these rows, padded to `batch_size`; without padding its arrays are views of these."""
+        """-> Batch of these rows, padded to `batch_size`. Without padding its arrays are views of these rows."""
         padding = batch_size - len(self)
         rows = self if not padding else self._map(lambda a: _pad(a, padding), lambda bag: _pad_bag(bag, padding))
         bags = {name: _batch_bag(bag) for name, bag in rows.bags.items()}
@@ -96,10 +96,10 @@ def _take_bag(bag, order):
 
 @numba.njit(nogil=True, cache=True)
 def _take_values(values, splits, order, taken_splits):
-    """-> the values of the rows `order`, one after the other; `taken_splits` are theirs."""
+    """-> the values of the rows in `order`, one row after the other; `taken_splits` are the splits of these rows."""
     taken = np.empty(taken_splits[-1], values.dtype)
     for i in range(len(order)):
         first, start = splits[order[i]], taken_splits[i]
-        for j in range(taken_splits[i + 1] - start):  # of few values each, for which a slice is slow
+        for j in range(taken_splits[i + 1] - start):  # Rows have few values, for which a slice is slower.
             taken[start + j] = values[first + j]
     return taken

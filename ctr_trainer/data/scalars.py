@@ -1,4 +1,4 @@
-"""Source columns of one value a row as numbers and texts."""
+"""Reads source columns with one value per row as numbers or texts."""
 
 import numpy as np
 import pyarrow as pa
@@ -9,15 +9,15 @@ _PERHAPS = r"(?i)^[\d+\-.e]+$|^[+-]?(inf|infinity|nan)$"  # what else may be cas
 
 
 def numbers(values, kind):
-    """-> (float array, NaN where missing or bad; bool[n] of what is neither missing nor a finite number, or None).
+    """-> (float array, NaN if missing or bad; bool[n], whether a value is there and is no finite number, or None).
 
     Args:
-      values: a column of numbers, or of texts that hold them.
-      kind: pa.float32() or pa.float64(). A number that it does not have is taken for the nearest one that it has, of
-        two equally near ones that with an even last bit: of float32, whole numbers from 2^24 on.
+      values: a column of numbers, or of texts that hold numbers.
+      kind: pa.float32() or pa.float64(). A number that the kind cannot hold, such as a large whole number in float32,
+        is rounded to the nearest one, and a tie to the one with an even last bit.
 
     Raises:
-      TypeError: a column of another type.
+      TypeError: the column has another type.
     """
     values = one(values)
     if pa.types.is_dictionary(values.type):
@@ -40,7 +40,7 @@ def numbers(values, kind):
 
 
 def text(values):
-    """-> (string array, null where missing or bad; bool[n] of what is not UTF-8, or None)."""
+    """-> (string array, null if missing or bad; bool[n], whether a value is not UTF-8, or None)."""
     values = one(values)
     if pa.types.is_nested(values.type):
         raise TypeError("one value a row is wanted")
@@ -57,7 +57,7 @@ def one(values):
 
 
 def without_nan(values):
-    """-> an Array whose NaN, where it is of floats, are null: what data frames write for a missing value."""
+    """-> an Array in which NaN is null, since data frames write NaN for a missing value; other types are unchanged."""
     if not pa.types.is_floating(values.type):
         return values
     return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
@@ -72,19 +72,19 @@ _TEXTS = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.t
 
 
 def any_bad(bad, wrong):
-    """The union of two masks, the first of which may be None; None where it is empty."""
+    """-> the union of two masks, the first of which may be None; None if no row is in it."""
     wrong = wrong if bad is None else bad | wrong
     return wrong if wrong.any() else None
 
 
 def shown(value):
-    """-> a pyarrow scalar as a message shows it."""
+    """-> a pyarrow scalar in the form that messages show."""
     value = value.as_py()
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
 def _of_integers(values, kind):
-    """-> the integers, NaN where missing; cast by NumPy, since Arrow refuses those that are not exact."""
+    """-> the integers as floats, NaN if missing. NumPy casts them, since Arrow refuses integers that get rounded."""
     column = values.fill_null(0).to_numpy(zero_copy_only=False).astype(kind.to_pandas_dtype())
     if values.null_count:
         column[values.is_null().to_numpy(zero_copy_only=False)] = np.nan
@@ -92,7 +92,7 @@ def _of_integers(values, kind):
 
 
 def _of_some(values, kind):
-    """-> of texts, those that are numbers; null for the others. Those that are neither plainly are cast one by one."""
+    """-> the texts that are numbers, and null for the others. Texts that may be numbers are cast one by one."""
 
     def cast(value):
         try:

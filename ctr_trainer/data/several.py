@@ -1,4 +1,4 @@
-"""Columns of several values a row: how they are written, and which other column their values are of."""
+"""Columns with several values per row: how lists are written, and which other column has the same values."""
 
 import numpy as np
 import pyarrow as pa
@@ -9,22 +9,22 @@ from ctr_trainer.data.profile import LIST, NUMBER
 from ctr_trainer.features.sparse import SparseFeature
 
 _SEPARATORS = "|;,^"
-_SHARE = 0.2  # of the values that hold the separator
+_SHARE = 0.2  # Least share of the values that hold the separator.
 _IN_BRACKETS = r"^\s*\[.*\]\s*$|^\s*\(.*\)\s*$|^\s*\{.*\}\s*$"
-_NUMBERED = r"^[A-Za-z_-]{0,4}\d+$"  # parts as 17 or i17: blanks separate them, and not the words of a text
+_NUMBERED = r"^[A-Za-z_-]{0,4}\d+$"  # Parts such as 17 or i17: blanks may separate these, not words.
 _MOST = 0.95
-_SHARED, _BACK = 0.5, 0.1  # of a list's values that the other column has, and the other way round
-_FEW = 20  # different values, which two columns may have in common by chance
+_SHARED, _BACK = 0.5, 0.1  # Least share of a list's values that the other column has, and the other way round.
+_FEW = 20  # Two columns may have this number of different values in common by chance.
 
 
 def form_of(profile):
-    """-> the options of a feature that say how a column's lists are written; None where it holds no lists."""
+    """-> the options of a feature for the way in which a column's lists are written; None if it holds no lists."""
     if profile.kind == LIST:
         return {}
     values = profile.values
     if pc.mean(pc.match_substring_regex(values, _IN_BRACKETS)).as_py() > _MOST:
         counts = {s: pc.mean(pc.match_substring(values, s)).as_py() for s in ",;| "}
-        # After a comma there may be a blank, so that a blank separates only where nothing else does.
+        # A blank may follow a comma, so a blank is the separator only if there is no other.
         separator = next((s for s, share in counts.items() if share > _SHARE / 4), ",")
         return {"brackets": True} | ({} if separator == "," else {"separator": separator})
     for separator in _SEPARATORS + " ":
@@ -51,12 +51,12 @@ def values_of(profile, form):
 
 
 def column_of(values, name, singles):
-    """-> the Profile of the single-valued column whose values these are, and the share that it has; or None.
+    """-> (Profile of the single-valued column that has the same values, share of `values` that it has); or None.
 
     Args:
-      values: different values of lists.
-      name: of their column.
-      singles: Profiles of columns of one value a row.
+      values: the different values of a column's lists.
+      name: name of the column of lists.
+      singles: Profiles of the columns with one value per row.
     """
     best = None
     for single in singles:

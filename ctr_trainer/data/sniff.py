@@ -1,4 +1,4 @@
-"""How a delimited file is written, seen from its first lines."""
+"""Finds the form of a delimited file by its first lines."""
 
 import csv
 import re
@@ -13,13 +13,16 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def see_form(file):
-    """-> (CsvFormat, names) of a file: delimiter, header and columns; the header's fields, or c1, c2 ... without one.
+    """-> (CsvFormat, names of the columns) of a file. The names are the header's fields, or c1, c2 ... without a
+    header.
 
-    The delimiter is the one of `, tab ; |` by which all of the first lines have equally many fields, at least two; of
-    several, the one that gives most. It is a blank where that gives twice as many: texts have blanks too, and lists
-    commas. Where no delimiter fits all lines, it is the one that the first line has most of. The first line is a
-    header unless one of its fields is a number or empty; but the first field may be empty over a whole number, as
-    pandas writes the column of its row numbers.
+    The delimiter is the one of `, tab ; |` that gives all of the first lines the same number of fields, at least two.
+    If several do, it is the one that gives the most fields. It is a blank if a blank gives twice as many fields: texts
+    have blanks too, and lists have commas. If no delimiter fits all lines, it is the one that is most frequent in the
+    first line.
+
+    The first line is a header unless one of its fields is a number or empty. But its first field may be empty above a
+    whole number: this is how pandas writes the column of row numbers.
     """
     lines = _first_lines(file)
     delimiter = max(_DELIMITERS, key=lambda d: _fields(lines, d))
@@ -52,6 +55,6 @@ def _first_lines(file):
 
 
 def _fields(lines, delimiter):
-    """-> how many fields each line has, if it is the same number of at least two, else 0."""
+    """-> the number of fields per line, if all lines have the same number and it is at least two; else 0."""
     counts = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
     return counts.pop() if len(counts) == 1 and min(counts) > 1 else 0

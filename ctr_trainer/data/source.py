@@ -1,4 +1,4 @@
-"""Where a reader's rows come from."""
+"""The sources of a reader's rows."""
 
 import abc
 import copy
@@ -11,17 +11,18 @@ import pyarrow.parquet as pq
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.messages.errors import UserError
 
-_MOST_OPEN = 64  # files at a time: Spark writes thousands
+_MOST_OPEN = 64  # Largest number of files open at a time: Spark writes thousands.
 
 
 class Source(abc.ABC):
-    """Rows encoded as `encode.Encoder` does, in groups that can be read in any order; for one thread at a time.
+    """Rows in the form of `encode.Encoder`, in groups that can be read in any order. One thread at a time may use it.
 
     Attributes:
-      name: what errors call it, as its path.
+      name: name of the source in errors, such as its path.
       spec: FeatureSpec of the rows.
-      statistics: by dense feature, `mean`, `std`, `min` and `max` of the training data; empty where they are not known.
-      group_rows: rows of each group.
+      statistics: dict of dense feature -> `mean`, `std`, `min` and `max` of the training data; {} if they are not
+        known.
+      group_rows: number of rows of each group.
     """
 
     name: str
@@ -31,23 +32,23 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def read(self, group):
-        """-> the encoded table of a group, `group_rows[group]` rows.
+        """-> the encoded table of a group, with `group_rows[group]` rows.
 
         Raises:
-          UserError: a file is gone or not the one it was.
+          UserError: a file is gone or has changed.
         """
 
     @abc.abstractmethod
     def label_means(self, advanced):
-        """-> by label name, the share of the examples that are positive; {} of data without labels.
+        """-> dict of label name -> share of positive examples; {} for data without labels.
 
         Args:
-          advanced: f(text), called each time that it has gone on.
+          advanced: f(text), called after each piece of work.
         """
 
     @abc.abstractmethod
     def reopened(self):
-        """-> the same source with files of its own, for another thread."""
+        """-> the same source, which opens the files anew, for another thread."""
 
     @abc.abstractmethod
     def close(self):
@@ -58,8 +59,8 @@ class ParquetGroups:
     """The row groups of Parquet files, numbered over all of them.
 
     Args:
-      files: (path, rows of each of its row groups) of each file.
-      mend: what to do where a file is not the one it was, as `convert the data again`.
+      files: list of (path, numbers of rows of the file's row groups).
+      mend: advice if a file has changed, as `convert the data again`; the end of a message.
     """
 
     def __init__(self, files, mend):
@@ -69,13 +70,14 @@ class ParquetGroups:
         self._open = {}
 
     def place(self, group):
-        """-> (path, number of the row group in it)."""
+        """-> (path of the file, number of the row group in the file)."""
         return self._places[group]
 
     def read(self, group, columns=None, dictionaries=()):
-        """-> the table of a row group, its `columns` or all; of string columns, `dictionaries` stay encoded so.
+        """-> the table of a row group, with `columns` or all columns. String columns in `dictionaries` stay
+        dictionaries.
 
-        Decoded in the calling thread: a pool of threads would take the core that trains.
+        The calling thread decodes the columns, since a pool of threads would take the core that trains.
         """
         path, number = self._places[group]
         try:
@@ -94,7 +96,7 @@ class ParquetGroups:
         return table
 
     def reopened(self):
-        """-> the same row groups with files of their own, for another thread."""
+        """-> the same row groups, with files opened anew, for another thread."""
         other = copy.copy(self)
         other._open = {}
         return other
@@ -118,10 +120,10 @@ class ConvertedData(Source):
     """A data set that `convert` made.
 
     Args:
-      path: its directory.
+      path: directory of the data set.
 
     Raises:
-      UserError: it is no finished data set.
+      UserError: the directory is no finished data set.
     """
 
     def __init__(self, path):
@@ -149,12 +151,12 @@ class ConvertedData(Source):
 
 
 def source_of(data):
-    """-> the `Source` that a caller names.
+    """-> the `Source` of `data`.
 
     Args:
-      data: a data set that `convert` made, as its path, or a `Source`.
+      data: the path of a data set that `convert` made, or a `Source`.
 
     Raises:
-      UserError: the path is of no finished data set.
+      UserError: there is no finished data set at the path.
     """
     return ConvertedData(data) if isinstance(data, str | os.PathLike) else data

@@ -1,4 +1,4 @@
-"""Which part of a data set, train, valid or test, each row goes to."""
+"""Assigns each row to a part of the data set: train, valid or test."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ _FORM = "'random:0.8,0.1,0.1' or 'time:0.8,0.1,0.1:timestamp' (two fractions: tr
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """`kind` is `random` or `time`; `fractions` add up to 1; `column` is the time's, None for `random`."""
+    """A split. `kind` is `random` or `time`; `fractions` add up to 1; `column` holds the time, None for `random`."""
 
     kind: str
     fractions: tuple[float, ...]
@@ -41,10 +41,10 @@ class Split:
         return ("train", "test") if len(self.fractions) == 2 else ("train", "valid", "test")
 
     def assign(self, rows, seed=0, times=None):
-        """-> uint8[rows]: the number in `parts` of each row's part.
+        """-> uint8[rows], the number of each row's part in `parts`.
 
-        A random split permutes the rows, a split by time sorts them, equal times in the order of the files; the
-        result is cut at int(rows * sum of the fractions so far).
+        A random split permutes the rows. A split by time sorts them, and equal times keep the order of the files. The
+        rows are then cut at int(rows * sum of the fractions so far).
         """
         order = np.random.default_rng(seed).permutation(rows)
         if self.kind == "time":

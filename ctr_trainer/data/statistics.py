@@ -1,4 +1,4 @@
-"""What is counted of a data set while it is written."""
+"""Figures of a data set that are computed while it is written."""
 
 import math
 
@@ -33,7 +33,7 @@ class Moments:
         self.min, self.max = min(self.min, values.min()), max(self.max, values.max())
 
     def to_dict(self):
-        """-> JSON-able figures; all 0 where no value was present."""
+        """-> dict of figures that JSON can hold; all 0 if no value was present."""
         if not self.count:
             return dict(mean=0.0, std=0.0, min=0.0, max=0.0, count=0)
         std = math.sqrt(self.squares / self.count)
@@ -43,8 +43,8 @@ class Moments:
 class Statistics:
     """The figures of one data set: rows, label means, distinct keys, moments of the dense features, quantiles.
 
-    A dense feature's moments are those of its clipped values. Bucketised features have no distinct keys: they have as
-    many as buckets.
+    The moments of a dense feature are those of its clipped values. Distinct keys of bucketised features are not
+    counted, since each bucket has one key.
     """
 
     def __init__(self, spec):
@@ -71,7 +71,7 @@ class Statistics:
             distinct.add((pc.list_flatten(keys) if pa.types.is_list(keys.type) else keys).to_numpy())
 
     def to_dict(self):
-        """-> JSON-able; `fitted` is what transforms and buckets need of the training data, by feature."""
+        """-> dict that JSON can hold; `fitted` is a dict of feature -> statistics for its transform or buckets."""
         means = {self._names[c]: total / self.rows if self.rows else 0.0 for c, total in self.positive.items()}
         fitted = {name: moments.to_dict() for name, moments in self.moments.items()}
         fitted |= {name: {BOUNDARIES: each.boundaries().tolist()} for name, each in self.quantiles.items()}

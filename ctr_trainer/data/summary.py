@@ -1,10 +1,10 @@
-"""What a conversion prints when it is done."""
+"""The summary that a conversion prints at its end."""
 
 from ctr_trainer.features.buckets import BOUNDARIES
 
 
 def format_summary(summary):
-    """-> the summary of `convert` as small tables: a line a part, then a line a feature of the first part."""
+    """-> the summary of `convert` as small tables: one line per part, then one line per feature of the first part."""
     lines = [f"{summary['output']}: {summary['seconds']:.1f} s, {summary['bad_rows']} bad rows left out"]
     part, info = next(iter(summary["parts"].items()))
     several = [f"{name} mean" for name in info.label_means] if len(info.label_means) > 1 else ["label mean"]

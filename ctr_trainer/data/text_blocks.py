@@ -1,4 +1,4 @@
-"""A text file as blocks of whole lines."""
+"""Reads a text file in blocks of whole lines."""
 
 import re
 
@@ -6,10 +6,10 @@ import pyarrow as pa
 
 from ctr_trainer.messages.errors import UserError
 
-_MARK = b"\xef\xbb\xbf"  # of UTF-8
+_MARK = b"\xef\xbb\xbf"  # The byte order mark of UTF-8.
 _BREAK = re.compile(rb"\r\n|\r|\n")
 _LF = ord("\n")
-_FIRST = 1 << 16  # bytes that are read for the first line
+_FIRST = 1 << 16  # Number of bytes that are read for the first line.
 _NOT_TEXT = {
     b"\x1f\x8b": "compressed by gzip: name it with the ending .gz",
     b"BZh": "compressed by bzip2: name it with the ending .bz2",
@@ -21,14 +21,14 @@ _NOT_TEXT = {
 
 
 class TextBlocks:
-    r"""Reads a file, which may be compressed (.gz, .bz2, .zst); each block ends where a line does.
+    r"""Reads a file, which may be compressed (.gz, .bz2, .zst). Each block ends at the end of a line.
 
-    Lines end in `\n`, whatever stands before it. Where the file's first line ends in a `\r` alone, each `\r` ends a
-    line. A last line without an end has one added. A byte order mark of UTF-8 is left out.
+    A line ends in `\n`, with or without a `\r` before it. If the file's first line ends in a `\r` alone, each `\r` ends
+    a line. A last line without a line end gets one. A byte order mark of UTF-8 is left out.
 
     Args:
-      file: its path.
-      size: bytes of a block, about; also the longest line.
+      file: path of the file.
+      size: number of bytes of a block, about, and of the longest line.
 
     Raises:
       UserError: the file cannot be read, is empty, or is no text.
@@ -37,7 +37,7 @@ class TextBlocks:
     def __init__(self, file, size):
         self._file, self._size = file, size
         self._held, self._ended = b"", False
-        self._space = bytearray()  # that all blocks are read into: fresh memory would cost more than the reading
+        self._space = bytearray()  # All blocks are read into this: fresh memory would cost more than the reading.
         self._stream = self._checked(pa.input_stream, file)
         start = self._checked(self._stream.read, min(_FIRST, size))
         while len(start) < size and not _BREAK.search(start[:-1]):
@@ -62,17 +62,18 @@ class TextBlocks:
 
     @property
     def ended(self):
-        """Whether the block that `read` gave last is the file's last one."""
+        """Whether the last block that `read` returned is the last block of the file."""
         return self._ended
 
     def read(self, before):
-        """-> the next lines, a memoryview that holds until the next call; an empty one behind the last line.
+        """-> the next lines, a memoryview that is valid until the next call; empty after the last line.
 
         Args:
-          before: lines that came before, for messages.
+          before: number of lines before this block, for messages.
 
         Raises:
-          UserError: the file cannot be read on, as one that was cut while it was compressed, or a line is too long.
+          UserError: the rest of the file cannot be read, because a compressed file was cut off, say; or a line is too
+            long.
         """
         filled = 0
         read = len(self._rest)
@@ -99,11 +100,11 @@ class TextBlocks:
                 )
 
     def put_back(self, lines):
-        """Gives lines back, the last ones of what `read` gave; its next block begins with them."""
+        """Gives back the last lines of the block that `read` returned. The next block begins with these lines."""
         self._rest = bytes(lines) + self._rest
 
     def _fill(self, at, before):
-        """Reads into the space from `at` on; -> how many bytes."""
+        """Reads into the space from `at` on. -> number of bytes read"""
         read = self._checked(self._stream.readinto, memoryview(self._space)[at : at + self._size], before=before)
         if not self._returns:
             return read
@@ -112,7 +113,7 @@ class TextBlocks:
         return len(text)
 
     def _with_line_ends(self, text):
-        """-> the text with the line ends that are wanted; one that may go on with a \n is held back."""
+        """-> the text with `\n` as line ends; a line end that may go on with a \n is held back."""
         if not self._returns:
             return text
         last = not text
@@ -132,7 +133,7 @@ class TextBlocks:
 
 
 def first_line(file):
-    """-> the first line of a text file, without its end; "" of an empty file."""
+    """-> the first line of a text file, without its line end; "" for an empty file."""
     text = b""
     with pa.input_stream(file) as stream:
         while not _BREAK.search(text) and (more := stream.read(_FIRST)):

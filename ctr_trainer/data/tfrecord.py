@@ -13,28 +13,28 @@ from ctr_trainer.data.listing import list_files
 from ctr_trainer.messages.errors import UserError
 
 tf1 = tf.compat.v1
-_RECORDS = 4096  # parsed at a time, and looked into for what features a file has
+_RECORDS = 4096  # Number of records that are parsed at a time, and that are searched for a file's features.
 _GZIP = b"\x1f\x8b"
-_GZIP_SIZE = 4  # bytes at the end that say how long the text was, modulo 2^32
-_AROUND = 16  # bytes of a record beside its own: a length and two checksums
+_GZIP_SIZE = 4  # Bytes at the end of a gzip file that hold the length of the text, modulo 2^32.
+_AROUND = 16  # Bytes around a record: a length and two checksums.
 _PIECE = 1 << 20
 _CUT = "; the file was cut or damaged: make it again"
 _KINDS = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}
 
 
 def read(source, spec, bad_rows, time=None):
-    """Yields Chunks of the columns that the spec wants, a column a feature; see `typed` for what becomes of lists.
+    """Yields Chunks of the columns that the spec wants, one column per feature; `typed` says what becomes of lists.
 
-    Whether a feature holds bytes, integers or floats is seen in the first records of each file and of those before it.
+    The first records of a file, and of the files before it, tell whether a feature holds bytes, integers or floats.
 
     Args:
-      source: as `list_files` takes it.
+      source: a source as `list_files` takes it.
       spec: FeatureSpec.
       bad_rows: BadRows.
-      time: the column of a split by time.
+      time: column of a split by time; None for no such split.
 
     Raises:
-      UserError: no such file, one that is not TFRecord or is damaged, or one that lacks a feature.
+      UserError: a file does not exist, is not TFRecord, is damaged, or lacks a feature.
     """
     wanted, kinds = typed.uses(spec, time), {}
     for file in list_files(source):
@@ -55,7 +55,7 @@ def read(source, spec, bad_rows, time=None):
 
 
 def _records(path):
-    """Yields the records of a file, object arrays of bytes."""
+    """Yields the records of a file, in object arrays of bytes."""
     compressed = _is_gzip(path)
     options = tf.data.Options()
     options.threading.private_threadpool_size = 1
@@ -86,11 +86,11 @@ def _is_gzip(path):
 
 
 def _check_whole(path, compressed, size, read):
-    """Raises UserError where a file has more than the records that TensorFlow, which takes a cut for an end, found.
+    """Raises UserError if a file is longer than its records: TensorFlow takes the place of a cut for the file's end.
 
     Args:
-      size: bytes of the records that were read, with what is around them.
-      read: how many they are.
+      size: number of bytes of the records that were read, with the bytes around them.
+      read: number of records that were read.
     """
     found = _gzip_size(path, size, read) if compressed else os.path.getsize(path)
     if found != size:
@@ -118,10 +118,10 @@ def _gzip_size(path, size, read):
 
 
 def _kinds(records, wanted):
-    """-> by wanted feature that the records have, its kind."""
+    """-> dict of feature -> kind, for the wanted features that the records have."""
     found = {}
     for record in records:
-        with contextlib.suppress(Exception):  # Not an Example: the parser says so, with its row.
+        with contextlib.suppress(Exception):  # The record is no Example; the parser reports it, with its row.
             for name, feature in tf.train.Example.FromString(record).features.feature.items():
                 if name in wanted and name not in found and (kind := feature.WhichOneof("kind")):
                     found[name] = kind
@@ -131,7 +131,7 @@ def _kinds(records, wanted):
 
 
 def _fault(record, kinds):
-    """-> (column or None, value, what was expected) of a record that does not parse."""
+    """-> (column or None, value, what was expected) for a record that does not parse."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except Exception:
@@ -144,10 +144,10 @@ def _fault(record, kinds):
 
 
 class _Parser:
-    """Parses records in a graph and session of its own, thousands at a time.
+    """Parses thousands of records at a time, in a graph and session of its own.
 
     Args:
-      kinds: by feature, `bytes_list`, `int64_list` or `float_list`.
+      kinds: dict of feature -> `bytes_list`, `int64_list` or `float_list`.
     """
 
     def __init__(self, kinds):
@@ -162,9 +162,10 @@ class _Parser:
         self._session.close()
 
     def parse(self, records, first=0):
-        """-> (table, a list column a feature, misfits: rows that are no Example or have a feature of another kind).
+        """-> (table with a list column per feature; misfits, rows that are no Example or have a feature of another
+        kind).
 
-        Misfits are found by halving; the table has no row of theirs.
+        Misfits are found by halving, and are not in the table.
         """
         try:
             return self._table(records), []

@@ -1,4 +1,4 @@
-"""Typed columns, as Parquet and TFRecords have them, in the form that the encoder takes: one text or number a row.
+"""Brings the typed columns of Parquet and TFRecords into the encoder's form: one text or number per row.
 
 | source type | where a number is wanted | where a category is |
 |---|---|---|
@@ -24,20 +24,20 @@ from ctr_trainer.data.chunk import Chunk
 from ctr_trainer.data.columns import LABELS_ARE_NEEDED, label_columns
 from ctr_trainer.messages.errors import UserError
 
-_EXACT = 2.0**53  # float64 has every whole number below it
+_EXACT = 2.0**53  # Up to here float64 holds every whole number.
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS_A_DAY = 86_400
 
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """What a feature spec makes of a source column.
+    """The use that a feature spec makes of a source column.
 
     Attributes:
-      why: for messages, as `feature 'price'`.
-      number: whether a number is wanted.
-      several: whether a row may have several values, as a bag and a sequence.
-      keys_only: whether it becomes keys and nothing else.
+      why: name of the use for messages, as `feature 'price'`.
+      number: whether the values must be numbers.
+      several: whether a row may have several values, as in a bag or sequence.
+      keys_only: whether the column becomes keys and nothing else.
     """
 
     why: str
@@ -47,10 +47,10 @@ class Use:
 
 
 def uses(spec, time=None):
-    """-> dict of source column -> Use: all that is read of a source.
+    """-> dict of source column -> Use, for all columns of a source that are read.
 
     Args:
-      time: the column of a split by time.
+      time: column of a split by time; None for no such split.
     """
     labels = label_columns(spec).values()
     why = {label.column: "the label" for label in labels}
@@ -58,7 +58,7 @@ def uses(spec, time=None):
     why.pop(None, None)
     others = set(why)
     why |= {f.column: f"feature {f.name!r}" for f in (*spec.dense, *spec.sparse)}
-    # A split reads dates too, of which a feature that is derived from the time wants the text.
+    # A split by time also reads dates. A feature that is derived from the same column needs their text.
     derived = {f.column for f in spec.sparse if f.derive}
     numbers = {f.column for f in (*spec.dense, *spec.bucketised)} | {spec.weight} | {time} - derived
     numbers |= {label.column for label in labels if label.positive is None}
@@ -70,7 +70,7 @@ def uses(spec, time=None):
 
 
 def check(wanted, names, file, spec, cure=""):
-    """Raises UserError where a source lacks a column of `uses`, or has two of its name; `cure` may mend the former."""
+    """Raises UserError if a source lacks a column of `uses`, with the advice `cure`, or has two columns of its name."""
     for column, use in wanted.items():
         if list(names).count(column) > 1:
             raise UserError(
@@ -89,13 +89,13 @@ def as_chunk(table, wanted, file, numbers, bad_rows):
     """-> Chunk of a table of typed columns.
 
     Args:
-      table: rows of a file, the columns of `wanted`.
-      wanted: what `uses` gave.
-      numbers: int64[n], of the rows in the file, from 1.
-      bad_rows: BadRows, told of each row that is left out: a list with several values where one is wanted.
+      table: rows of a file, with the columns in `wanted`.
+      wanted: what `uses` returned.
+      numbers: int64[n], the numbers of the rows in the file, from 1.
+      bad_rows: BadRows, which counts each row that is left out because it has several values and one is wanted.
 
     Raises:
-      UserError: a column of a type that no feature can be made of, or too many bad rows.
+      UserError: no feature can be made of the type of a column, or there are too many bad rows.
     """
     columns, good = {}, np.ones(len(table), bool)
     for name in table.column_names:
@@ -117,11 +117,11 @@ def as_chunk(table, wanted, file, numbers, bad_rows):
 
 
 def _plain(values, use):
-    """-> (array, bool[n] of the rows that are bad or None, what was expected of them)."""
+    """-> (array; bool[n], whether each row is bad, or None; what the bad rows should have held)."""
     kind, bad, expected = values.type, None, ""
     if pa.types.is_dictionary(kind):
         if use.keys_only and (is_text(kind.value_type) or pa.types.is_integer(kind.value_type)):
-            return values, None, ""  # each distinct value is hashed once
+            return values, None, ""  # The dictionary stays, so that each distinct value is hashed once.
         values = values.cast(kind.value_type)
     if is_list(values.type):
         lists = values.cast(pa.list_(values.type.value_type))
@@ -138,7 +138,7 @@ def _category(values):
 
 
 def _only(lists):
-    """-> (array of each list's only value, null where it is empty; bool[n] of the longer ones, or None)."""
+    """-> (array of each list's only value, null for an empty list; bool[n], whether a list is longer, or None)."""
     splits, flat = _flat(lists)
     lengths = np.diff(splits)
     bad = lengths > 1
@@ -153,7 +153,7 @@ def _flat(lists):
 def _number(values):
     kind = values.type
     if is_text(kind):
-        return _text(values)  # the encoder parses it, and names what is no number
+        return _text(values)  # The encoder parses the text, and names texts that are no numbers.
     if pa.types.is_null(kind) or pa.types.is_float16(kind):
         return values.cast(pa.float32())
     if pa.types.is_boolean(kind):

@@ -14,15 +14,16 @@ from ctr_trainer.messages.errors import UserError
 
 
 class DatasetWriter:
-    """Collects tables into row groups and files of a fixed number of rows, and counts what goes by.
+    """Writes tables as row groups and files of a fixed number of rows, and computes the data set's statistics.
 
-    The data set exists once `finish` is called; before, the directory has files but no `_dataset.json`.
+    The data set exists once `finish` is called. Before, the directory has files but no `_dataset.json`.
 
     Args:
       directory: `Unfinished`, which lists the files before they are made.
-      part: the data set's directory in it; "" for itself.
+      part: name of the data set's directory in `directory`; "" for `directory` itself.
       spec: FeatureSpec.
-      rows_per_file, rows_per_group: the last file and each file's last group may have fewer.
+      rows_per_file, rows_per_group: rows per file and per row group; the last file, and the last group of each file,
+        may have fewer.
     """
 
     def __init__(self, directory, part, spec, rows_per_file, rows_per_group):
@@ -34,7 +35,8 @@ class DatasetWriter:
         self.statistics = Statistics(spec)
 
     def resume(self, advanced):
-        """Takes up the whole files that an unfinished conversion left, up to the first damaged one. -> their rows
+        """Keeps the whole files that an unfinished conversion left, up to the first damaged file. -> their number of
+        rows
 
         Args:
           advanced: f(rows), called after each row group that was read.
@@ -46,7 +48,7 @@ class DatasetWriter:
                     for number in range(file.num_row_groups):
                         groups.append(file.read_row_group(number))
             except (OSError, pa.ArrowInvalid):
-                break  # It is written anew.
+                break  # This file, and all after it, are written anew.
             for group in groups:
                 self.statistics.add(group)
                 advanced(self.statistics.rows)
@@ -56,7 +58,7 @@ class DatasetWriter:
 
     @property
     def whole_files(self):
-        """How many files are closed."""
+        """Number of files that are complete."""
         return len(self._files) - (self._writer is not None)
 
     def write(self, table):
@@ -68,7 +70,7 @@ class DatasetWriter:
             self._flush(self._rows_per_group)
 
     def close(self):
-        """Writes what is left and closes the last file."""
+        """Writes the rows that are left and closes the last file."""
         if self._pending_rows:
             self._flush(1)
         self._close_file()
@@ -81,10 +83,12 @@ class DatasetWriter:
                     yield parquet.read_row_group(number)
 
     def finish(self, bad_rows, fitted=None, extra=None):
-        """Declares the data set finished; -> its DatasetInfo.
+        """Declares the data set finished. -> its DatasetInfo
 
         Args:
-          fitted: what was fitted to the training part; None for this part's own.
+          bad_rows: number of rows that the conversion left out.
+          fitted: statistics fitted to the training part; None for those of this part.
+          extra: further figures of the format, for `DatasetInfo.extra`.
         """
         self.close()
         figures = self.statistics.to_dict()
@@ -122,7 +126,7 @@ class DatasetWriter:
     def _write_group(self, group):
         if self._writer is None:
             name = _name(len(self._files))
-            # Keys are hashes, which no codec makes smaller; their repetition is the dictionary's to use.
+            # Keys are hashes, which no codec makes smaller. A dictionary makes use of their repetition.
             schema = _without_nulls(group.schema)
             draft = self._open.enter_context(replacing(self._directory.add(posixpath.join(self._part, name))))
             self._writer = self._open.enter_context(
@@ -154,7 +158,7 @@ def _name(number):
 
 
 def _without_nulls(schema):
-    """-> the schema with all columns but the ids as such that hold no null, as encoded ones do: read a third faster."""
+    """-> the schema, with all columns but the ids declared free of nulls; Arrow reads such columns a third faster."""
 
     def required(field):
         if pa.types.is_list(field.type):
