@@ -1,1 +1,1 @@
-"""What the maker of a graph and its runner tell each other."""
+"""Notes on a graph: what the code that makes the graph tells the code that runs it."""

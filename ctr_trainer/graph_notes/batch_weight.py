@@ -1,4 +1,4 @@
-"""What a batch counts among those of all workers in a step."""
+"""The weight of a batch among the batches of all workers in a step."""
 
 import dataclasses
 from typing import Any
@@ -12,11 +12,11 @@ _HEEDED = ("ctr_trainer", "optimizers that weigh batches")
 
 @dataclasses.dataclass(frozen=True)
 class BatchWeight:
-    """The weight of this worker's batch, in examples; a batch that only pads has none.
+    """The weight of this worker's batch, in examples; a batch of padding only has the weight 0.
 
     Attributes:
-      own: scalar float32.
-      total: scalar float32, of all workers' batches in this step.
+      own: scalar float32, the weight of this worker's batch.
+      total: scalar float32, the sum of the weights of all workers' batches in this step.
     """
 
     own: Any
@@ -24,19 +24,20 @@ class BatchWeight:
 
 
 class WeighedOptimizer(tf1.train.Optimizer):
-    """An optimizer whose gradients are multiplied by the share that this worker's batch has of a step's examples.
+    """An optimizer that multiplies its gradients by the share of this worker's batch in the examples of the step.
 
-        W_r / sum_s W_s * g_r, whose sum over the workers r is the gradient of the loss averaged over all examples
+        W_r / sum_s W_s * g_r
 
-    with g_r the gradient of the loss averaged over worker r's W_r examples. A batch that only pads has a gradient of
-    0, even where g_r is not finite; a sparse one then has no row.
+    g_r is the gradient of the loss averaged over worker r's W_r examples. The sum of these products over the workers r
+    is the gradient of the loss averaged over all examples. A batch of padding only has the gradient 0, even if g_r is
+    not finite; if the gradient is sparse, it then has no row.
 
     Args:
       inner: the optimizer that applies the gradients.
       weight: `BatchWeight`.
-      local: tensors whose gradients are not summed over the workers; theirs are multiplied by `workers` too, so that
-        the mean of them over the workers is that sum.
-      workers: how many there are.
+      local: tensors whose gradients are not summed over the workers. These gradients are multiplied by `workers` as
+        well, so that their mean over the workers is the sum above.
+      workers: number of workers.
     """
 
     def __init__(self, inner, weight, local=(), workers=1):
@@ -68,12 +69,16 @@ class WeighedOptimizer(tf1.train.Optimizer):
 
 
 def share_of(gradient, weight, times=1):
-    """-> W_r / sum_s W_s * times * gradient; of a batch that only pads 0, even where the gradient is not finite.
+    """Computes W_r / sum_s W_s * times * gradient; 0 for a batch of padding only, even if the gradient is not finite.
 
     Args:
-      gradient: tensor or `tf.IndexedSlices`, which of such a batch has no row then: some optimizers step a row by its
-        momentum even where its gradient is 0.
+      gradient: tensor or `tf.IndexedSlices`. For a batch of padding only, the latter have no row in the result: some
+        optimizers step a row by its momentum even if its gradient is 0.
       weight: `BatchWeight`.
+      times: a further factor.
+
+    Returns:
+      tensor or `tf.IndexedSlices`, as `gradient`.
     """
     factor = tf.cast(tf.math.divide_no_nan(weight.own, weight.total) * times, gradient.dtype)
     if isinstance(gradient, tf.IndexedSlices):
@@ -88,13 +93,13 @@ def record(weight):
 
 
 def current():
-    """-> the `BatchWeight` of the current graph; None where each worker's batch counts alike."""
+    """-> the `BatchWeight` of the current graph; None if all workers' batches count alike."""
     weights = tf1.get_collection(_KEY)
     return weights[0] if weights else None
 
 
 def heed():
-    """Says that the optimizer of the current graph weighs its batches."""
+    """Records that the optimizer of the current graph weighs its batches."""
     tf1.add_to_collection(_HEEDED, True)
 
 

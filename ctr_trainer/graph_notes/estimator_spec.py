@@ -1,4 +1,4 @@
-"""What a `model_fn` is told and what it returns."""
+"""The mode that a `model_fn` is told, and the spec that it returns."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class ModeKeys:
-    """Why a `model_fn` is called; the names and values of `tf.estimator.ModeKeys`."""
+    """The purposes for which a `model_fn` is called; the names and values of `tf.estimator.ModeKeys`."""
 
     TRAIN = "train"
     EVAL = "eval"
@@ -15,21 +15,24 @@ class ModeKeys:
 
 @dataclasses.dataclass(frozen=True)
 class EstimatorSpec:
-    """The operations of one mode, as `tf.estimator.EstimatorSpec` had them.
+    """The operations of a model in one mode, as `tf.estimator.EstimatorSpec` had them.
 
     Attributes:
-      mode: of `ModeKeys`.
-      predictions: tensor, or dict of tensors whose first dimension is the batch. Where it has `logits` and
-        `probabilities`, both float32[B], the hooks and `evaluate` compute the click metrics from them; of several
-        labels `logits/<label>` and `probabilities/<label>`, and the metrics are `auc/<label>` and so on.
+      mode: one of `ModeKeys`.
+      predictions: tensor, or dict of tensors whose first dimension is the batch. If the dict has `logits` and
+        `probabilities`, both float32[B], the hooks and `evaluate` compute the click metrics from them. With several
+        labels these are `logits/<label>` and `probabilities/<label>`, and the metrics are `auc/<label>` and so on.
       loss: scalar; needed for training and evaluation.
-      train_op: for training, this or `optimizer`. Several workers exchange nothing by themselves here: it has to be of
-        `hvd.DistributedOptimizer` or of the package's `TrainOp`.
-      eval_metric_ops: dict of name -> (value, update_op). Over several workers the values are averaged, weighted by
+      train_op: operation of an optimizer step; training needs this or `optimizer`. The Estimator does not exchange its
+        gradients between workers: make it by `hvd.DistributedOptimizer` or the package's `TrainOp`.
+      eval_metric_ops: dict of name -> (value, update_op). With several workers the values are averaged, weighted by
         examples, which is exact for means only.
       training_hooks, evaluation_hooks: session hooks of this model.
-      optimizer: a `tf.compat.v1.train.Optimizer`, with which the Estimator makes the `train_op` of all workers, see
+      optimizer: a `tf.compat.v1.train.Optimizer`, from which the Estimator makes the `train_op` of all workers, see
         `estimator.given_optimizer`. The loss has to be the mean over the batch's examples.
+
+    Raises:
+      ValueError: the mode is unknown, what the mode needs is missing, or both `train_op` and `optimizer` are given.
     """
 
     mode: str

@@ -1,4 +1,4 @@
-"""The share of the negative examples that a model is trained on: its checkpoints keep it, to calibrate by."""
+"""The share of the negative examples that a model is trained on; checkpoints keep it, to calibrate predictions."""
 
 import dataclasses
 
@@ -17,17 +17,21 @@ def record(share):
 
 
 def current():
-    """-> the share that the current graph trains on; None where none was recorded."""
+    """-> the share that the current graph trains on; None if none was recorded."""
     shares = tf1.get_collection(_KEY)
     return shares[0] if shares else None
 
 
 def as_trained(params, checkpoint):
-    """-> the params with the share that the checkpoint was trained with, where both know of one.
+    """Puts the share that a checkpoint was trained with into the params of its model.
 
     Args:
-      params: `ModelParams`, whose `negative_sampling` is None where the user named none; a user's own pass through.
-      checkpoint: `Checkpoint`.
+      params: `ModelParams`, whose `negative_sampling` is None if the user named no share. Params of another class,
+        without that field, are returned as they are.
+      checkpoint: `Checkpoint`; if it knows of no share, the params are returned as they are.
+
+    Returns:
+      the params.
 
     Raises:
       UserError: the params name another share than the checkpoint's.

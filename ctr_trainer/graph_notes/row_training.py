@@ -1,4 +1,4 @@
-"""How a graph trains the embedding rows that its features were given."""
+"""How a graph trains the embedding rows that its features are made of."""
 
 import dataclasses
 from typing import Any
@@ -11,12 +11,12 @@ _KEY = ("ctr_trainer", "row training")  # No string, so that TensorFlow does not
 
 @dataclasses.dataclass(frozen=True)
 class RowTraining:
-    """What a session fetches to train the rows of a batch, see `row_gradients.weighed`.
+    """The tensors that a session fetches to train the rows of a batch, see `row_step.weighed`.
 
     Attributes:
-      gradients: by placeholder name, the gradient of this worker's loss by the rows that were fed there.
+      gradients: dict of placeholder name -> the gradient of this worker's loss by the rows that are fed there.
       learning_rate: scalar tensor.
-      learning_rate_scale: by which the learning rates grow with the workers, a float; None for their number.
+      learning_rate_scale: float, the factor by which the workers make learning rates grow; None for their number.
       share: scalar tensor, a batch's share of all examples of the step over the sum of the batch's weights; None if the
         batch is the whole step.
     """
@@ -28,12 +28,15 @@ class RowTraining:
 
     @classmethod
     def of_loss(cls, features, loss, learning_rate):
-        """-> RowTraining by the gradients of a loss.
+        """Makes a RowTraining of the gradients of a loss.
 
         Args:
           features: `FedFeatures`, after the model was built.
           loss: scalar tensor.
           learning_rate: a number or a scalar tensor.
+
+        Returns:
+          RowTraining.
         """
         rows = features.placeholders
         gradients = tf.gradients(loss, rows) if rows else []

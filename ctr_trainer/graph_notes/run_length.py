@@ -1,4 +1,4 @@
-"""Between which steps a run's learning rates run out: what its schedule, its log and its checkpoints have to know."""
+"""The length of a run in steps, which its schedule of learning rates, its log and its checkpoints have to know."""
 
 import dataclasses
 
@@ -10,12 +10,12 @@ _KEY = ("ctr_trainer", "run length")  # No string, so that TensorFlow does not t
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
-    """The epochs of a rank's input in batches, as long as all of them are of this run's batch size and workers.
+    """The epochs of a rank's input, in batches of this run's batch size and number of workers.
 
     Attributes:
-      batches: of an epoch.
-      before: batches that were read before the run's start; where earlier runs had other batch sizes or numbers of
-        workers, how many it would have been with this run's.
+      batches: batches per epoch.
+      before: batches that were read before the start of this run. If earlier runs had another batch size or number of
+        workers, the number that it would have been with those of this run.
     """
 
     batches: int
@@ -27,9 +27,9 @@ class StepsOfEpochs:
     """Where the epochs of the data begin, in global steps.
 
     Attributes:
-      steps: optimizer steps of an epoch; no integer if a step of several batches goes over the end of an epoch.
-      first: the global step that the first epoch begins at; not 0 where a run goes on with another batch size or
-        another number of workers: then it is where it would have begun at the run's pace.
+      steps: optimizer steps per epoch; not an integer if a step of several batches goes over the end of an epoch.
+      first: the global step at which the first epoch begins. It is 0, unless the run goes on with another batch size or
+        number of workers: then it is the step at which the epoch would have begun at the pace of this run.
     """
 
     steps: float = 1.0
@@ -41,12 +41,13 @@ class RunLength:
     """The steps of a run, as far as they are known before it starts; the same on all ranks.
 
     Attributes:
-      begin: the global step that the run's schedule begins at: 0, and for a run that goes on after one that had come to
+      begin: the global step at which the run's schedule begins: 0, or, if the run goes on after a run that had come to
         its end, the step of that end.
-      start: the global step that this process goes on from; `begin` or later.
-      batches: how many batches each rank's input has from `start` on; None if the input does not say.
+      start: the global step from which this process goes on; `begin` or later.
+      batches: number of batches that each rank's input has from `start` on; None if the input does not say.
       last: the global step to stop at; None if there is none.
-      earlier_end: the end that the run had when its checkpoint was written; None without one, or if it was not known.
+      earlier_end: the end that the run had when its checkpoint was written; None if there is no checkpoint, or if the
+        end was not known.
       epochs: `Epochs`; None if the input does not say.
     """
 
@@ -79,7 +80,7 @@ class RunLength:
         return StepsOfEpochs(self.epochs.batches / accumulation_steps, first)
 
     def epochs_done(self, step, accumulation_steps=1):
-        """-> how many whole epochs are over after a global step; the input must know its epochs.
+        """-> int, how many whole epochs are over after a global step; `epochs` must not be None.
 
         Args:
           step: `start` or later.
@@ -88,16 +89,19 @@ class RunLength:
         return (self.epochs.before + (step - self.start) * accumulation_steps) // self.epochs.batches
 
     def decay(self, accumulation_steps=1):
-        """-> what a checkpoint keeps of it, {`begin`, `end`}."""
+        """-> dict of `begin` and `end`, which a checkpoint keeps."""
         return {"begin": self.begin, "end": self.end(accumulation_steps)}
 
 
 def going_on(checkpoint, batches, last, epochs=None):
-    """-> the RunLength of a training that goes on from a checkpoint, or starts without one.
+    """Makes the RunLength of a training that goes on from a checkpoint, or starts without one.
 
     Args:
       checkpoint: `Checkpoint` or None.
       batches, last, epochs: see `RunLength`.
+
+    Returns:
+      RunLength.
     """
     if checkpoint is None:
         return RunLength(batches=batches, last=last, epochs=epochs)
@@ -114,6 +118,6 @@ def record(length):
 
 
 def current():
-    """-> the `RunLength` of the current graph; one that knows nothing where none was recorded."""
+    """-> the `RunLength` of the current graph; if none was recorded, one of unknown length."""
     lengths = tf1.get_collection(_KEY)
     return lengths[0] if lengths else RunLength()

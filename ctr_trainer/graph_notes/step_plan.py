@@ -1,4 +1,4 @@
-"""How a graph's optimizer step is carried out: what the training loop and the hooks have to know of it."""
+"""The plan of a graph's optimizer step, which the training loop and the hooks have to know."""
 
 import dataclasses
 from typing import Any
@@ -14,13 +14,14 @@ class StepPlan:
     """An optimizer step is `accumulation_steps` - 1 runs of `accumulate`, each on a batch, then one of `train_op`.
 
     Attributes:
-      accumulate: operation that adds the gradients of a micro-batch to those before; None where a step is one batch.
-      accumulation_steps: micro-batches of an optimizer step.
-      begin: operation that takes `train_op`'s place in the first step and in the first after each `drain`: it keeps the
-        step's gradients; None where each step applies its own. `train_op` then applies those of the step before.
-      drain: operation that applies the gradients kept last.
-      dense_sync_steps: optimizer steps after which the workers average their dense variables; 1 where they reduce the
-        gradients of each step, so that the variables are equal at all times.
+      accumulate: operation that adds the gradients of a micro-batch to those before; None if a step is one batch.
+      accumulation_steps: micro-batches per optimizer step.
+      begin: operation that keeps the gradients of a step; None if each step applies its own gradients. It takes the
+        place of `train_op` in the first step, and in the first step after each `drain`. In all other steps `train_op`
+        applies the gradients of the step before.
+      drain: operation that applies the gradients kept last; None if each step applies its own gradients.
+      dense_sync_steps: optimizer steps after which the workers average their dense variables; 1 if they exchange the
+        gradients of each step instead, so that the variables are always equal.
     """
 
     accumulate: Any = None
@@ -37,11 +38,11 @@ def record(plan):
 
 
 def is_recorded():
-    """-> whether the current graph's `train_op` is one of the package."""
+    """-> whether the current graph's `train_op` was made by this package."""
     return bool(tf1.get_collection(_KEY))
 
 
 def current():
-    """-> the plan of the current graph; where none was recorded, that of one batch a step."""
+    """-> the plan of the current graph; if none was recorded, the plan of one batch per step."""
     plans = tf1.get_collection(_KEY)
     return plans[0] if plans else StepPlan()

@@ -1,1 +1,1 @@
-"""One model a module, and the registry that finds it by name."""
+"""The models, one per module, and the registry that finds them by name."""

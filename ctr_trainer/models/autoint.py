@@ -12,12 +12,12 @@ from ctr_trainer.models.tower import tower
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """Of AutoInt.
+    """The params of AutoInt.
 
     Attributes:
-      attention_layers: how many; each adds one to the degree of the interactions.
-      heads: attentions side by side in a layer.
-      head_dim: width of each one's queries, keys and values.
+      attention_layers: number of attention layers; each adds one to the degree of the interactions.
+      heads: number of attentions side by side in a layer.
+      head_dim: width of each attention's queries, keys and values.
       deep: whether there is a deep network beside the attention, as in the paper's AutoInt+.
     """
 

@@ -20,13 +20,13 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True)
 class Params(HistoryParams):
-    """Of BST.
+    """The params of BST.
 
     Attributes:
-      heads: of the attention; must divide the dim of the sequences.
-      blocks: transformer blocks, one after another.
+      heads: number of attention heads; must divide the dim of the sequences.
+      blocks: number of transformer blocks, one after another.
       feed_forward_units: width of a block's hidden layer; 0 for four times the dim.
-      pooling: which outputs the tower gets: all of them, as in the paper, their mean, or the target's alone.
+      pooling: outputs that the tower gets: all of them, as in the paper, their mean, or only the target's output.
     """
 
     heads: int = 2
@@ -45,8 +45,8 @@ def model_fn(features, labels, mode, params):
 
         z = blocks([target, h_L, ..., h_1] + positions), the newest behaviour first
 
-    Position 0 is the target and t the behaviour t steps before it: a learned vector each, where the paper has one a
-    bucket of the time between them.
+    Position 0 is the target, and position t the behaviour t steps before it. Each position has a learned vector; the
+    paper has one per bucket of the time between the two.
 
     Source: Chen et al., Behavior Sequence Transformer for E-commerce Recommendation in Alibaba, DLP-KDD 2019, section
     2.
@@ -64,7 +64,8 @@ def _transformed(history, mode, params):
     _, length, dim = history.values.shape
     if dim % params.heads:
         raise UserError(
-            f"--model_params=heads={params.heads}: does not divide {dim}, the dim of sequence {history.name!r}"
+            f"--model_params=heads={params.heads}: does not divide {dim}, the dim of sequence {history.name!r}; give a "
+            "divisor of it"
         )
     target = history.target[:, None]
     lengths = tf.cast(tf.reduce_sum(history.mask, 1), tf.int32)

@@ -15,13 +15,13 @@ from ctr_trainer.models.tower import tower
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """Of DCN-v2.
+    """The params of DCN-v2.
 
     Attributes:
-      structure: whether the deep network stands upon the cross network or beside it.
-      cross_layers: how many; each adds one to the degree of the interactions.
-      cross_rank: of the cross layers' matrices; 0 for full ones.
-      experts: low-rank transformations that a gate mixes in each cross layer; 1 for none.
+      structure: place of the deep network: stacked upon the cross network, or parallel to it.
+      cross_layers: number of cross layers; each adds one to the degree of the interactions.
+      cross_rank: rank of the cross layers' matrices; 0 for full matrices.
+      experts: number of low-rank transformations that a gate mixes in each cross layer; 1 for no gate.
     """
 
     structure: Literal["stacked", "parallel"] = "parallel"

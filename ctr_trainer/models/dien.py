@@ -1,4 +1,4 @@
-"""DIEN: how interests develop, with regard to the target."""
+"""DIEN: recurrent networks follow how interests develop, weighted by the target."""
 
 import dataclasses
 
@@ -18,10 +18,10 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True)
 class Params(HistoryParams):
-    """Of DIEN.
+    """The params of DIEN.
 
     Attributes:
-      auxiliary_weight: of the loss that has each interest state tell the next behaviour; 0 leaves it out.
+      auxiliary_weight: weight of the loss that teaches each interest state to tell the next behaviour; 0 for none.
     """
 
     auxiliary_weight: float = 0.5
@@ -37,8 +37,8 @@ def model_fn(features, labels, mode, params):
         i_t = gru(h)_t,   a_t = softmax_t(i_t W target),   v = augru(i, a)_L
         loss = cross entropy + auxiliary_weight * mean_s next_behaviour_loss(i, h)
 
-    The states have the width of the embeddings, as the auxiliary loss compares them. The behaviours that did not happen
-    come from other examples of the batch, not from a sampled history of their own.
+    The states are as wide as the embeddings, since the auxiliary loss compares the two. The behaviours that did not
+    happen are those of other examples of the batch, not of a sampled history.
 
     Source: Zhou et al., Deep Interest Evolution Network for Click-Through Rate Prediction, AAAI 2019, section 3.
     """

@@ -1,4 +1,4 @@
-"""DIN: each history summed up with regard to the target."""
+"""DIN: an attention pools each history, weighted by the target."""
 
 import dataclasses
 import typing
@@ -18,14 +18,14 @@ from ctr_trainer.models.tower import tower
 
 @dataclasses.dataclass(frozen=True)
 class Params(HistoryParams):
-    """Of DIN.
+    """The params of DIN.
 
     Attributes:
       attention_units: widths of the activation unit's hidden layers.
-      attention_activation: behind each of them.
+      attention_activation: activation behind each of these layers.
       attention_softmax: normalise the weights of a history; the paper does not.
-      wide: what is added to the deep part: nothing, as in the paper; a weight a feature value, as in Wide & Deep; or,
-        as in DeepFM, those and the products of all pairs of vectors, the histories' among them, which need one dim.
+      wide: terms added to the deep part: none, as in the paper; one weight per feature value, as in Wide & Deep; or, as
+        in DeepFM, these weights and the products of all pairs of vectors, the histories among them, all of one dim.
     """
 
     attention_units: tuple[int, ...] = (36,)
@@ -65,6 +65,6 @@ def model_fn(features, labels, mode, params):
 
 
 def _with_interests(features, interests):
-    """-> float32[B, F + S, dim], the embeddings of all features, and the histories summed up."""
+    """-> float32[B, F + S, dim], the embeddings of all features and the pooled histories."""
     embeddings = field_embeddings(features, "din")
     return tf.concat([embeddings, *(interest[:, None] for interest in interests)], 1)

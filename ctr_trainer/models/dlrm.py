@@ -14,10 +14,10 @@ from ctr_trainer.models.tower import tower
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """Of DLRM.
+    """The params of DLRM.
 
     Attributes:
-      bottom_units: hidden layers between the dense features and their vector, which is as wide as an embedding.
+      bottom_units: widths of the layers between the dense features and their vector, which is as wide as an embedding.
     """
 
     bottom_units: tuple[int, ...] = (64,)

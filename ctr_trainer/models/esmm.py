@@ -1,4 +1,4 @@
-"""ESMM: conversions learned over all impressions, by way of clicks."""
+"""ESMM: learns conversions over all impressions, by way of clicks."""
 
 import dataclasses
 
@@ -17,11 +17,11 @@ from ctr_trainer.models.tower import tower
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """Of ESMM.
+    """The params of ESMM.
 
     Attributes:
-      click: the label of a click; by default the feature spec's first.
-      conversion: the label of a conversion, 1 only where the click's is; by default the feature spec's second.
+      click: name of the label of a click; by default the first of the feature spec.
+      conversion: name of the label of a conversion, 1 only if the click's is 1; by default the second of the spec.
     """
 
     several_labels = True
@@ -53,9 +53,15 @@ def model_fn(features, labels, mode, params):
 
 
 def logit_of_product(a, b):
-    """`log(p / (1 - p))` of `p = sigmoid(a) * sigmoid(b)`, without forming p, which may round to 0 or 1.
+    """Computes `log(p / (1 - p))` of `p = sigmoid(a) * sigmoid(b)`, without computing p, which may round to 0 or 1.
 
-    1 / p = (1 + exp(-a)) (1 + exp(-b)),   so   (1 - p) / p = exp(-a) + exp(-b) + exp(-a - b)
+        1 / p = (1 + exp(-a)) (1 + exp(-b)),   so   (1 - p) / p = exp(-a) + exp(-b) + exp(-a - b)
+
+    Args:
+      a, b: logits, float32 of one shape.
+
+    Returns:
+      float32 of that shape.
     """
     return -tf.reduce_logsumexp(tf.stack([-a, -b, -a - b]), 0)
 

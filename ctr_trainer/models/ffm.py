@@ -1,4 +1,4 @@
-"""Field-aware factorization machine: a feature has a vector for each field that it meets."""
+"""Field-aware factorization machine: a feature has one vector for each other field."""
 
 import tensorflow as tf
 
@@ -21,8 +21,8 @@ def model_fn(features, labels, mode, params):
     _, count, dim = embeddings.shape
     if dim % count:
         raise UserError(
-            f"--model=ffm cuts an embedding into a vector for each of the {count} sparse features, and {dim} floats "
-            f"cannot be: give --embedding_dim={count} times the width of a vector, as {4 * count}"
+            f"--model=ffm cuts an embedding into a vector for each of the {count} sparse features, and {count} does "
+            f"not divide {dim} floats: give --embedding_dim={count} times the width of a vector, as {4 * count}"
         )
     logits = linear(features) + ffm(tf.reshape(embeddings, [-1, count, count, dim // count]))
     return binary_head(features, labels, mode, params, logits)

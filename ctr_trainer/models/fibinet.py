@@ -1,4 +1,4 @@
-"""FiBiNET: bilinear interactions of the embeddings, and of those weighted by importance."""
+"""FiBiNET: bilinear interactions of the embeddings, and of the embeddings weighted by importance."""
 
 import dataclasses
 from typing import Literal
@@ -15,11 +15,11 @@ from ctr_trainer.models.tower import tower
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """Of FiBiNET.
+    """The params of FiBiNET.
 
     Attributes:
-      bilinear: one matrix for all pairs of fields, one for each left field, or one for each pair.
-      senet_reduction: how many times fewer units than fields the squeeze has.
+      bilinear: number of matrices: one for all pairs of fields, one for each left field, or one for each pair.
+      senet_reduction: fields per unit of the squeeze layer.
     """
 
     bilinear: Literal["all", "each", "interaction"] = "each"

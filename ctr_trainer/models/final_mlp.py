@@ -14,14 +14,14 @@ from ctr_trainer.models.tower import tower
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """Of FinalMLP.
+    """The params of FinalMLP.
 
     Attributes:
-      second_units: hidden layers of the second stream; none given, those of the first, which are --hidden_units.
-      heads: into so many parts the streams' outputs are cut, of which only equal ones interact.
+      second_units: widths of the second stream's hidden layers; by default those of the first, --hidden_units.
+      heads: number of parts that each stream's output is cut into; the h-th parts of both streams interact.
       gate_units: width of the gates' hidden layers.
-      first_context: sparse features that the first stream's gate looks at; none given, all examples are gated alike.
-      second_context: those of the second stream's.
+      first_context: sparse features that the first stream's gate reads; without any, all examples are gated alike.
+      second_context: sparse features that the second stream's gate reads; without any, all are gated alike.
     """
 
     second_units: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""Factorization machine: a weight a feature and a dot product a pair of features."""
+"""Factorization machine: one weight per feature value and one dot product per pair of features."""
 
 from ctr_trainer.layers.fm import fm
 from ctr_trainer.layers.inputs import field_embeddings

@@ -10,22 +10,25 @@ from ctr_trainer.messages.errors import UserError
 
 
 def binary_head(features, labels, mode, params, logits, extra_loss=None):
-    """The spec of a click model: cross entropy averaged over the batch's examples.
+    """Makes the spec of a click model; its loss is the cross entropy averaged over the batch's examples.
 
         loss = sum_i w_i c_i * (log(1 + exp(z_i)) - y_i z_i) / sum_i w_i, and 0 for a batch of padding only
 
-    where c_i, while training, is `positive_weight` for a positive example and 1 for others.
+    While training, c_i is `positive_weight` for a positive example and 1 for others; otherwise it is 1.
 
-    Where the data has several labels the model is of one, `params.label`, and its predictions are named as `multi_head`
-    names them.
+    If the data has several labels, the model predicts one of them, `params.label`, and its predictions have the names
+    that `multi_head` gives them.
 
     Args:
-      features: of which `weight` is read, unless predicting.
-      labels: float32[B], 0 or 1; a dict of them by name where there are several; None when predicting.
+      features: those of the `model_fn`; `weight` float32[B] is read, unless predicting.
+      labels: float32[B], 0 or 1; a dict of them by name if there are several; None when predicting.
       mode: of `ModeKeys`.
       params: `ModelParams`, whose `train_op_fn` makes the train_op.
-      logits: float32[B, 1].
-      extra_loss: a scalar to train along, or None. Evaluation reports the loss without it.
+      logits: z, float32[B, 1].
+      extra_loss: scalar that training adds to the loss, or None. Evaluation reports the loss without it.
+
+    Returns:
+      EstimatorSpec, with the predictions `logits` and `probabilities`, float32[B].
 
     Raises:
       UserError: there are several labels and `params.label` is none of them.
@@ -47,18 +50,21 @@ def binary_head(features, labels, mode, params, logits, extra_loss=None):
 
 
 def multi_head(features, labels, mode, params, logits, extra_loss=None, predictions=None):
-    """The spec of a model of several labels: the sum of their losses, each times its weight in the feature spec.
+    """Makes the spec of a model of several labels; its loss is the weighted sum of the labels' losses.
 
         loss = sum_t weight_t * mean over the examples of the cross entropy of label t, as in `binary_head`
 
+    weight_t is the weight of label t in the feature spec.
+
     Args:
-      features: of which `weight` is read, unless predicting, and the `spec` for the labels' weights (1 without).
+      features: those of the `model_fn`. `weight` float32[B] is read, unless predicting, and the labels' weights are
+        those of `features.spec`; without a spec they are 1.
       labels: dict of name -> float32[B], 0 or 1; None when predicting.
       mode: of `ModeKeys`.
       params: `ModelParams`, whose `train_op_fn` makes the train_op.
-      logits: by label, float32[B, 1]. Labels that are not in it are not trained.
+      logits: dict of label name -> float32[B, 1]. A label that is not in it is not trained.
       extra_loss: as for `binary_head`.
-      predictions: more of them: dict of name -> float32[B].
+      predictions: dict of name -> float32[B], further predictions.
 
     Returns:
       EstimatorSpec, its predictions named `logits/<label>` and `probabilities/<label>`, float32[B].
@@ -86,11 +92,16 @@ def multi_head(features, labels, mode, params, logits, extra_loss=None, predicti
 
 
 def cross_entropy(labels, logits, weight, positive_weight=1.0):
-    """-> scalar: the weighted mean of each example's cross entropy; 0 where no example has a weight.
+    """Computes the weighted mean of the examples' cross entropy.
 
     Args:
-      labels, logits, weight: float32[B].
-      positive_weight: what a positive example's is multiplied by.
+      labels: float32[B], 0 or 1.
+      logits: float32[B].
+      weight: float32[B], the weight of each example in the mean.
+      positive_weight: factor on the cross entropy of a positive example.
+
+    Returns:
+      scalar; 0 if no example has a weight.
     """
     with tf.name_scope("loss"):
         if positive_weight == 1.0:
@@ -101,7 +112,7 @@ def cross_entropy(labels, logits, weight, positive_weight=1.0):
 
 
 def label_names(features, labels):
-    """-> the names of the labels; [] where the one label of a `tf.data.Dataset` has none."""
+    """-> list of the labels' names; [] for the one label of a `tf.data.Dataset`, which has no name."""
     if hasattr(features, "spec"):
         return [label.name for label in features.spec.labels]
     return list(labels) if isinstance(labels, dict) else []
@@ -126,12 +137,20 @@ def _spec(features, mode, params, predictions, loss, extra_loss):
 
 
 def calibrated(logits, mode, params):
-    """Logits whose sigmoid is the probability in the data, for a model that kept a share w of the negative examples.
+    """Corrects the logits of a model that trains on the share w of the negative examples only.
 
         q = p / (p + (1 - p) / w), which is sigmoid(logit(p) + log(w))
 
-    Training goes on with p, as its examples are sampled, and records w for its checkpoints; evaluation, predictions and
-    exports have q.
+    p is the probability in the sampled data, q that in all data. Training uses p, as its examples are sampled, and
+    records w for its checkpoints. Evaluation, predictions and exports use q.
+
+    Args:
+      logits: float32[B], of p.
+      mode: of `ModeKeys`.
+      params: `ModelParams`, whose `negative_sampling` is w.
+
+    Returns:
+      float32[B], the logits of p while training, else of q.
 
     Source: He et al., Practical Lessons from Predicting Clicks on Ads at Facebook, ADKDD 2014, section 6.3.
     """

@@ -1,4 +1,4 @@
-"""Which histories a model reads, and the target that each is compared with."""
+"""The histories that a model reads, and the target that each is compared with."""
 
 import dataclasses
 
@@ -8,12 +8,11 @@ from ctr_trainer.models.params import ModelParams
 
 @dataclasses.dataclass(frozen=True)
 class HistoryParams(ModelParams):
-    """What the models of histories share.
+    """The params that all models of histories have.
 
     Attributes:
-      target: the single-valued feature that histories are compared with; by default, for each history, the one that
-        shares its slot.
-      sequences: the sequence features to read; by default all.
+      target: single-valued feature that histories are compared with; by default the one that shares a history's slot.
+      sequences: sequence features to read; by default all.
     """
 
     target: str = ""
@@ -25,10 +24,10 @@ class History:
     """One sequence feature as tensors.
 
     Attributes:
-      name: of the feature.
-      target: float32[B, dim], the vector of what it is compared with.
-      values: float32[B, L, dim], the oldest first.
-      mask: float32[B, L], ones and then zeros.
+      name: name of the feature.
+      target: float32[B, dim], the vector of the target.
+      values: float32[B, L, dim], the vectors of the behaviours, the oldest first.
+      mask: float32[B, L], 1 for a behaviour and 0 for the padding at the end.
     """
 
     name: str
@@ -38,15 +37,18 @@ class History:
 
 
 def histories(features, params, model):
-    """-> the `History`s that a model's params choose.
+    """Reads the histories that a model's params choose.
 
     Args:
       features: `features.tensors.Features`.
       params: `HistoryParams`.
-      model: its name, for the errors.
+      model: the model's name, for the errors.
+
+    Returns:
+      list of `History`.
 
     Raises:
-      UserError: there is no such sequence, or no target, or one of another dim; names the feature.
+      UserError: there is no such sequence, or no target, or the target has another dim; the message names the feature.
     """
     found = []
     for sequence in _sequences(features.spec, params, model):

@@ -5,7 +5,7 @@ from ctr_trainer.models.head import binary_head
 
 
 def model_fn(features, labels, mode, params):
-    """`p = sigmoid(sum_f w_f + v . x + b)`: one weight a feature value.
+    """`p = sigmoid(sum_f w_f + v . x + b)`: one weight per feature value.
 
     Source: McMahan et al., Ad Click Prediction: a View from the Trenches, KDD 2013, section 3.
     """

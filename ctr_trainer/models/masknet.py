@@ -1,4 +1,4 @@
-"""MaskNet: blocks whose inputs are multiplied by masks made from the whole example."""
+"""MaskNet: blocks whose inputs are multiplied by masks, which are computed from the whole example."""
 
 import dataclasses
 from typing import Literal
@@ -14,13 +14,13 @@ from ctr_trainer.models.tower import dropped, tower
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """Of MaskNet.
+    """The params of MaskNet.
 
     Attributes:
-      structure: a block behind another, the widths being --hidden_units; or blocks side by side under a deep network.
-      blocks: how many stand side by side.
-      block_units: width of each of them.
-      reduction: a mask's hidden layer is so many times wider than what it masks.
+      structure: serial: blocks one after another, of the widths --hidden_units; parallel: blocks under a deep network.
+      blocks: number of parallel blocks.
+      block_units: width of each parallel block.
+      reduction: width of a mask's hidden layer, divided by the width of the mask.
     """
 
     structure: Literal["serial", "parallel"] = "parallel"

@@ -12,10 +12,10 @@ from ctr_trainer.models.tower import tower
 
 @dataclasses.dataclass(frozen=True)
 class Params(TaskParams):
-    """Of MMoE; `hidden_units` are those of an expert.
+    """The params of MMoE; `hidden_units` are those of an expert.
 
     Attributes:
-      experts: how many.
+      experts: number of experts.
     """
 
     experts: int = 4

@@ -1,4 +1,4 @@
-"""A model's own hyperparameters as the command line writes them: `--model_params=cross_layers=3,cross_rank=64`."""
+"""Reads and writes a model's own hyperparameters as text: `--model_params=cross_layers=3,cross_rank=64`."""
 
 import dataclasses
 import inspect

@@ -11,17 +11,17 @@ Activation = typing.Literal["relu", "leaky_relu", "elu", "selu", "gelu", "silu",
 
 @dataclasses.dataclass(frozen=True)
 class ModelParams(Settings, title="Network and loss"):
-    """What a `model_fn` of this package gets as `params`.
+    """The `params` of a `model_fn` of this package.
 
     A model with hyperparameters of its own has a frozen dataclass `Params(ModelParams)` in its module. Its fields are
-    set with `--model_params=name=value`; their types may be int, float, bool, str, a `typing.Literal` of strings,
-    tuple[int, ...] and tuple[str, ...], and their texts under Attributes are the help. Checks go into a `__post_init__`
+    set with `--model_params=name=value`. Their types may be int, float, bool, str, a `typing.Literal` of strings,
+    tuple[int, ...] and tuple[str, ...]; their texts under Attributes are the help. Checks go into a `__post_init__`
     that calls this one first.
 
-    A model that was trained is not read with other params, as they make its graph; `may_change` names those that do
-    not, for a model's own Params to add to.
+    A trained model is only read with the params that it was trained with, as they make its graph. `may_change` names
+    the params that do not change the graph; a model's own Params may add to it.
 
-    `several_labels` says whether it is of a model that predicts several.
+    `several_labels` says whether the model predicts several labels.
 
     Attributes:
       train_op_fn: f(loss, features) -> train_op; `estimator.optimize.TrainOp`. Not needed to evaluate or predict.
@@ -41,11 +41,11 @@ class ModelParams(Settings, title="Network and loss"):
     dropout: float = setting(0.0, "share of activations dropped while training", "share", minimum=0.0, below=1.0)
     batch_norm: bool = setting(False, "normalise the hidden layers' inputs to their activation over the batch")
     activation: str = setting("relu", "activation of the hidden layers", choices=typing.get_args(Activation))
-    label: str = setting("", "label that a model of one label predicts, where the data has several", "name")
+    label: str = setting("", "label that a model of one label predicts, if the data has several", "name")
     positive_weight: float | str = setting(
         1.0,
-        "what the loss of a positive example is multiplied by while training; balanced: negative over positive "
-        "examples of the training data",
+        "factor on the loss of a positive example while training; balanced: negative over positive examples of the "
+        "training data",
         choices=("balanced",),
         above=0.0,
     )
@@ -67,19 +67,19 @@ class ModelParams(Settings, title="Network and loss"):
                 raise self.wrong(name, f"choose one of {', '.join(choices)}")
 
     def require_at_least(self, minimum, *names):
-        """Raises UserError where a named field is less than `minimum`."""
+        """Raises UserError if a named field is less than `minimum`."""
         for name in names:
             if not getattr(self, name) >= minimum:
                 raise self.wrong(name, f"must be at least {minimum}")
 
     def require_widths(self, *names):
-        """Raises UserError where a named field is no tuple of one width or more."""
+        """Raises UserError if a named field is not a tuple of one width or more, each at least 1."""
         for name in names:
             if not getattr(self, name) or min(getattr(self, name)) < 1:
                 raise self.wrong(name, "expected one width or more, each at least 1")
 
     def wrong(self, name, problem):
-        """-> the SettingError that says so of a field's value."""
+        """-> the SettingError that names a field, its value and the problem."""
         value = getattr(self, name)
         return SettingError(f"{name}={value}: {problem}", f"{self.as_flag(name, value)}: {problem}")
 

@@ -1,4 +1,4 @@
-"""PLE: experts of each task's own beside shared ones, level upon level."""
+"""PLE: levels of experts, in each of which every task has its own experts beside shared ones."""
 
 import dataclasses
 import functools
@@ -16,12 +16,12 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True)
 class Params(TaskParams):
-    """Of PLE; `hidden_units` are those of an expert.
+    """The params of PLE; `hidden_units` are those of an expert.
 
     Attributes:
-      task_experts: of each task, a level.
-      shared_experts: of all tasks, a level.
-      levels: how many levels of experts.
+      task_experts: number of experts per task and level.
+      shared_experts: number of shared experts per level.
+      levels: number of levels of experts.
     """
 
     task_experts: int = 2
@@ -34,7 +34,7 @@ class Params(TaskParams):
 
 
 def model_fn(features, labels, mode, params):
-    """`p_t = sigmoid(tower_t(x_t))`, with x_t what the last of the levels of `layers.extraction` gives task t.
+    """`p_t = sigmoid(tower_t(x_t))`, with x_t the output of the last level of `layers.extraction` for task t.
 
     Source: Tang et al., Progressive Layered Extraction (PLE): A Novel Multi-Task Learning Model for Personalized
     Recommendations, RecSys 2020, section 4.

@@ -11,7 +11,8 @@ from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.params import ModelParams
 
 _PACKAGE = "ctr_trainer.models"
-# A model is the module of its name in this package; it is imported when it is asked for, since each imports TensorFlow.
+# Each model is the module of its name in this package. It is imported only when it is asked for, as it imports
+# TensorFlow.
 MODELS = (
     "lr",
     "fm",
@@ -41,7 +42,7 @@ class Model:
 
     Attributes:
       model_fn: f(features, labels, mode, params) -> `EstimatorSpec`.
-      params_class: of its `params`: the `Params` of its module, or `ModelParams`.
+      params_class: the class of its `params`: the `Params` of its module, or `ModelParams`.
     """
 
     model_fn: Callable
@@ -55,7 +56,7 @@ def summary(name):
 
 
 def require_known(name):
-    """Raises UserError where the name is neither registered nor written as a user's own; imports nothing."""
+    """Raises UserError if the name is neither registered nor of the form `my.module:model_fn`; imports nothing."""
     if name not in MODELS and not name.partition(":")[2]:
         raise UserError(f"--model={name}: choose one of {', '.join(MODELS)}, or name your own as my.module:model_fn")
 
@@ -64,7 +65,7 @@ def find_model(name):
     """-> the Model of a registered name, or of the user's own `my.module:model_fn`.
 
     Raises:
-      UserError: there is none; says what there is.
+      UserError: there is no such model; the message names the registered ones.
     """
     if name in MODELS:
         return _model(name, importlib.import_module(f"{_PACKAGE}.{name}"), "model_fn")

@@ -12,10 +12,10 @@ from ctr_trainer.models.tower import tower
 
 @dataclasses.dataclass(frozen=True)
 class TaskParams(ModelParams):
-    """What the multi-task models share.
+    """The params that all multi-task models have.
 
     Attributes:
-      tower_units: widths of the hidden layers of each task's tower; none for a logit straight from what is below it.
+      tower_units: widths of the hidden layers of each task's tower; with none, the tower is a logit alone.
     """
 
     several_labels = True
@@ -29,7 +29,11 @@ class TaskParams(ModelParams):
 
 
 def task_names(features, labels, model):
-    """-> the names of the labels, in the spec's order.
+    """-> list of the labels' names, in the order of the feature spec.
+
+    Args:
+      features, labels: those of a `model_fn`.
+      model: the model's name, for the error.
 
     Raises:
       UserError: the data has one label only.
@@ -43,7 +47,16 @@ def task_names(features, labels, model):
 
 
 def task_logits(inputs, mode, params):
-    """-> by task name, logits float32[B, 1] of `layers.towers.towers` as a model's `TaskParams` describe them."""
+    """Makes each task's tower, see `layers.towers.towers`.
+
+    Args:
+      inputs: as for `layers.towers.towers`.
+      mode: of `ModeKeys`.
+      params: `TaskParams`.
+
+    Returns:
+      dict of task name -> logits, float32[B, 1].
+    """
     if not params.tower_units:
         return towers(inputs)
     return towers(inputs, functools.partial(tower, mode=mode, params=params, hidden_units=params.tower_units))

@@ -1,4 +1,4 @@
-"""The deep part of a model, as its params describe it."""
+"""The deep part of a model, built as the model's params say."""
 
 import tensorflow as tf
 
@@ -7,13 +7,13 @@ from ctr_trainer.layers.mlp import mlp
 
 
 def tower(inputs, mode, params, hidden_units=None, name="mlp"):
-    """`layers.mlp.mlp` with a model's dropout, activation and normalization.
+    """Makes a `layers.mlp.mlp` with the dropout, activation and normalization of a model's params.
 
     Args:
       inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
       mode: of `ModeKeys`.
       params: `ModelParams`.
-      hidden_units: None for those of `params`.
+      hidden_units: widths of the layers; None for those of `params`.
       name: of the variable scope.
 
     Returns:
@@ -31,5 +31,5 @@ def tower(inputs, mode, params, hidden_units=None, name="mlp"):
 
 
 def dropped(inputs, mode, params):
-    """-> the inputs, of which training sets a share of `params.dropout` to zero."""
+    """-> the inputs; while training, the fraction `params.dropout` of them is set to zero."""
     return tf.nn.dropout(inputs, rate=params.dropout) if params.dropout and mode == ModeKeys.TRAIN else inputs

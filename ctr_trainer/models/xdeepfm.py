@@ -13,10 +13,10 @@ from ctr_trainer.models.tower import tower
 
 @dataclasses.dataclass(frozen=True)
 class Params(ModelParams):
-    """Of xDeepFM.
+    """The params of xDeepFM.
 
     Attributes:
-      cin_units: feature maps of each layer of the compressed interaction network.
+      cin_units: number of feature maps of each layer of the compressed interaction network.
     """
 
     cin_units: tuple[int, ...] = (64, 64)

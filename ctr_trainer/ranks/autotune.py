@@ -1,4 +1,4 @@
-"""Horovod's search for its own best settings, and what it found, for later runs."""
+"""Horovod's search for its best settings, and the reuse of what it found in later runs."""
 
 import csv
 import logging
@@ -18,17 +18,18 @@ _log = logging.getLogger(__name__)
 
 
 def prepare(tune, log_file, model_dir):
-    """Sets Horovod's environment variables; before it starts, alike on every rank.
+    """Sets Horovod's environment variables; call it before Horovod starts, alike on every rank.
 
     Args:
-      tune: whether Horovod searches; then it writes `log_file`, or MODEL_DIR/autotune.csv where that is "".
-      log_file: of an earlier search, whose best settings are taken; "" for Horovod's own.
+      tune: whether Horovod searches. Then it writes `log_file`, or MODEL_DIR/autotune.csv if `log_file` is "".
+      log_file: without `tune`, the log of an earlier search, whose best settings are taken; "" for Horovod's defaults.
+      model_dir: directory of the log if `log_file` is "".
 
     Returns:
-      the path of the log that will be written, or None.
+      the path of the log that will be written; None if none will be.
 
     Raises:
-      UserError: `log_file` is no such log, or has no row; or it would be written over, and is something else.
+      UserError: `log_file` is not such a log, or has no row; or it would be overwritten and is some other file.
     """
     if tune:
         path = os.path.abspath(log_file or os.path.join(model_dir, "autotune.csv"))
@@ -45,36 +46,36 @@ def prepare(tune, log_file, model_dir):
 
 def _refuse_foreign(path):
     if os.path.isdir(path):
-        raise UserError(f"--autotune_log={path}: is a directory; name a file")
+        raise UserError(f"--autotune_log={path} is a directory; name a file")
     if os.path.exists(path) and os.path.getsize(path):
         with open(path, "rb") as file:
             first = file.readline(1000).decode(errors="replace")
         if not _COLUMNS <= set(first.strip().split(",")):
-            raise UserError(f"--autotune_log={path}: is there already and is no log of Horovod's; name another file")
+            raise UserError(f"--autotune_log={path} exists and is not a log of Horovod's; name another file")
 
 
 def best_row(path):
-    """-> the row of the highest score of a log, a dict as of `parse`.
+    """-> the row of a log with the highest score, a dict as `parse` gives it.
 
     Raises:
-      UserError: it is no such log, or has no row.
+      UserError: the file is not such a log, or has no row.
     """
     try:
         rows = parse(pathlib.Path(path).read_text())
     except OSError as error:
         raise UserError(f"--autotune_log={path}: {error.strerror}; a run with --autotune writes it") from None
     except ValueError as error:
-        raise UserError(f"--autotune_log={path}: no log of Horovod's autotuning: {error}") from None
+        raise UserError(f"--autotune_log={path} is not a log of Horovod's autotuning: {error}") from None
     if not rows:
         raise UserError(
-            f"--autotune_log={path} has no row: the run with --autotune was of one worker, or too short. Horovod "
-            "writes one in 5 times HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE (10) steps, after as many to warm up"
+            f"--autotune_log={path} has no row: the run with --autotune had one worker, or was too short. Horovod "
+            "writes a row per 5 times HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE (10) steps, after as many steps to warm up"
         )
     return max(rows, key=lambda row: row[_SCORE])
 
 
 def report(path):
-    """Logs what a search has found best so far; on rank 0, at the end of training."""
+    """Logs the best settings that a search has found; call it on rank 0, at the end of training."""
     try:
         found = best_row(path)
     except UserError as error:
@@ -84,11 +85,14 @@ def report(path):
 
 
 def parse(text):
-    """-> list of dicts by the log's columns, floats: `cycle_time_ms`, `tensor_fusion_threshold` (MB), `score`
-    (bytes/us), and 0 or 1: `cache_enabled`, `hierarchical_allreduce`, `hierarchical_allgather`, `torus_allreduce`.
+    """Reads the text of a log.
+
+    Returns:
+      list of dicts of column -> float. `cycle_time_ms` is in ms, `tensor_fusion_threshold` in MB and `score` in bytes
+      per us. `cache_enabled`, `hierarchical_allreduce`, `hierarchical_allgather` and `torus_allreduce` are 0 or 1.
 
     Raises:
-      ValueError: there are other columns, or what should be a number is none.
+      ValueError: the log has other columns, or a value is not a number.
     """
     reader = csv.DictReader(text.splitlines(), skipinitialspace=True)
     if not _COLUMNS <= set(reader.fieldnames or ()):
@@ -96,7 +100,7 @@ def parse(text):
     rows = []
     for row in reader:
         if None in row or None in row.values():
-            raise ValueError(f"line {reader.line_num} has not as many values as there are columns: a row ends early")
+            raise ValueError(f"line {reader.line_num} has another number of values than there are columns")
         rows.append({name: float(value) for name, value in row.items()})
     return rows
 
@@ -113,7 +117,7 @@ def environment_of(row):
 
 
 def format_row(row):
-    """-> as `cycle time 5 ms, fusion 4 MB, cache on`, with those of the other settings that are on."""
+    """-> a row's settings as text: `cycle time 5 ms, fusion 4 MB, cache on`, then other settings that are on."""
     on = [name.replace("_", " ") for name in _FLAGS if row.get(name)]
     cache = "on" if row["cache_enabled"] else "off"
     texts = [

@@ -1,4 +1,4 @@
-"""How the workers' dense gradients, and their dense variables, become their mean."""
+"""The exchange of dense gradients: how workers compute the mean of their gradients, or of their dense variables."""
 
 import functools
 import os
@@ -13,22 +13,22 @@ from ctr_trainer.ranks.mean_optimizer import Fused, MeanOptimizer
 
 tf1 = tf.compat.v1
 WAYS = ("auto", "shared_memory", "horovod")
-# What horovodrun, or the environment, may say of Horovod's exchange.
+# The settings of Horovod's exchange that horovodrun or the environment may give.
 SETTINGS = (
     *("HOROVOD_AUTOTUNE", "HOROVOD_AUTOTUNE_LOG", "HOROVOD_TIMELINE", "HOROVOD_FUSION_THRESHOLD"),
     *("HOROVOD_CYCLE_TIME", "HOROVOD_CACHE_CAPACITY", "HOROVOD_HIERARCHICAL_ALLREDUCE"),
 )
-# By whoever started this process: this package sets some as well.
+# Those that were given when this process started: this package sets some itself, later.
 _asked = [name for name in SETTINGS if os.environ.get(name)]
 
 _how = "auto"
 
 
 def choose(how):
-    """Says how workers exchange their dense gradients and variables from now on, alike on every rank.
+    """Sets how workers exchange their dense gradients and variables from now on; call it alike on every rank.
 
     Args:
-      how: of `WAYS`.
+      how: one of `WAYS`.
 
     Raises:
       UserError: `shared_memory` for workers on several hosts.
@@ -44,38 +44,42 @@ def choose(how):
 
 
 def is_by_horovod(how):
-    """-> whether `sum_of_ranks` will go through Horovod, to be asked before `distributed.init`; for a lone worker not.
+    """-> whether `sum_of_ranks` will go through Horovod; False for a lone worker. May be asked before `init`.
 
     Args:
-      how: of `WAYS`.
+      how: one of `WAYS`.
     """
-    # horovodrun says how many there are.
+    # Before `distributed.init` the numbers of workers are known from horovodrun's variables only.
     here, workers = (int(os.environ.get(f"HOROVOD_{what}", 1)) for what in ("LOCAL_SIZE", "SIZE"))
     return workers > 1 and not _through_memory(how, here == workers)
 
 
 def optimizer(inner, fp16=False, beside=False):
-    """-> a `MeanOptimizer` whose gradients are the means over all workers, however many examples each is of.
+    """Makes an optimizer whose gradients are means over all workers, weighted by the workers' examples.
 
-    It is `hvd.DistributedOptimizer`, or, between workers that compute on the processor of one host, `HostSumOptimizer`,
-    unless `choose` says otherwise or one of Horovod's own `SETTINGS` is given.
+    It is a `HostSumOptimizer` if all workers are on one host, compute on its CPUs and none of Horovod's own `SETTINGS`
+    is given; else a `HorovodOptimizer`. `choose` may decide otherwise.
 
     Args:
       inner: the optimizer of one worker, with a `weight`.
-      fp16: send float16, by Horovod; the sum is then in float16 too.
-      beside: whether other operations are to run meanwhile, which Horovod's threads let them.
+      fp16: whether Horovod sends float16; the sum is then in float16 too.
+      beside: whether other operations have to run during the exchange; then Horovod's threads do it.
+
+    Returns:
+      `MeanOptimizer`.
     """
     return HostSumOptimizer(inner) if is_in_memory(fp16 or beside) else HorovodOptimizer(inner, fp16)
 
 
 class HorovodOptimizer(MeanOptimizer):
-    """`hvd.DistributedOptimizer` with `op=hvd.Sum`, of gradients that were multiplied by their share of all examples.
+    """`hvd.DistributedOptimizer` with `op=hvd.Sum`, around gradients multiplied by this worker's share of the examples.
 
-    Each tensor is reduced by itself, as soon as the backward pass has made it; Horovod fuses what comes together.
+    Each gradient is reduced by itself, as soon as the backward pass has computed it. Horovod fuses gradients that come
+    together.
 
     Args:
       inner: the optimizer of one worker, with a `weight`.
-      fp16: send float16; the sum is then in float16 too.
+      fp16: whether to send float16; the sum is then in float16 too.
     """
 
     def __init__(self, inner, fp16=False):
@@ -89,9 +93,9 @@ class HorovodOptimizer(MeanOptimizer):
 
 
 class _ShareOfExamples(MeanOptimizer):
-    """Gradients times this worker's share of all workers' examples; the last pair is of the share itself.
+    """Multiplies gradients by this worker's share of all workers' examples; the last pair is the share itself.
 
-    The shares are known long before the gradients: the weights are reduced beside the forward pass.
+    The share is known long before the gradients: the weights are reduced beside the forward pass.
     """
 
     def compute_gradients(self, *args, **kwargs):
@@ -106,9 +110,9 @@ class _ShareOfExamples(MeanOptimizer):
 
 
 class HostSumOptimizer(MeanOptimizer):
-    """As `HorovodOptimizer`, through memory that the workers of one host share, see `HostSum`.
+    """As `HorovodOptimizer`, but through memory that the workers of one host share, see `HostSum`.
 
-    All tensors travel as one vector with the weight as its last element, so that the workers meet once a step.
+    All tensors of a dtype are one vector, with the weight as its last element, so the workers meet once per step.
     """
 
     def _mean(self, tensors, weight):
@@ -122,7 +126,8 @@ def average_of_ranks(variables, name):
     """-> operation that sets float variables to their mean over the ranks. A collective.
 
     Args:
-      name: of the reduction, the same on every rank.
+      variables: list of variables.
+      name: name of the reduction, the same on every rank.
     """
     with tf.name_scope("dense_exchange"):
         fused = Fused([variable.read_value() for variable in variables])
@@ -132,13 +137,14 @@ def average_of_ranks(variables, name):
 
 
 def sum_of_ranks(tensor, name, beside=False):
-    """-> the sum of every rank's tensor (equal static shapes and dtypes), inside the graph. A collective.
+    """-> the sum of all ranks' tensors, inside the graph. A collective.
 
-    It goes through Horovod, or through memory, as an `optimizer` does.
+    It goes through Horovod or through memory, as the gradients of `optimizer` do.
 
     Args:
-      name: of the reduction, the same on every rank.
-      beside: whether other operations are to run meanwhile, which Horovod's threads let them.
+      tensor: of a static shape; shape and dtype are the same on every rank.
+      name: name of the reduction, the same on every rank.
+      beside: as for `optimizer`.
     """
     if is_in_memory(beside):
         host_sum = _host_sum(name, tensor.shape.num_elements(), tensor.dtype.as_numpy_dtype)
@@ -149,17 +155,17 @@ def sum_of_ranks(tensor, name, beside=False):
 
 
 def is_in_memory(wants_horovod=False):
-    """Whether `sum_of_ranks` goes through shared memory.
+    """-> whether `sum_of_ranks` goes through shared memory.
 
     Args:
-      wants_horovod: whether there is something in its call that only Horovod does.
+      wants_horovod: whether the caller needs something that only Horovod does.
     """
     on_one_host = distributed.local_size() == distributed.size()
     return distributed.size() > 1 and _through_memory(_how, on_one_host, wants_horovod)
 
 
 def _through_memory(how, on_one_host, wants_horovod=False):
-    """-> whether several workers exchange in memory."""
+    """-> whether several workers exchange through memory."""
     if how != "auto":
         return how == "shared_memory"
     return on_one_host and not wants_horovod and not _asked and not tf.config.list_physical_devices("GPU")
@@ -167,7 +173,7 @@ def _through_memory(how, on_one_host, wants_horovod=False):
 
 @functools.cache
 def _host_sum(name, length, dtype):
-    """-> f(vector) -> sums, watched; like Horovod's, one a name, whatever graph it is for."""
+    """-> f(vector) -> sums, watched by the watchdog. As with Horovod, one per name, for all graphs."""
     what = f"the other ranks in {name}"
     with distributed.watchdog().waiting(what):
         host_sum = HostSum(

@@ -12,18 +12,21 @@ _ON = rewriter_config_pb2.RewriterConfig.ON
 
 
 def config_proto(gpus, local_rank, threads=0, precision="none"):
-    """-> `tf.compat.v1.ConfigProto` of a worker: one GPU a process by local rank where there are any.
+    """Makes the options of a worker's sessions. If there are GPUs, each process uses the one of its local rank.
 
-    With `bfloat16`, for processors, TensorFlow has oneDNN multiply matrices in bfloat16 and add the products up in
-    float32; of 24 bits of a factor 8 remain. With `float16`, for GPUs, it rewrites the graph so that matrix products
-    and what goes with them are in float16, for Tensor Cores. Variables, their gradients' sums, the loss and all else
-    stay float32 with both.
+    With `bfloat16`, for CPUs, TensorFlow has oneDNN multiply matrices in bfloat16 and add the products up in float32; 8
+    of the 24 bits of a factor remain. With `float16`, for GPUs, TensorFlow rewrites the graph so that matrix products
+    and the operations around them are in float16, for Tensor Cores. With both, variables, the sums of their gradients,
+    the loss and all else stay float32.
 
     Args:
-      gpus: how many GPUs this process sees, see CUDA_VISIBLE_DEVICES.
-      local_rank: of this process among those of its host.
-      threads: threads of an operation and between operations; 0 lets TensorFlow choose.
-      precision: of `PRECISIONS`.
+      gpus: number of GPUs that this process sees, see CUDA_VISIBLE_DEVICES.
+      local_rank: rank of this process among those of its host.
+      threads: number of threads within an operation, and between operations; 0 lets TensorFlow choose.
+      precision: one of `PRECISIONS`.
+
+    Returns:
+      `tf.compat.v1.ConfigProto`.
 
     Raises:
       UserError: there is no GPU of this local rank; `bfloat16` where this processor has no instructions for it, or on a
@@ -45,7 +48,7 @@ def config_proto(gpus, local_rank, threads=0, precision="none"):
     if gpus:
         if local_rank >= gpus:
             raise UserError(
-                f"local rank {local_rank} has no GPU of its own: this process sees {gpus}. Start as many workers a "
+                f"local rank {local_rank} has no GPU of its own: this process sees {gpus}. Start as many workers per "
                 "host as it has GPUs (horovodrun -H), or have CUDA_VISIBLE_DEVICES name more"
             )
         config.gpu_options.visible_device_list = str(local_rank)

@@ -1,7 +1,8 @@
-"""All that touches Horovod: start, device pinning, learning rate, optimizer, broadcast, reductions of host values.
+"""All code that touches Horovod: start, device pinning, learning rate, optimizer, broadcast, reductions of host values.
 
 Every function that communicates is a collective: all ranks call it, in the same order, never inside a branch on the
-rank. A collective that some rank does not reach ends the job after `init`'s `stall_timeout`, by the name given here.
+rank. If some rank does not reach a collective, the job ends after the `stall_timeout` of `init`, and the message has
+the name that the collective was given.
 """
 
 import contextlib
@@ -45,7 +46,7 @@ if not hasattr(hvd, "BroadcastGlobalVariablesHook"):  # It was imported before, 
 
 LR_SCALES = ("linear", "sqrt", "none", "linear_batches", "sqrt_batches")
 _IDLE_CYCLE_MS = 20
-_TIMELINE_START = 200  # bytes, in which a timeline's first event is
+_TIMELINE_START = 200  # A timeline's first event lies within this many bytes.
 _CLOCK_LOOKS = 4
 
 _log = logging.getLogger(__name__)
@@ -79,18 +80,18 @@ def init(
       UserError: the ranks do not reach each other, see `meeting`, or are not one job, see `agreement`.
     """
     global _watchdog, _all_cores
-    if pin_cores:  # Before Horovod starts its threads, so that they stay there too; horovodrun says who is where.
+    if pin_cores:  # Before Horovod starts its threads, so that they stay on these cores too.
         local = [int(os.environ.get(f"HOROVOD_LOCAL_{what}", default)) for what, default in (("RANK", 0), ("SIZE", 1))]
         _all_cores = hardware.pin_cores(local[0], max(core_shares, local[1]))
     if timeline:
-        # Horovod reads it when it starts, and fails later, in its own thread, where it cannot open the file.
+        # Horovod reads this variable when it starts. If it cannot open the file, it fails later, in its own thread.
         path = os.path.abspath(timeline)
         _refuse_foreign_timeline(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         os.environ["HOROVOD_TIMELINE"] = path
     if not steps_exchange:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_IDLE_CYCLE_MS))
-    # Its warnings of stalls are the watchdog's; that it lost a connection, `LastWords` says, and does so last.
+    # The watchdog warns of stalls in place of Horovod, and `LastWords` says that a connection is lost.
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
     with meeting(
         Notices.of_this_job(), Placement.of_this_process(), os.environ.get("HOROVOD_GLOO_IFACE"), stall_timeout
@@ -125,18 +126,18 @@ def _introductions(flags):
 
 
 def _refuse_foreign_timeline(path):
-    """Raises UserError where a file is there that does not begin as Horovod's timelines do: it would be emptied."""
+    """Raises UserError if the path is a file that does not begin as Horovod's timelines do: it would be emptied."""
     if os.path.lexists(path) and (not os.path.isfile(path) or os.path.getsize(path)):
         start = b""
         if os.path.isfile(path):
             with open(path, "rb") as file:
                 start = file.read(_TIMELINE_START)
         if start.strip() != b"[" and b'"ph":' not in start:
-            raise UserError(f"--horovod_timeline={path}: is there already and is no timeline; name another file")
+            raise UserError(f"--horovod_timeline={path} exists and is not a timeline; name another file")
 
 
 def watchdog():
-    """-> this process's `Watchdog`; a program that has called `hvd.init` itself gets the defaults of `init`."""
+    """-> the `Watchdog` of this process. If `init` was not called, it is called now, with its defaults."""
     if _watchdog is None:
         init()
     return _watchdog
@@ -165,12 +166,12 @@ def is_one_machine():
 
 
 def is_chief():
-    """Whether this is rank 0, which alone writes checkpoints, summaries and exports."""
+    """-> whether this is rank 0, which alone writes checkpoints, summaries and exports."""
     return hvd.rank() == 0
 
 
 def all_cores():
-    """-> the cores that a process which is not a worker may use, where `init` pinned this one; else None."""
+    """-> the cores for processes that are not workers, if `init` has pinned this one; else None."""
     return _all_cores
 
 
@@ -180,29 +181,34 @@ def session_config(threads=0, precision="none"):
 
 
 def lr_scale(how, accumulation_steps=1):
-    """-> what a learning rate for one worker's batch is multiplied by on `size()` workers.
+    """-> float, the factor on a learning rate that was chosen for one worker's batch.
 
     Args:
-      how: of `LR_SCALES`: `linear` (size; Goyal et al. 2017, section 2.1), `sqrt` (its root), `none` (1), or
-        `linear_batches` and `sqrt_batches`, the same of size * accumulation_steps, all batches of a step.
-      accumulation_steps: batches of a worker in an optimizer step.
+      how: one of `LR_SCALES`: `linear`, the number of workers; `sqrt`, its square root; `none`, 1; `linear_batches` and
+        `sqrt_batches`, the number of all batches of a step, workers times accumulation_steps, or its square root.
+      accumulation_steps: batches of a worker per optimizer step.
+
+    Source: Goyal et al., Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour, 2017, section 2.1 (`linear`).
     """
     batches = hvd.size() * (accumulation_steps if how.endswith("_batches") else 1)
     return {"linear": float(batches), "sqrt": math.sqrt(batches), "none": 1.0}[how.removesuffix("_batches")]
 
 
 def optimizer(inner, local=(), fp16=False, op="average"):
-    """-> `hvd.DistributedOptimizer`, whose gradients are the average, or the sum, of all workers'.
+    """Makes a `hvd.DistributedOptimizer`, whose gradients are the average, or the sum, of all workers' gradients.
 
-    The average is of the workers' means, however many examples each is of, unless shorter inputs are padded
-    (`RunConfig.uneven_inputs`); for one of the examples return the optimizer itself, as `EstimatorSpec(optimizer=...)`.
+    The average counts all workers alike, whatever the numbers of their examples, unless shorter inputs are padded
+    (`RunConfig.uneven_inputs`). For an average over examples, return `inner` itself: `EstimatorSpec(optimizer=...)`.
 
     Args:
       inner: a `tf.compat.v1` optimizer.
-      local: tensors that may stand in `compute_gradients(var_list=...)` and whose gradient stays this worker's own: the
-        embedding rows, which the lookup service merges.
-      fp16: send float16; the sum over workers is then in float16 too.
+      local: tensors whose gradient stays this worker's own: the embedding rows, which the lookup service merges. They
+        may stand in `compute_gradients(var_list=...)`.
+      fp16: whether to send float16; the sum over workers is then in float16 too.
       op: `average` or `sum`.
+
+    Returns:
+      `hvd.DistributedOptimizer`.
     """
     compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
     weight = batch_weight.current() if op == "average" else None
@@ -216,10 +222,11 @@ def optimizer(inner, local=(), fp16=False, op="average"):
 
 
 def allreduce(tensor, name):
-    """-> the sum of every rank's tensor (equal shapes and dtypes), inside the graph, by Horovod. A collective.
+    """-> the sum of all ranks' tensors, inside the graph, by Horovod. A collective.
 
     Args:
-      name: of the reduction, the same on every rank.
+      tensor: its shape and dtype are the same on every rank.
+      name: name of the reduction, the same on every rank.
     """
     return hvd.allreduce(tensor, op=hvd.Sum, name=name)
 
@@ -252,20 +259,22 @@ def _host_collective(kind, dtype, name):
 
 
 def all_sum(array, name, watched=True):
-    """-> the sum of every rank's `array` (equal shapes and dtypes), on every rank.
+    """-> the sum of all ranks' arrays, on every rank. A collective.
 
     Args:
-      name: what the watchdog calls this exchange, the same on every rank.
-      watched: False in a thread whose end somebody else waits for, and watches, later.
+      array: its shape and dtype are the same on every rank.
+      name: name of this collective in the watchdog's messages, the same on every rank.
+      watched: whether the watchdog watches the wait; False in a thread if its caller watches the wait for the thread.
     """
     array = np.asarray(array)
     return array if size() == 1 else _host_collective("sum", array.dtype, name)(array, watched)
 
 
 def all_gather(array, name):
-    """-> the ranks' `array`s, of one dtype and [n] with any n, one after the other by rank, on every rank.
+    """-> the arrays of all ranks one after another, in the order of the ranks, on every rank. A collective.
 
     Args:
+      array: [n], with any n; its dtype is the same on every rank.
       name: as for `all_sum`.
     """
     array = np.asarray(array)
@@ -273,9 +282,10 @@ def all_gather(array, name):
 
 
 def broadcast_arrays(arrays, name):
-    """-> rank 0's arrays, a list, on every rank; all ranks give as many, of the same shapes and dtypes.
+    """-> list of rank 0's arrays, on every rank. A collective.
 
     Args:
+      arrays: list; its length, shapes and dtypes are the same on every rank.
       name: as for `all_sum`.
     """
     if size() == 1:
@@ -288,7 +298,7 @@ def broadcast_arrays(arrays, name):
 
 
 def broadcast_object(value, name):
-    """-> rank 0's `value`, anything JSON can hold, on every rank."""
+    """-> rank 0's `value`, which JSON can hold, on every rank. A collective."""
     if size() == 1:
         return value
     text = np.frombuffer(json.dumps(value if is_chief() else None).encode(), np.uint8)
@@ -298,16 +308,16 @@ def broadcast_object(value, name):
 
 
 def from_chief(work, name):
-    """-> what `work` gives on rank 0, anything JSON can hold, on every rank. A collective.
+    """-> what `work` returns on rank 0, which JSON can hold, on every rank. A collective.
 
     Args:
-      work: f(advanced), called on rank 0; it calls `advanced(text)`, as `12,000 rows`, each time that it has gone on.
-        While it does, no rank's `stall_timeout` ends the wait, and rank 0 logs the text every 30 s.
-      name: what the watchdog calls this wait, the same on every rank.
+      work: f(advanced), called on rank 0. It calls `advanced(text)` with text as `12,000 rows` whenever it has
+        advanced. As long as it does, the `stall_timeout` ends no rank's wait, and rank 0 logs the text every 30 s.
+      name: name of this wait in the watchdog's messages, the same on every rank.
     """
     if not is_chief():
         while "result" not in (said := broadcast_object(None, name)):
-            pass  # Rank 0 has gone on.
+            pass  # Rank 0 has advanced.
         return said["result"]
     told = time.monotonic()
 
@@ -325,5 +335,5 @@ def from_chief(work, name):
 
 
 def barrier(name):
-    """Returns when every rank has called it."""
+    """Returns when every rank has called it. A collective."""
     all_sum(np.zeros(1, np.int32), f"barrier.{name}")

@@ -1,4 +1,4 @@
-"""What each rank of a job is doing, for the others to read while they wait for it."""
+"""Heartbeats: each rank of a job writes what it is doing, for the others to read while they wait for it."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,7 @@ import threading
 import time
 
 DIRECTORY = ".ranks"
-# int64 step, float64 since when, 16 bytes phase | float64 last sign of life | 64 bytes host.
+# int64 step, float64 start of the phase, 16 bytes phase | float64 last sign of life | 64 bytes host.
 _STATE, _BEAT, _HOST = struct.Struct("<qd16s"), struct.Struct("<d"), struct.Struct("<64s")
 _SIZE = _STATE.size + _BEAT.size + _HOST.size
 _CLOSE_SECONDS = 5.0
@@ -17,15 +17,15 @@ _CLOSE_SECONDS = 5.0
 
 @dataclasses.dataclass(frozen=True)
 class Beat:
-    """What a rank has said last.
+    """The last heartbeat of a rank.
 
     Attributes:
-      rank: which.
-      step: the global step that it is in.
-      phase: of `phases.PHASES`.
+      rank: the rank.
+      step: the global step that the rank is in.
+      phase: the phase that it is in, one of `phases.PHASES`.
       since: when it entered the phase, in seconds since 1970, by its host's clock.
-      alive: when its process ran last, likewise.
-      host: its name.
+      alive: when its process ran last, in seconds since 1970, by its host's clock.
+      host: name of its host.
     """
 
     rank: int
@@ -37,18 +37,18 @@ class Beat:
 
 
 class Heartbeat:
-    """Says what this rank does in `MODEL_DIR/.ranks/RANK`, which the other ranks read while they wait.
+    """Writes what this rank does to `MODEL_DIR/.ranks/RANK`, which the other ranks read while they wait.
 
-    A phase costs a copy of 32 bytes within the process. A thread writes them to the file every `period` seconds, and
-    with them the sign of life that a stopped process does not give. So a file system that hangs holds up that thread
-    only, and what a process that was stopped or killed has said last is up to `period` seconds old.
+    A change of phase costs a copy of 32 bytes within the process. A thread writes these bytes to the file every
+    `period` seconds, together with the time: a stopped process gives no such sign of life. So a file system that hangs
+    holds up that thread only. When a process is stopped or killed, the file is up to `period` seconds old.
 
     Args:
-      model_dir: see above.
-      rank: of this process.
-      clock: `Clock` to follow.
-      shared: whether ranks on other hosts are to see it: then it is written through to the file system's server.
-      period: seconds.
+      model_dir: directory of the job.
+      rank: rank of this process.
+      clock: `Clock`, whose phases are written.
+      shared: whether ranks on other hosts have to see the file: then it is written through to the file system's server.
+      period: seconds between two writes.
 
     Raises:
       OSError: the file cannot be made.
@@ -57,7 +57,7 @@ class Heartbeat:
     def __init__(self, model_dir, rank, clock, shared=False, period=0.5):
         os.makedirs(os.path.join(model_dir, DIRECTORY), exist_ok=True)
         self._path = os.path.join(model_dir, DIRECTORY, str(rank))
-        # A new file, so that what an earlier run left is not read for this one's.
+        # A new file, so that no rank reads what an earlier run has left.
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._path)
         self._file = open(self._path, "wb", buffering=0)  # noqa: SIM115, it is written to until `close`
@@ -88,18 +88,18 @@ class Heartbeat:
 
     def _live(self):
         while not self._closed.wait(self._period):
-            with contextlib.suppress(OSError):  # A full disk, for one: the others then see no sign of life.
+            with contextlib.suppress(OSError):  # If the disk is full, the other ranks see no sign of life.
                 self._write()
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):
             os.unlink(self._path)
         with contextlib.suppress(OSError):
-            os.rmdir(os.path.dirname(self._path))  # By the last rank.
+            os.rmdir(os.path.dirname(self._path))  # Succeeds for the last rank.
 
 
 def read(model_dir, rank):
-    """-> the `Beat` of a rank; None where it has none: its host does not share the directory, or it has left."""
+    """-> the `Beat` of a rank; None if it has none: its host does not share the directory, or the rank has left."""
     try:
         with open(os.path.join(model_dir, DIRECTORY, str(rank)), "rb") as file:
             data = file.read(_SIZE)

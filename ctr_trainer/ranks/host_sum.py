@@ -18,29 +18,30 @@ _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 class HostSum:
     """Sums vectors over the processes of one host.
 
-    Each writes its vector to memory that all have mapped. When all have, each adds up one part of all vectors, in the
-    order of the ranks, so that all of them read the same bits; when all have, each copies the sums out. A rank thus
-    writes its vector once and reads two vectors' worth, whatever the number of ranks, and they wait for each other
-    twice; where they send them through Horovod's Gloo, each vector crosses the loopback device twice, and every step
-    waits for two turns of Horovod's thread.
+    Each rank writes its vector to memory that all ranks have mapped. When all have written, each rank adds up one part
+    of all vectors, in the order of the ranks, so that all ranks read the same bits. When all parts are added up, each
+    rank copies the sums out. So a rank writes one vector and reads the amount of two, for any number of ranks, and the
+    ranks wait for each other twice. Through Horovod's Gloo, each vector crosses the loopback device twice, and each
+    step waits for two turns of Horovod's thread.
 
-    The memory is an anonymous file (memfd_create(2)), and the ranks tell each other by abstract Unix sockets how far
-    they are. So nothing is left on any disk, and a rank that ends is noticed at once by those that wait for it.
+    The memory is an anonymous file (memfd_create(2)), and the ranks tell each other through abstract Unix sockets how
+    far they are. So nothing is left on a disk, and if a rank ends, the ranks that wait for it notice at once.
 
     Caveat: Linux only, and all ranks in one network namespace. Not safe to use from several threads.
     """
 
     def __init__(self, rank, size, length, dtype, agree, meet):
-        """A collective.
+        """Maps the memory and connects the ranks. A collective.
 
         Args:
-          rank, size: of this process, and how many there are.
-          length, dtype: of the vectors.
-          agree: f(value) -> rank 0's value, on every rank.
+          rank: rank of this process.
+          size: number of ranks.
+          length, dtype: length and dtype of the vectors.
+          agree: f(value) -> the value of rank 0, on every rank.
           meet: f(), returns when every rank has called it.
 
         Raises:
-          UserError: this system has no such memory, or another rank is not to be reached.
+          UserError: this system has no such memory, or another rank cannot be reached.
         """
         self._rank, self._size = rank, size
         self._chunk = slice(rank * length // size, (rank + 1) * length // size)
@@ -52,10 +53,10 @@ class HostSum:
         self._peers = peers
 
     def __call__(self, vector):
-        """[length] -> [length], the sum over all ranks. A collective.
+        """Vector [length] -> [length], the sum of all ranks' vectors. A collective.
 
         Raises:
-          ConnectionError: names a rank that has ended.
+          ConnectionError: a rank has ended; the message names it.
         """
         self._vectors[self._rank] = vector
         self._peers.wait()
@@ -68,7 +69,7 @@ class HostSum:
 
 
 class _Peers:
-    """A connection to each other rank of this host."""
+    """The connections to the other ranks of this host."""
 
     def __init__(self, rank, size, name, meet):
         self._rank = rank

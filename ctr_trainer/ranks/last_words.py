@@ -1,4 +1,4 @@
-"""What a job says last: one sentence that helps, from one of its ranks, without the tracebacks of the others."""
+"""The last words of a job: one sentence that says why it ends, from one rank, without the tracebacks of the others."""
 
 import contextlib
 import functools
@@ -19,9 +19,9 @@ from ctr_trainer.ranks.roll_call import RollCall
 
 TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
 _CLAIM = "last_words"
-# Ranks that fail at the same moment have all claimed the word within it; the last claim is the one that stays.
+# Ranks that fail at the same moment all claim the word within this time; the last claim stays.
 _SETTLE_SECONDS = 0.5
-# For a rank that is heard to speak of the one that was killed.
+# A rank on another host than horovodrun waits this long, so that a rank on horovodrun's host can speak first.
 _UNHEARD_SECONDS = 2.0
 _GOING_ON_SECONDS = 1.5
 # horovodrun kills a process 5 s after it has asked it to end.
@@ -57,7 +57,7 @@ class LastWords:
 
     @contextlib.contextmanager
     def claimed_on_error(self):
-        """Claims the word as soon as the body of the `with` raises."""
+        """Claims the word as soon as the body of the `with` statement raises."""
         try:
             yield
         except Exception as error:
@@ -65,21 +65,24 @@ class LastWords:
             raise
 
     def take_back(self):
-        """Gives the word back: the job goes on, and all ranks know it."""
+        """Gives the word back: the job goes on after an error, and all ranks know that."""
         with self._lock:
             if self._size > 1 and self._is_ours:
                 self._notices.put(_CLAIM, "")
             self._forget()
 
     def run(self, function, takes_sigterm=True):
-        """Calls the function; what it raises, and SIGTERM, end with a sentence. -> the exit status.
+        """Calls the function; if it raises, or on SIGTERM, says why the process ends.
 
         Args:
-          function: f(), all that the process does.
-          takes_sigterm: whether SIGTERM is said too; False where the function sees to it.
+          function: f(), the whole work of the process.
+          takes_sigterm: whether SIGTERM is handled here; False if the function handles it.
+
+        Returns:
+          the exit status: 0, 1 after an exception, or 130 after Ctrl-C.
         """
         if self._size == 1:
-            self._forget()  # What another call in this process has said.
+            self._forget()  # Another call in this process may have spoken.
         with self._on_sigterm() if takes_sigterm else contextlib.nullcontext():
             try:
                 function()
@@ -93,11 +96,12 @@ class LastWords:
 
     @contextlib.contextmanager
     def _on_sigterm(self):
-        """Within it, SIGTERM ends the process with a sentence, whatever its main thread waits for."""
+        """Has SIGTERM end the process with a sentence within the block, whatever its main thread waits for."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        # Python runs handlers in the main thread, which may be within TensorFlow; only the number is written at once.
+        # Python runs handlers in the main thread, which may be inside TensorFlow. Only the signal's number is written
+        # at once; a thread reads it.
         read, write = os.pipe()
         os.set_blocking(write, False)
         handler = signal.signal(signal.SIGTERM, lambda *_: None)
@@ -107,12 +111,12 @@ class LastWords:
             yield
         finally:
             signal.set_wakeup_fd(before)
-            # A rank is at its end: what horovodrun ends it for now has been said.
+            # A rank of several is at its end: if horovodrun ends it now, the reason has been said.
             signal.signal(signal.SIGTERM, handler if self._size == 1 else signal.SIG_IGN)
             os.close(write)
 
     def of(self, error):
-        """Says what the exception was that ends this rank."""
+        """Says which exception ends this rank."""
         self._claim(error)
         if os.environ.get(TRACEBACKS):
             traceback.print_exception(error)
@@ -122,7 +126,7 @@ class LastWords:
             time.sleep(_PATIENCE_SECONDS)
 
     def say(self, text):
-        """Says a sentence, and what the same command would do, if nothing was said yet by any rank."""
+        """Says a sentence, and what the same command would do now, unless another rank has spoken."""
         if not self._say_once(lambda: self._with_going_on(text)):
             time.sleep(2 * _SETTLE_SECONDS)
 
@@ -173,7 +177,7 @@ class LastWords:
             return text
         try:
             return f"{text}. {within(_GOING_ON_SECONDS, self.going_on)}"
-        except Exception:  # The disk may be what the error is about.
+        except Exception:  # The error may be about the disk that `going_on` reads.
             return text
 
     def _is_of_another_rank(self, error):
@@ -181,7 +185,7 @@ class LastWords:
         return self._size > 1 and not expected and _OF_ANOTHER_RANK.search(str(error)) is not None
 
     def _keep(self, error):
-        """-> the file that the traceback is in; "" where it was printed."""
+        """Keeps the traceback. -> the file that it is in; "" if it was printed."""
         lines = traceback.format_exception(error)
         path = os.path.join(self.model_dir, f"error-rank{self._rank}.txt")
         try:
@@ -206,7 +210,7 @@ class LastWords:
     def _of_sigterm(self):
         self._roll_call.end()
         with self._lock:
-            if self._error is not None:  # It is on its way, and waits for something to be closed.
+            if self._error is not None:  # The main thread has an error, and is still closing what is open.
                 self._say_once(lambda: self._sentence(self._error))
             else:
                 self._say_once(lambda: self._with_going_on(self._roll_call.lost() or self._stopped()))
@@ -222,12 +226,12 @@ class LastWords:
 
 @functools.cache
 def of_this_process():
-    """-> the `LastWords` of this process, by what `horovodrun` says of it."""
+    """-> the `LastWords` of this process; rank and size are those that `horovodrun` has set in the environment."""
     return LastWords(Notices.of_this_job(), Placement.of_this_process())
 
 
 def _place(error):
-    """-> where the last line of the traceback is that is in no library, in brackets; "" without one."""
+    """-> ` (FILE:LINE)` of the last line of the traceback that is not in a library; "" if there is none."""
     places = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
     return f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
 

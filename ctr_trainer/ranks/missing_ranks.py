@@ -11,14 +11,14 @@ _NAMED = 8
 
 
 def missing(beats, now):
-    """Which ranks the others wait for: those whose process stands still; else those furthest behind, by their step.
+    """Finds the ranks that the others wait for: those whose process stands still, else those with the lowest step.
 
     Args:
       beats: list of `Beat`.
       now: seconds since 1970.
 
     Returns:
-      list of `Beat`; [] where all wait in one step.
+      list of `Beat`; [] if all ranks wait in one step.
     """
     silent = [beat for beat in beats if now - beat.alive > _SILENT_SECONDS]
     if silent or not beats:
@@ -30,12 +30,12 @@ def missing(beats, now):
 
 
 def describe(model_dir, size, own=None, now=None):
-    """-> what is known of the ranks that a job waits for, a sentence: which, in which phase, since when.
+    """-> a sentence that names the ranks that a job waits for, the phase that each is in, and since when.
 
     Args:
-      model_dir: where the ranks' heartbeats are.
-      size: how many ranks there are.
-      own: the rank that waits. Before its first step it waits for others only, whatever it does; None for nobody.
+      model_dir: directory of the ranks' heartbeats.
+      size: number of ranks.
+      own: the rank that asks; it is not named if it is before its first step. None if no rank asks.
       now: seconds since 1970; None for this moment.
     """
     now = time.time() if now is None else now

@@ -1,4 +1,4 @@
-"""What the ranks of a job let each other know where no collective can: one of them may never come to it."""
+"""Notices between the ranks of a job, for when a collective cannot serve, as some rank may never reach it."""
 
 import contextlib
 import http.client
@@ -7,7 +7,7 @@ import socket
 import urllib.parse
 
 _SCOPE = "ctr_trainer"
-# A shorter one would leave a busy server with a broken connection, of which it prints a traceback.
+# With a shorter timeout, a busy server would meet a broken connection and print a traceback.
 _SECONDS = 10.0
 
 
@@ -33,12 +33,12 @@ class Notices:
 
     @classmethod
     def of_this_job(cls):
-        """-> those of the job that `horovodrun` has started this process for."""
+        """-> the Notices of the job for which `horovodrun` has started this process."""
         address, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{what}", "") for what in ("ADDR", "PORT"))
         return cls(f"{address}:{port}" if address and port else "")
 
     def is_here(self):
-        """-> whether that server runs on this host."""
+        """-> whether the server runs on this host."""
         try:
             socket.create_server(
                 (self.address.rpartition(":")[0], 0)
@@ -48,11 +48,11 @@ class Notices:
         return True
 
     def put(self, key, text):
-        """Keeps a text, in place of the one before."""
+        """Keeps a text under `key`, in place of an earlier one."""
         self._ask("PUT", key, text.encode())
 
     def get(self, key):
-        """-> the text, None where there is none."""
+        """-> the text under `key`; None if there is none."""
         found = self._ask("GET", key)
         return None if found is None else found.decode(errors="replace")
 

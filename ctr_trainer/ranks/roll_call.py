@@ -1,4 +1,4 @@
-"""Which ranks of a job have ended without a word."""
+"""Finds the ranks of a job that have ended without a word."""
 
 import os
 import socket
@@ -35,7 +35,7 @@ class RollCall:
                 self._notices.put(f"lost.{rank}", "")
 
     def lost(self):
-        """-> which ranks have ended without a word, as a sentence; "" where none is known to have. After `end`."""
+        """-> a sentence that names the ranks that ended without a word; "" if none is known. Call it after `end`."""
         deadline = time.monotonic() + _ANSWER_SECONDS
         while not (lost := self._ranks_of("lost")):
             if time.monotonic() > deadline or len(self._ranks_of("ends")) == self._placement.size:
@@ -61,7 +61,7 @@ class RollCall:
         return [rank for rank in range(self._placement.size) if self._notices.get(f"{kind}.{rank}") is not None]
 
     def _process(self, rank):
-        """-> (the number of a rank's process as text, its host); "" where nothing is known."""
+        """-> (a rank's process id as text, its host); "" for what is not known."""
         process, _, host = (self._notices.get(f"process.{rank}") or "").partition(" ")
         return process, host
 

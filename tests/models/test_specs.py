@@ -77,7 +77,7 @@ def test_pairs_need_two_features(name):
 
 def test_ffms_dim_is_a_vector_for_each_field():
     sparse = [USER, ITEM, dict(name="place", column="place", dim=4)]
-    with pytest.raises(UserError, match="each of the 3 sparse features, and 4 floats cannot be: .*_dim=3 t"):
+    with pytest.raises(UserError, match="each of the 3 sparse features, and 3 does not divide 4 floats: .*_dim=3 t"):
         _logits("ffm", sparse)
     assert np.unique(_logits("ffm", [{**each, "dim": 6} for each in sparse])).size == 3
 
