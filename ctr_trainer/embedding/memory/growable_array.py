@@ -1,4 +1,4 @@
-"""Arrays that grow in place, where they lie, and memory that is kept once it is had."""
+"""Arrays that grow in place, the memory that they lie in, and the reuse of freed memory."""
 
 import ctypes
 import mmap
@@ -76,10 +76,11 @@ class GrowableArray:
             self.array = np.zeros((0, *self._shape), self._dtype)
 
     def release(self, start, stop, free):
-        """Gives the memory of rows [start, stop) back, in whole pages; they are zero and stay so.
+        """Gives the memory of the rows [start, stop) back, in whole pages; the rows must be zero, and stay so.
 
         Args:
-          free: of `mmap.MADV_*`, what does that to these pages: see `PrivateMemory`.
+          start, stop: the first row, and the row behind the last.
+          free: the `mmap.MADV_*` that frees such pages, see `PrivateMemory`.
         """
         first, last = -(-start * self._row_bytes // _HUGE_PAGE), stop * self._row_bytes // _HUGE_PAGE
         if self._pages is not None and first < last:
@@ -89,7 +90,7 @@ class GrowableArray:
         """Makes room for `rows` rows; those that were there keep their values, new ones are zero at first touch.
 
         Raises:
-          UserError: more rows than the memory holds that this process may have.
+          UserError: the memory that this process may have does not hold so many rows.
         """
         if rows <= len(self.array):
             return
@@ -104,12 +105,12 @@ class GrowableArray:
 
 
 def row_bytes(dtype, shape=()):
-    """-> bytes of a row of so many values."""
+    """-> bytes of a row of this dtype and shape."""
     return np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
 
 
 class PrivateMemory:
-    """Where the arrays of a table lie that this process alone uses; `shared_memory.SharedMemory` is for several.
+    """The memory of a table that only this process uses; `shared_memory.SharedMemory` is for several processes.
 
     Attributes:
       free: what `GrowableArray.release` takes for arrays that lie here.

@@ -1,4 +1,4 @@
-"""How much memory this process may have: the machine's, or that of its cgroup, as a container is given."""
+"""The memory that this process may have: that of the machine, or less if a cgroup (as of a container) limits it."""
 
 import dataclasses
 import logging
@@ -23,7 +23,8 @@ class MemoryLimit:
 
     Attributes:
       name: whose it is, as `this machine` or `the cgroup /sys/fs/cgroup/memory/job`.
-      total, used: bytes; those used are of all who share the limit, without what can be taken back.
+      total: bytes of the limit.
+      used: bytes used by all processes under the limit, without memory that the kernel can take back.
     """
 
     name: str
@@ -37,10 +38,10 @@ class MemoryLimit:
 
 
 class MemoryWatch:
-    """Warns when most of the memory that this process may have is used: once, and anew after it was less.
+    """Warns when most of the memory that this process may have is used; warns again only after it was less.
 
     Args:
-      what: needs the memory, for the warning.
+      what: name of the process that needs the memory, for the warning.
       limits: f() -> list of `MemoryLimit`.
     """
 

@@ -1,4 +1,4 @@
-"""What keeps the users of a table's rows from each other."""
+"""The lock that keeps the users of a table's rows from each other."""
 
 import dataclasses
 import fcntl
@@ -56,7 +56,7 @@ class RowLock:
         self._threads.acquire()
         if self._file is not None:
             try:
-                # Threads share an open file's lock: one that asked for another kind would change it under the others.
+                # Threads share the lock of an open file: a thread that asked for another kind would change it for all.
                 fcntl.flock(self._file, how)
             except BaseException:
                 self._threads.release()

@@ -17,18 +17,18 @@ _PREFIX = "ctr_trainer"
 
 
 class SharedMemory:
-    """Where arrays lie that several processes of one host use, made by one of them, the owner, and opened by the rest.
+    """Memory for arrays that several processes of one host use; one process, the owner, makes it, the others open it.
 
     Each array is an anonymous file in memory (memfd_create(2)), which the others find by its name among the owner's
-    open files. So there is nothing on any disk, the limit of /dev/shm does not count, and however the processes end the
-    kernel frees all of it with the last of them.
+    open files. So nothing lies on a disk, the limit of /dev/shm does not count, and the kernel frees the memory when
+    the last of the processes ends, however it ends.
 
     The owner makes an array first; then the others open it under the same name.
 
     Caveat: Linux only; all processes are of one user and see each other below /proc.
 
     Attributes:
-      address: for the others.
+      address: str, by which the other processes open the memory.
       is_own: whether this process is the owner.
       free: see `PrivateMemory`.
     """
@@ -66,9 +66,10 @@ class SharedMemory:
         return memory
 
     def close(self):
-        """Ends the use of all arrays here; the owner's end gives the memory back, even while others still map it.
+        """Ends the use of all arrays in this process.
 
-        So the others are to be done by then: they would read zeros.
+        If the owner calls it, the memory is given back, even while other processes still map it. They have to be done
+        by then: they would read zeros.
         """
         if self.is_own:
             for pages in self._mapped:

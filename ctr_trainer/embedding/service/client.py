@@ -19,15 +19,15 @@ from ctr_trainer.messages.errors import UserError
 
 
 class ServiceClient(Store):
-    """A Store over S services, each the owner of the keys with hash(key) % S == its place in the list.
+    """A Store over S services, each of which owns the keys with hash(key) % S == its place in the list.
 
     A service that does not answer is asked again, with the same sequence, until `timeout` has passed; so a push is
-    applied once even where its answer was lost. A service that was restarted has lost the rows since the last
-    checkpoint, so it is an error; so is one whose rows were replaced by another's `restore` or `clear`. Safe to use
+    applied once even if its answer was lost. A service that was restarted has lost the rows since the last checkpoint,
+    which is an error. It is also an error if another client's `restore` or `clear` has replaced the rows. Safe to use
     from several threads.
 
-    Without a lease it only reads, which the service sees to. A lease is one training's, whose workers all show the
-    same; it is renewed from a thread until `close`, and given back by `release`.
+    Without a lease the client can only read; the service refuses its writes. A lease belongs to one training, and all
+    its workers show the same lease. A thread renews it until `close`; `release` gives it back.
     """
 
     def __init__(
@@ -40,21 +40,22 @@ class ServiceClient(Store):
         host_memory=None,
         by_socket=False,
     ):
-        """Connects, waiting up to `timeout` for each service to answer, and for a lease whose holder died to end.
+        """Connects. Waits up to `timeout` for each service, and until the lease of a training that died has ended.
 
         Args:
           addresses: sequence of `host:port`, the same in the same order on every worker.
           timeout: seconds a request may take, retries included.
-          security: what the services ask for.
+          security: `ClientSecurity`, what the services ask for.
           lease: `Lease`; None to only read.
           host_memory: see `Store`.
-          ended: for each service f() -> None, or how its process ended: then requests fail at once. () if not known.
-          by_socket: whether large requests also go through the socket to a service that could read them in memory, see
-            `SharedColumns`.
+          ended: for each service f() -> None, or a text on how its process has ended; then requests fail at once. () if
+            this is not known.
+          by_socket: whether large requests go through the socket, even if the service could read them in shared memory,
+            see `SharedColumns`.
 
         Raises:
-          UserError: no answer, a wrong token, a service that another worker knows as another shard, or one that
-            another training uses; names it.
+          UserError: a service does not answer, refuses the token, is known to another worker as another shard, or is
+            used by another training; the message names the service.
         """
         if not addresses:
             raise UserError("no address of an embedding service was given")
@@ -131,11 +132,11 @@ class ServiceClient(Store):
         body = {"path": _absolute(path), "step": step, "since": since, "snapshot": uuid.uuid4().hex}
         files = [file for files in self._on_all(lambda shard: shard.action("save", body)) for file in files]
         if since is not None and any(file["since"] is None for file in files):
-            return self.save(path, step)  # One shard had no snapshot to add to, so none may add to its own.
+            return self.save(path, step)  # One shard has written all rows, so all shards have to.
         return files
 
     def copy(self, path):
-        """Writes all rows below `path`, where no file is replaced; needs no lease. -> as `save`"""
+        """Writes all rows into the directory `path`, replacing no file; needs no lease. -> as `save`"""
         return [file for files in self._on_all(lambda shard: shard.copy(_absolute(path))) for file in files]
 
     def restore(self, path, files):
@@ -149,11 +150,11 @@ class ServiceClient(Store):
         self._on_all(lambda shard: shard.hello())
 
     def release(self):
-        """Gives the lease back, so that another training need not wait; no worker that shows it can write then."""
+        """Gives the lease back, so that another training need not wait. No worker that shows it can write then."""
         self._on_all(lambda shard: shard.release())
 
     def stats(self):
-        """As Store; with `services`, the same by address."""
+        """-> the totals of all shards, as `Store.stats`; under `services`, the figures of each by address."""
         services = dict(self._on_all(lambda shard: (shard.address, shard.action("stats", {}))))
         tables = {}
         for service in services.values():
@@ -164,7 +165,7 @@ class ServiceClient(Store):
         return {"tables": tables, "services": services}
 
     def tables(self):
-        """-> the layout of each table: a dict of its `TableConfig`, its `width` and its `rows` in all shards."""
+        """-> list of dicts, one per table: its `TableConfig`, its `width` and its `rows` in all shards together."""
         layouts = {}
         for tables in self._on_all(lambda shard: shard.action("tables", {})):
             for table in tables:
@@ -200,7 +201,7 @@ class ServiceClient(Store):
             )
 
     def _ask(self, keys, call):
-        """-> [(own, call(shard, own)) for each shard]; `own` indexes the keys of the shard."""
+        """-> [(own, call(shard, own)) for each shard]; `own` are the places of the shard's keys in `keys`."""
         if self._threads is None:
             return [(slice(None), call(self._shards[0], slice(None)))]
         owner = np.empty(len(keys), np.int32)

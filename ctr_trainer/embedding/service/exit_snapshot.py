@@ -1,4 +1,4 @@
-"""What a service leaves behind when it is told to end, and how another takes it up."""
+"""The snapshot that a service writes when it is told to end, and that another service starts from."""
 
 import json
 import pathlib
@@ -24,7 +24,7 @@ def read(store, path):
     """Brings a LocalStore to what `write` left in `path`. -> (shard, shards)
 
     Raises:
-      UserError: it is not there, not whole, or not from this; names the file.
+      UserError: the snapshot is missing, not whole, or of another kind; the message names the file.
     """
     manifest = pathlib.Path(path) / _MANIFEST
     try:

@@ -1,4 +1,4 @@
-"""A store whose service may be lost without its worker stopping at once."""
+"""A store that lets its worker go on for a while after the service is lost."""
 
 import logging
 
@@ -13,13 +13,14 @@ _log = logging.getLogger(__name__)
 
 
 class Guard(Store):
-    """A Store that answers by itself once the service behind it is lost, so that a worker comes to the next step.
+    """A Store that answers in place of a service that is lost, so that the worker reaches the next step.
 
-    A worker that left the loop alone would leave the others waiting in a collective that it never reaches. So it goes
-    on, to the next point at which all workers ask each other whether one has lost the service; there all go back to
-    the last checkpoint. What it trains until then is thrown away: no row is newer than it knows, pushes go nowhere.
+    If one worker left the training loop alone, the others would wait in a collective that it never reaches. So it goes
+    on to the next point at which all workers ask each other whether one has lost the service; there all workers go back
+    to the last checkpoint. What the worker trains until then is thrown away: a pull finds no newer row, and a push does
+    nothing.
 
-    Only what happens between two steps is guarded; `create_table`, `restore` and the like raise as they do.
+    Only the requests of the training loop are guarded; `create_table`, `restore` and the like raise their errors.
     """
 
     is_guarded = True
@@ -55,7 +56,7 @@ class Guard(Store):
         self._guarded(self._store.advance, step)
 
     def save(self, path, step, since=None):
-        """As Store; [] where the service is lost."""
+        """Writes every table, as `Store.save`. -> [] if the service is lost"""
         return self._guarded(self._store.save, path, step, since) or []
 
     def restore(self, path, files):
@@ -78,7 +79,7 @@ class Guard(Store):
         self._store.close()
 
     def _guarded(self, call, *arguments):
-        """-> what the call returns, None where the service is lost."""
+        """-> what the call returns; None if the service is lost."""
         if self.lost is None:
             try:
                 return call(*arguments)

@@ -1,4 +1,4 @@
-"""Which rows a service has, so that no request is answered with, or changes, others than it was made for."""
+"""Names the rows that a service has, so that a request reads and changes only the rows that it was made for."""
 
 import contextlib
 import threading
@@ -11,7 +11,7 @@ _WAIT_SECONDS = 600
 
 
 class Replaced(Exception):
-    """A request was made for rows that are no longer there; says what became of them."""
+    """A request was made for rows that have been replaced; the message says how."""
 
 
 class Restarted(Exception):
@@ -19,7 +19,7 @@ class Restarted(Exception):
 
 
 class Incarnation:
-    """The name of the rows that a service has: another one each time that they are replaced, or that another may write.
+    """The name of the rows that a service has; it changes when rows are replaced, and when another training may write.
 
     Safe to use from several threads.
     """
@@ -46,7 +46,7 @@ class Incarnation:
 
     @contextlib.contextmanager
     def within(self, expected):
-        """Keeps the rows from being replaced in the block, which is a request's part in the store; checks first."""
+        """Checks `expected` as `check`, then keeps the rows from being replaced within the block."""
         with self._changed:
             self.check(expected)
             self._under_way += 1
@@ -59,10 +59,10 @@ class Incarnation:
 
     @contextlib.contextmanager
     def replaced(self, why):
-        """Replaces the rows in the block, while no request is under way.
+        """Lets the block replace the rows, once no request is under way.
 
         Args:
-          why: what becomes of the rows of before, for those who ask for them.
+          why: text on what became of the former rows, for clients that ask for them.
         """
         with self._changed:
             self._number, self._why = self._number + 1, why
@@ -72,4 +72,4 @@ class Incarnation:
             yield
         finally:
             with self._changed:
-                self._number += 1  # Who came meanwhile saw a part of the rows.
+                self._number += 1  # A client that came meanwhile may have seen a part of the rows.

@@ -9,14 +9,14 @@ import time
 
 from ctr_trainer.messages.errors import UserError
 
-# After this silence of its holder another training may take a lease: long enough for a machine that stands still for a
-# while, short enough to wait for after a kill.
+# Seconds of silence of its holder after which another training may take a lease: long enough for a machine that stands
+# still for a while, short enough to wait for after a kill.
 LEASE_SECONDS = 20.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Lease:
-    """What the workers of one training show a shard with each request; whoever shows none may only read.
+    """The proof that the workers of one training show a shard with each request; a client without it may only read.
 
     Attributes:
       token: tells this lease from all others.
@@ -39,10 +39,10 @@ class Lease:
 
     @staticmethod
     def parse(values):
-        """-> the lease of which `values` is the `dataclasses.asdict`.
+        """-> the lease of a dict, as `dataclasses.asdict` makes it.
 
         Raises:
-          UserError: it is not that of a lease.
+          UserError: `values` is not the dict of a lease.
         """
         try:
             lease = Lease(**values)
@@ -96,10 +96,10 @@ class LeaseBook:
         return self._lease
 
     def take(self, lease):
-        """Makes `lease` the one of this shard, or renews it. -> whether it is another one than before
+        """Makes `lease` the lease of this shard, or renews it. -> whether the shard had another lease before
 
         Raises:
-          LeaseHeld: another one is.
+          LeaseHeld: another training holds the shard's lease.
         """
         with self._lock:
             now, before = time.monotonic(), self._lease

@@ -1,4 +1,4 @@
-"""A service that a trainer starts for itself."""
+"""A service that a training starts for itself."""
 
 import concurrent.futures
 import contextlib
@@ -26,11 +26,11 @@ _TUNABLES, _ONE_HEAP = "GLIBC_TUNABLES", "glibc.malloc.arena_max=1:glibc.malloc.
 class Watch:
     """Tells that a service of this host has ended, to processes that did not start it.
 
-    Where the kernel has no handles of processes (before Linux 5.3), it never tells.
+    Caveat: on a kernel without handles of processes (before Linux 5.3), it never tells.
 
     Args:
-      pid: of a process that runs now.
-      log_file: its output.
+      pid: process id of a service that runs now.
+      log_file: the log of the service.
     """
 
     def __init__(self, pid, log_file):

@@ -1,4 +1,4 @@
-"""Who may talk to a service, and how the two know each other."""
+"""Tokens and TLS between a service and its clients."""
 
 import dataclasses
 import hmac
@@ -26,7 +26,7 @@ class ServerSecurity:
     """What a service asks of its clients.
 
     Attributes:
-      token: what each call has to bring in its `authorization` header, or None.
+      token: the token that each call has to bring in its `authorization` header, or None.
       cert, key: PEM of the service's certificate and key; None for no TLS.
       client_ca: PEM of the authority whose certificates clients must show (mutual TLS), or None.
     """
@@ -56,10 +56,10 @@ class ServerSecurity:
         return ServerSecurity(_first_line(token_fd) if token_fd >= 0 else token, *pem)
 
     def refuse_open_door(self, host):
-        """Looks after an address that other machines reach: warns of a token that travels in the clear.
+        """Checks an address that other machines can reach; warns if a token would travel in the clear.
 
         Raises:
-          UserError: they could connect without a token.
+          UserError: other machines could connect without a token.
         """
         if is_loopback(host):
             return
@@ -152,7 +152,7 @@ class ClientSecurity:
             why = f"{error.verify_message}{by if error.verify_code in _OF_TIME else ''}"
             return f"its certificate is not one that --service_ca vouches for: {why}"
         except (OSError, ValueError):
-            pass  # Not to be reached, or no address: whoever connects says so.
+            pass  # It cannot be reached, or is no address: the connection itself reports that.
         return None
 
 

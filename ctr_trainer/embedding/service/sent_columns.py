@@ -1,4 +1,4 @@
-"""How the columns of a request get to a service."""
+"""The ways in which the columns of a request get to a service."""
 
 import contextlib
 import threading
@@ -10,7 +10,7 @@ from ctr_trainer.embedding.service import wire
 from ctr_trainer.messages.errors import UserError
 
 _NAME = "columns"
-# A request with less is sent whole: it costs as little.
+# A request with fewer bytes is sent inline: shared memory would save nothing.
 _LEAST_BYTES = 64 << 10
 
 
@@ -34,7 +34,7 @@ INLINE = InlineColumns()
 
 
 def shared_or_inline(ask):
-    """-> `SharedColumns` where the service can read them, `INLINE` elsewhere.
+    """-> `SharedColumns` if the service can read them, else `INLINE`.
 
     Args:
       ask: f(dict with `memory`, an address) -> whether the service can read that memory.
@@ -49,7 +49,7 @@ def shared_or_inline(ask):
 
 
 class SharedColumns:
-    """Leaves columns in memory that a service of the same host and user reads, and sends where they lie.
+    """Leaves columns in memory that a service of the same host and user reads, and sends the place only.
 
     A socket copies each byte several times: a sync of 187,000 rows of 34 floats took 46 ms of two processes' time,
     and takes 24 ms. Equal bytes arrive either way.

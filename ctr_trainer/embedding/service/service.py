@@ -21,7 +21,7 @@ from ctr_trainer.files.held_directory import hold
 from ctr_trainer.measuring.resources import resident_bytes
 from ctr_trainer.messages.errors import UserError
 
-# Actions of whoever holds the lease, and those that need not know which rows there are now.
+# The actions that need the lease, and the actions that need not know which rows there are now.
 _WRITES = ("push", "sync", "create_table", "save", "advance", "restore", "clear")
 _OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore", "clear")
 
@@ -29,10 +29,10 @@ _OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore", "clear")
 class Service(flight.FlightServerBase):
     """A Flight server around a LocalStore; it answers from the moment it is made until `shutdown`.
 
-    A bad request is answered with INVALID_ARGUMENT and changes nothing. What changes or saves rows is refused unless it
-    comes with the lease that this service has given to one training. Every answer's headers carry the service's
-    incarnation, and a request may name the one it expects, so that a client notices that the rows it knew are gone:
-    after a restart, a `restore`, a `clear`, or where another training has taken the lease.
+    A bad request is answered with INVALID_ARGUMENT and changes nothing. A request that changes or saves rows is refused
+    unless it comes with the lease that this service has given to one training. The headers of each answer carry the
+    service's incarnation, and a request may name the incarnation that it expects. So a client notices when the rows
+    that it knew are gone: after a restart, a `restore`, a `clear`, or when another training has taken the lease.
 
     Any Flight client may read: `list_flights` lists the tables, `do_get` with a table's name as the ticket streams it.
     """
@@ -40,10 +40,10 @@ class Service(flight.FlightServerBase):
     def __init__(self, host, port, data_dir, security=ServerSecurity(), leases=None):  # noqa: B008, it is frozen
         """
         Args:
-          host, port: where to listen; port 0 picks a free one.
-          data_dir: where snapshots are written to and read from, and nowhere else.
-          security: what is asked of the clients.
-          leases: `LeaseBook`; None for one of its own.
+          host, port: the address to listen on; port 0 picks a free port.
+          data_dir: the only directory that snapshots are written to and read from.
+          security: `ServerSecurity`, what the clients have to show.
+          leases: `LeaseBook`; None to make one.
         """
         self.incarnation = Incarnation()
         self._leases = leases or LeaseBook()
@@ -77,7 +77,7 @@ class Service(flight.FlightServerBase):
         super().__init__(security.location(host, port), middleware=gate, **security.server_options())
 
     def do_action(self, context, action):
-        """One of the actions and row requests made in `__init__`, see `wire`."""
+        """Answers one of the actions and row requests that `__init__` lists, see `wire`."""
         with _typed_errors():
             if action.type in self._row_requests:
                 return self._answer_rows(action.type, action.body)
@@ -139,25 +139,25 @@ class Service(flight.FlightServerBase):
 
     @contextlib.contextmanager
     def _at_work(self, op, request, worker=None):
-        """A request's part in the store: counted, and of the rows that the request was made for."""
+        """Counts a request while the store works on it, and keeps the rows from being replaced meanwhile."""
         with self.metrics.measure(op, request["table"], request["count"], worker):
             with self.incarnation.within(request.get("incarnation")):
                 yield
 
     def list_flights(self, context, criteria):
-        """Yields one FlightInfo a table."""
+        """Yields one FlightInfo per table."""
         for name in sorted(self._store.tables):
             yield self._info(name)
 
     def get_flight_info(self, context, descriptor):
-        """The FlightInfo of the table that the descriptor's path names."""
+        """-> the FlightInfo of the table that the descriptor's path names."""
         with _typed_errors():
             if len(descriptor.path) != 1:
                 raise UserError(f"a table's path is its name, not {descriptor.path}")
             return self._info(descriptor.path[0].decode())
 
     def do_get(self, context, ticket):
-        """Streams a table: the ticket is its name. Rows that are created meanwhile may or may not be among them."""
+        """Streams the table that the ticket names. A row that is created meanwhile may be missing."""
         with _typed_errors():
             name = ticket.ticket.decode()
             schema = snapshot.schema(self._config(name))
@@ -183,7 +183,7 @@ class Service(flight.FlightServerBase):
         return self._store.tables[table].config
 
     def _request(self, request, of_any_rows=False):
-        """-> the request, a dict; checks that it was made for the rows that are here."""
+        """-> the request, a dict; first checks that it was made for the rows that are here now."""
         check = self.incarnation.check_process if of_any_rows else self.incarnation.check
         check(request.get("incarnation"))
         return request
@@ -210,7 +210,7 @@ class Service(flight.FlightServerBase):
         return {"incarnation": str(self.incarnation)}
 
     def _lock_directory(self):
-        """Makes this the one service of its place that saves below the data_dir. -> the locked file."""
+        """Locks this shard's place below the data_dir, so that no other service saves there. -> the locked file"""
         path = self._data_dir / ".shard-{:05d}-of-{:05d}.lock".format(*self._place)
         return hold(
             path,
@@ -230,11 +230,11 @@ class Service(flight.FlightServerBase):
         }
 
     def restore_exit(self, path):
-        """Takes up what a service left at its exit, and its place among the shards."""
+        """Reads the rows that a service saved at its exit, and takes that service's place among the shards."""
         self._place = exit_snapshot.read(self._store, path)
 
     def save_exit(self):
-        """Writes all rows, for `restore_exit`. -> the directory, or None of a service without tables."""
+        """Writes all rows, for `restore_exit`. -> the directory; None if the service has no tables"""
         if not self._store.tables:
             return None
         return exit_snapshot.write(self._store, self._data_dir, *(self._place or (0, 1)))
@@ -251,7 +251,7 @@ class Service(flight.FlightServerBase):
         return self._store.save(path, int(body["step"]), since, *self._place, identity)
 
     def _copy(self, body):
-        """Saves all rows, for whoever asks, where nothing can be overwritten."""
+        """Saves all rows into a directory without files of this shard; any client may ask for it."""
         path, place = self._inside(body["path"]), (int(body["shard"]), int(body["shards"]))
         own = "-{:05d}-of-{:05d}.".format(*place)
         there = next((each for each in path.iterdir() if own in each.name), None) if path.is_dir() else None
@@ -278,12 +278,12 @@ class Service(flight.FlightServerBase):
 
 @contextlib.contextmanager
 def _typed_errors():
-    """Turns what is wrong with a request into Flight's INVALID_ARGUMENT."""
+    """Turns the errors of a request into Flight's errors, most of them into INVALID_ARGUMENT."""
     try:
         yield
     except UserError as error:
         raise pa.ArrowInvalid(str(error)) from None
-    # Flight errors of their own, so that the client can tell them from a mistake in the request.
+    # These become other Flight errors, so that the client can tell them from a mistake in the request.
     except Restarted:
         raise flight.FlightServerError(wire.RESTARTED) from None
     except Replaced as error:
@@ -294,6 +294,6 @@ def _typed_errors():
         raise pa.ArrowInvalid(f"the request lacks {error}") from None
     except pa.ArrowException:
         raise
-    # What the parts of a request that JSON lets be anything raise where they are used as what they should be.
+    # Parts of a request's JSON may have a wrong type; using them then raises one of these.
     except (TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
         raise pa.ArrowInvalid(f"bad request: {error}") from None

@@ -1,4 +1,4 @@
-"""What a service counts about its requests, for its log and for Prometheus."""
+"""The counts and latencies of a service's requests, for its log and for Prometheus."""
 
 import contextlib
 import re
@@ -120,7 +120,7 @@ class ServiceMetrics:
         yield age
 
     def serve(self, port, host):
-        """Answers Prometheus at http://host:port/metrics. -> the port, picked where 0 was asked for.
+        """Answers Prometheus at http://host:port/metrics. -> the port; if 0 was asked for, a free one.
 
         Raises:
           UserError: the port is taken.

@@ -40,16 +40,17 @@ def serve(
 
     Args:
       bind: `host:port`; port 0 picks a free one.
-      data_dir: directory of the snapshots, made where it is not there.
-      security: what is asked of the clients; a token is needed where `bind` is not a loopback address.
-      port_file: where `host:port` is written, by rename, once the service answers.
-      exit_with_stdin: also end when stdin closes, that is when the parent process ends, however it ends.
-      save_at_exit: whether to save at a signal; at the end of stdin nothing is saved.
-      restore: the directory that such a save left, to start from.
-      metrics_port: where Prometheus is answered, on the host of `bind`; None for not at all.
+      data_dir: directory of the snapshots; made if it does not exist.
+      security: `ServerSecurity`; it needs a token if `bind` is not a loopback address.
+      port_file: file that `host:port` is written to, by rename, once the service answers.
+      exit_with_stdin: whether to end, too, when stdin closes: that is when the parent process ends.
+      save_at_exit: whether to save at a signal; when stdin closes nothing is saved.
+      restore: directory of such a save, to start from; None for none.
+      metrics_port: port for Prometheus, on the host of `bind`; None for none.
 
     Raises:
-      UserError: an address that cannot be bound, a non-loopback one without a token, or a `restore` that is not whole.
+      UserError: the address cannot be bound, or is not a loopback address and there is no token; or `restore` is not
+        whole.
     """
     log_lines.install(log_lines.installed_form())
     host, port = _split(bind)
@@ -76,7 +77,7 @@ def serve(
     _log.info(UNIT)
     memory = MemoryWatch("this service")
     next_status = time.monotonic() + _STATUS_SECONDS
-    # In short waits: Python handles a signal that comes just before a wait begins only after it.
+    # Waits are short: if a signal comes just before a wait begins, Python handles it after the wait.
     while not stop.wait(min(max(next_status - time.monotonic(), 0), _SIGNAL_SECONDS)):
         if time.monotonic() < next_status:
             continue
@@ -85,7 +86,7 @@ def serve(
         for line in service.metrics.status_lines():
             _log.info(line)
     _log.info("embedding service on %s ends", address)
-    # Calls that are under way may end, but a client that has stopped reading does not hold up the exit.
+    # Calls under way may end, but a client that has stopped reading must not hold up the exit.
     closing = threading.Thread(target=service.shutdown, daemon=True)
     closing.start()
     closing.join(_SHUTDOWN_SECONDS)

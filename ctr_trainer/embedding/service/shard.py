@@ -19,9 +19,9 @@ _log = logging.getLogger(__name__)
 _FIRST_ANSWER_SECONDS = 15.0
 _FIRST_BACKOFF = 0.05
 _LONGEST_BACKOFF = 2.0
-# A snapshot takes as long as its disk; a service that is gone is noticed earlier, when its connection breaks.
+# A snapshot takes as long as its disk needs. If the service is gone, the broken connection tells earlier.
 _SNAPSHOT_SECONDS = 3600
-# Between two looks at a lease that another training holds, and of a renewal, which nobody waits for.
+# Seconds between two looks at a lease that another training holds, and the timeout of a renewal.
 _LEASE_LOOK_SECONDS = 1.0
 _RENEWAL_SECONDS = 2.0
 _RETRIED = (
@@ -43,11 +43,12 @@ class Shard:
 
     Args:
       address: `host:port`.
-      number, shards: its place.
+      number, shards: its number, from 0 on, among `shards` shards.
       timeout: seconds a request may take, retries included.
       security: a `ClientSecurity`.
-      lease: the `Lease` of the training that this client is of; None for a client that only reads.
-      ended: f() -> None, or how the service's process ended, if that is known; then no request waits for it.
+      lease: the `Lease` of this client's training; None for a client that only reads.
+      ended: f() -> None, or a text on how the service's process has ended: then requests fail at once. None if this is
+        not known.
       by_socket: see `ServiceClient`.
     """
 
@@ -73,9 +74,9 @@ class Shard:
         return self._silence.seconds
 
     def hello(self):
-        """Tells the service its place, takes its lease or shows it, and learns its incarnation.
+        """Tells the service its place, takes or shows the lease, and learns the service's incarnation.
 
-        A lease whose holder died without giving it back ends after a while, which this waits for.
+        If the holder of a lease died without giving it back, the lease ends after a while; this call waits for that.
 
         Raises:
           UserError: another training holds the lease, and lives.
@@ -107,15 +108,15 @@ class Shard:
                 time.sleep(min(max(held.left, 0.05), _LEASE_LOOK_SECONDS))
 
     def renew(self):
-        """Tells the service that the holder of the lease lives, if it answers at once."""
+        """Tells the service that the holder of the lease lives; does not wait if the service is slow to answer."""
         self._at_once("renew")
 
     def release(self):
-        """Gives the lease back, if the service answers at once; if not, it ends by itself."""
+        """Gives the lease back; if the service is slow to answer, the lease ends by itself later."""
         self._at_once("release")
 
     def replace(self, name, body):
-        """`restore` or `clear`: goes on with the rows that it leaves."""
+        """Calls `restore` or `clear`, and goes on with the new rows."""
         self._incarnation = self.action(name, body)["incarnation"]
 
     def copy(self, path):
@@ -127,7 +128,7 @@ class Shard:
             options = flight.FlightCallOptions(timeout=_RENEWAL_SECONDS, headers=self._headers)
             list(self._flight.do_action(flight.Action(name, self._encoded({})), options))
         except pa.ArrowException:
-            pass  # Whoever asks the service for rows meets what is wrong with it, and says so.
+            pass  # The next request for rows meets the same error and reports it.
 
     def _place(self):
         return {"shard": self.number, "shards": self._shards}
@@ -181,13 +182,13 @@ class Shard:
         return wire.to_json(self._signed(request))
 
     def _signed(self, request):
-        """-> a request with what the service knows this client by."""
+        """-> a request with this client's lease and the incarnation that it expects."""
         if self._incarnation is None:
             return request
         return {"lease": self._lease and self._lease.token, **request, "incarnation": self._incarnation}
 
     def _retried(self, what, call, call_seconds=None):
-        """Calls `call(options)` until the service answers, for as long as `timeout`."""
+        """Calls `call(options)` until the service answers, for `timeout` seconds at most. -> the answer"""
         waited_from, backoff, failure = time.monotonic(), _FIRST_BACKOFF, None
         timeout = self._timeout if self._has_answered else min(self._timeout, _FIRST_ANSWER_SECONDS)
         while True:
@@ -197,7 +198,7 @@ class Shard:
                     f"embedding service {self.address} did not answer `{what}` within {timeout:g} s: "
                     f"{reach.why_not(self.address) or failure}"
                 )
-            # Less than all of the time for one attempt, so that a connection that died in silence is tried again.
+            # An attempt gets a part of the time only, so that a connection that died in silence is tried again.
             seconds = call_seconds or min(left, max(timeout / 3, 1.0))
             try:
                 return call(flight.FlightCallOptions(timeout=seconds, headers=self._headers))
@@ -220,7 +221,7 @@ class Shard:
                 raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
 
     def _meant(self, error):
-        """-> the exception for an error that the service gave a meaning of its own; the error itself of another."""
+        """-> the exception that the text of a service's error stands for; other errors as they are."""
         text = _first_line(error)
         if text.startswith(wire.RESTARTED):
             what = "was restarted: the rows since the last checkpoint are gone"

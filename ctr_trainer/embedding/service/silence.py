@@ -1,4 +1,4 @@
-"""What a client notices of a service that does not answer."""
+"""Notices when a service does not answer its clients."""
 
 import contextlib
 import math
@@ -7,7 +7,7 @@ import time
 
 from ctr_trainer.processes.watchdog import Watchdog
 
-# An answer takes milliseconds; from here on it is waited for.
+# An answer takes milliseconds; after this many seconds the service counts as silent.
 LIMIT_SECONDS = 5.0
 
 
@@ -22,7 +22,7 @@ class Silence:
       timeout: seconds that a request waits at most.
 
     Attributes:
-      seconds: in which at least one request had waited for longer than the limit.
+      seconds: how long, in total, at least one request waited that waited for longer than the limit.
     """
 
     def __init__(self, address, timeout):

@@ -1,4 +1,4 @@
-"""What travels between the client and the service.
+"""The requests and answers that travel between a client and a service.
 
 Each request is a Flight action with a JSON object. A row request (`pull`, `pull_newer`, `push`, `sync`) has columns
 behind it, as they lie in memory, little-endian, each from a multiple of 64 bytes on:
@@ -13,8 +13,8 @@ in it is unpacked. Its answer is a JSON object and, in results of their own, col
 uint32, `version` uint32 and `row` of the rows that are newer than the client knew. `pull_newer` and `sync` say in their
 JSON with which `codec` of `row_codec` rows are encoded, both ways; all others are plain. No pickle, no code travels.
 
-Caveat: Flight lets a stream whose connection broke look like one that ended. So sizes are checked, and an answer that
-falls short is a lost one.
+Caveat: in Flight, a stream whose connection broke looks like a stream that ended. So sizes are checked, and an answer
+that is too short counts as lost.
 """
 
 import json
@@ -32,7 +32,7 @@ INCARNATION = "ctr-trainer-incarnation"
 TOKEN = "authorization"
 # How the messages of the service's own errors begin: see `incarnation` and `lease`.
 RESTARTED, REPLACED, HELD = "restarted", "replaced: ", "held: "
-# What a request, and what its answer, may have; and what a trainer puts into one.
+# The most bytes of a request, and of its answer; and the bytes that a trainer puts into one request.
 MOST_BYTES = 128 << 20
 PAGE_BYTES = 32 << 20
 # Columns of an answer come in parts that the allocator has at hand: fresh pages for large ones cost more than the copy.
@@ -132,7 +132,7 @@ def unpack_columns(body, start, table, count, layout):
 
 
 def refuse_long_answer(table, count, width, codec=PLAIN):
-    """Raises UserError where the answer to a pull would have more than MOST_BYTES."""
+    """Raises UserError if the answer to a pull would have more than MOST_BYTES."""
     dtype, columns = codec.schema(width)
     if count * (np.dtype(dtype).itemsize * columns + _BYTES_BESIDE_ROW) > MOST_BYTES:
         raise UserError(
@@ -169,7 +169,7 @@ def receipt(count):
 
 
 def newer_answer(newer):
-    """`ChangedRows` -> its results. The keys of a sync that are not in it have one version, which goes along."""
+    """`ChangedRows` -> the results of a request. The keys of a sync that are not in it share one version, sent once."""
     count, number = len(newer.positions), 0
     if count < len(newer.versions):
         left_out = np.flatnonzero(newer.positions != np.arange(count))
@@ -199,7 +199,7 @@ def read_receipt(results, count):
 
 
 def read_newer(results, width, codec, known, is_sync):
-    """What `newer_answer` made, for a question with the versions `known` uint32[U] -> `ChangedRows`.
+    """Reads what `newer_answer` made for a request with the versions `known`, uint32[U]. -> `ChangedRows`
 
     Raises as `read_rows`.
     """

@@ -1,6 +1,6 @@
-"""Tables on disk: Arrow IPC files, one a table and shard, readable by anything that reads Arrow.
+"""Tables on disk: Arrow IPC files for each table and shard, readable by any program that reads Arrow.
 
-A snapshot is full, or a delta of the snapshot before it. Of each table and shard it has, by `kind`:
+A snapshot is full, or a delta of the snapshot before it. For each table and shard it has these files, by `kind`:
 
     full      NAME-SHARD-of-SHARDS.arrow                      all rows
     delta     NAME-SHARD-of-SHARDS.STEP.delta.arrow           the rows that changed since
@@ -91,10 +91,10 @@ def row_blocks(keys, rows, bytes_a_block=_BATCH_BYTES):
 
 
 def check(path, entry):
-    """Makes sure that a file is what `write` left: its size, its checksum and its rows.
+    """Checks that a file is as `write` left it, by its size, its checksum and its number of rows.
 
     Raises:
-      UserError: it is missing, truncated or altered; names the file.
+      UserError: the file is missing, truncated or altered; the message names it.
     """
     file = _file(path, entry)
     try:
@@ -171,10 +171,10 @@ def read_counts(path, entry):
 
 
 def check_chain(files):
-    """Makes sure that files are one full snapshot and the deltas after it, in order.
+    """Checks that files are one full snapshot and the deltas after it, in order.
 
     Raises:
-      UserError: they are not.
+      UserError: they are not; the message names the snapshot at fault.
     """
     before = None
     for snapshot, since in dict.fromkeys((entry.get("snapshot"), entry.get("since")) for entry in files):
@@ -197,8 +197,8 @@ def iterate(path, files):
 def merged(path, files):
     """Yields the (TableConfig, keys int64[n], rows float32[n, width]) blocks of a chain that was checked.
 
-    Each key comes once, with its last row, and keys that were removed do not come; so it keeps an index of the keys in
-    the deltas. Each table comes at least once.
+    Each key comes once, with its last row; removed keys do not come. For that, an index of the keys in the deltas is
+    kept in memory. Each table comes at least once.
 
     Args:
       path: the snapshot's directory.
