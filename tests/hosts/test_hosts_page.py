@@ -25,10 +25,12 @@ pytestmark = [
 ]
 SITE = pathlib.Path(__file__).parent / "site"
 ROWS = 60_000
-STALENESS_BOUND = 0.002  # docs/staleness.md
+# In 118 steps with a sync every 30; docs/accuracy.md has whole trainings of two hosts, of three seeds.
+FEW_STEPS_BOUND = 0.02
+# At four times the learning rate so few steps end anywhere, also on one host: the AUC of runs of one seed differs by 0.03.
 SMALLER = {
     "--rows=2000000": f"--rows={ROWS}",
-    "--save_checkpoints_steps=100": "--save_checkpoints_steps=20\n--batch_size=128",
+    "--save_checkpoints_steps=100": "--save_checkpoints_steps=20\n--batch_size=128\n--scale_lr=none",
 }
 
 
@@ -138,4 +140,4 @@ def test_a_job_on_two_hosts_loses_a_worker_goes_on_and_equals_one_host(hosts, to
     alone = ["--embedding_service=auto", f"--model_dir={hosts.shared / 'one'}"]
     launch.run(4, "-m", "ctr_trainer", "train", told("--flagfile=/shared/job.flags"), *alone)
     one_host = _auc(hosts, " ".join([evaluate, *alone]))
-    assert two_hosts > one_host - STALENESS_BOUND
+    assert abs(two_hosts - one_host) < FEW_STEPS_BOUND
