@@ -43,7 +43,7 @@ def _lines():
             yield path.name, ["train", *arguments]
 
 
-@pytest.mark.parametrize("name, arguments", _lines(), ids=str)
+@pytest.mark.parametrize("name, arguments", list(_lines()), ids=str)
 def test_each_command_is_accepted(name, arguments, monkeypatch, capsys):
     monkeypatch.chdir(page.ROOT)
     command = importlib.import_module(f"ctr_trainer.commands.{arguments[0]}")

@@ -27,7 +27,7 @@ SITE = pathlib.Path(__file__).parent / "site"
 ROWS = 60_000
 # In 118 steps with a sync every 30; docs/accuracy.md has whole trainings of two hosts, of three seeds.
 FEW_STEPS_BOUND = 0.02
-# At four times the learning rate so few steps end anywhere, also on one host: the AUC of runs of one seed differs by 0.03.
+# At four times the learning rate so few steps end anywhere: on one host the AUC of runs of one seed differs by 0.03.
 SMALLER = {
     "--rows=2000000": f"--rows={ROWS}",
     "--save_checkpoints_steps=100": "--save_checkpoints_steps=20\n--batch_size=128\n--scale_lr=none",
