@@ -80,6 +80,12 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         choices=("sum", "mean", "adaptive"),
     )
     sync_compression: str = setting("none", "how rows travel: as they are, or as float16", choices=("none", "fp16"))
+    sync_transport: str = setting(
+        "auto",
+        "how large requests reach a service of the worker's own host; auto: in memory that both see; socket: through "
+        "the socket, as to another host",
+        choices=("auto", "socket"),
+    )
     service_timeout: float = setting(60.0, "how long a lost service is retried", "seconds", minimum=0.0)
     service_shards: int = setting(
         1, "services that `auto` starts for several workers, each with a share of the rows", "processes", minimum=1
