@@ -81,6 +81,12 @@ def _refuse_lone(train_op):
             "EstimatorSpec(mode, loss=loss, optimizer=optimizer); or wrap it yourself: "
             "hvd.DistributedOptimizer(optimizer).minimize(loss, global_step)"
         )
+    if _exchanges_within_a_condition(train_op.graph):
+        raise UserError(
+            f"the train_op {train_op.name!r} of the model_fn exchanges gradients within a condition, as "
+            "hvd.DistributedOptimizer does with backward_passes_per_step: its ranks can wait for each other for ever. "
+            "Leave backward_passes_per_step out, and give --accumulation_steps to a model whose optimizer is a TrainOp"
+        )
 
 
 def _exchanges(operation):
@@ -88,7 +94,7 @@ def _exchanges(operation):
     graph = operation.graph
     bodies = {function.signature.name: function.node_def for function in graph.as_graph_def().library.function}
     seen, queue = set(), [getattr(operation, "op", operation)]
-    called, known = [], set()
+    called = []
     while queue:
         op = queue.pop()
         if op in seen:
@@ -98,6 +104,21 @@ def _exchanges(operation):
             return True
         called += _functions(op.node_def)
         queue += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    return _reaches_horovod(called, bodies)
+
+
+def _exchanges_within_a_condition(graph):
+    """-> whether a branch of a condition, or a function that it calls, holds an operation of Horovod's."""
+    definition = graph.as_graph_def()
+    bodies = {function.signature.name: function.node_def for function in definition.library.function}
+    nodes = [*definition.node, *(node for body in bodies.values() for node in body)]
+    called = [name for node in nodes if node.op in ("If", "StatelessIf") for name in _functions(node)]
+    return _reaches_horovod(called, bodies)
+
+
+def _reaches_horovod(called, bodies):
+    """-> whether one of the functions of these names, or one that they call, holds an operation of Horovod's."""
+    called, known = list(called), set()
     while called:
         name = called.pop()
         if name in known:

@@ -167,8 +167,8 @@ def test_columns_without_names_and_unwanted_double_ones_are_no_rows(tmp_path):
         (dict(delimiter="ü"), "delimiter 'ü' is not one character of ASCII"),
         (dict(quote="''"), "quote \"''\" is not one character"),
         (dict(quote=","), "delimiter and quote are both ','"),
-        (dict(lines_per_row=0), "lines_per_row 0: expected at least 1"),
-        (dict(quote="", lines_per_row=2), "lines_per_row 2: expected .* 1 without a quote character"),
+        (dict(lines_per_row=0), "lines_per_row 0: it is at least 1"),
+        (dict(quote="", lines_per_row=2), "lines_per_row 2: .* above 1 only with a quote character"),
         (dict(columns=["a", "a"]), "'columns' has 'a' 2 times"),
     ],
 )

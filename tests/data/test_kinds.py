@@ -103,7 +103,7 @@ def test_lists_of_numbers_and_single_numbers_hash_as_their_digits():
 @pytest.mark.parametrize(
     ("feature", "column", "wanted"),
     [
-        ({}, pa.array([["a"]]), "a single-valued feature has one value a row"),
+        ({}, pa.array([["a"]]), "a single-valued feature has one value per row"),
         ({"buckets": [1]}, pa.array([["a"]]), "one number a row is wanted"),
         ({"buckets": [1]}, pa.array([0], pa.timestamp("us")), "one number a row is wanted"),
         ({"combiner": "sum"}, pa.array([{"a": 1}]), "a list or separated text is wanted"),

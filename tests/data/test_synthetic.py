@@ -96,8 +96,8 @@ def test_draws_follow_the_probabilities():
     [
         (dict(spec=SPEC), "C1..C26"),
         (dict(rows=10), "at least 1000"),
-        (dict(split="random:0.8,0.2"), "no split"),
-        (dict(input="a.tsv"), "no input"),
+        (dict(split="random:0.8,0.2"), "leave out the input, the split"),
+        (dict(input="a.tsv"), "leave out the input"),
     ],
 )
 def test_what_it_cannot_generate_is_refused(tmp_path, options, message):

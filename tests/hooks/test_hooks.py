@@ -31,7 +31,7 @@ def _run(make_hooks, steps):
     with tf.Graph().as_default():
         train_op = tf1.assign_add(tf1.train.get_or_create_global_step(), 1)
         with tf1.train.MonitoredTrainingSession(
-            hooks=make_hooks(), log_steps=None, save_summaries_steps=None
+            hooks=make_hooks(), log_step_count_steps=None, save_summaries_steps=None
         ) as session:
             for _ in range(steps):
                 session.run(train_op)

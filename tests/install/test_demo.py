@@ -41,9 +41,12 @@ class Demo:
         self.directory = directory
         for name in (
             "scripts/demo.py",
-            *(f"ctr_trainer/{module}.py" for module in ("__init__", "errors", "command", "durable_file")),
+            *(
+                f"ctr_trainer/{module}.py"
+                for module in ("__init__", "messages/errors", "processes/command", "files/durable_file")
+            ),
         ):
-            (directory / name).parent.mkdir(exist_ok=True)
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, directory / name)
         (directory / "ctr_trainer" / "__main__.py").write_text(FAKE_TRAINER)
         (directory / "configs").mkdir()

@@ -3,6 +3,7 @@ import pytest
 
 from ctr_trainer.metrics import line_sums
 from ctr_trainer.metrics.click_metrics import ClickMetrics
+from ctr_trainer.metrics.worker_figures import WorkerFigures
 
 
 def _metrics(seed, n=20_000):
@@ -20,8 +21,11 @@ def test_the_sum_of_two_workers_is_the_line_of_all_their_examples_by_label():
     for label, first in (("click", 2), ("buy", 12)):
         for part, other in zip(whole[label].parts.values(), _metrics(first).parts.values(), strict=True):
             part.state[:] += other.state
-    sums = [line_sums.pack(m, loss, w, 60.0, 100.0) for m, loss, w in zip(workers, (0.5, 0.2), (30, 10), strict=True)]
-    line = line_sums.unpack(sum(sums), ["click", "buy"], 7, "2 workers", {"lr": 0.1})
+    sums = [
+        line_sums.pack(metrics, loss, weight, 60.0, 100.0, WorkerFigures())
+        for metrics, loss, weight in zip(workers, (0.5, 0.2), (30, 10), strict=True)
+    ]
+    line = line_sums.unpack(sum(sums), ["click", "buy"], 7, "2 workers", WorkerFigures(lr=0.1))
     for label, metrics in whole.items():
         for name, value in metrics.results().items():
             assert line.values[f"{name}/{label}"] == pytest.approx(value, abs=1e-5 if name == "auc" else 1e-12)
@@ -39,7 +43,8 @@ def test_the_auc_of_coarse_bins_is_within_1e_5_of_that_of_fine_ones():
 def test_a_worker_of_padding_alone_adds_nothing():
     some, none = _metrics(3), ClickMetrics()
     none.update(np.zeros(4, np.float32), np.zeros(4, np.float32), np.zeros(4, np.float32))
-    sums = line_sums.pack({"": some}, 0.5, 8.0, 1.0, 8.0) + line_sums.pack({"": none}, 0.1, 0.0, 1.0, 0.0)
-    line = line_sums.unpack(sums, [""], 1, "2 workers", {})
+    own = WorkerFigures()
+    sums = line_sums.pack({"": some}, 0.5, 8.0, 1.0, 8.0, own) + line_sums.pack({"": none}, 0.1, 0.0, 1.0, 0.0, own)
+    line = line_sums.unpack(sums, [""], 1, "2 workers", own)
     assert line.values["loss"] == pytest.approx(0.5)
     assert line.values["prob_mean"] == pytest.approx(some.results()["prob_mean"])

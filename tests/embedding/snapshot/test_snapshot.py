@@ -117,7 +117,7 @@ def test_a_snapshot_of_another_configuration_is_refused(store, tmp_path):
     files = store.save(tmp_path, 7)
     other = LocalStore()
     other.create_table(dataclasses.replace(CONFIG, seed=6))
-    with pytest.raises(UserError, match="seed = 6, not 5"):
+    with pytest.raises(UserError, match="seed = 6, but its rows in .* were saved with 5"):
         other.restore(tmp_path, files)
 
 
