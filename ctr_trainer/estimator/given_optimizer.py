@@ -34,11 +34,12 @@ def with_train_op(spec, inputs, row_learning_rate):
 
     Raises:
       UserError: the optimizer is none of TensorFlow 1, or distributed already; or on several workers nothing exchanges
-        the gradients of `train_op`.
+        the gradients of `train_op`, or Horovod adds up those of several steps.
     """
     if spec.optimizer is None:
         if distributed.size() > 1 and not step_plan.is_recorded() and tf1.trainable_variables():
             _refuse_lone(spec.train_op)
+            _refuse_aggregation(spec.train_op)
         return spec
     optimizer = spec.optimizer
     if not isinstance(optimizer, tf1.train.Optimizer):
@@ -83,6 +84,9 @@ def _refuse_lone(train_op):
             "EstimatorSpec(mode, loss=loss, optimizer=optimizer); or wrap it yourself: "
             "hvd.DistributedOptimizer(optimizer).minimize(loss, global_step)"
         )
+
+
+def _refuse_aggregation(train_op):
     if _aggregates(train_op.graph):
         raise UserError(
             f"the train_op {train_op.name!r} of the model_fn exchanges gradients within a condition, as "

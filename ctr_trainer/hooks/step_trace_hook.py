@@ -53,7 +53,7 @@ class StepTraceHook(StepHook):
     Args:
       clock: `Clock` of the thread of the steps.
       skip_steps: at least 2.
-      every_n_steps: at least 2; every so many steps one is traced.
+      every_n_steps: at least 2; one step in `every_n_steps` is traced.
       gpu: whether to trace GPUs too, which costs more.
     """
 

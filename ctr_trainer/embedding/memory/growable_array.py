@@ -90,7 +90,7 @@ class GrowableArray:
         """Makes room for `rows` rows; those that were there keep their values, new ones are zero at first touch.
 
         Raises:
-          UserError: the memory that this process may have does not hold so many rows.
+          UserError: the rows need more memory than this process may have.
         """
         if rows <= len(self.array):
             return

@@ -57,9 +57,9 @@ def pack(request, columns):
     """
     header = pack_header(request, len(columns[0]))
     parts, size = [header], len(header)
-    for column in columns:
-        parts += [bytes(-size % _ALIGNMENT), _bytes(column).data]
-        size += -size % _ALIGNMENT + column.nbytes
+    for start, column in _placed(columns, size):
+        parts += [bytes(start - size), column.data]
+        size = start + len(column)
     return b"".join(parts)
 
 
@@ -71,19 +71,21 @@ def pack_header(request, count):
 
 def columns_bytes(columns):
     """-> how many bytes `put_columns` fills."""
-    size = 0
-    for column in columns:
-        size += -size % _ALIGNMENT + column.nbytes
-    return size
+    return max(start + len(column) for start, column in _placed(columns))
 
 
 def put_columns(into, columns):
     """Copies columns into uint8[n] `into`, each to a multiple of 64 bytes, for `unpack_columns` from 0 on."""
-    start = 0
-    for column in columns:
-        start += -start % _ALIGNMENT
-        into[start : start + column.nbytes] = _bytes(column)
-        start += column.nbytes
+    for start, column in _placed(columns):
+        into[start : start + len(column)] = column
+
+
+def _placed(columns, size=0):
+    """Yields (first byte, uint8[n]) of each column, each at a multiple of 64 bytes, behind `size` bytes."""
+    for column in map(_bytes, columns):
+        size += -size % _ALIGNMENT
+        yield size, column
+        size += len(column)
 
 
 def unpack_header(body):
