@@ -59,7 +59,7 @@ def _open_store(config, model_dir, host_memory):
         )
     if config.service == "shared":
         with open_host_memory() as memory:
-            yield LocalStore(SharedTables(memory))
+            yield LocalStore(SharedTables(memory, distributed.local_rank(), distributed.local_size()))
         return
     with contextlib.ExitStack() as stack:
         started, watches = None, []

@@ -26,6 +26,7 @@ NEXT = "--next"  # of workers/job.py
 ROWS = 1003  # divides by neither 2 nor 3, and no share by the batch size of 16
 STRICT = ("--epochs=3", "--evaluate")
 LOOSE = ("--row_copies=host", "--row_copies=worker", "--sync_compression=fp16", "--service=shared")
+LIMITED = ("auto", "shared")  # What keeps the rows of a table with limits.
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +55,7 @@ def trained(source, tmp_path_factory):
 
     shards = {workers: training(f"shards{workers}", "--epochs=1") for workers in (1, 2, 3)}
     loose = [training(how, "--epochs=3", "--evaluate", "--loose", how) for how in LOOSE]
+    loose += [training(f"limited-{by}", "--epochs=3", "--loose", "--limits", f"--service={by}") for by in LIMITED]
     ended = [training("ended", "--epochs=0", "--max_steps=10", name=name) for name in ("first", "again")]
     two = training("resized", "--epochs=1", "--max_steps=13", name="two")
     launch.run(1, *_arguments(shards[1]))
@@ -101,6 +103,16 @@ def test_workers_that_sync_beside_their_training_or_share_rows_learn_as_well_and
     metrics = [json.loads((out / f"metrics-{rank}.json").read_text()) for rank in (0, 1)]
     assert metrics[0] == metrics[1]
     assert metrics[0]["auc"] > 0.6
+
+
+@pytest.mark.parametrize("by", LIMITED)
+def test_limits_count_for_all_workers_in_every_mode_and_no_example_is_lost(trained, by):
+    out = trained / f"limited-{by}" / "out"
+    assert sorted(sum(_seen(out, 2), [])) == sorted(f"r{i}" for i in range(ROWS) for _ in range(3))
+    saved = latest_checkpoint(trained / f"limited-{by}" / "model")
+    keys = np.concatenate([keys for _, keys, _ in snapshot.iterate(saved.path, saved.tables)])
+    assert 40 < len(np.unique(keys)) == len(keys) <= 50
+    assert len(np.load(trained / "--row_copies=host" / "out" / "rows.npz")["keys"]) > 100
 
 
 def test_a_run_goes_on_with_another_number_of_workers_and_repeats_no_example(trained):
