@@ -11,9 +11,9 @@ import sys
 
 from ctr_trainer.bench.costs import Costs
 from ctr_trainer.bench.jobs import Job, environment, require_horovodrun
-from ctr_trainer.bench.machine import usable_cores
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import command
+from ctr_trainer.processes.hardware import usable_cores
 
 GRAPH_PHASES = ("forward", "loss", "backward", "dense_update")
 # Beyond this many cores, twice as many workers are too many to start for one figure.

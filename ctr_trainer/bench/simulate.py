@@ -11,6 +11,7 @@ from ctr_trainer.bench.jobs import Job, run_rounds, scratch
 from ctr_trainer.bench.results import write_report
 from ctr_trainer.experiment.rules import way_of_exchange
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import hardware
 
 SUMMARY = "examples/s of jobs nobody has run, up to 1,000 workers, from measured costs; --check compares"
 WITHIN_PERCENT = 15
@@ -95,7 +96,7 @@ def parse_gbit(texts):
 
 def _check(bench, experiment, costs, setup):
     """Runs jobs of --workers on this machine. -> list of dicts, a size: predicted, measured, error in percent."""
-    cores = machine.usable_cores()
+    cores = hardware.usable_cores()
     sizes = sorted(set(bench.workers))
 
     def job(workers):

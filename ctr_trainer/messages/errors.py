@@ -15,7 +15,11 @@ class UserError(Exception):
     """
 
 
-class ServiceLost(UserError):
+class Lost(UserError):
+    """A rank, a host or a service that the job needs is gone: the same command may go on when it is back."""
+
+
+class ServiceLost(Lost):
     """The embedding service does not answer or was restarted: changes of rows since the last checkpoint are lost."""
 
 

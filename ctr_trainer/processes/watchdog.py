@@ -6,10 +6,10 @@ import os
 import threading
 import time
 
+from ctr_trainer.messages import exit_status
 from ctr_trainer.processes.deadline import within
 
 _log = logging.getLogger(__name__)
-_EXIT_STATUS = 75
 _HOPELESS_SECONDS, _MOST_SELDOM_SECONDS, _TELL_SECONDS = 1.0, 30.0, 30.0
 _EXPLAIN_SECONDS, _WARN_SECONDS, _END_SECONDS = 3.0, 4.0, 10.0
 
@@ -114,7 +114,7 @@ class Watchdog:
         try:
             within(_END_SECONDS, speak)
         finally:
-            os._exit(_EXIT_STATUS)
+            os._exit(exit_status.LOST)
 
     def _explanation(self):
         if self.explain is None:

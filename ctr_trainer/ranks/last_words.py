@@ -10,8 +10,8 @@ import threading
 import time
 import traceback
 
-from ctr_trainer.messages import log_lines
-from ctr_trainer.messages.errors import UserError, reason
+from ctr_trainer.messages import exit_status, log_lines
+from ctr_trainer.messages.errors import Lost, UserError, reason
 from ctr_trainer.processes.deadline import within
 from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.placement import Placement
@@ -79,7 +79,7 @@ class LastWords:
           takes_sigterm: whether SIGTERM is handled here; False if the function handles it.
 
         Returns:
-          the exit status: 0, 1 after an exception, or 130 after Ctrl-C.
+          the exit status: 0, or one of `exit_status`.
         """
         if self._size == 1:
             self._forget()  # Another call in this process may have spoken.
@@ -88,10 +88,10 @@ class LastWords:
                 function()
             except KeyboardInterrupt as error:
                 self.of(error)
-                return 130
+                return exit_status.INTERRUPTED
             except Exception as error:
                 self.of(error)
-                return 1
+                return self._status(error)
         return 0
 
     @contextlib.contextmanager
@@ -183,6 +183,12 @@ class LastWords:
     def _is_of_another_rank(self, error):
         expected = isinstance(error, (UserError, KeyboardInterrupt))
         return self._size > 1 and not expected and _OF_ANOTHER_RANK.search(str(error)) is not None
+
+    def _status(self, error):
+        """-> the exit status after an exception."""
+        if isinstance(error, Lost) or self._is_of_another_rank(error):
+            return exit_status.LOST
+        return exit_status.REFUSED if isinstance(error, UserError) else exit_status.FAILED
 
     def _keep(self, error):
         """Keeps the traceback. -> the file that it is in; "" if it was printed."""

@@ -88,7 +88,7 @@ def test_a_lone_worker_that_is_interrupted_or_stopped_says_where_it_goes_on(tmp_
 def test_the_traceback_of_an_unexpected_error_is_kept_in_a_file_and_never_lost(tmp_path):
     status, (line,) = _Rank("bug", tmp_path).end()
     kept = tmp_path / "error-rank0.txt"
-    assert status == 1
+    assert status == 70
     assert line == f"error: KeyError: 'a name'; its traceback is in {kept}. {GOING_ON}"
     assert "in fail" in kept.read_text()
     status, lines = _Rank("bug", tmp_path / "nowhere").end()

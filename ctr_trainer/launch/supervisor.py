@@ -1,0 +1,150 @@
+"""Keeps a training going: starts its workers, and after a loss starts them again, from the last checkpoint."""
+
+import contextlib
+import logging
+import secrets
+import signal
+import time
+
+from ctr_trainer.launch.attempt import Attempt
+from ctr_trainer.launch.decision import Patience
+from ctr_trainer.launch.ending import Kind
+from ctr_trainer.launch.hosts import filled, listed, slots
+from ctr_trainer.launch.left_out import LeftOut
+from ctr_trainer.launch.record import Restart, add_to_summary
+from ctr_trainer.launch.training import Reached
+from ctr_trainer.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.1
+# horovodrun stops the other workers of one that has failed; that takes a second, and 10 s if one of them hangs.
+_ENDING_SECONDS = 3.0
+
+
+class Stopped(Exception):
+    """The launcher was asked to end.
+
+    Attributes:
+      signal: number of the signal.
+    """
+
+    def __init__(self, number):
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.signal = number
+
+
+class Supervisor:
+    """Starts the workers of one training as often as it takes.
+
+    Args:
+      flags: `LaunchFlags`.
+      hosts: `Hosts`.
+      command: list, the command of each worker.
+      environment: dict, the environment of the workers.
+      model_dir: of the training.
+      grace_seconds: time that workers get to end when they are asked to.
+    """
+
+    def __init__(self, flags, hosts, command, environment, model_dir, grace_seconds):
+        self._flags, self._hosts, self._command, self._environment = flags, hosts, command, environment
+        self._model_dir, self._grace_seconds = model_dir, grace_seconds
+        self._patience, self._left_out = Patience(flags.max_restarts), LeftOut()
+        self._restarts, self._asked = [], None
+        self._job = secrets.token_hex(16)
+
+    def run(self):
+        """Returns when the training is finished; call it in the main thread.
+
+        Raises:
+          UserError: the workers are not started again; with their own error, and why not.
+          Stopped: SIGTERM or SIGINT has come, and the workers have ended.
+        """
+        began = time.time()
+        with self._taking_signals():
+            placed = self._wait_for_slots(self._flags.np)
+            while True:
+                name = f"{self._job}.{len(self._restarts)}"
+                attempt = Attempt(name, placed, self._command, self._flags, self._environment)
+                progress = Reached(self._model_dir, attempt)
+                ending = self._watch(attempt, progress)
+                if ending.kind is Kind.FINISHED:
+                    break
+                if why_not := self._patience.why_not(ending):
+                    raise UserError(f"{ending.reason.rstrip('.')}. {why_not}")
+                if ending.rank is not None:
+                    self._leave_out(attempt.host_of(ending.rank))
+                placed = self._wait_for_slots(self._flags.fewest)
+                self._restarts.append(progress.restart(ending.reason, placed))
+                _log.warning("restart %d: %s", len(self._restarts), self._restarts[-1].line())
+        if self._restarts:
+            add_to_summary(self._model_dir, self._restarts, began)
+
+    def _watch(self, attempt, progress):
+        """-> the `Ending` of the attempt, once all its processes on this host have ended."""
+        while not attempt.has_ended:
+            self._end_if_asked(attempt)
+            if attempt.lost_at and time.time() - attempt.lost_at > _ENDING_SECONDS:
+                break
+            self._note(attempt, progress)
+            time.sleep(_POLL_SECONDS)
+        ending = attempt.end(0.0)
+        self._note(attempt, progress)
+        return ending
+
+    def _note(self, attempt, progress):
+        """Notes what the training has reached."""
+        if progress.look():
+            self._patience.new_checkpoint()
+            self._left_out.took_part(attempt.hosts)
+        last: Restart | None = self._restarts[-1] if self._restarts else None
+        if last and last.seconds_to_train_again is None and progress.trained > last.step:
+            last.seconds_to_train_again = round(progress.trained_at - last.lost_at, 1)
+            _log.info("training again after %.1f s, at step %d", last.seconds_to_train_again, progress.trained)
+
+    def _wait_for_slots(self, workers):
+        """-> tuple of `Host`, with as many slots as each is to get workers: `workers` together at least."""
+        began, told = time.monotonic(), False
+        while True:
+            self._end_if_asked()
+            hosts = self._hosts.now()
+            # A host that is left out is better than none.
+            for some in (self._left_out.others(hosts), hosts):
+                placed = filled(some, self._flags.most)
+                if slots(placed) >= workers:
+                    return placed
+            if time.monotonic() - began > self._flags.elastic_timeout:
+                raise UserError(
+                    f"{listed(hosts)} has fewer slots than the {workers} workers that are needed, for longer than "
+                    f"--elastic-timeout={self._flags.elastic_timeout:g} s"
+                )
+            if not told:
+                _log.warning("waiting for %d slots: now there is %s", workers, listed(hosts))
+                told = True
+            time.sleep(_POLL_SECONDS)
+
+    def _leave_out(self, name):
+        seconds = self._left_out.failed(name)
+        if seconds:
+            _log.warning("%s has failed again: left out for %.0f s if the others are enough", name, seconds)
+
+    @contextlib.contextmanager
+    def _taking_signals(self):
+        def ask(number, frame):
+            self._asked = number
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _end_if_asked(self, attempt=None):
+        """Ends the workers and raises Stopped if a signal has come."""
+        if self._asked is None:
+            return
+        if attempt is not None:
+            attempt.terminate()
+            if attempt.end(self._grace_seconds).kind is Kind.FINISHED:
+                return
+        raise Stopped(self._asked)
