@@ -13,6 +13,7 @@ import time
 import psutil
 
 from ctr_trainer.launch.ending import Output
+from ctr_trainer.launch.gate import GATE
 from ctr_trainer.launch.hosts import Host, host_of, listed, slots
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes.parent import ended_with_parent
@@ -33,25 +34,27 @@ class Attempt:
       command: list, the command of each worker.
       flags: `LaunchFlags`.
       environment: dict, the environment of the workers.
+      gate: `Gate` at which the workers wait until `release`; None if they begin at once.
 
     Attributes:
       hosts: likewise.
       workers: number of workers.
-      began: when it was started, in seconds since 1970.
+      began: when the workers were started or released, in seconds since 1970.
       lost_at: when a worker was seen to have failed, in seconds since 1970; None for none.
 
     Raises:
       UserError: there is no horovodrun.
     """
 
-    def __init__(self, name, hosts: tuple[Host, ...], command, flags, environment):
+    def __init__(self, name, hosts: tuple[Host, ...], command, flags, environment, gate=None):
         self.hosts, self.workers, self.lost_at = hosts, slots(hosts), None
-        self._name, self._output = name, Output()
+        self._name, self._output, self._gate = name, Output(), gate
+        self._held = None if gate is None else []  # What was written before the release.
         self._lock = threading.Lock()
         self.began = time.time()
         self._process = subprocess.Popen(
             [*_horovodrun(hosts, flags), *command],
-            env={**environment, ATTEMPT: self._name, "PYTHONUNBUFFERED": "1"},
+            env={**environment, ATTEMPT: name, "PYTHONUNBUFFERED": "1", **({GATE: gate.address} if gate else {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -67,6 +70,14 @@ class Attempt:
     def has_ended(self):
         """Whether horovodrun has ended."""
         return self._process.poll() is not None
+
+    def release(self):
+        """Lets workers begin that wait at the gate."""
+        with self._lock:
+            for stream, line in self._held:
+                _write(stream, line)
+            self._held, self.began = None, time.time()
+        self._gate.open()
 
     def terminate(self):
         """Asks the workers to end."""
@@ -84,8 +95,15 @@ class Attempt:
         self._kill_all()
         for reader in self._readers:
             reader.join(_READ_SECONDS)
+        if self._gate is not None:
+            self._gate.close()
         with self._lock:
             return self._output.ending(self._process.returncode)
+
+    @property
+    def reason_is_known(self):
+        """Whether a worker has failed, and one has said why."""
+        return self.lost_at is not None and bool(self._output.said)
 
     def host_of(self, rank):
         """-> the name of the host of a rank."""
@@ -112,13 +130,20 @@ class Attempt:
 
     def _pass_on(self, pipe, stream):
         for line in pipe:
-            with contextlib.suppress(OSError, ValueError):  # Nobody reads any more; the training goes on.
-                stream.buffer.write(line)
-                stream.buffer.flush()
             with self._lock:
+                if self._held is not None:
+                    self._held.append((stream, line))
+                    continue
+                _write(stream, line)
                 self._output.take(line.decode(errors="replace").rstrip("\n"))
                 if self._output.exits and self.lost_at is None:
                     self.lost_at = time.time()
+
+
+def _write(stream, line):
+    with contextlib.suppress(OSError, ValueError):  # Nobody reads any more; the training goes on.
+        stream.buffer.write(line)
+        stream.buffer.flush()
 
 
 def _horovodrun(hosts, flags):

@@ -12,13 +12,16 @@ from ctr_trainer.launch.ending import Kind
 from ctr_trainer.launch.hosts import filled, listed, slots
 from ctr_trainer.launch.left_out import LeftOut
 from ctr_trainer.launch.record import Restart, add_to_summary
+from ctr_trainer.launch.standby import Standby
 from ctr_trainer.launch.training import Reached
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 # horovodrun stops the other workers of one that has failed; that takes a second, and 10 s if one of them hangs.
-_ENDING_SECONDS = 3.0
+_ENDING_SECONDS, _KNOWN_SECONDS = 3.0, 0.5
+# A training that ends sooner needs no standby.
+_STANDBY_SECONDS = 10.0
 
 
 class Stopped(Exception):
@@ -50,6 +53,7 @@ class Supervisor:
         self._model_dir, self._grace_seconds = model_dir, grace_seconds
         self._patience, self._left_out = Patience(flags.max_restarts), LeftOut()
         self._restarts, self._asked = [], None
+        self._standby, self._starts = Standby(self._start), 0
         self._job = secrets.token_hex(16)
 
     def run(self):
@@ -60,13 +64,12 @@ class Supervisor:
           Stopped: SIGTERM or SIGINT has come, and the workers have ended.
         """
         began = time.time()
-        with self._taking_signals():
+        with self._taking_signals(), contextlib.closing(self._standby):
             placed = self._wait_for_slots(self._flags.np)
             while True:
-                name = f"{self._job}.{len(self._restarts)}"
-                attempt = Attempt(name, placed, self._command, self._flags, self._environment)
-                progress = Reached(self._model_dir, attempt)
-                ending = self._watch(attempt, progress)
+                attempt = self._standby.take(placed) or self._start(placed)
+                reached = Reached(self._model_dir, attempt)
+                ending = self._watch(attempt, reached)
                 if ending.kind is Kind.FINISHED:
                     break
                 if why_not := self._patience.why_not(ending):
@@ -74,32 +77,41 @@ class Supervisor:
                 if ending.rank is not None:
                     self._leave_out(attempt.host_of(ending.rank))
                 placed = self._wait_for_slots(self._flags.fewest)
-                self._restarts.append(progress.restart(ending.reason, placed))
+                self._restarts.append(reached.restart(ending.reason, placed))
                 _log.warning("restart %d: %s", len(self._restarts), self._restarts[-1].line())
         if self._restarts:
             add_to_summary(self._model_dir, self._restarts, began)
 
-    def _watch(self, attempt, progress):
+    def _start(self, hosts, gate=None):
+        """-> an `Attempt`."""
+        name, self._starts = f"{self._job}.{self._starts}", self._starts + 1
+        return Attempt(name, hosts, self._command, self._flags, self._environment, gate)
+
+    def _watch(self, attempt, reached):
         """-> the `Ending` of the attempt, once all its processes on this host have ended."""
         while not attempt.has_ended:
             self._end_if_asked(attempt)
-            if attempt.lost_at and time.time() - attempt.lost_at > _ENDING_SECONDS:
+            # Without the lost rank the others can save nothing.
+            seconds = _KNOWN_SECONDS if attempt.reason_is_known else _ENDING_SECONDS
+            if attempt.lost_at and time.time() - attempt.lost_at > seconds:
                 break
-            self._note(attempt, progress)
+            self._note(attempt, reached)
+            if self._flags.standby and reached.trains_for(_STANDBY_SECONDS):
+                self._standby.prepare(attempt.hosts)
             time.sleep(_POLL_SECONDS)
         ending = attempt.end(0.0)
-        self._note(attempt, progress)
+        self._note(attempt, reached)
         return ending
 
-    def _note(self, attempt, progress):
+    def _note(self, attempt, reached):
         """Notes what the training has reached."""
-        if progress.look():
+        if reached.look():
             self._patience.new_checkpoint()
             self._left_out.took_part(attempt.hosts)
         last: Restart | None = self._restarts[-1] if self._restarts else None
-        if last and last.seconds_to_train_again is None and progress.trained > last.step:
-            last.seconds_to_train_again = round(progress.trained_at - last.lost_at, 1)
-            _log.info("training again after %.1f s, at step %d", last.seconds_to_train_again, progress.trained)
+        if last and last.seconds_to_train_again is None and reached.trained > last.step:
+            last.seconds_to_train_again = round(reached.trained_at - last.lost_at, 1)
+            _log.info("training again after %.1f s, at step %d", last.seconds_to_train_again, reached.trained)
 
     def _wait_for_slots(self, workers):
         """-> tuple of `Host`, with as many slots as each is to get workers: `workers` together at least."""

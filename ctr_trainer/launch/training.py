@@ -70,6 +70,10 @@ class Reached:
         before, self.saved = self.saved, Saved.newest(self._model_dir)
         return self.saved.step > before.step
 
+    def trains_for(self, seconds):
+        """-> whether the workers have been training for so long."""
+        return self._trains_since is not None and time.time() - self._trains_since > seconds
+
     def restart(self, reason, hosts):
         """-> the `Restart` that follows on this start.
 
