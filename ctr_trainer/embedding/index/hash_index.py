@@ -86,9 +86,12 @@ class Index:
 
     def find(self, keys):
         """int64[U] keys -> int64[U] slots; -1 for an unknown key."""
+        return self.find_and_count(keys)[0]
+
+    def find_and_count(self, keys):
+        """-> (what `find` returns, how many of the keys are unknown, without those that are 0)."""
         slots = np.empty(len(keys), np.int64)
-        self._find(keys, slots)
-        return slots
+        return slots, self._find(keys, slots)
 
     def find_or_add(self, keys):
         """int64[U] keys -> int64[U] slots; each unknown key gets a free slot or a new one, in the order of `keys`.

@@ -51,8 +51,9 @@ class SharedTable(Table):
         return super().find_or_create(keys)
 
     def find_or_make(self, keys):
-        slots = self.find(keys)
-        if np.any((slots < 0) & (keys != 0)):
+        with self._lock.shared():
+            slots, unknown = self._index.find_and_count(keys)
+        if unknown:
             with self._lock.alone():
                 slots = super().find_or_make(keys)
         return slots

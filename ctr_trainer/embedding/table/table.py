@@ -87,6 +87,10 @@ class Table:
         """int64[U] keys -> int64[U] slots; -1 for unknown keys and for the key 0."""
         return self._index.find(int64(keys))
 
+    def find_and_count(self, keys):
+        """-> (what `find` returns, how many of the keys are unknown, without those that are 0)."""
+        return self._index.find_and_count(int64(keys))
+
     def find_or_create(self, keys):
         """int64[U] keys -> int64[U] slots; a missing row is created with its initial values.
 

@@ -90,9 +90,9 @@ class HostRows(RowCache):
         if self._asks:
             return super()._find(keys, since, create)
         with self._lock.shared():
-            slots = self._copies.table.find(keys)
+            slots, unknown = self._copies.table.find_and_count(keys)
         self.hits += np.count_nonzero(keys)
-        if create and np.any((slots < 0) & (keys != 0)):
+        if create and unknown:
             with self._lock.alone():
                 slots = self._copies.make(keys, self._window)
         return slots
