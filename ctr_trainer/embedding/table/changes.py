@@ -113,7 +113,7 @@ class Capture:
           removed: int64[n], the keys that were removed since the last snapshot; valid until the next one begins.
         """
         self.config = table.config
-        self.counts = table.admission.counts() if table.admission else None
+        self.counts = table.limits.admission.counts() if table.limits.admission else None
         self._pending = pending
         self._removed = removed
         self._kept = []

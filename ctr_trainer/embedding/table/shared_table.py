@@ -55,7 +55,7 @@ class SharedTable(Table):
             slots, unknown = self._index.find_and_count(keys)
         if unknown:
             with self._lock.alone():
-                slots = super().find_or_make(keys)
+                self._make_missing(keys, slots)
         return slots
 
     def apply_gradients(self, slots, gradients, learning_rate):

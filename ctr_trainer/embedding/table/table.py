@@ -30,6 +30,7 @@ class Table:
     Attributes:
       config: the TableConfig.
       changes: `Changes` since the last snapshot; None if they are not kept.
+      limits: `RowLimits`.
       counters: `RowCounters`.
       lock_times: how long this process has waited for the rows' lock and held it; 0 if there is no lock.
     """
@@ -56,8 +57,8 @@ class Table:
         self._optimizer = OPTIMIZERS[config.optimizer.name]
         self._settings = self._optimizer.kernel_settings(config.optimizer)
         self.changes = Changes(memory) if tracked else None
-        self._limits = RowLimits(config, most_rows, memory)
-        self._followers = [each for each in (self.changes, self._limits.usage) if each is not None]
+        self.limits = RowLimits(config, most_rows, memory)
+        self._followers = [each for each in (self.changes, self.limits.usage) if each is not None]
         self.counters = RowCounters(memory)
 
     def __len__(self):
@@ -72,11 +73,6 @@ class Table:
     def rows(self):
         """float32[n, width], in slot order; behind them the rows that the last `find_or_create` lent."""
         return self._space.rows(self._index.slots)
-
-    @property
-    def admission(self):
-        """`Admission`; None if every key gets a row."""
-        return self._limits.admission
 
     @property
     def nbytes(self):
@@ -101,7 +97,7 @@ class Table:
         """
         keys = int64(keys)
         slots = self.find_or_make(keys)
-        wanting = np.flatnonzero((slots < 0) & (keys != 0)) if self.is_limited else ()
+        wanting = np.flatnonzero((slots < 0) & (keys != 0)) if self.limits.may_refuse else ()
         self._space.end_lending()
         if len(wanting):
             lent = slots[wanting] = self._space.lend(self._index.slots, len(wanting))
@@ -110,18 +106,11 @@ class Table:
 
     def find_or_make(self, keys):
         """-> int64[U] slots; a missing row is created if its key is admitted and there is room, else its slot is -1."""
-        if not self.is_limited:
+        if not self.limits.may_refuse:
             return self._make(keys, initialize=True)
         slots = self._index.find(keys)
-        unknown = keys[(slots < 0) & (keys != 0)]
-        if not len(unknown):
-            return slots
-        admitted = self._limits.admit(unknown, self.counters)
-        self._evict(self._limits.surplus(self._index, admitted, slots))
-        admitted = admitted[: self._limits.room(self._index, len(admitted))]
-        self.counters.refused += len(unknown) - len(admitted)
-        self._make(admitted, initialize=True)
-        return self._index.find(keys)
+        self._make_missing(keys, slots)
+        return slots
 
     def initial_rows(self, keys):
         """int64[U] keys -> float32[U, width], their initial rows, a pure function of (config.seed, key)."""
@@ -199,8 +188,8 @@ class Table:
 
     def advance(self, step):
         """Sets the clock of `lru` and `ttl_steps` to the global step `step`; `expire` evicts what has expired."""
-        if self._limits.usage is not None:
-            self._limits.usage.step = step
+        if self.limits.usage is not None:
+            self.limits.usage.step = step
 
     def expire(self, start=0):
         """Evicts rows that were last trained more than `ttl_steps` steps ago.
@@ -211,20 +200,20 @@ class Table:
         Returns:
           the slot at which the next call has to begin; None at the end.
         """
-        slots, stop = self._limits.expired(self.keys, start)
+        slots, stop = self.limits.expired(self.keys, start)
         self._evict(slots)
         return stop if stop < self._index.slots else None
 
     def trim(self):
         """Evicts rows until there are no more than `max_rows`."""
-        self._evict(self._limits.surplus(self._index))
+        self._evict(self.limits.surplus(self._index))
 
     def before_change(self, slots):
         """Has to be called before the rows at `slots`, int64[U], distinct, are trained or set; -1 is skipped."""
         if self.changes is not None:
             self.changes.before_change(self, slots)
-        if self._limits.usage is not None:
-            self._limits.usage.trained(slots, self._index.slots)
+        if self.limits.usage is not None:
+            self.limits.usage.trained(slots, self._index.slots)
 
     def stats(self):
         """-> dict of `rows`, `bytes` and `counters`."""
@@ -232,12 +221,12 @@ class Table:
 
     def use_of(self, slots):
         """-> (last_used uint32[U], frequency uint32[U]) of int64[U] slots; None for a table that evicts no rows."""
-        return None if self._limits.usage is None else self._limits.usage.get(slots)
+        return None if self.limits.usage is None else self.limits.usage.get(slots)
 
     def set_use(self, keys, last_used, frequency):
         """Sets what `use_of` returns for the slots of `keys`; unknown keys are skipped."""
-        if self._limits.usage is not None:
-            self._limits.usage.set(self.find(keys), last_used, frequency)
+        if self.limits.usage is not None:
+            self.limits.usage.set(self.find(keys), last_used, frequency)
 
     def apply_gradients(self, slots, gradients, learning_rate):
         """Makes one optimizer step on each row.
@@ -266,12 +255,20 @@ class Table:
             self.changes.before_clear(self)
         self._index.clear()
         self._space.end_lending()
-        self._limits.clear()
+        self.limits.clear()
 
-    @property
-    def is_limited(self):
-        """Whether a key may get no row."""
-        return self._limits.may_refuse
+    def _make_missing(self, keys, slots):
+        """Sets slots[i] where it is -1: makes the row of keys[i] if the key is admitted and there is room."""
+        missing = np.flatnonzero((slots < 0) & (keys != 0))
+        unknown = keys[missing]
+        if not len(unknown):
+            return
+        made = self.limits.admit(unknown, self.counters)
+        self._evict(self.limits.surplus(self._index, made, slots))
+        made = made[: self.limits.room(self._index, len(made))]
+        self.counters.refused += len(unknown) - len(made)
+        self._make(made, initialize=True)
+        slots[missing] = self._index.find(unknown)
 
     def _make(self, keys, initialize=False):
         """-> int64[U] slots; every missing row is created."""

@@ -93,8 +93,9 @@ class HostRows(RowCache):
             slots, unknown = self._copies.table.find_and_count(keys)
         self.hits += np.count_nonzero(keys)
         if create and unknown:
+            missing = np.flatnonzero((slots < 0) & (keys != 0))
             with self._lock.alone():
-                slots = self._copies.make(keys, self._window)
+                slots[missing] = self._copies.make(keys[missing], self._window)
         return slots
 
     def _oldest(self, since):

@@ -148,7 +148,7 @@ def test_what_the_counting_filter_counted_outlives_a_restart_onto_another_number
     _, files = _counted(tmp_path, 2, shards)
     store, keys, ones = LocalStore(), np.arange(1, 10), np.ones((9, 2), np.float32)
     store.restore(tmp_path, files)
-    assert store.tables["t"].admission.counts()[1] == max(2 * len(keys) // shards, 1)
+    assert store.tables["t"].limits.admission.counts()[1] == max(2 * len(keys) // shards, 1)
     store.push("t", np.append(keys, 50), np.ones((10, 2), np.float32), "w", 9)
     assert _keys(store.tables["t"]) == keys.tolist()
     np.testing.assert_array_equal(store.pull("t", keys), store.tables["t"].initial_rows(keys) + ones)
