@@ -58,6 +58,7 @@ def run(arguments, flags):
       flags: `LaunchFlags`.
     """
     from ctr_trainer.launch.hosts import open_hosts
+    from ctr_trainer.launch.reachable import ReachableHosts
     from ctr_trainer.launch.supervisor import Stopped, Supervisor
     from ctr_trainer.launch.training import where_it_goes_on
 
@@ -66,7 +67,7 @@ def run(arguments, flags):
     words = last_words.of_this_process()
     words.model_dir = model_dir
     words.going_on = functools.partial(where_it_goes_on, model_dir)
-    hosts = open_hosts(flags)
+    hosts = ReachableHosts(open_hosts(flags), flags.ssh_port)
     try:
         Supervisor(flags, hosts, command, _environment(), model_dir, _GRACE_SECONDS).run()
     except Stopped as stopped:

@@ -17,9 +17,8 @@ from ctr_trainer.launch.gate import GATE
 from ctr_trainer.launch.hosts import Host, host_of, listed, slots
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes.parent import ended_with_parent
+from ctr_trainer.ranks.placement import ATTEMPT
 
-# Each process of an attempt has it in its environment, also after the process that started it has ended.
-ATTEMPT = "CTR_TRAINER_ATTEMPT"
 _POLL_SECONDS, _READ_SECONDS, _KILL_SECONDS = 0.02, 5.0, 10.0
 
 

@@ -21,6 +21,7 @@ class Kind(enum.Enum):
     LOST = "lost"  # A rank, a host or a service is gone, or hangs.
     FAILED = "failed"  # An error that nobody expected.
     REFUSED = "refused"  # An error that the user can mend.
+    CHANGED = "changed"  # The launcher has ended them, to start them on other hosts.
 
 
 @dataclasses.dataclass(frozen=True)

@@ -60,6 +60,10 @@ class Hosts(Protocol):
           UserError: that cannot be found out.
         """
 
+    def silent_for(self, name):
+        """-> seconds for which a host that answered before has not; 0 for one that does, or that is not asked."""
+        return 0.0
+
     def close(self):
         """Ends what finds out."""
 

@@ -8,7 +8,7 @@ import time
 
 from ctr_trainer.launch.attempt import Attempt
 from ctr_trainer.launch.decision import Patience
-from ctr_trainer.launch.ending import Kind
+from ctr_trainer.launch.ending import Ending, Kind
 from ctr_trainer.launch.hosts import filled, listed, slots
 from ctr_trainer.launch.left_out import LeftOut
 from ctr_trainer.launch.record import Restart, add_to_summary
@@ -20,6 +20,8 @@ _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
 # horovodrun stops the other workers of one that has failed; that takes a second, and 10 s if one of them hangs.
 _ENDING_SECONDS, _KNOWN_SECONDS = 3.0, 0.5
+# A host that answers no more is lost.
+_SILENT_SECONDS = 3.0
 # A training that ends sooner needs no standby.
 _STANDBY_SECONDS = 10.0
 
@@ -72,9 +74,9 @@ class Supervisor:
                 ending = self._watch(attempt, reached)
                 if ending.kind is Kind.FINISHED:
                     break
-                if why_not := self._patience.why_not(ending):
+                if ending.kind is not Kind.CHANGED and (why_not := self._patience.why_not(ending)):
                     raise UserError(f"{ending.reason.rstrip('.')}. {why_not}")
-                if ending.rank is not None:
+                if ending.rank is not None and len(attempt.hosts) > 1:
                     self._leave_out(attempt.host_of(ending.rank))
                 placed = self._wait_for_slots(self._flags.fewest)
                 self._restarts.append(reached.restart(ending.reason, placed))
@@ -95,7 +97,14 @@ class Supervisor:
             seconds = _KNOWN_SECONDS if attempt.reason_is_known else _ENDING_SECONDS
             if attempt.lost_at and time.time() - attempt.lost_at > seconds:
                 break
-            self._note(attempt, reached)
+            if silent := self._silent_host(attempt):
+                attempt.end(0.0)
+                return Ending(Kind.LOST, f"{silent} does not answer any more")
+            if self._note(attempt, reached) and (change := self._change(attempt)):
+                attempt.terminate()
+                attempt.end(self._grace_seconds)
+                self._note(attempt, reached)
+                return Ending(Kind.CHANGED, change)
             if self._flags.standby and reached.trains_for(_STANDBY_SECONDS):
                 self._standby.prepare(attempt.hosts)
             time.sleep(_POLL_SECONDS)
@@ -104,26 +113,50 @@ class Supervisor:
         return ending
 
     def _note(self, attempt, reached):
-        """Notes what the training has reached."""
-        if reached.look():
+        """Notes what the training has reached. -> whether there is a new checkpoint"""
+        is_new = reached.look()
+        if is_new:
             self._patience.new_checkpoint()
             self._left_out.took_part(attempt.hosts)
         last: Restart | None = self._restarts[-1] if self._restarts else None
         if last and last.seconds_to_train_again is None and reached.trained > last.step:
             last.seconds_to_train_again = round(reached.trained_at - last.lost_at, 1)
             _log.info("training again after %.1f s, at step %d", last.seconds_to_train_again, reached.trained)
+        return is_new
+
+    def _silent_host(self, attempt):
+        """-> the name of a host of the attempt that does not answer for some seconds; "" for none."""
+        silent = (host.name for host in attempt.hosts if self._hosts.silent_for(host.name) > _SILENT_SECONDS)
+        return next(silent, "")
+
+    def _change(self, attempt):
+        """-> what is to change about the hosts now, a sentence; "" for nothing."""
+        placed, now = self._choose(self._flags.fewest), {host.name: host.slots for host in self._hosts.now()}
+        gone = [str(host) for host in attempt.hosts if now.get(host.name, 0) < host.slots]
+        if placed and gone:
+            return f"{', '.join(gone)} is no longer there"
+        if slots(placed) > attempt.workers:
+            return f"there are {slots(placed)} slots now, on {listed(placed)}"
+        return ""
+
+    def _choose(self, workers):
+        """-> tuple of `Host`, each with the slots that it fills, `workers` at least in all; () if there are fewer."""
+        hosts = self._hosts.now()
+        # A host that is left out is better than none.
+        for some in (self._left_out.others(hosts), hosts):
+            placed = filled(some, self._flags.most)
+            if slots(placed) >= workers:
+                return placed
+        return ()
 
     def _wait_for_slots(self, workers):
-        """-> tuple of `Host`, with as many slots as each is to get workers: `workers` together at least."""
+        """Waits until `_choose` finds as many. -> what it finds"""
         began, told = time.monotonic(), False
         while True:
             self._end_if_asked()
+            if placed := self._choose(workers):
+                return placed
             hosts = self._hosts.now()
-            # A host that is left out is better than none.
-            for some in (self._left_out.others(hosts), hosts):
-                placed = filled(some, self._flags.most)
-                if slots(placed) >= workers:
-                    return placed
             if time.monotonic() - began > self._flags.elastic_timeout:
                 raise UserError(
                     f"{listed(hosts)} has fewer slots than the {workers} workers that are needed, for longer than "

@@ -38,6 +38,18 @@ def loopback_of(address):
     return next((found for found in _resolved(address) if ipaddress.ip_address(found).is_loopback), "")
 
 
+def is_silent(address):
+    """-> whether nothing comes back from the host of a `host:port`, not even a refusal."""
+    found = _resolved(address)
+    try:
+        socket.create_connection((found[0], int(address.rpartition(":")[2])), _CONNECT_SECONDS).close()
+    except ConnectionRefusedError:
+        return False
+    except (OSError, IndexError):
+        return True
+    return False
+
+
 def is_here(name):
     """-> whether a host's name leads to an address of this host."""
     for address in _resolved(f"{name}:0"):

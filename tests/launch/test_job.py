@@ -15,7 +15,7 @@ import pytest
 
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator.checkpoint import latest_checkpoint
-from ctr_trainer.launch.attempt import ATTEMPT
+from ctr_trainer.ranks.placement import ATTEMPT
 from tests import small
 from tests.hosts.rows import names
 from tests.parallel import launch
@@ -33,14 +33,14 @@ def data(tmp_path_factory):
 class _Launched:
     """A running `launch`; what is left of it is killed at the end of the block."""
 
-    def __init__(self, data, directory, *more, batch_seconds=0.05):
+    def __init__(self, data, directory, *more, batch_seconds=0.05, options=("-np", "2")):
         self.model_dir, self.seen = directory / "model", directory / "seen"
         self.seen.mkdir()
         flags = [f"--train_data={data}", f"--model_dir={self.model_dir}", "--hidden_units=8", "--batch_size=16"]
         environment = launch.environment()
         environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{environment['PYTHONPATH']}"
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ctr_trainer", "launch", "-np", "2", "--", *flags, *more],
+            [sys.executable, "-m", "ctr_trainer", "launch", *options, "--", *flags, *more],
             env={**environment, "ROWS_SEEN": str(self.seen), "BATCH_SECONDS": str(batch_seconds)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -96,9 +96,10 @@ class _Launched:
 def _rows_read(seen, restarts, last_step):
     """-> how often each row was trained by the steps that count: those up to where the next start went on."""
     starts = [0, *(restart["step"] for restart in restarts), last_step]
+    workers = [restarts[0]["workers_before"], *(restart["workers"] for restart in restarts)]
     count = collections.Counter()
     for number, (first, last) in enumerate(zip(starts, starts[1:], strict=False)):
-        for rank in range(2):
+        for rank in range(workers[number]):
             lines = (seen / str(number) / str(rank)).read_text().splitlines()
             assert len(lines) >= last - first
             count.update(name for line in lines[: last - first] for name in line.split())
@@ -132,6 +133,24 @@ def test_a_job_goes_on_by_itself_after_a_killed_worker_and_a_killed_service(data
         assert restart["seconds_to_train_again"] > 0
     (rows,) = BatchReader(data, ROWS, shuffle=False, epochs=1)
     assert _rows_read(job.seen, summary["restarts"], last) == collections.Counter(names(rows))
+
+
+def test_slots_that_come_are_taken_in_at_the_next_checkpoint(data, tmp_path):
+    listed = tmp_path / "hosts"
+    listed.write_text("localhost:1\n")
+    options = ["-np", "1", "--max-np", "2", "--host-discovery-script", f"cat {listed}"]
+    with _Launched(data, tmp_path, "--save_checkpoints_steps=10", options=options) as job:
+        job.saved(20)
+        listed.write_text("localhost:2\n")
+        status, output = job.finish()
+    assert status == 0, output
+    (restart,) = json.loads((job.model_dir / "train_summary.json").read_text())["restarts"]
+    assert restart["reason"] == "there are 2 slots now, on localhost:2"
+    assert (restart["workers_before"], restart["workers"]) == (1, 2)
+    assert restart["step"] % 10 == 0 and restart["steps_lost"] <= 10
+    last = latest_checkpoint(job.model_dir).step
+    (rows,) = BatchReader(data, ROWS, shuffle=False, epochs=1)
+    assert _rows_read(job.seen, [restart], last) == collections.Counter(names(rows))
 
 
 def test_an_error_that_a_person_can_mend_is_said_last_and_not_tried_again(tmp_path):
