@@ -26,6 +26,8 @@ COMMANDS = {
 }
 # Those that may run under horovodrun.
 _WORKERS = ("train", "evaluate", "predict", "export")
+# Those that end in order on SIGTERM, and are not left to end their own jobs or services.
+_ENDING_IN_ORDER = (*_WORKERS, "convert")
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ def main(argv=None):
         log_lines.install(values["log_format"], rank, values.get("log_ranks", "all"))
     words = last_words.of_this_process()
     words.model_dir = values.get("model_dir", "")
-    return words.run(lambda: command.run(*taken), takes_sigterm=name in _WORKERS)
+    return words.run(lambda: command.run(*taken), takes_signals=name in _ENDING_IN_ORDER)
 
 
 def _parse(name, command, arguments):

@@ -23,6 +23,22 @@ class ServiceLost(Lost):
     """The embedding service does not answer or was restarted: changes of rows since the last checkpoint are lost."""
 
 
+class StoppedInOrder(UserError):
+    """A training has ended as a signal asked it to: after a step, and with its checkpoint saved.
+
+    Args:
+      text: what it says last.
+      number: of the signal.
+
+    Attributes:
+      status: the exit status of a process that ends so.
+    """
+
+    def __init__(self, text, number):
+        super().__init__(text)
+        self.status = 128 + number
+
+
 def reason(error):
     """-> the message of an exception in one line; of TensorFlow's errors the part that is not about the graph."""
     text = str(error)

@@ -8,4 +8,5 @@ USAGE = 2
 FAILED = 70
 # A rank, a host or a service is gone, or hangs: the same command may go on (EX_TEMPFAIL there).
 LOST = 75
-INTERRUPTED = 130
+# SIGINT, SIGTERM.
+INTERRUPTED, TERMINATED = 130, 143

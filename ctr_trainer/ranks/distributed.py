@@ -237,7 +237,7 @@ def broadcast_hook():
 
 
 @functools.cache
-def _host_collective(kind, dtype, name):
+def _host_collective(kind, dtype, name, watched=True):
     """-> f(numpy array) -> numpy array: one collective in a graph and session of its own."""
     graph = tf.Graph()
     with graph.as_default(), tf.device("/cpu:0"):
@@ -249,9 +249,12 @@ def _host_collective(kind, dtype, name):
             result = hvd.allgather(value, name=f"{name}.gather")
         else:
             result = hvd.broadcast(value, 0, name=f"{name}.broadcast")
-    session = tf1.Session(graph=graph, config=session_config(threads=1))
+    config = session_config(threads=1)
+    # Those beside the steps have a thread of their own: a step that waits for other ranks holds those of TensorFlow.
+    config.use_per_session_threads = not watched
+    session = tf1.Session(graph=graph, config=config)
 
-    def exchange(array, watched=True):
+    def exchange(array):
         with watchdog().waiting(f"the other ranks in {name}") if watched else contextlib.nullcontext():
             return session.run(result, {value: array})
 
@@ -267,7 +270,7 @@ def all_sum(array, name, watched=True):
       watched: whether the watchdog watches the wait; False in a thread if its caller watches the wait for the thread.
     """
     array = np.asarray(array)
-    return array if size() == 1 else _host_collective("sum", array.dtype, name)(array, watched)
+    return array if size() == 1 else _host_collective("sum", array.dtype, name, watched)(array)
 
 
 def all_gather(array, name):

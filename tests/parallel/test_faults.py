@@ -25,11 +25,17 @@ def data(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(data, tmp_path_factory):
-    """The rows after STEPS steps of two workers that nothing happens to."""
+def undisturbed_job(data, tmp_path_factory):
+    """The directory of a job of two workers that nothing happens to."""
     directory = tmp_path_factory.mktemp("undisturbed")
     launch.run(2, *_arguments(data, directory))
-    return np.load(directory / "out" / "rows.npz")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def undisturbed(undisturbed_job):
+    """The rows after its STEPS steps."""
+    return np.load(undisturbed_job / "out" / "rows.npz")
 
 
 def _arguments(data, directory, *more):
@@ -44,7 +50,12 @@ class _Job:
         self.model_dir = directory / "model"
         command = launch.command(2, *_arguments(data, directory, "--step_seconds=0.05", *more))
         self._process = subprocess.Popen(
-            command, env=launch.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            env=launch.environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
 
     def service_at(self, step):
@@ -58,6 +69,10 @@ class _Job:
         service, *_ = launch.services(self.model_dir)
         return service
 
+    def press_ctrl_c(self):
+        """As a terminal does: to the launcher and all in its group."""
+        os.killpg(self._process.pid, signal.SIGINT)
+
     def finish(self):
         """-> (status, output)."""
         output, _ = self._process.communicate(timeout=launch.TIMEOUT_SECONDS)
@@ -70,6 +85,21 @@ class _Job:
         if self._process.poll() is None:
             self._process.terminate()
             self._process.wait(60)
+
+
+def _stopped_after(output, how, model_dir):
+    """-> the step after which a job says that it was stopped, in its last line; its checkpoint is there."""
+    _, line = launch.last_line(output)
+    latest = latest_checkpoint(model_dir)
+    assert line == (
+        f"stopped by {how} after step {latest.step}; the checkpoint {latest.path} is saved: the same command goes on "
+        "from there"
+    )
+    latest.verify()
+    assert output.count("stopped by") == 1
+    assert "Traceback" not in output
+    assert not [name for name in os.listdir(model_dir) if name in (".ranks", ".lock")]
+    return latest.step
 
 
 def _assert_equal_rows(directory, undisturbed):
@@ -155,6 +185,29 @@ def test_training_waits_for_a_service_that_is_stopped_for_ten_seconds_and_goes_o
         status, output = job.finish()
     assert status == 0, output
     _assert_equal_rows(tmp_path, undisturbed)
+
+
+def test_a_job_one_of_whose_workers_is_stopped_and_one_that_gets_ctrl_c_lose_no_step(data, tmp_path, undisturbed_job):
+    with _Job(data, tmp_path) as job:
+        job.service_at(10)
+        os.kill(int((tmp_path / "out" / "pid-1").read_text()), signal.SIGTERM)
+        status, output = job.finish()
+    assert status != 0
+    assert output.count("exit with status code 143") == 2, output
+    first = _stopped_after(output, "SIGTERM to rank 1", job.model_dir)
+    assert 10 <= first < STEPS
+    with _Job(data, tmp_path) as job:
+        job.service_at(first + 10)
+        job.press_ctrl_c()
+        status, output = job.finish()
+    assert status != 0
+    assert first + 10 <= _stopped_after(output, "SIGTERM", job.model_dir) < STEPS
+    launch.run(2, *_arguments(data, tmp_path))
+    # Its rows differ in their last digits: the syncs before its checkpoints came after other steps.
+    of_both = [latest_checkpoint(directory / "model") for directory in (tmp_path, undisturbed_job)]
+    (step, examples, position), expected = [(each.step, each.examples, each.position) for each in of_both]
+    assert (step, examples, position) == expected
+    assert step == STEPS
 
 
 def test_a_full_disk_while_saving_leaves_the_checkpoints_before_and_names_the_file(data, tmp_path, undisturbed):
