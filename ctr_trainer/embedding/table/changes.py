@@ -3,7 +3,6 @@
 import numpy as np
 
 from ctr_trainer.embedding.table.bits import Bits
-from ctr_trainer.embedding.table.removed_keys import RemovedKeys
 
 _BLOCK_BYTES, _BLOCK_ROWS = 4 << 20, 1 << 16
 
@@ -21,12 +20,12 @@ class Changes:
     def __init__(self, memory):
         """
         Args:
-          memory: see `Table`. What a snapshot holds lies there; a snapshot that is under way is its process's own.
+          memory: see `Table`. The sets of present and of changed rows lie there; the rest is the saving process's own.
         """
-        self._present, self._changed, self._saved = self._sets = [
-            Bits(memory.array(name, np.uint8)) for name in ("present", "changed", "saved")
-        ]
-        self._removed = RemovedKeys(memory)
+        self._present = Bits(memory.array("present", np.uint8))
+        self._changed = Bits(memory.array("changed", np.uint8))
+        self._saved = Bits()
+        self._removed = []
         self._capture = None
 
     def before_change(self, table, slots):
@@ -38,7 +37,7 @@ class Changes:
 
     def created(self, slots, size):
         """Told by the table: the slots, int64[U], got new rows; the table has `size` slots now."""
-        for each in self._sets:
+        for each in (self._present, self._changed, self._saved):
             each.reserve(size)
         self._present.add(slots)
         self._changed.add(slots)
@@ -47,26 +46,23 @@ class Changes:
         """Told by the table: the rows at `slots`, int64[U], and their keys are about to be removed."""
         if self._capture is not None:
             self._capture.keep(table, slots)
-        self._reserve(table)
-        self._removed.add(table.keys[slots[self._saved.among(slots)]])
-        for each in self._sets:
+        self._removed.append(table.keys[slots[self._saved.among(slots)]])
+        for each in (self._present, self._changed, self._saved):
             each.remove(slots)
 
-    def before_clear(self, table):
-        """Told by the table: all rows are about to be removed. No delta can follow the last snapshot."""
-        self._reserve(table)
-        for each in self._sets:
+    def clear(self):
+        """Told by the table: it is empty now. No delta can follow the last snapshot."""
+        for each in (self._present, self._changed, self._saved):
             each.clear()
         self._removed.clear()
         self._capture = None
 
     def restored(self, table):
         """Told by the store: the table now is what its last snapshot holds."""
-        self._reserve(table)
         self._removed.clear()
         self._changed.clear()
         self._reserve(table)
-        self._saved.become(self._present)
+        self._saved = self._present.copy()
 
     def begin(self, table, full):
         """Begins a snapshot of the table as it is now.
@@ -80,16 +76,16 @@ class Changes:
         """
         self._reserve(table)
         pending = self._present.copy() if full else self._changed.copy()
-        self._saved.become(self._present)
-        removed = self._removed.take()
+        self._saved = self._present.copy()
+        removed, self._removed = [] if full else self._removed, []
         self._changed.clear()
         self._reserve(table)
-        self._capture = Capture(table, pending, removed[:0] if full else removed)
+        self._capture = Capture(table, pending, removed)
         return self._capture
 
     def _reserve(self, table):
         """Makes room for all slots of the table: another process may have made some of them."""
-        for each in self._sets:
+        for each in (self._present, self._changed):
             each.reserve(len(table.keys))
 
     def end(self):
@@ -110,10 +106,10 @@ class Capture:
         Args:
           table: the `Table`.
           pending: `Bits`, the slots to read.
-          removed: int64[n], the keys that were removed since the last snapshot; valid until the next one begins.
+          removed: list of int64[n], the keys that were removed since the last snapshot.
         """
         self.config = table.config
-        self.counts = table.limits.admission.counts() if table.limits.admission else None
+        self.counts = table.admission.counts() if table.admission else None
         self._pending = pending
         self._removed = removed
         self._kept = []
@@ -124,7 +120,7 @@ class Capture:
 
         Caveat: it takes time in proportion to the number of these keys, so call it without the table's lock.
         """
-        return np.unique(self._removed)
+        return np.unique(np.concatenate(self._removed)) if self._removed else np.empty(0, np.int64)
 
     def keep(self, table, slots):
         """Copies the rows at `slots` that are still to be read. Call it under the table's lock."""

@@ -90,12 +90,11 @@ class HostRows(RowCache):
         if self._asks:
             return super()._find(keys, since, create)
         with self._lock.shared():
-            slots, unknown = self._copies.table.find_and_count(keys)
+            slots = self._copies.table.find(keys)
         self.hits += np.count_nonzero(keys)
-        if create and unknown:
-            missing = np.flatnonzero((slots < 0) & (keys != 0))
+        if create and np.any((slots < 0) & (keys != 0)):
             with self._lock.alone():
-                slots[missing] = self._copies.make(keys[missing], self._window)
+                slots = self._copies.make(keys, self._window)
         return slots
 
     def _oldest(self, since):
