@@ -12,18 +12,16 @@ class Ranks:
     """Runs f(rank, all_sum, all_gather) for each rank, in a thread each; the collectives are those of `distributed`."""
 
     def __init__(self, size):
-        self.size = size
+        self._size = size
         self._barrier = threading.Barrier(size, timeout=_TIMEOUT_SECONDS)
         self._given = [None] * size
 
     def run(self, work):
         """-> what `work` returns, by rank."""
-        with concurrent.futures.ThreadPoolExecutor(self.size) as threads:
-            return list(threads.map(lambda rank: work(rank, *self.collectives(rank)), range(self.size)))
+        with concurrent.futures.ThreadPoolExecutor(self._size) as threads:
+            return list(threads.map(lambda rank: work(rank, *self._collectives(rank)), range(self._size)))
 
-    def collectives(self, rank):
-        """-> (all_sum, all_gather) of a rank."""
-
+    def _collectives(self, rank):
         def exchange(array, name):
             self._given[rank] = (name, array)
             self._barrier.wait()
