@@ -6,7 +6,6 @@ Every worker has one thread on a core of its own; a service runs where there is 
     one_worker_bfloat16_vs_in_graph the same with --mixed_precision=bfloat16
     two_workers_periodic            two workers over one: rows shared in memory, dense variables averaged every 30 steps
     two_workers_periodic_service    the same with an embedding service, which the host syncs with every 30 steps
-    two_workers_periodic_service_own the same, each worker with copies of its own
     two_workers_every_step          two workers over one: rows shared in memory, dense gradients reduced every step
     two_workers_every_step_service  the same with an embedding service
     one_worker_with_service         one worker on a core with a service on the other, over one worker without
@@ -36,7 +35,7 @@ from demo_rates import default_vs_shared as demo_rates_of
 from sides import Side, compare, ratio
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-FIRST_STEP_RUNS = 5
+FIRST_STEP_RUNS = 3
 
 
 def sides(steps):
@@ -54,7 +53,6 @@ def sides(steps):
         "one_2_cores_in_turn": Side("ours.py", (*two, "--prefetch_batches=4")),
         "two_shared": Side("ours.py", (*two, shared, averaged), workers=2),
         "two_service": Side("ours.py", (*two, averaged, "--prefetch_batches=4"), workers=2),
-        "two_service_own": Side("ours.py", (*two, averaged, "--prefetch_batches=4", "--row_copies=worker"), workers=2),
         "two_shared_each": Side("ours.py", (*two, shared), workers=2),
         "two_service_each": Side("ours.py", (*two, "--prefetch_batches=4"), workers=2),
         "two_naive": Side("in_graph.py", two, workers=2),
@@ -107,7 +105,6 @@ def main():
         "one_worker_bfloat16_vs_in_graph": ratio(rates, "one_bf16", "in_graph"),
         "two_workers_periodic": ratio(rates, "two_shared", "one"),
         "two_workers_periodic_service": ratio(rates, "two_service", "one"),
-        "two_workers_periodic_service_own": ratio(rates, "two_service_own", "one"),
         "two_workers_every_step": ratio(rates, "two_shared_each", "one"),
         "two_workers_every_step_service": ratio(rates, "two_service_each", "one"),
         "one_worker_with_service": ratio(rates, "one_service", "one"),

@@ -7,14 +7,14 @@ import sys
 from absl import flags as absl_flags
 
 from ctr_trainer import __version__, flags
-from ctr_trainer.messages import log_lines
+from ctr_trainer.messages import exit_status, log_lines, quiet_start
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import tensorflow_import
 from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.by_flag import FORMER, replaced
 
 COMMANDS = {
     "train": "train a model, alone or as one worker under horovodrun",
+    "launch": "train under horovodrun, and go on by itself after a loss",
     "evaluate": "compute a trained model's metrics on a data set",
     "predict": "write a trained model's predictions for a data set",
     "report": "compare training runs: a table and curves",
@@ -26,14 +26,16 @@ COMMANDS = {
 }
 # Those that may run under horovodrun.
 _WORKERS = ("train", "evaluate", "predict", "export")
+# Those that end in order on SIGTERM, and are not left to end their own jobs or services.
+_ENDING_IN_ORDER = (*_WORKERS, "convert")
 
 _log = logging.getLogger(__name__)
 
 
 def main(argv=None):
-    """Runs one command. -> the exit status: 0, 1 for an error the user can mend, 2 for wrong flags."""
+    """Runs one command. -> the exit status: 0, or one of `exit_status`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    tensorflow_import.install()
+    quiet_start.install()
     log_lines.install()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())
@@ -44,21 +46,23 @@ def main(argv=None):
     name, arguments = arguments[0], arguments[1:]
     if name not in COMMANDS:
         print(f"error: no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
-        return 2
+        return exit_status.USAGE
     command = importlib.import_module(f"ctr_trainer.commands.{name}")
     if any(argument in ("-h", "--help", "-help") for argument in arguments):
         return _print_help(name, command, arguments)
+    if hasattr(command, "spelled"):
+        arguments = command.spelled(arguments)
     try:
         values, taken = _parse(name, command, arguments)
     except (absl_flags.Error, UserError) as error:
         print(f"error: {error}\nsee python -m ctr_trainer {name} --help", file=sys.stderr)
-        return 2
+        return exit_status.USAGE
     if "log_format" in values:
         rank = log_lines.rank_of_this_process() if name in _WORKERS else None
         log_lines.install(values["log_format"], rank, values.get("log_ranks", "all"))
     words = last_words.of_this_process()
     words.model_dir = values.get("model_dir", "")
-    return words.run(lambda: command.run(*taken), takes_sigterm=name in _WORKERS)
+    return words.run(lambda: command.run(*taken), takes_signals=name in _ENDING_IN_ORDER)
 
 
 def _parse(name, command, arguments):
@@ -118,7 +122,7 @@ def _print_help(name, command, arguments):
             lines += ["", *(describe_params(named[-1]) if named else describe_models())]
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
-            return 2
+            return exit_status.USAGE
     print("\n".join(lines))
     return 0
 

@@ -11,9 +11,9 @@ import sys
 
 from ctr_trainer.bench.costs import Costs
 from ctr_trainer.bench.jobs import Job, environment, require_horovodrun
-from ctr_trainer.bench.machine import usable_cores
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import command
+from ctr_trainer.processes.hardware import usable_cores
 
 GRAPH_PHASES = ("forward", "loss", "backward", "dense_update")
 # Beyond this many cores, twice as many workers are too many to start for one figure.
@@ -34,7 +34,7 @@ def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
     Raises:
       UserError: there is no horovodrun or no taskset, or a run fails.
     """
-    from ctr_trainer.bench import service_costs  # Which takes Numba, and so seconds, to import.
+    from ctr_trainer.bench import row_costs, service_costs  # Which take Numba, and so seconds, to import.
 
     require_horovodrun()
     if shutil.which("taskset") is None:
@@ -61,7 +61,7 @@ def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
         step_seconds=graph,
         host_seconds=first["step_seconds"] - graph,
         deviation_seconds=first["step_deviation"],
-        update_seconds=seconds.get("push", 0.0),
+        lock_seconds=row_costs.lock_seconds(pair["dims"], optimizer, pair["rows"]),
         crowding=max(slowdown, 1.0),
         sharing=max(shared / (2 * together), 1.0),
         cores=usable_cores(),

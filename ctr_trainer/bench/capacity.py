@@ -16,22 +16,24 @@ each worker has its own) and K = W / L copies, whose windows have n = L N steps:
                         memory of one machine e = meeting + bytes / memory
     slowest worker  z = f g deviation sqrt(max(w / C, 1) / M) max_of(min(W, H C)), by which the last core is late
     network         n = bytes that a machine's workers, or a shard's machine, send or receive / Gbit/s
+    row lock        l = f g lock, for which a worker holds it; the others hold it for b = (L - 1) l / t of the time, and
+                        a worker waits for it h = l b / (2 (1 - b))
 
-    seconds of a step  t = max(max(a, k) + z + e, s, n, lock),     examples/s = W batch_size / t
+    seconds of a step  t = max(max(a, k) + z + e + h, s, n, L l),     examples/s = W batch_size / t
 
 f is the crowding at as many busy cores, g what it costs to take turns on a core, where workers are more than cores;
 max_of(n) is by how many deviations the largest of n normal values exceeds their mean. The exchange adds to the compute,
 as every worker waits for the last one; syncs run beside the steps. With one worker and `auto` rows there is no service,
-and with `shared` rows none either. Workers that train one copy of the rows take turns at its update (`lock`).
+and with `shared` rows none either. Workers that train one copy of the rows take turns at its update.
 
-Caveat: capacities only: nothing waits in a queue, all workers are alike, no switch is between the machines.
-Near a bottleneck's knee, where two parts are equally busy, the truth is below the prediction. The ring's 2 (W-1) hops
-are Gloo's; NCCL's trees have fewer. Exchanges over machines take the hop of one machine.
+Caveat: capacities only: but for the row lock, nothing waits in a queue; all workers are alike, no switch is between the
+machines. Near a bottleneck's knee, where two parts are equally busy, the truth is below the prediction. The ring's
+2 (W-1) hops are Gloo's; NCCL's trees have fewer. Exchanges over machines take the hop of one machine.
 
 Source: the bounds of operational analysis, Denning and Buzen, The operational analysis of queueing network models, ACM
 Computing Surveys 10 (3), 1978; the ring: Patarasu and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 69 (2), 2009;
-D(n): Heaps, Information Retrieval, 1978, section 7.5; max_of: Blom, Statistical Estimates and Transformed
-Beta-Variables, 1958.
+D(n): Heaps, Information Retrieval, 1978, section 7.5; the wait for the row lock: Pollaczek's formula for equal times;
+max_of: Blom, Statistical Estimates and Transformed Beta-Variables, 1958.
 """
 
 import dataclasses
@@ -96,12 +98,14 @@ class Prediction:
       step_seconds: of a step, wall.
       parts: dict of name -> seconds a step that this part alone would allow; the largest is the bottleneck.
       bottleneck: what to give more of, or to do less of, first.
+      row_lock_share: of a step, in which a worker waits for the row lock or holds it.
     """
 
     examples_per_sec: float
     step_seconds: float
     parts: dict[str, float]
     bottleneck: str
+    row_lock_share: float
 
 
 def predict(costs, setup):
@@ -124,6 +128,7 @@ def predict(costs, setup):
     slowest = slowdown * _lateness(costs, setup, local)
     cores = (local * (worker + exchange_cpu) + served_here * shard) / setup.cores
     waited = slowest + exchange["latency"] + exchange["bytes"]
+    held = slowdown * costs.lock_seconds if setup.sharing > 1 else 0.0
     network = setup.gbit * _BYTES_PER_GBIT
     remote = setup.rows not in ("auto", "shared") and network
     parts = {
@@ -133,15 +138,15 @@ def predict(costs, setup):
         "exchange latency": exchange["latency"],
         "exchange bytes": exchange["bytes"],
         "service": shard,
-        "table lock": crowding * local * costs.update_seconds if setup.sharing > 1 else 0.0,
+        "row lock": setup.sharing * held,
         "worker network": local * rows.bytes / network if remote else 0.0,
         "service network": workers * rows.bytes / setup.shards / network if remote else 0.0,
     }
-    seconds = max(
-        max(worker, cores) + waited,
-        *(parts[name] for name in ("service", "table lock", "worker network", "service network")),
-    )
-    return Prediction(workers * costs.batch_size / seconds, seconds, parts, max(parts, key=parts.get))
+    limits = [parts[name] for name in ("service", "row lock", "worker network", "service network")]
+    queue = _lock_wait(setup.sharing, held, max(max(worker, cores) + waited, *limits))
+    seconds = max(max(worker, cores) + waited + queue, *limits)
+    rate, lock_share = workers * costs.batch_size / seconds, (held + queue) / seconds
+    return Prediction(rate, seconds, parts, max(parts, key=parts.get), lock_share)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,6 +213,12 @@ def _exchange(costs, setup, local):
         "bytes": 2 * (workers - 1) / workers * sent / link / every,
         "cpu": costs.exchange_seconds / every,
     }
+
+
+def _lock_wait(sharing, held, step):
+    """-> seconds a step that a worker waits for the row lock, which each worker holds for `held` of `step` seconds."""
+    busy = (sharing - 1) * held / step  # By the others; below 1, as a step takes at least what all hold it in turn.
+    return held * busy / (2 * (1 - busy))
 
 
 def _lateness(costs, setup, local):

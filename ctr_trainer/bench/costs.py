@@ -16,7 +16,7 @@ class Costs:
       step_seconds: the dense graph of one step: forward, backward, update.
       host_seconds: the rest of a step of a lone worker: reading, lookup, gathering, the rows' update.
       deviation_seconds: the standard deviation of a step of a lone worker, wall.
-      update_seconds: of `host_seconds`, the rows' update, for which workers that share a table take turns.
+      lock_seconds: of `host_seconds`, for how long a worker holds the lock of rows that it shares.
       crowding: by how much the same work takes longer on a core while all `cores` are busy; at least 1.
       sharing: by how much the same work takes longer where two workers take turns on a core; at least 1.
       cores: of the machine that was measured.
@@ -42,7 +42,7 @@ class Costs:
     step_seconds: float
     host_seconds: float
     deviation_seconds: float
-    update_seconds: float
+    lock_seconds: float
     crowding: float
     sharing: float
     cores: int

@@ -9,10 +9,10 @@ import sys
 import tempfile
 import time
 
-from ctr_trainer.bench.machine import usable_cores
 from ctr_trainer.bench.progress import Progress
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import command
+from ctr_trainer.processes.hardware import usable_cores
 
 _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 _WORKER = ("-m", "ctr_trainer.bench.worker")

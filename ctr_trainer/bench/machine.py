@@ -23,7 +23,7 @@ def describe():
     """
     return {
         "cpu": _cpu(),
-        "cores": usable_cores(),
+        "cores": hardware.usable_cores(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "bfloat16": hardware.has_bfloat16(),
         "gpus": _gpus(),
@@ -33,11 +33,6 @@ def describe():
         "load": round(os.getloadavg()[0], 2),
         "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-
-
-def usable_cores():
-    """-> how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def format_machine(machine):

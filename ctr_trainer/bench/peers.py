@@ -16,7 +16,7 @@ from ctr_trainer.bench.jobs import Job, environment, require_horovodrun, run_rou
 from ctr_trainer.bench.peer import write_batches
 from ctr_trainer.bench.results import write_report
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import command
+from ctr_trainer.processes import command, hardware
 
 SUMMARY = "our job beside in-graph variables, PyTorch and TFRA, where they are installed"
 _OURS = "ours"
@@ -119,7 +119,7 @@ def run(bench, experiment, flags):
     if experiment.data.train_data:
         raise UserError("`bench peers` is on W1, which all libraries read alike: leave out --train_data")
     pythons = _pythons(flags.peer_python)
-    host, cores = machine.describe(), machine.usable_cores()
+    host, cores = machine.describe(), hardware.usable_cores()
     sizes = sorted(set(bench.workers))
     if max(sizes) > 1:
         require_horovodrun()

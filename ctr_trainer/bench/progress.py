@@ -5,8 +5,8 @@ import time
 
 import tqdm
 
-from ctr_trainer.bench.machine import usable_cores
 from ctr_trainer.messages.durations import format_seconds
+from ctr_trainer.processes.hardware import usable_cores
 
 # Of a run of a worker on a core: its start and 200 short steps, where nothing else runs.
 _SECONDS = 12.0

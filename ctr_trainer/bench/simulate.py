@@ -1,5 +1,6 @@
 """What more workers, shards and network would be worth, predicted from measured costs, and checked where it can be."""
 
+import dataclasses
 import os
 
 from ctr_trainer.bench import calibration, chart, machine
@@ -11,9 +12,12 @@ from ctr_trainer.bench.jobs import Job, run_rounds, scratch
 from ctr_trainer.bench.results import write_report
 from ctr_trainer.experiment.rules import way_of_exchange
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import hardware
 
 SUMMARY = "examples/s of jobs nobody has run, up to 1,000 workers, from measured costs; --check compares"
 WITHIN_PERCENT = 15
+# From which part of a step on the row lock counts, and up to how many workers of a machine it is looked for.
+_LOCK_COUNTS, _MOST_SHARING = 0.05, 256
 _LADDER = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 5000, 10_000)
 
 
@@ -95,7 +99,7 @@ def parse_gbit(texts):
 
 def _check(bench, experiment, costs, setup):
     """Runs jobs of --workers on this machine. -> list of dicts, a size: predicted, measured, error in percent."""
-    cores = machine.usable_cores()
+    cores = hardware.usable_cores()
     sizes = sorted(set(bench.workers))
 
     def job(workers):
@@ -150,9 +154,29 @@ def _lines(costs, predicted, checked, experiment, cores, gbit):
     for workers, (setup, found) in predicted.items():
         efficiency = found.examples_per_sec / workers / predicted[1][1].examples_per_sec
         cells = [str(workers), str(setup.machines), cell(found.examples_per_sec), f"{efficiency:.0%}"]
-        rows.append([*cells, cell(1000 * found.step_seconds, ".2f"), found.bottleneck])
-    headings = ["workers", "machines", "examples/s", "efficiency", "step, ms", "first bottleneck"]
-    return [*lines, "", *format_table(headings, rows)]
+        cells += [cell(1000 * found.step_seconds, ".2f"), f"{found.row_lock_share:.1%}", found.bottleneck]
+        rows.append(cells)
+    headings = ["workers", "machines", "examples/s", "efficiency", "step, ms", "row lock", "first bottleneck"]
+    lines += ["", *format_table(headings, rows)]
+    return [*lines, *_of_the_lock(costs, next(iter(predicted.values()))[0])]
+
+
+def _of_the_lock(costs, setup):
+    """-> list of one line: from how many workers of a machine on their row lock counts; empty if they share no rows."""
+
+    def share(workers):
+        rows = "shared" if setup.rows == "shared" else "auto"
+        alone = dataclasses.replace(setup, workers=workers, machines=1, cores=workers, rows=rows)
+        return predict(costs, alone).row_lock_share
+
+    if share(2) == 0:
+        return []
+    first = next((workers for workers in range(2, _MOST_SHARING + 1) if share(workers) > _LOCK_COUNTS), None)
+    where = f"with {first} workers and more on a machine" if first else f"with no more than {_MOST_SHARING} workers"
+    return [
+        "row lock: the part of a step in which a worker waits for the lock of the rows that its machine shares, or "
+        f"holds it; above {_LOCK_COUNTS:.0%} {where}."
+    ]
 
 
 def _to_json(setup, found):
@@ -163,6 +187,7 @@ def _to_json(setup, found):
         "step_seconds": found.step_seconds,
         "parts": found.parts,
         "bottleneck": found.bottleneck,
+        "row_lock_share": found.row_lock_share,
     }
 
 

@@ -52,6 +52,7 @@ def run(flags):
         max_bad_rows=flags.max_bad_rows,
         rows=flags.rows,
         seed=flags.synthetic_seed,
+        num_threads=flags.num_threads,
     )
     print(format_summary(summary), flush=True)
 

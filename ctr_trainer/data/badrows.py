@@ -53,3 +53,36 @@ class BadRows:
                 raise self._error
             self.count += 1
             _log.warning("bad row %d of at most %d, left out: %s", self.count, self.budget, message)
+
+
+class TooManyBadRows(Exception):
+    """The end of a search for bad rows that has found more than the whole input may have."""
+
+
+class FoundBadRows:
+    """Takes bad rows in place of `BadRows`, to hand them on later in the order of the input.
+
+    Threads and tasks that look at different blocks each fill one of their own. So the rows that are left out, and the
+    row that ends a conversion, do not depend on which thread was first.
+
+    Args:
+      budget: number of rows that the whole input may leave out.
+    """
+
+    def __init__(self, budget):
+        self.budget, self.rows = budget, []
+
+    def add(self, *row):
+        """Keeps the arguments of `BadRows.add`.
+
+        Raises:
+          TooManyBadRows: there are more rows than the budget, so handing them on will raise.
+        """
+        self.rows.append(row)
+        if len(self.rows) > self.budget:
+            raise TooManyBadRows
+
+    def taken(self):
+        """-> the rows so far, which are no longer kept."""
+        rows, self.rows = self.rows, []
+        return rows

@@ -2,6 +2,7 @@
 
 import collections.abc
 import dataclasses
+import typing
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +24,30 @@ class Chunk:
     line_of: collections.abc.Callable[[int], int]
     first_line_hint: str = ""
 
-    def slice(self, start):
-        """-> the rows from `start` on."""
-        return dataclasses.replace(self, table=self.table.slice(start), line_of=lambda row: self.line_of(start + row))
+    @property
+    def most_rows(self):
+        return len(self.table)
+
+    def parse(self, bad_rows):
+        """-> the Chunk itself; see `Block`."""
+        return self
+
+
+class Block(typing.Protocol):
+    """Consecutive rows of one source file, which may still have to be parsed.
+
+    Attributes:
+      most_rows: number of its rows, or a larger number if that is not known yet.
+    """
+
+    most_rows: int
+
+    def parse(self, bad_rows) -> Chunk:
+        """-> the Chunk of its good rows. It is called once, in any thread.
+
+        Args:
+          bad_rows: BadRows or FoundBadRows, which gets each row that is left out.
+        """
 
 
 @dataclasses.dataclass

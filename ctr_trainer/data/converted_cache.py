@@ -1,6 +1,7 @@
 """Converts sources on first use, and finds their conversions from then on."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
@@ -9,10 +10,11 @@ import pathlib
 import time
 
 from ctr_trainer.data.badrows import BadRows
-from ctr_trainer.data.convert import SOURCES, TYPED, encoded, progress_bar
+from ctr_trainer.data.convert import SOURCES, TYPED, progress_bar
 from ctr_trainer.data.dataset import FILE
-from ctr_trainer.data.encode import Encoder
+from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.listing import list_files
+from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.files.outputs import refuse_overlap
 from ctr_trainer.files.unfinished import MARKER, InUse, Unfinished
@@ -73,6 +75,7 @@ def _convert(unfinished, format, source, spec, progress, advanced):
     """Converts the source to a data set, and keeps the whole files that an unfinished conversion left."""
     unfinished.files.note({"source": _paths(source)})
     bad_rows, what = BadRows(unit="row" if format in TYPED else "line"), f"converting {source} on first use"
+    observed = Observations(spec)
     writer = DatasetWriter(unfinished, "", spec, ROWS_PER_FILE, _ROWS_PER_GROUP)
     try:
         with progress_bar(progress, what) as bar:
@@ -84,10 +87,11 @@ def _convert(unfinished, format, source, spec, progress, advanced):
             done = writer.resume(count)
             if done:
                 _log.info("%s: goes on after the %d rows that are in %s", what, done, unfinished.path)
-            chunks = SOURCES[format](source, spec, bad_rows, None)
-            for table in encoded(chunks, Encoder(spec, bad_rows), done):
-                writer.write(table)
-                count(max(writer.statistics.rows, done))
+            read = functools.partial(SOURCES[format], source, spec)
+            for table, statistics in encoded(read, spec, bad_rows, observed, skip=done):
+                writer.write(table, statistics)
+                count(max(writer.rows, done))
+            observed.check()
             writer.close()
         if not writer.statistics.rows:
             raise UserError(f"input {source}: it has no rows")

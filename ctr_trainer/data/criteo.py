@@ -11,9 +11,9 @@ _FORM = CsvFormat(delimiter="\t", header=False, columns=COLUMNS, quote="")
 
 
 def read(source, spec, bad_rows, time=None):
-    """Yields Chunks of `COLUMNS`. The files have no header and no quotes; tabs separate, an empty field is missing.
+    """Yields CsvBlocks of `COLUMNS`. The files have no header and no quotes; tabs separate, an empty field is missing.
 
     If the spec is unlabelled, the files may be those of the challenge's test set, which have no label.
     """
     form = delimited.form_of(source, _FORM, spec)
-    return delimited.stream(source, form, bad_rows, spec, time)
+    return delimited.blocks(source, form, spec, time)

@@ -1,6 +1,8 @@
 """The rows of one file of delimited text."""
 
+import dataclasses
 import logging
+import threading
 
 import numpy as np
 import pyarrow as pa
@@ -26,83 +28,139 @@ _EXPECTED = {
 
 
 class CsvRows:
-    """Makes Chunks of blocks of lines, and checks that each line is part of a row or bad row, empty, or the header.
+    """Cuts the lines of a file into blocks, which are parsed apart.
 
     Args:
       file: path of the file, for messages.
       form: CsvFormat.
       first: FirstLine of the file.
-      bad_rows: BadRows, which counts each row that is left out.
     """
 
-    def __init__(self, file, form, first, bad_rows):
-        self._file, self._form, self._bad_rows = file, form, bad_rows
-        self._names, self._hint = first.names, first.hint
-        self._lines = int(form.header)  # Number of lines before the present block.
-        self._rows = self._bad = self._blank = self._continued = 0
+    def __init__(self, file, form, first):
+        self.file, self.form, self.names, self.hint = file, form, first.names, first.hint
+        self.tally = _Tally(file, int(form.header))
 
-    def chunks(self, blocks, block):
-        """Yields the Chunks of `block`, which begins behind the header, and of the blocks that follow."""
+    def blocks(self, blocks, block):
+        """Yields the CsvBlocks of `block`, which begins behind the header, and of the blocks that follow."""
+        before = int(self.form.header)
         while len(block) or not blocks.ended:
             if len(block):
-                yield self._chunk(block, blocks)
-            block = blocks.read(self._lines)
-        if self._blank or self._continued:
-            _log.info(
-                "%s: %d lines: %d rows, %d bad rows, %d empty lines, %d lines that go on with the row before them",
-                *(self._file, self._lines, self._rows, self._bad, self._blank, self._continued),
-            )
+                cut = self._cut(block, before, blocks)
+                before += cut.counts.lines
+                self.tally.begin(1)
+                yield cut
+            block = blocks.read(before)
+        self.tally.begin(0, last=True)
 
-    def _chunk(self, block, blocks):
-        counts = csv_lines.count(block, self._form)
-        table, places, blank, bad, continued = None, None, counts.blank, 0, 0
-        if not (counts.quotes or counts.returns or counts.nuls):
-            table = _parse(block, self._names, self._form)
-            places = _lines_with_text(block) if counts.blank else None
-        if table is None:
-            block = bytes(block)
-            lines = csv_lines.scan(block, self._form, len(self._names), blocks.ended or len(block) > _LONGEST)
+    def _cut(self, block, before, blocks):
+        """-> CsvBlock of a block's lines, without a row at its end that may go on in the next block."""
+        counts, lines = csv_lines.count(block, self.form), None
+        block = bytes(block)
+        if counts.quotes or counts.returns or counts.nuls:
+            lines = csv_lines.scan(block, self.form, len(self.names), blocks.ended or len(block) > _LONGEST)
             if lines.end < len(block):
                 blocks.put_back(block[lines.end :])
                 block = block[: lines.end]
-                counts = csv_lines.count(block, self._form)
+                counts = csv_lines.count(block, self.form)
+        return CsvBlock(self, block, before, counts, lines)
+
+
+@dataclasses.dataclass(frozen=True)
+class CsvBlock:
+    """Whole rows of a file. Each line is part of a row or bad row, or empty, or the block is refused.
+
+    Attributes:
+      rows: the CsvRows of the file.
+      text: the lines, bytes.
+      before: number of lines before this block.
+      counts: Counts of the lines.
+      lines: Lines of the block; None if they are not needed unless a row has another number of fields.
+    """
+
+    rows: CsvRows
+    text: bytes
+    before: int
+    counts: csv_lines.Counts
+    lines: csv_lines.Lines | None
+
+    @property
+    def most_rows(self):
+        return self.counts.lines
+
+    def parse(self, bad_rows):
+        """-> the Chunk of the good rows; see `chunk.Block`."""
+        file, form, names = self.rows.file, self.rows.form, self.rows.names
+        table, places, blank, bad, continued = None, None, self.counts.blank, 0, 0
+        if self.lines is None:
+            table = _parse(self.text, names, form)
+            places = _lines_with_text(self.text) if blank else None
+        if table is None:
+            lines = self.lines or csv_lines.scan(self.text, form, len(names), True)
             wrong = np.flatnonzero((lines.kinds != csv_lines.ROW) & (lines.kinds != csv_lines.BLANK))
-            self._report(block, lines, wrong)
-            table = _parse(_without(block, lines, wrong), self._names, self._form)
+            self._report(lines, wrong, bad_rows)
+            table = _parse(_without(self.text, lines, wrong), names, form)
             places = lines.first_lines[lines.kinds == csv_lines.ROW]
             bad, continued = len(wrong), int(np.sum(lines.spans - 1))
             blank = int(np.sum(lines.kinds == csv_lines.BLANK))  # An empty line in a quoted field does not count.
-        self._check(counts.lines, 0 if table is None else len(table), bad, blank, continued)
-        before = self._lines
-        self._lines += counts.lines
-        self._rows, self._bad = self._rows + len(table), self._bad + bad
-        self._blank, self._continued = self._blank + blank, self._continued + continued
+        self._check(0 if table is None else len(table), bad, blank, continued)
+        self.rows.tally.add(self.counts.lines, len(table), bad, blank, continued)
+        before = self.before
 
         def line_of(row):
             return before + 1 + int(row if places is None else places[row])
 
-        return Chunk(table.rename_columns(self._names), self._file, line_of, self._hint)
+        return Chunk(table.rename_columns(names), file, line_of, self.rows.hint)
 
-    def _report(self, block, lines, wrong):
+    def _report(self, lines, wrong, bad_rows):
         """Reports the bad rows to `bad_rows`."""
+        names, form = self.rows.names, self.rows.form
         for at in wrong:
-            kind, place, line = lines.kinds[at], lines.fields[at], self._lines + 1 + int(lines.first_lines[at])
-            value = _text(block, lines, at)[:_SHOWN].rstrip(b"\r\n")
+            kind, place, line = lines.kinds[at], lines.fields[at], self.before + 1 + int(lines.first_lines[at])
+            value = _text(self.text, lines, at)[:_SHOWN].rstrip(b"\r\n")
             column, expected = None, _EXPECTED.get(kind)
             if kind == csv_lines.MISFIT:
-                cure = f"; {_QUOTE_CURE}" if self._form.quote and self._form.quote.encode() in value else ""
-                expected = f"a row of {len(self._names)} fields (it has {place}){cure}"
-            elif place < len(self._names):
-                column = self._names[place]
-            hint = self._hint if line == 1 + self._form.header else ""
-            self._bad_rows.add(self._file, line, column, value.decode(errors="backslashreplace"), expected + hint)
+                cure = f"; {_QUOTE_CURE}" if form.quote and form.quote.encode() in value else ""
+                expected = f"a row of {len(names)} fields (it has {place}){cure}"
+            elif place < len(names):
+                column = names[place]
+            hint = self.rows.hint if line == 1 + form.header else ""
+            bad_rows.add(self.rows.file, line, column, value.decode(errors="backslashreplace"), expected + hint)
 
-    def _check(self, lines, rows, bad, blank, continued):
+    def _check(self, rows, bad, blank, continued):
+        lines = self.counts.lines
         if lines != rows + bad + blank + continued:
             raise UserError(
-                f"{self._file}, lines {self._lines + 1} to {self._lines + lines}: {lines:,} lines became "
+                f"{self.rows.file}, lines {self.before + 1} to {self.before + lines}: {lines:,} lines became "
                 f"{rows:,} rows, {bad:,} bad rows, {blank:,} empty lines and {continued:,} lines that go on "
                 f"with a row, which is another number of lines; {_QUOTE_CURE}"
+            )
+
+
+class _Tally:
+    """Counts the lines of a file's header and blocks, and logs the counts once the last block is parsed."""
+
+    def __init__(self, file, header):
+        self._file, self._counts = file, np.array([header, 0, 0, 0, 0])
+        self._open, self._last, self._lock = 0, False, threading.Lock()
+
+    def begin(self, blocks, last=False):
+        """Notes that further blocks will be parsed, or that there are no more."""
+        with self._lock:
+            self._open, self._last = self._open + blocks, last
+            self._log()
+
+    def add(self, *counts):
+        """Adds the lines, rows, bad rows, empty and continued lines of a block."""
+        with self._lock:
+            self._open -= 1
+            self._counts += counts
+            self._log()
+
+    def _log(self):
+        if self._last and not self._open and self._counts[3:].any():
+            _log.info(
+                "%s: %d lines: %d rows, %d bad rows, %d empty lines, %d lines that go on with the row before them",
+                *(self._file, *self._counts),
             )
 
 

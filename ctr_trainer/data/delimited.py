@@ -9,19 +9,20 @@ from ctr_trainer.data.csv_rows import CsvRows
 from ctr_trainer.data.text_blocks import TextBlocks
 from ctr_trainer.messages.errors import UserError
 
-_BLOCK = 32 << 20  # Bytes of text in memory at a time, and of the longest line.
+_BLOCK = 8 << 20  # Bytes of text that are parsed at a time. Arrow reads larger blocks at half the speed.
+_LONGEST_LINE = 32 << 20  # Bytes.
 
 
 def read(source, spec, bad_rows, time=None):
-    """Reads files by the spec's [csv] section; see `stream`."""
-    return stream(source, form_of(source, spec.csv, spec), bad_rows, spec, time)
+    """Yields the CsvBlocks of files by the spec's [csv] section; see `blocks`."""
+    return blocks(source, form_of(source, spec.csv, spec), spec, time)
 
 
 def form_of(source, form, spec):
     """-> the form of the files. With an unlabelled spec the files may lack the labels' columns; the first line tells.
 
     Args:
-      source, form: as for `stream`.
+      source, form: as for `blocks`.
       spec: FeatureSpec.
     """
     if spec.labelled or not form.columns:
@@ -32,8 +33,19 @@ def form_of(source, form, spec):
     return dataclasses.replace(form, columns=others) if len(fields) == len(others) else form
 
 
-def stream(source, form, bad_rows, spec=None, time=None):
-    """Yields the Chunks of delimited files, which may be compressed (.gz, .bz2, .zst).
+def stream(source, form, bad_rows):
+    """Yields the Chunks of delimited files with all their columns; see `blocks`.
+
+    Args:
+      source, form: as for `blocks`.
+      bad_rows: BadRows, which counts each row that is left out.
+    """
+    for block in blocks(source, form):
+        yield block.parse(bad_rows)
+
+
+def blocks(source, form, spec=None, time=None):
+    """Yields the CsvBlocks of delimited files, which may be compressed (.gz, .bz2, .zst).
 
     Each line of a file is the header, a row, a bad row, or empty, or goes on with a quoted field of the row before it.
     This is checked block by block. A bad row has too many or too few fields, a quote that is not closed (see
@@ -42,7 +54,6 @@ def stream(source, form, bad_rows, spec=None, time=None):
     Args:
       source: a path or glob, or a list of them. They are read in the order given, the files of a glob by name.
       form: CsvFormat.
-      bad_rows: BadRows, which counts each row that is left out.
       spec: FeatureSpec, whose columns every file must have; None takes all columns that the files have.
       time: column of a split by time; None for no such split.
 
@@ -51,13 +62,13 @@ def stream(source, form, bad_rows, spec=None, time=None):
     """
     wanted = typed.uses(spec, time) if spec else {}
     for file in files(source):
-        with TextBlocks(file, _BLOCK) as blocks:
-            block = blocks.read(0)
+        with TextBlocks(file, _BLOCK, _LONGEST_LINE) as text:
+            block = text.read(0)
             end = csv_lines.first_end(block)
             first = csv_header.FirstLine(file, bytes(block[:end]).rstrip(b"\r\n"), form, wanted)
             if spec:
                 typed.check(wanted, first.names, file, spec, csv_header.missing_hint(first.names, form, len(wanted)))
-            yield from CsvRows(file, form, first, bad_rows).chunks(blocks, block[end:] if form.header else block)
+            yield from CsvRows(file, form, first).blocks(text, block[end:] if form.header else block)
 
 
 def files(source):

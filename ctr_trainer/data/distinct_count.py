@@ -24,6 +24,14 @@ class DistinctCount:
             old, self._slots = self._slots, np.zeros(4 * len(self._slots), np.int64)
             _insert(self._slots, 0, old, 0)
 
+    def merge(self, other):
+        """Adds the keys of another DistinctCount."""
+        self.add(other.keys())
+
+    def keys(self):
+        """-> int64[count], the distinct keys in no particular order."""
+        return self._slots[self._slots != 0]
+
 
 @numba.njit(nogil=True, cache=True)
 def _insert(slots, count, keys, start):

@@ -1,15 +1,15 @@
 """Encodes source columns as keys, numbers and labels, and finds and names bad rows."""
 
 import concurrent.futures
-import logging
+import functools
 
 import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.data.chunk import Encoded
 from ctr_trainer.data.columns import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, label_columns
-from ctr_trainer.data.labels import Positives, encode_label, encode_label_or_nan
-from ctr_trainer.data.lists import Lengths, encode_list
+from ctr_trainer.data.labels import encode_label, encode_label_or_nan
+from ctr_trainer.data.lists import encode_list
 from ctr_trainer.data.scalars import any_bad, is_text, numbers, one, shown, text, without_nan
 from ctr_trainer.features import times
 from ctr_trainer.features.hashing import keys_of_columns
@@ -17,11 +17,9 @@ from ctr_trainer.messages.errors import UserError
 
 __all__ = ["ID_PREFIX", "TIME", "Encoder"]
 
-_log = logging.getLogger(__name__)
-
 
 class Encoder:
-    """Encodes chunks of one conversion.
+    """Encodes chunks of one conversion. Several threads may use it.
 
     The encoded table has these columns, in this order:
 
@@ -37,53 +35,40 @@ class Encoder:
 
     Args:
       spec: FeatureSpec.
-      bad_rows: BadRows, which counts each row that is left out.
       time: source column of a split by time, kept as float64 in the column `TIME`; None for no such split.
-      threads: number of columns that are encoded at a time.
+      threads: number of columns that are encoded at a time; 1 encodes them in the calling thread.
       labels_needed: whether a row without a label is bad; if not, its label is NaN.
-
-    Attributes:
-      lengths: dict of bag or sequence -> Lengths of the good rows' lists.
     """
 
-    def __init__(self, spec, bad_rows, time=None, threads=2, labels_needed=True):
-        self._spec, self._bad_rows, self._time = spec, bad_rows, time
+    def __init__(self, spec, time=None, threads=2, labels_needed=True):
+        self._spec, self._time = spec, time
         self._encode_label = encode_label if labels_needed else encode_label_or_nan
         single = [f for f in spec.sparse if f.combiner is None and not f.is_bucketised]
         self._single = [part for i in range(threads) if (part := single[i::threads])]
-        self.lengths = {f.name: Lengths(f.max_length) for f in spec.sparse if f.combiner}
-        labels = label_columns(spec) if labels_needed else {}
-        self._positives = {name: Positives(label, spec.csv.label_suffix) for name, label in labels.items()}
-        self._odd = set()  # Features about which a warning was logged.
-        self._pool = concurrent.futures.ThreadPoolExecutor(threads)
+        self._pool = concurrent.futures.ThreadPoolExecutor(threads) if threads > 1 else None
 
     def close(self):
-        self._pool.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()
 
-    def see_labels(self, table):
-        """Looks for each label's `positive` in the columns of a Chunk."""
-        for name, label in label_columns(self._spec).items():
-            if name in self._positives:
-                self._positives[name].add(table[label.column])
-
-    def check_labels(self):
-        """Raises UserError if a label's `positive` never occurred in the rows so far, and several other values did."""
-        for positives in self._positives.values():
-            positives.check()
-
-    def encode(self, chunk):
+    def encode(self, chunk, bad_rows, observed):
         """-> the encoded table of a Chunk's good rows.
+
+        Args:
+          chunk: Chunk.
+          bad_rows: BadRows or FoundBadRows, which gets each row that is left out.
+          observed: Observations, which get the lengths and odd values of the lists.
 
         Raises:
           UserError: the feature cannot be made of the type of its column, or there are too many bad rows.
         """
         table, jobs = chunk.table, self._jobs()
-        futures = {name: self._pool.submit(encode, table[column]) for name, (column, encode) in jobs.items()}
+        results = {name: self._begin(encode, table[column]) for name, (column, encode) in jobs.items()}
         columns, lengths, good = {}, {}, np.ones(len(table), bool)
-        for name, future in futures.items():
+        for name, result in results.items():
             column = jobs[name][0]
             try:
-                encoded = future.result()
+                encoded = result()
             except TypeError as error:
                 raise UserError(
                     f"{chunk.file}: column {column!r}, of {self._what(name)} (feature spec {self._spec.name!r}), has "
@@ -92,7 +77,8 @@ class Encoder:
             columns[name] = encoded.column
             if encoded.lengths is not None:
                 lengths[name] = encoded.lengths
-                self._warn_of_odd(name, column, encoded.odd)
+                if encoded.odd is not None:
+                    observed.odd.setdefault(name, (column, encoded.odd))
             if encoded.weights is not None:
                 columns[WEIGHTS_PREFIX + name] = encoded.weights
             for row in np.flatnonzero(encoded.bad & good) if encoded.bad is not None else ():
@@ -100,12 +86,16 @@ class Encoder:
                 line, value = chunk.line_of(int(row)), shown(table[column][int(row)])
                 expected = f"{encoded.expected}, for {self._what(name)}{encoded.cure}"
                 expected += chunk.first_line_hint if line == 1 else ""
-                self._bad_rows.add(chunk.file, line, column, value, expected)
+                bad_rows.add(chunk.file, line, column, value, expected)
         for name, each in lengths.items():
-            self.lengths[name].add(each[good])
-        keys = [self._pool.submit(_keys, columns, features) for features in self._single]
-        encoded = pa.table({**columns, **{name: of for future in keys for name, of in future.result().items()}})
+            observed.lengths[name].add(each[good])
+        keys = [self._begin(_keys, columns, features) for features in self._single]
+        encoded = pa.table({**columns, **{name: of for result in keys for name, of in result().items()}})
         return encoded if good.all() else encoded.filter(pa.array(good))
+
+    def _begin(self, work, *args):
+        """-> f() -> the result of work(*args), which a thread of the pool computes from now on."""
+        return self._pool.submit(work, *args).result if self._pool is not None else functools.partial(work, *args)
 
     def _jobs(self):
         """-> dict of encoded column -> (source column, f(source column) -> Encoded)."""
@@ -122,18 +112,6 @@ class Encoder:
         if self._time:
             jobs[TIME] = (self._time, _time)
         return jobs
-
-    def _warn_of_odd(self, name, column, odd):
-        if odd is not None and name not in self._odd:
-            self._odd.add(name)
-            _log.warning(
-                "list feature %r, column %r: the value %r becomes one key, brackets and blanks included. If it is "
-                "several values, or one in brackets, give the feature brackets = true, and as separator what stands "
-                'between the values (separator = " " for blanks)',
-                name,
-                column,
-                odd[:200],
-            )
 
     def _what(self, name):
         """-> description of an encoded column, for messages, as `feature 'price'`."""

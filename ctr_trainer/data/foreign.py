@@ -14,6 +14,7 @@ from ctr_trainer.data.columns import label_columns
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.labels import Positives
 from ctr_trainer.data.listing import SourceFile, list_files
+from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.source import ParquetGroups, Source
 from ctr_trainer.data.statistics import Statistics
 
@@ -42,7 +43,7 @@ class ForeignParquet(Source):
         self._groups = ParquetGroups(files, "the files must stay as they are while a run reads them")
         self.group_rows = self._groups.rows
         self._first = [sum(rows[:number]) for _, rows in files for number in range(len(rows))]
-        self._bad_rows, self._encoder = BadRows(unit="row"), None
+        self._bad_rows, self._observed, self._encoder = BadRows(unit="row"), Observations(spec), None
 
     def read(self, group):
         """-> the encoded table of a row group.
@@ -56,10 +57,13 @@ class ForeignParquet(Source):
         table = file.complete(table, self._wanted)
         typed.check(self._wanted, table.column_names, file.path, self.spec)
         if self._encoder is None:
-            self._encoder = Encoder(self.spec, self._bad_rows, threads=1, labels_needed=self._labels_needed)
+            self._encoder = Encoder(self.spec, threads=1, labels_needed=self._labels_needed)
         numbers = self._first[group] + 1 + np.arange(len(table))
         chunk = typed.as_chunk(table, self._wanted, file.path, numbers, self._bad_rows)
-        return self._encoder.encode(chunk)
+        seen = Observations(self.spec)
+        table = self._encoder.encode(chunk, self._bad_rows, seen)
+        self._observed.merge(seen)
+        return table
 
     def label_means(self, advanced):
         """As in `Source`. Reads the labels' columns once, and that of one feature, since every spec needs a feature."""
@@ -152,10 +156,10 @@ def fit_statistics(source, spec, progress=True, advanced=lambda text: None):
         return {}
     part = dataclasses.replace(spec, dense=dense, sparse=quantiles, ids=(), weight=None, limits=())
     statistics, bad_rows = Statistics(part), BadRows(unit="row")
-    with contextlib.closing(Encoder(part, bad_rows)) as encoder:
+    with contextlib.closing(Encoder(part)) as encoder:
         chunks, what = parquet.read(source, part, bad_rows), f"statistics of {source}"
         for chunk in _bar(chunks, what, " blocks", progress, advanced):
-            statistics.add(encoder.encode(chunk))
+            statistics.add(encoder.encode(chunk, bad_rows, Observations(part)))
     return statistics.to_dict()["fitted"]
 
 

@@ -71,6 +71,12 @@ class Positives:
         if not self.found and len(self._others) <= _SHOWN:
             self._others |= dict.fromkeys(text(values)[0].drop_null().unique().to_pylist()[: _SHOWN + 1])
 
+    def merge(self, other):
+        """Adds the values that another Positives of the same label looked at."""
+        self.found = self.found or other.found
+        if not self.found and len(self._others) <= _SHOWN:
+            self._others |= other._others
+
     def check(self):
         """Judges the values once all rows are read. Warns if `positive` never occurs and only one other value does.
 

@@ -48,6 +48,12 @@ class Lengths:
         self.values += int(lengths.sum())
         self.largest = max(self.largest, int(lengths.max(initial=0)))
 
+    def merge(self, other):
+        """Adds the rows of other Lengths of the same feature."""
+        for name in ("rows", "empty", "single", "cut", "values"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.largest = max(self.largest, other.largest)
+
     @property
     def all_single(self):
         """Whether no list has a second value, and there are enough lists to judge."""

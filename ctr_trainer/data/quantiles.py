@@ -37,6 +37,22 @@ class Quantiles:
         self._kept[place[stays]] = values[stays]  # If places are equal the last value stays, as if added one by one.
         self._seen += len(values)
 
+    def merge(self, other):
+        """Adds the values of another Quantiles. If it kept all its values, the result is that of adding these values.
+
+        If not, each value of both has the same chance to be in the sample of both.
+        """
+        if other._seen == len(other._kept):
+            self.add(other._kept)
+            return
+        seen = self._seen + other._seen
+        most = min(self._sample, seen)
+        own = min(self._rng.hypergeometric(self._seen, other._seen, most), len(self._kept)) if self._seen else 0
+        own = max(own, most - len(other._kept))
+        parts = ((self._kept, own), (other._kept, most - own))
+        self._kept = np.concatenate([self._rng.choice(kept, count, replace=False) for kept, count in parts])
+        self._seen = seen
+
     def boundaries(self):
         """-> float32[at most count - 1], ascending; empty if there are fewer than two different values."""
         if not len(self._kept):

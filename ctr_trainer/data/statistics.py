@@ -24,13 +24,21 @@ class Moments:
         values = values[~np.isnan(values)].astype(np.float64)
         if not len(values):
             return
+        mean = values.mean()
+        self._merge(len(values), mean, np.square(values - mean).sum(), values.min(), values.max())
+
+    def merge(self, other):
+        """Adds the values of another Moments."""
+        if other.count:
+            self._merge(other.count, other.mean, other.squares, other.min, other.max)
+
+    def _merge(self, count, mean, squares, least, largest):
         # Chan et al., "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
-        mean, total = values.mean(), self.count + len(values)
-        delta = mean - self.mean
-        self.squares += np.square(values - mean).sum() + delta * delta * self.count * len(values) / total
-        self.mean += delta * len(values) / total
+        total, delta = self.count + count, mean - self.mean
+        self.squares += squares + delta * delta * self.count * count / total
+        self.mean += delta * count / total
         self.count = total
-        self.min, self.max = min(self.min, values.min()), max(self.max, values.max())
+        self.min, self.max = min(self.min, least), max(self.max, largest)
 
     def to_dict(self):
         """-> dict of figures that JSON can hold; all 0 if no value was present."""
@@ -69,6 +77,22 @@ class Statistics:
         for name, distinct in self.distinct.items():
             keys = table[name]
             distinct.add((pc.list_flatten(keys) if pa.types.is_list(keys.type) else keys).to_numpy())
+
+    def merge(self, other):
+        """Adds the rows of other Statistics of the same spec, which follow the rows so far.
+
+        Tables that are measured apart, and merged in their order, have the same figures as tables added in their order.
+        """
+        self.rows += other.rows
+        for column, positive in other.positive.items():
+            self.positive[column] += positive
+        for own, others in (
+            (self.moments, other.moments),
+            (self.quantiles, other.quantiles),
+            (self.distinct, other.distinct),
+        ):
+            for name, each in others.items():
+                own[name].merge(each)
 
     def to_dict(self):
         """-> dict that JSON can hold; `fitted` is a dict of feature -> statistics for its transform or buckets."""

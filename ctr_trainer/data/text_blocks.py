@@ -28,19 +28,20 @@ class TextBlocks:
 
     Args:
       file: path of the file.
-      size: number of bytes of a block, about, and of the longest line.
+      size: number of bytes of a block, about.
+      longest: number of bytes of the longest line, at least `size`.
 
     Raises:
       UserError: the file cannot be read, is empty, or is no text.
     """
 
-    def __init__(self, file, size):
-        self._file, self._size = file, size
+    def __init__(self, file, size, longest):
+        self._file, self._size, self._longest = file, size, longest
         self._held, self._ended = b"", False
         self._space = bytearray()  # All blocks are read into this: fresh memory would cost more than the reading.
         self._stream = self._checked(pa.input_stream, file)
         start = self._checked(self._stream.read, min(_FIRST, size))
-        while len(start) < size and not _BREAK.search(start[:-1]):
+        while len(start) < longest and not _BREAK.search(start[:-1]):
             more = self._checked(self._stream.read, len(start))
             if not more:
                 break
@@ -94,9 +95,10 @@ class TextBlocks:
             if end:
                 self._rest = bytes(self._space[end : filled + read])
                 return memoryview(self._space)[:end]
-            if filled + read > self._size:
+            if filled + read > self._longest:
                 raise UserError(
-                    f"{self._file}, line {before + 1}: it is longer than {self._size:,} bytes; expected text, in lines"
+                    f"{self._file}, line {before + 1}: it is longer than {self._longest:,} bytes; "
+                    "expected text, in lines"
                 )
 
     def put_back(self, lines):

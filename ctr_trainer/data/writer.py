@@ -41,7 +41,7 @@ class DatasetWriter:
         Args:
           advanced: f(rows), called after each row group that was read.
         """
-        while (path := self.path / _name(len(self._files))).is_file():
+        while (path := self.path / file_name(len(self._files))).is_file():
             groups = []
             try:
                 with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -61,9 +61,27 @@ class DatasetWriter:
         """Number of files that are complete."""
         return len(self._files) - (self._writer is not None)
 
-    def write(self, table):
-        """Adds an encoded table (see `encode.Encoder`)."""
-        self.statistics.add(table)
+    @property
+    def files(self):
+        """A dict per Parquet file, as in `DatasetInfo.files`."""
+        return list(self._files)
+
+    @property
+    def rows(self):
+        """Number of rows that were added, or kept by `resume`."""
+        return sum(file["rows"] for file in self._files) + self._pending_rows
+
+    def write(self, table, statistics=None):
+        """Adds an encoded table (see `encode.Encoder`).
+
+        Args:
+          table: the table.
+          statistics: its Statistics, if another thread has computed them; None to compute them now.
+        """
+        if statistics is None:
+            self.statistics.add(table)
+        else:
+            self.statistics.merge(statistics)
         self._pending.append(table)
         self._pending_rows += len(table)
         if self._pending_rows >= self._rows_per_group:
@@ -91,20 +109,7 @@ class DatasetWriter:
           extra: further figures of the format, for `DatasetInfo.extra`.
         """
         self.close()
-        figures = self.statistics.to_dict()
-        info = DatasetInfo(
-            path=str(self.path),
-            spec=self._spec,
-            rows=figures["rows"],
-            bad_rows=bad_rows,
-            label_mean=figures["label_mean"],
-            label_means=figures["label_means"],
-            labelled=self._spec.labelled,
-            distinct=figures["distinct"],
-            statistics=fitted or figures["fitted"],
-            files=tuple(self._files),
-            extra=extra or {},
-        )
+        info = info_of(self.path, self._spec, self.statistics, self._files, bad_rows, fitted, extra)
         self._directory.add(posixpath.join(self._part, FILE))
         info.write()
         return info
@@ -125,7 +130,7 @@ class DatasetWriter:
 
     def _write_group(self, group):
         if self._writer is None:
-            name = _name(len(self._files))
+            name = file_name(len(self._files))
             # Keys are hashes, which no codec makes smaller. A dictionary makes use of their repetition.
             schema = _without_nulls(group.schema)
             draft = self._open.enter_context(replacing(self._directory.add(posixpath.join(self._part, name))))
@@ -153,8 +158,35 @@ class DatasetWriter:
         return UserError(f"{self.path / self._files[-1]['name']}: cannot be written: {error}")
 
 
-def _name(number):
+def file_name(number):
+    """-> the name of a data set's file of this number, from 0."""
     return f"part-{number:05d}.parquet"
+
+
+def info_of(path, spec, statistics, files, bad_rows, fitted=None, extra=None):
+    """-> DatasetInfo of files that were written.
+
+    Args:
+      path: directory of the data set.
+      spec: FeatureSpec.
+      statistics: Statistics of all rows.
+      files: list of a dict per file, as in `DatasetInfo.files`.
+      bad_rows, fitted, extra: as for `DatasetWriter.finish`.
+    """
+    figures = statistics.to_dict()
+    return DatasetInfo(
+        path=str(path),
+        spec=spec,
+        rows=figures["rows"],
+        bad_rows=bad_rows,
+        label_mean=figures["label_mean"],
+        label_means=figures["label_means"],
+        labelled=spec.labelled,
+        distinct=figures["distinct"],
+        statistics=fitted or figures["fitted"],
+        files=tuple(files),
+        extra=extra or {},
+    )
 
 
 def _without_nulls(schema):

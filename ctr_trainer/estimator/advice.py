@@ -126,9 +126,9 @@ def _service(c):
 
 
 def _can_share(c):
-    """-> whether the rows can lie in shared memory, which knows no strict syncs, restarts and [[limits]]."""
+    """-> whether the rows can lie in shared memory, which knows no strict syncs and no restarts."""
     embedding = c.config.embedding
-    needs_service = embedding.strict_sync or embedding.service_restarts or c.has_limits
+    needs_service = embedding.strict_sync or embedding.service_restarts
     return embedding.service == "auto" and c.on_one_host and not needs_service
 
 

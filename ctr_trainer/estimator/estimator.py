@@ -22,11 +22,12 @@ from ctr_trainer.estimator.prepared_runs import run_steps
 from ctr_trainer.estimator.saved_features import load_features, save_features
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.session import session_of, training_session
+from ctr_trainer.estimator.stopping_in_order import stop_hook, stopped_text
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.graph_notes import step_plan
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
-from ctr_trainer.messages.errors import ServiceLost, UserError
+from ctr_trainer.messages.errors import ServiceLost, StoppedInOrder, UserError
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.settings.metrics_config import MetricsConfig
 from ctr_trainer.settings.run_config import RunConfig
@@ -86,6 +87,8 @@ class Estimator:
         Raises:
           ServiceLost: the embedding service is gone, and was not to be started again, or not so often; names the last
             checkpoint.
+          StoppedInOrder: SIGTERM or SIGINT has ended it, and its checkpoint is saved; see `StopHook`. Only in a program that
+            handles them by `LastWords.run`, as the command line does.
           UserError: there is no checkpoint of the step `resume_from`; or the training diverged, or cannot go on
             otherwise: then it names the last checkpoint.
         """
@@ -146,10 +149,11 @@ class Estimator:
             model = self._model.to_dict(features)
             save = Saving(saver, feed, store, checkpoint, self.model_dir, self.config, model, step.settle)
             own, measuring = training_hooks(feed, spec, store, self.config, self.model_dir, save, last, step, clock)
+            stop = stop_hook(self.config.grace_secs)
             evaluations = NoEvaluations()
             if evaluation:
-                evaluations = EvaluatedTraining(self, evaluation, feed, store, save, start, clock, step.settle)
-            observed = seen.of_training([*own, *evaluations.hooks, *hooks], measuring, feed, store)
+                evaluations = EvaluatedTraining(self, evaluation, feed, store, save, start, clock, stop, step.settle)
+            observed = seen.of_training([*own, stop, *evaluations.hooks, *hooks], measuring, feed, store)
 
             def steps(runs):
                 if seen.step != start:
@@ -159,10 +163,12 @@ class Estimator:
                     with waiting, seen.input_ends.noticed():
                         step(runs)
 
-            with save.naming_the_last_checkpoint(lambda: seen.step > start), _closing([evaluations, *own]):
+            with save.naming_the_last_checkpoint(lambda: seen.step > start), _closing([evaluations, *own, stop]):
                 session, every_hook = training_session(checkpoint, observed.hooks, self.model_dir, self.config, saver)
                 with session:
                     run_steps(session, every_hook, steps, self.config.prepared_runs)
+            if stop.signal:
+                raise StoppedInOrder(stopped_text(stop, seen.step, save.path), stop.signal)
             results = observed.results()
         return {**results, **evaluations.results()}
 

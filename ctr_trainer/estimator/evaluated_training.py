@@ -43,11 +43,12 @@ class EvaluatedTraining(NoEvaluations):
       save: f(session, step) -> path; a collective.
       start: the step that training goes on from.
       clock: `Clock` of the training thread.
+      stop: `StopHook` of the training.
       settle: see `InLoopEvaluation`.
     """
 
-    def __init__(self, estimator, eval_spec, feed, store, save, start, clock, settle=None):
-        self._in_loop = InLoopEvaluation(estimator, eval_spec, feed, store, settle)
+    def __init__(self, estimator, eval_spec, feed, store, save, start, clock, stop, settle=None):
+        self._in_loop = InLoopEvaluation(estimator, eval_spec, feed, store, stop, settle)
         super().__init__()
         self._positive_weight = getattr(estimator.params, "positive_weight", 1.0)
         lowered = plateau.current()
@@ -63,7 +64,7 @@ class EvaluatedTraining(NoEvaluations):
         if lowered:
             evaluate = PlateauHook(self._selection, lowered)
         self._clock = clock
-        evaluations = EvaluationHook(evaluate, _period(eval_spec), clock)
+        evaluations = EvaluationHook(evaluate, _period(eval_spec), clock, stop)
         self.hooks = [evaluate, evaluations] if lowered else [evaluations]
 
     def results(self):

@@ -1,5 +1,6 @@
 """Evaluates a model while it trains, in a graph and session of its own."""
 
+import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.estimator.evaluation import Evaluation
@@ -26,6 +27,7 @@ class InLoopEvaluation:
       eval_spec: the `EvalSpec`.
       training: the `Feed` of the training.
       store: of `open_store`.
+      stop: `StopHook` of the training: once a signal asks it to stop, no more batches are evaluated.
       settle: f(session) after which the dense variables are what all steps made of them, on all ranks, a collective;
         None where each step leaves them so.
 
@@ -33,8 +35,9 @@ class InLoopEvaluation:
       UserError: the model has variables in its evaluation mode that it does not train with.
     """
 
-    def __init__(self, estimator, eval_spec, training, store, settle=None):
+    def __init__(self, estimator, eval_spec, training, store, stop, settle=None):
         self._eval_spec, self._training, self._store, self._settle = eval_spec, training, store, settle
+        self._stop = stop
         self._config = estimator.config
         sources = {v.op.name: v for v in tf1.global_variables()}
         self._graph = tf.Graph()
@@ -70,7 +73,7 @@ class InLoopEvaluation:
         return self._evaluation.metric_names
 
     def evaluate(self, session):
-        """-> dict of the metrics of all ranks. A collective.
+        """-> dict of the metrics of all ranks; None if the training is to stop by a signal. A collective.
 
         Args:
           session: the training session.
@@ -89,6 +92,8 @@ class InLoopEvaluation:
             self._run()
         finally:
             self._feed.close()
+        if distributed.all_sum(np.int32(self._stop.is_asked), "evaluation_stopped"):
+            return None
         results = self._evaluation.results()
         raise_together(self._store)
         return results
@@ -100,7 +105,7 @@ class InLoopEvaluation:
             hooks.append(ProgressHook("evaluating", self._steps))
 
         def batches(runs):
-            while not runs.should_stop() and self._evaluation.steps != (self._eval_spec.steps or None):
+            while not (self._stop.is_asked or runs.should_stop() or self._evaluation.steps == self._eval_spec.steps):
                 self._evaluation.step(runs)
                 # The training step that this is part of is watched, and takes as long as it has to.
                 distributed.watchdog().progress()

@@ -25,7 +25,7 @@ class ModelSelection:
     checkpoint, so that the patience is counted as if the run had not been interrupted.
 
     Args:
-      evaluate: f(session) -> dict of metrics; a collective.
+      evaluate: f(session) -> dict of metrics, or None if the training is to stop by a signal; a collective.
       metric_names: those that `evaluate` returns.
       eval_spec: the `EvalSpec`.
       model_dir: where the history, the best checkpoint and the summaries go.
@@ -59,7 +59,10 @@ class ModelSelection:
 
     def __call__(self, session, step):
         """-> whether training is to stop. A collective."""
-        metrics = {k: v for k, v in self._evaluate(session).items() if not k.startswith("reliability")}
+        found = self._evaluate(session)
+        if found is None:
+            return False
+        metrics = {k: v for k, v in found.items() if not k.startswith("reliability")}
         self.metrics = {"global_step": step, **metrics}
         decided = distributed.broadcast_object(self._decide(step, metrics), "model_selection")
         improves, stop, self.falls = decided

@@ -17,6 +17,7 @@ from ctr_trainer.estimator.host_memory import any_host_has_several_workers, copi
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import reach
 from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.placement import Placement
 
 # For the messages of a sync, which are of `wire.PAGE_BYTES` and come and go together.
 _KEPT_BYTES = 256 << 20
@@ -59,7 +60,7 @@ def _open_store(config, model_dir, host_memory):
         )
     if config.service == "shared":
         with open_host_memory() as memory:
-            yield LocalStore(SharedTables(memory))
+            yield LocalStore(SharedTables(memory, distributed.local_rank(), distributed.local_size()))
         return
     with contextlib.ExitStack() as stack:
         started, watches = None, []
@@ -105,7 +106,7 @@ def _leased(config, model_dir, addresses, security, host_memory, ended=()):
     lease, client = None, None
     with contextlib.ExitStack() as stack:
         if distributed.is_chief():
-            lease = Lease.new(model_dir)
+            lease = Lease.new(model_dir, Placement.of_this_process().job)
             client = stack.enter_context(opened(lease))
             stack.callback(client.release)  # Also after an error: the training that goes on from it need not wait.
         lease = distributed.broadcast_object(lease and dataclasses.asdict(lease), "embedding_service_lease")

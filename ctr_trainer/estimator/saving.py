@@ -71,6 +71,11 @@ class Saving:
         self._saved_step, self._last_path = step, path
         return path
 
+    @property
+    def path(self):
+        """Of the last checkpoint, also if it is the one that training goes on from; None before the first."""
+        return self._last_path
+
     @contextlib.contextmanager
     def naming_the_last_checkpoint(self, has_trained):
         """Has what ends the training within the block say where it goes on.

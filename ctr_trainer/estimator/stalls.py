@@ -5,6 +5,7 @@ import logging
 
 from ctr_trainer.ranks import distributed, missing_ranks
 from ctr_trainer.ranks.heartbeat import Heartbeat
+from ctr_trainer.ranks.placement import Placement
 
 _log = logging.getLogger(__name__)
 
@@ -20,7 +21,7 @@ def observed_phases(clock, model_dir, input_ends):
       model_dir: where ranks of other hosts look too, if they share it.
       input_ends: `InputEnds` of this rank, which says where the others have nothing left to wait for.
     """
-    if distributed.size() == 1:
+    if distributed.size() == 1 and not Placement.of_this_process().job:  # A launcher looks as well.
         yield
         return
     watchdog, size = distributed.watchdog(), distributed.size()

@@ -12,7 +12,7 @@ def check_training(experiment, evaluation):
 
     Args:
       experiment: `Experiment`.
-      evaluation: `EvaluationConfig`.
+      evaluation: `EvaluationFlags`.
     """
     if not experiment.data.epochs and not experiment.data.max_steps:
         raise UserError("--epochs=0 never ends by itself: give --max_steps")

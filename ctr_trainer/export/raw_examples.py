@@ -11,6 +11,7 @@ from ctr_trainer.data.columns import ID_PREFIX, WEIGHT, label_columns
 from ctr_trainer.data.convert import SOURCES
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.lists import split
+from ctr_trainer.data.observations import Observations
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.messages.errors import UserError
 
@@ -52,18 +53,19 @@ def read_raw(format, files, spec, batch_size, group_by="", max_bad_rows=0):
     offered = [*spec.ids, *(f.name for f in spec.sparse if f.combiner is None and not f.is_bucketised)]
     if group_by and group_by not in offered:
         raise UserError(f"no column {group_by!r} to group by; there are {', '.join(offered) or 'none'}")
-    bad_rows = BadRows(max_bad_rows)
+    bad_rows, observed = BadRows(max_bad_rows), Observations(spec)
     # The rows are numbered, so that the raw values of the good rows can be found.
     numbered = dataclasses.replace(spec, ids=(*spec.ids, _ROW))
-    with contextlib.closing(Encoder(numbered, bad_rows)) as encoder:
-        for chunk in SOURCES[format](files, spec, bad_rows):
+    with contextlib.closing(Encoder(numbered)) as encoder:
+        for block in SOURCES[format](files, spec, bad_rows):
+            chunk = block.parse(bad_rows)
             chunk.table = chunk.table.append_column(_ROW, pa.array(np.arange(len(chunk.table))))
-            encoded = encoder.encode(chunk)
-            encoder.see_labels(chunk.table)
+            encoded = encoder.encode(chunk, bad_rows, observed)
+            observed.see_labels(chunk.table)
             raw = chunk.table.take(encoded[ID_PREFIX + _ROW])
             for first in range(0, len(raw), batch_size):
                 yield _examples(spec, raw.slice(first, batch_size), encoded.slice(first, batch_size), group_by)
-        encoder.check_labels()
+        observed.check()
 
 
 def _examples(spec, raw, encoded, group_by):

@@ -108,8 +108,9 @@ def _hasher():
         message = tf.compat.v1.placeholder(tf.string, [])
         kind = tf.io.RaggedFeature(tf.string)
         fetch = _graph_hash(tf.io.parse_single_example(message, {bytes_example.FEATURE: kind})[bytes_example.FEATURE])
+    # -1 computes in the calling thread, so that threads that hash at a time do not wait for each other.
     config = tf.compat.v1.ConfigProto(
-        device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=1
+        device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1
     )
     return tf.compat.v1.Session(graph=graph, config=config).make_callable(fetch, [message])
 

@@ -10,13 +10,14 @@ class EvaluationHook(PeriodicHook):
     Args:
       evaluate: f(session, step) -> whether training is to stop; a collective.
       period, clock: see `PeriodicHook`.
+      stop: `StopHook`: a training that a signal stops does not evaluate any more.
     """
 
     phase, order = "evaluation", Order.EVALUATE
 
-    def __init__(self, evaluate, period, clock=None):
+    def __init__(self, evaluate, period, clock=None, stop=None):
         super().__init__(period, clock)
-        self._evaluate, self._evaluated = evaluate, None
+        self._evaluate, self._evaluated, self._stop = evaluate, None, stop
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
@@ -31,7 +32,7 @@ class EvaluationHook(PeriodicHook):
             self._evaluate_once(session)
 
     def _evaluate_once(self, session):
-        if self._evaluated == self.step:
+        if self._evaluated == self.step or (self._stop is not None and self._stop.signal):
             return False
         stop = self._evaluate(session, self.step)
         self._evaluated = self.step

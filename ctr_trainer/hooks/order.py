@@ -23,6 +23,7 @@ class Order(enum.IntEnum):
     TAKE = enum.auto()  # Takes them, and closes its files at the end.
     WATCH = enum.auto()  # Looks at what the others have done.
     OTHER = enum.auto()
+    STOP = enum.auto()  # All ranks agree that this step is the last one, before they evaluate.
     EVALUATE = enum.auto()  # Evaluates what is trained, handed on and saved.
     TRACE = enum.auto()  # A step has ended.
     SESSION = enum.auto()  # Last: its session run begins.

@@ -1,6 +1,5 @@
 """Errors for the user to read."""
 
-import functools
 import re
 
 # TensorFlow's errors have lines about the graph: where the operation was made, and its neighbours. `_OF_A_NODE` finds
@@ -16,19 +15,28 @@ class UserError(Exception):
     """
 
 
-class ServiceLost(UserError):
+class Lost(UserError):
+    """A rank, a host or a service that the job needs is gone: the same command may go on when it is back."""
+
+
+class ServiceLost(Lost):
     """The embedding service does not answer or was restarted: changes of rows since the last checkpoint are lost."""
 
 
-@functools.singledispatch
-def message(error):
-    """-> what an exception tells the user, in whole sentences; "" of one that was not made for users."""
-    return ""
+class StoppedInOrder(UserError):
+    """A training has ended as a signal asked it to: after a step, and with its checkpoint saved.
 
+    Args:
+      text: what it says last.
+      number: of the signal.
 
-@message.register
-def _(error: UserError):
-    return str(error)
+    Attributes:
+      status: the exit status of a process that ends so.
+    """
+
+    def __init__(self, text, number):
+        super().__init__(text)
+        self.status = 128 + number
 
 
 def reason(error):

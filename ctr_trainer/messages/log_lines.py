@@ -52,18 +52,20 @@ def installed_form():
     return "plain" if handler is None else handler.formatter.form
 
 
-def error_line(text):
-    """Makes the last line of a command that fails: `error: TEXT`, or an object like all others in the form `json`.
+def last_line(text, level=logging.ERROR):
+    """Makes the last line of a command: the text, or an object like all others in the form `json`.
 
     The caller writes the line directly and not by the log, because a thread that hangs may hold the log's lock.
+
+    Args:
+      text: of the line.
+      level: ERROR for a command that has failed: then `error: ` stands before the text.
     """
     if installed_form() == "plain":
-        return f"error: {text}"
+        return f"error: {text}" if level == logging.ERROR else text
     caller = sys._getframe(1)
     code = caller.f_code
-    record = logging.LogRecord(
-        __name__, logging.ERROR, code.co_filename, caller.f_lineno, text, (), None, func=code.co_name
-    )
+    record = logging.LogRecord(__name__, level, code.co_filename, caller.f_lineno, text, (), None, func=code.co_name)
     return _installed().format(record)
 
 

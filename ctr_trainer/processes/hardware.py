@@ -30,6 +30,11 @@ def pin_cores(local_rank, local_size):
     return set(allowed)
 
 
+def usable_cores():
+    """-> how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
 def has_bfloat16(cpuinfo="/proc/cpuinfo"):
     """-> whether this processor multiplies bfloat16 by instructions of its own (AVX-512 BF16, AMX)."""
     try:

@@ -38,6 +38,33 @@ def loopback_of(address):
     return next((found for found in _resolved(address) if ipaddress.ip_address(found).is_loopback), "")
 
 
+def is_silent(address):
+    """-> whether nothing comes back from the host of a `host:port`, not even a refusal."""
+    found = _resolved(address)
+    try:
+        socket.create_connection((found[0], int(address.rpartition(":")[2])), _CONNECT_SECONDS).close()
+    except ConnectionRefusedError:
+        return False
+    except (OSError, IndexError):
+        return True
+    return False
+
+
+def is_here(name):
+    """-> whether a host's name leads to an address of this host."""
+    for address in _resolved(f"{name}:0"):
+        try:
+            socket.create_server((address, 0), family=_family(address)).close()  # No other address can be listened on.
+            return True
+        except OSError:
+            pass
+    return False
+
+
+def _family(address):
+    return socket.AF_INET6 if ipaddress.ip_address(address).version == 6 else socket.AF_INET
+
+
 def _resolved(address):
     """-> the IP addresses that the host of a `host:port` has by what this host knows; [] where it knows none."""
     try:

@@ -6,10 +6,10 @@ import os
 import threading
 import time
 
+from ctr_trainer.messages import exit_status
 from ctr_trainer.processes.deadline import within
 
 _log = logging.getLogger(__name__)
-_EXIT_STATUS = 75
 _HOPELESS_SECONDS, _MOST_SELDOM_SECONDS, _TELL_SECONDS = 1.0, 30.0, 30.0
 _EXPLAIN_SECONDS, _WARN_SECONDS, _END_SECONDS = 3.0, 4.0, 10.0
 
@@ -71,6 +71,16 @@ class Watchdog:
         """Ends the watch."""
         self._closed.set()
 
+    def explanation(self):
+        """-> what is known about the ranks that the others wait for, in brackets; "" for nothing."""
+        if self.explain is None:
+            return ""
+        try:
+            text = within(_EXPLAIN_SECONDS, self.explain)
+        except Exception as error:  # An error in the explanation must not keep the process alive.
+            text = f"which ranks are missing is not known: {error}"
+        return f" ({text})" if text else ""
+
     def _look(self):
         waits = list(self._waits.values())
         if not waits:
@@ -98,12 +108,12 @@ class Watchdog:
                 within(_WARN_SECONDS, lambda: self._warn(seconds, what))
 
     def _warn(self, seconds, what):
-        _log.warning("%s has waited %.0f s for %s%s", self._who, seconds, what, self._explanation())
+        _log.warning("%s has waited %.0f s for %s%s", self._who, seconds, what, self.explanation())
 
     def _too_long(self, seconds, what):
         return (
             f"{self._who} has waited {seconds:.0f} s for {what}, longer than --stall_timeout={self._timeout:g}: "
-            f"another rank hangs or is too slow{self._explanation()}"
+            f"another rank hangs or is too slow{self.explanation()}"
         )
 
     def _end(self, sentence):
@@ -114,13 +124,4 @@ class Watchdog:
         try:
             within(_END_SECONDS, speak)
         finally:
-            os._exit(_EXIT_STATUS)
-
-    def _explanation(self):
-        if self.explain is None:
-            return ""
-        try:
-            text = within(_EXPLAIN_SECONDS, self.explain)
-        except Exception as error:  # An error in the explanation must not keep the process alive.
-            text = f"which ranks are missing is not known: {error}"
-        return f" ({text})" if text else ""
+            os._exit(exit_status.LOST)

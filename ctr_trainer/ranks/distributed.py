@@ -10,8 +10,10 @@ import dataclasses
 import functools
 import importlib
 import json
+import logging
 import math
 import os
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +23,7 @@ from ctr_trainer.graph_notes.batch_weight import WeighedOptimizer
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
 from ctr_trainer.processes.watchdog import Watchdog
-from ctr_trainer.ranks import agreement, horovod_timeline, last_words
+from ctr_trainer.ranks import agreement, last_words
 from ctr_trainer.ranks.agreement import Introduction
 from ctr_trainer.ranks.device_config import config_proto
 from ctr_trainer.ranks.meeting import meeting
@@ -42,8 +44,12 @@ except ImportError as error:
 if not hasattr(hvd, "BroadcastGlobalVariablesHook"):  # It was imported before, and was not built by this package.
     hvd = importlib.reload(hvd)
 
+LR_SCALES = ("linear", "sqrt", "none", "linear_batches", "sqrt_batches")
 _IDLE_CYCLE_MS = 20
+_TIMELINE_START = 200  # A timeline's first event lies within this many bytes.
 _CLOCK_LOOKS = 4
+
+_log = logging.getLogger(__name__)
 
 _watchdog = None
 _all_cores = None
@@ -78,7 +84,11 @@ def init(
         local = [int(os.environ.get(f"HOROVOD_LOCAL_{what}", default)) for what, default in (("RANK", 0), ("SIZE", 1))]
         _all_cores = hardware.pin_cores(local[0], max(core_shares, local[1]))
     if timeline:
-        horovod_timeline.prepare(timeline)
+        # Horovod reads this variable when it starts. If it cannot open the file, it fails later, in its own thread.
+        path = os.path.abspath(timeline)
+        _refuse_foreign_timeline(path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.environ["HOROVOD_TIMELINE"] = path
     if not steps_exchange:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_IDLE_CYCLE_MS))
     # The watchdog warns of stalls in place of Horovod, and `LastWords` says that a connection is lost.
@@ -113,6 +123,17 @@ def _introductions(flags):
     line = json.dumps(dataclasses.asdict(own)) + "\n"
     lines = all_gather(np.frombuffer(line.encode(), np.uint8), "introductions").tobytes().decode()
     return [Introduction.parse(json.loads(line)) for line in lines.splitlines()]
+
+
+def _refuse_foreign_timeline(path):
+    """Raises UserError if the path is a file that does not begin as Horovod's timelines do: it would be emptied."""
+    if os.path.lexists(path) and (not os.path.isfile(path) or os.path.getsize(path)):
+        start = b""
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                start = file.read(_TIMELINE_START)
+        if start.strip() != b"[" and b'"ph":' not in start:
+            raise UserError(f"--horovod_timeline={path} exists and is not a timeline; name another file")
 
 
 def watchdog():
@@ -163,7 +184,7 @@ def lr_scale(how, accumulation_steps=1):
     """-> float, the factor on a learning rate that was chosen for one worker's batch.
 
     Args:
-      how: `linear`, the number of workers; `sqrt`, its square root; `none`, 1; `linear_batches` and
+      how: one of `LR_SCALES`: `linear`, the number of workers; `sqrt`, its square root; `none`, 1; `linear_batches` and
         `sqrt_batches`, the number of all batches of a step, workers times accumulation_steps, or its square root.
       accumulation_steps: batches of a worker per optimizer step.
 
@@ -216,7 +237,7 @@ def broadcast_hook():
 
 
 @functools.cache
-def _host_collective(kind, dtype, name):
+def _host_collective(kind, dtype, name, watched=True):
     """-> f(numpy array) -> numpy array: one collective in a graph and session of its own."""
     graph = tf.Graph()
     with graph.as_default(), tf.device("/cpu:0"):
@@ -228,9 +249,12 @@ def _host_collective(kind, dtype, name):
             result = hvd.allgather(value, name=f"{name}.gather")
         else:
             result = hvd.broadcast(value, 0, name=f"{name}.broadcast")
-    session = tf1.Session(graph=graph, config=session_config(threads=1))
+    config = session_config(threads=1)
+    # Those beside the steps have a thread of their own: a step that waits for other ranks holds those of TensorFlow.
+    config.use_per_session_threads = not watched
+    session = tf1.Session(graph=graph, config=config)
 
-    def exchange(array, watched=True):
+    def exchange(array):
         with watchdog().waiting(f"the other ranks in {name}") if watched else contextlib.nullcontext():
             return session.run(result, {value: array})
 
@@ -246,7 +270,7 @@ def all_sum(array, name, watched=True):
       watched: whether the watchdog watches the wait; False in a thread if its caller watches the wait for the thread.
     """
     array = np.asarray(array)
-    return array if size() == 1 else _host_collective("sum", array.dtype, name)(array, watched)
+    return array if size() == 1 else _host_collective("sum", array.dtype, name, watched)(array)
 
 
 def all_gather(array, name):
@@ -284,6 +308,33 @@ def broadcast_object(value, name):
     length = _host_collective("broadcast", np.dtype(np.int64), f"{name}.length")(np.array([len(text)]))[0]
     text = text if is_chief() else np.zeros(length, np.uint8)
     return json.loads(_host_collective("broadcast", np.dtype(np.uint8), name)(text).tobytes())
+
+
+def from_chief(work, name):
+    """-> what `work` returns on rank 0, which JSON can hold, on every rank. A collective.
+
+    Args:
+      work: f(advanced), called on rank 0. It calls `advanced(text)` with text as `12,000 rows` whenever it has
+        advanced. As long as it does, the `stall_timeout` ends no rank's wait, and rank 0 logs the text every 30 s.
+      name: name of this wait in the watchdog's messages, the same on every rank.
+    """
+    if not is_chief():
+        while "result" not in (said := broadcast_object(None, name)):
+            pass  # Rank 0 has advanced.
+        return said["result"]
+    told = time.monotonic()
+
+    def advanced(text):
+        nonlocal told
+        _watchdog.progress()
+        if time.monotonic() - told >= _watchdog.tell_seconds:
+            _log.info("%s", text)
+            broadcast_object({"advanced": text}, name)
+            told = time.monotonic()
+
+    with watchdog().waiting(f"its own work in {name}"):
+        result = work(advanced)
+    return broadcast_object({"result": result}, name)["result"]
 
 
 def barrier(name):

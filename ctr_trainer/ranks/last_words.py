@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import logging
 import os
 import re
 import signal
@@ -10,12 +11,13 @@ import threading
 import time
 import traceback
 
-from ctr_trainer.messages import log_lines
-from ctr_trainer.messages.errors import message, reason
+from ctr_trainer.messages import exit_status, log_lines
+from ctr_trainer.messages.errors import Lost, StoppedInOrder, UserError, reason
 from ctr_trainer.processes.deadline import within
 from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.placement import Placement
 from ctr_trainer.ranks.roll_call import RollCall
+from ctr_trainer.ranks.stop_signals import StopSignals, Terminated
 
 TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
 _CLAIM = "last_words"
@@ -26,6 +28,12 @@ _UNHEARD_SECONDS = 2.0
 _GOING_ON_SECONDS = 1.5
 # horovodrun kills a process 5 s after it has asked it to end.
 _SAY_SECONDS = 4.5
+_NOT_SAVED_YET = (
+    "told to end 4 s ago, and still saving. horovodrun kills its workers 5 s after it was told to end: if it was, the "
+    "last steps are lost"
+)
+_CTRL_C = {signal.SIGINT: "Ctrl-C"}
+_log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 15.0
 _OF_ANOTHER_RANK = re.compile(r"Horovod has been shut down|HorovodInternalError|gloo/transport|rank \d+ has ended, and")
 
@@ -45,21 +53,27 @@ class LastWords:
     Attributes:
       model_dir: where the traceback of an unexpected error is kept; it is printed where there is no such directory.
       going_on: f() -> a sentence on what the same command would do now; None where there is nothing to go on with.
+      signals: `StopSignals` of this process.
     """
 
     def __init__(self, notices, placement):
         self._notices, self._rank, self._size = notices, placement.rank, placement.size
-        self._is_one_host = placement.is_on_one_host
+        self._is_one_host, self._is_beside_rank_0 = placement.is_on_one_host, 0 in placement.host_ranks
         self._roll_call = RollCall(notices, placement)
-        self._lock = threading.RLock()
+        # A rank of several is at its end once its work is done: if horovodrun ends it then, the reason has been said.
+        self.signals = StopSignals(self._say_of_signal, self._warn_of_launcher, is_ignored_after=self._size > 1)
         self._forget()
+        self._lock = threading.RLock()
         self.model_dir, self.going_on = "", None
 
     @contextlib.contextmanager
     def claimed_on_error(self):
-        """Claims the word as soon as the body of the `with` statement raises."""
+        """Claims the word as soon as the body of the `with` statement raises; a training that has stopped says so."""
         try:
             yield
+        except StoppedInOrder as error:
+            self._say_of(error)  # Before horovodrun ends this process, which has more to close.
+            raise
         except Exception as error:
             self._claim(error)
             raise
@@ -71,59 +85,45 @@ class LastWords:
                 self._notices.put(_CLAIM, "")
             self._forget()
 
-    def run(self, function, takes_sigterm=True):
-        """Calls the function; if it raises, or on SIGTERM, says why the process ends.
+    def run(self, function, takes_signals=True):
+        """Calls the function; if it raises, or on a signal to end, says why the process ends.
 
         Args:
           function: f(), the whole work of the process.
-          takes_sigterm: whether SIGTERM is handled here; False if the function handles it.
+          takes_signals: whether `StopSignals` handles SIGTERM and SIGINT; False if the function handles them.
 
         Returns:
-          the exit status: 0, 1 after an exception, or 130 after Ctrl-C.
+          the exit status: 0, or one of `exit_status`.
         """
         if self._size == 1:
             self._forget()  # Another call in this process may have spoken.
-        with self._on_sigterm() if takes_sigterm else contextlib.nullcontext():
+        with self.signals.handled() if takes_signals else contextlib.nullcontext():
             try:
                 function()
+            except Terminated:
+                self._say_of_signal(signal.SIGTERM)
+                return exit_status.TERMINATED
             except KeyboardInterrupt as error:
                 self.of(error)
-                return 130
+                return exit_status.INTERRUPTED
+            except StoppedInOrder as error:
+                self.of(error)
+                return error.status
             except Exception as error:
                 self.of(error)
-                return 1
+                return self._status(error)
         return 0
-
-    @contextlib.contextmanager
-    def _on_sigterm(self):
-        """Has SIGTERM end the process with a sentence within the block, whatever its main thread waits for."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        # Python runs handlers in the main thread, which may be inside TensorFlow. Only the signal's number is written
-        # at once; a thread reads it.
-        read, write = os.pipe()
-        os.set_blocking(write, False)
-        handler = signal.signal(signal.SIGTERM, lambda *_: None)
-        before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-        threading.Thread(target=self._await_sigterm, args=[read], name="last words", daemon=True).start()
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(before)
-            # A rank of several is at its end: if horovodrun ends it now, the reason has been said.
-            signal.signal(signal.SIGTERM, handler if self._size == 1 else signal.SIG_IGN)
-            os.close(write)
 
     def of(self, error):
         """Says which exception ends this rank."""
         self._claim(error)
         if os.environ.get(TRACEBACKS):
             traceback.print_exception(error)
-        if not self._say_once(lambda: self._sentence(error)):
+        if not self._say_of(error) and not isinstance(error, StoppedInOrder):
             if not self._is_of_another_rank(error) and not self._is_said:
                 self._keep(error)
-            time.sleep(_PATIENCE_SECONDS)
+            if not self.signals.have_come:  # Else horovodrun has told this rank to end.
+                time.sleep(_PATIENCE_SECONDS)
 
     def say(self, text):
         """Says a sentence, and what the same command would do now, unless another rank has spoken."""
@@ -132,16 +132,20 @@ class LastWords:
 
     def _forget(self):
         self._is_ours = self._error = None
-        self._is_said = self._over = False
+        self._is_said = self._over = self.signals.has_failed = False
 
     def _claim(self, error=None):
         """-> whether this rank has the word."""
         with self._lock:
-            if self._error is None:
-                self._error = error
+            if self._error is None and error is not None:
+                self._error, self.signals.has_failed = error, True
             if self._is_ours is None:
+                if isinstance(error, StoppedInOrder) and self._is_beside_rank_0 and self._notices.is_here():
+                    self._is_ours = self._rank == 0  # All ranks have the same to say.
+                    return self._is_ours
                 if error is not None and self._is_of_another_rank(error):
                     self._roll_call.end()
+                if error is not None and (isinstance(error, StoppedInOrder) or self._is_of_another_rank(error)):
                     time.sleep(0.0 if self._notices.is_here() else _UNHEARD_SECONDS)
                 claim = f"rank {self._rank}: {error}"
                 if self._size > 1 and not self._notices.get(_CLAIM):
@@ -152,20 +156,26 @@ class LastWords:
                 self._is_said = not self._is_ours and found.partition(": ")[2] == str(error)
             return self._is_ours
 
-    def _say_once(self, make):
+    def _say_of(self, error):
+        """-> as `_say_once`."""
+        level = logging.INFO if isinstance(error, StoppedInOrder) else logging.ERROR
+        return self._say_once(lambda: self._sentence(error), level)
+
+    def _say_once(self, make, level=logging.ERROR):
         """-> whether this rank speaks, or has spoken."""
         with self._lock:
             if self._claim() and not self._over:
                 self._over = True
-                print(log_lines.error_line(make()), file=sys.stderr, flush=True)
+                with contextlib.suppress(OSError):  # horovodrun was killed, and nobody hears it.
+                    print(log_lines.last_line(make(), level), file=sys.stderr, flush=True)
             return self._is_ours
 
     def _sentence(self, error):
         if self._is_of_another_rank(error):
             lost = self._roll_call.lost()
             return self._with_going_on(lost or f"the connection to another rank is lost: {reason(error)}")
-        if told := message(error):
-            return told
+        if isinstance(error, UserError):
+            return str(error)
         if isinstance(error, KeyboardInterrupt):
             return self._with_going_on("interrupted")
         kept = self._keep(error)
@@ -181,8 +191,14 @@ class LastWords:
             return text
 
     def _is_of_another_rank(self, error):
-        is_expected = message(error) or isinstance(error, KeyboardInterrupt)
-        return self._size > 1 and not is_expected and _OF_ANOTHER_RANK.search(str(error)) is not None
+        expected = isinstance(error, (UserError, KeyboardInterrupt))
+        return self._size > 1 and not expected and _OF_ANOTHER_RANK.search(str(error)) is not None
+
+    def _status(self, error):
+        """-> the exit status after an exception."""
+        if isinstance(error, Lost) or self._is_of_another_rank(error):
+            return exit_status.LOST
+        return exit_status.REFUSED if isinstance(error, UserError) else exit_status.FAILED
 
     def _keep(self, error):
         """Keeps the traceback. -> the file that it is in; "" if it was printed."""
@@ -198,36 +214,43 @@ class LastWords:
             return ""
         return path
 
-    def _await_sigterm(self, read):
-        while number := os.read(read, 1):
-            if number[0] == signal.SIGTERM:
-                try:
-                    within(_SAY_SECONDS, self._of_sigterm)
-                finally:
-                    os._exit(128 + signal.SIGTERM)
-        os.close(read)
+    def _say_of_signal(self, number, late=""):
+        within(_SAY_SECONDS, lambda: self._of_signal(number, late))
 
-    def _of_sigterm(self):
+    def _of_signal(self, number, late):
         self._roll_call.end()
         with self._lock:
             if self._error is not None:  # The main thread has an error, and is still closing what is open.
-                self._say_once(lambda: self._sentence(self._error))
+                self._say_of(self._error)
             else:
-                self._say_once(lambda: self._with_going_on(self._roll_call.lost() or self._stopped()))
+                self._say_once(lambda: self._with_going_on(self._roll_call.lost() or self._stopped(number, late)))
 
-    def _stopped(self):
-        if self._size == 1:
-            return "stopped by SIGTERM"
+    def _stopped(self, number, late):
+        how = f"stopped by {name_of(number)}"
+        if late:
+            return f"{how}; {late}"
+        if self._size == 1 or number == signal.SIGINT:
+            return how
         if unheard := self._roll_call.unheard():
             return unheard
-        how = "stopped by SIGTERM: Ctrl-C at horovodrun, a scheduler, or by hand"
+        how = f"{how}: Ctrl-C at horovodrun, a scheduler, or by hand"
         return how if self._is_one_host else f"{how}; or a worker of another host has ended"
+
+    def _warn_of_launcher(self):
+        """Says, before horovodrun may kill this process in the middle of a checkpoint, what would be lost."""
+        if self._rank == 0 and self._notices.address and self._error is None:
+            _log.warning("%s", self._with_going_on(_NOT_SAVED_YET))
 
 
 @functools.cache
 def of_this_process():
     """-> the `LastWords` of this process; rank and size are those that `horovodrun` has set in the environment."""
     return LastWords(Notices.of_this_job(), Placement.of_this_process())
+
+
+def name_of(number):
+    """-> what a person calls a signal."""
+    return _CTRL_C.get(number, signal.Signals(number).name)
 
 
 def _place(error):

@@ -12,7 +12,7 @@ import time
 
 import psutil
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import Lost
 from ctr_trainer.processes import reach
 
 _log = logging.getLogger(__name__)
@@ -34,13 +34,13 @@ def meeting(notices, placement, interface, seconds):
       seconds: the longest wait.
 
     Raises:
-      UserError: a rank does not come, or cannot be reached; names its host.
+      Lost: a rank does not come, or cannot be reached; names its host.
     """
     if placement.size == 1 or not notices.address:
         yield
         return
     if not notices.is_here() and (why := reach.why_not(notices.address)):
-        raise UserError(f"horovodrun at {notices.address} cannot be reached: {why}")
+        raise Lost(f"horovodrun at {notices.address} cannot be reached: {why}")
     here, own = socket.gethostname(), _address_of(interface)
     looks = placement.is_first_of_host and not placement.is_on_one_host and own
     with socket.create_server((own, 0), backlog=placement.size) if looks else contextlib.nullcontext() as server:
@@ -69,9 +69,7 @@ def _all_hosts(notices, rank, size, seconds):
             _log.warning("rank 0 has waited %.0f s for the start of %s", waited, _named(notices, size, came))
         if waited > seconds:
             who = _named(notices, size, came) if rank == 0 else "the other ranks"
-            raise UserError(
-                f"rank {rank} has waited for the start of {who} for longer than --stall_timeout={seconds:g}"
-            )
+            raise Lost(f"rank {rank} has waited for the start of {who} for longer than --stall_timeout={seconds:g}")
         time.sleep(min(_POLL_SECONDS + waited / 10, 1.0))
 
 
@@ -85,7 +83,7 @@ def _named(notices, size, came):
 def _look_for(hosts, own):
     for name, address in hosts:
         if address != own and (why := reach.why_not(address)):
-            raise UserError(
+            raise Lost(
                 f"the workers of {socket.gethostname()} cannot reach those of {name}: {why}. Workers connect at ports "
                 "that the system picks, those of /proc/sys/net/ipv4/ip_local_port_range: open these between all hosts"
             )

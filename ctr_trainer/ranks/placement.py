@@ -3,6 +3,9 @@
 import dataclasses
 import os
 
+# Each process that `launch` has started has it in its environment, as JOB.START.
+ATTEMPT = "CTR_TRAINER_ATTEMPT"
+
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
@@ -26,6 +29,11 @@ class Placement:
         )
         first = rank - host_rank  # horovodrun numbers the ranks host by host.
         return cls(rank, size, range(first, first + host_size))
+
+    @property
+    def job(self):
+        """Name of the job that `launch` has started this process for; "" without it."""
+        return os.environ.get(ATTEMPT, "").partition(".")[0]
 
     @property
     def is_first_of_host(self):

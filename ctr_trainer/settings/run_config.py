@@ -17,6 +17,7 @@ class RunConfig(Settings, title="Run"):
       save_checkpoints_steps: None for 1000 if no other period is given.
       save_checkpoints_secs: see `periods.SecondsOfChief`.
       save_checkpoints_epochs: counted from the very first one.
+      grace_secs: see `StopHook`.
       keep_checkpoint_max: see `retention`.
       full_checkpoint_every: 1 always writes all rows. A damaged file costs all checkpoints up to the next full one.
       summary_steps: each point is made of a line of the log, the first one after that many steps.
@@ -63,6 +64,13 @@ class RunConfig(Settings, title="Run"):
     save_checkpoints_secs: float = setting(
         0.0,
         "seconds between checkpoints, by rank 0's clock, at most two of --log_steps later; 0 for another period",
+        "seconds",
+        minimum=0.0,
+    )
+    grace_secs: float = setting(
+        30.0,
+        "longest time from SIGTERM or Ctrl-C to the end: the step is finished on all workers and its checkpoint saved; "
+        "0 ends at once, without one",
         "seconds",
         minimum=0.0,
     )

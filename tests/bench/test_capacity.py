@@ -15,7 +15,7 @@ BASE = Costs(
     step_seconds=0.006,
     host_seconds=0.004,
     deviation_seconds=0.0,
-    update_seconds=0.002,
+    lock_seconds=0.0,
     crowding=1.0,
     sharing=1.0,
     cores=2,
@@ -152,9 +152,10 @@ def test_a_service_on_the_machine_takes_of_its_cores():
 def test_workers_of_a_machine_that_train_one_copy_send_a_row_that_several_stepped_once():
     # Two machines of two workers, N = 4: a window of 8 steps, D(8) = 2828.43, D(16) = 4000. A step sends 353.55, checks
     # 146.45, gets back (5656.85 - 4000) / 8 = 207.11. Up 353.55 * 100 + 146.45 * 12 = 37112.7; of a machine twice that.
-    found = predict(BASE, Setup(4, machines=2, cores=2, rows="a:1", sync_steps=4, gbit=8e-3))  # 1e6 bytes/s
+    costs = dataclasses.replace(BASE, lock_seconds=0.002)
+    found = predict(costs, Setup(4, machines=2, cores=2, rows="a:1", sync_steps=4, gbit=8e-3))  # 1e6 bytes/s
     assert found.parts["worker network"] == pytest.approx(2 * 0.0371127, rel=1e-5)
-    assert found.parts["table lock"] == pytest.approx(2 * 0.002)
+    assert found.parts["row lock"] == pytest.approx(2 * 0.002)
 
 
 def test_a_lone_machine_that_trains_one_copy_checks_nothing_and_gets_nothing_back():
@@ -166,9 +167,20 @@ def test_a_lone_machine_that_trains_one_copy_checks_nothing_and_gets_nothing_bac
 
 
 def test_workers_that_share_a_table_take_turns_at_its_update():
-    found = predict(BASE, Setup(8, cores=8, rows="shared"))
-    assert found.bottleneck == "table lock"
-    assert found.step_seconds == pytest.approx(8 * 0.002)
+    found = predict(dataclasses.replace(BASE, lock_seconds=0.002), Setup(8, cores=8, rows="shared"))
+    assert found.bottleneck == "row lock"
+    # The 7 others hold it for 14 of 16 ms, so a worker waits 2 * 0.875 / (2 * 0.125) = 7 ms: 10 + 7 ms.
+    assert found.step_seconds == pytest.approx(0.017)
+    assert found.row_lock_share == pytest.approx(9 / 17)
+
+
+def test_a_worker_waits_for_the_row_lock_as_in_a_queue():
+    # The other worker holds it for 2 of 10 ms: 2 * 0.2 / (2 * 0.8) = 0.25 ms.
+    costs = dataclasses.replace(BASE, lock_seconds=0.002)
+    found = predict(costs, Setup(2, cores=2, rows="shared"))
+    assert found.step_seconds == pytest.approx(0.01025)
+    assert found.row_lock_share == pytest.approx(2.25 / 10.25)
+    assert predict(costs, Setup(1, rows="shared")).row_lock_share == 0
 
 
 def test_rows_of_one_machine_are_refused_for_several():

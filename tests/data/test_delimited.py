@@ -124,7 +124,8 @@ def test_any_line_end_and_none_at_the_end_will_do(tmp_path, monkeypatch, end, la
     ],
 )
 def test_what_is_no_text_of_rows_is_named(tmp_path, monkeypatch, text, message):
-    monkeypatch.setattr("ctr_trainer.data.delimited._BLOCK", 50)
+    monkeypatch.setattr("ctr_trainer.data.delimited._BLOCK", 20)
+    monkeypatch.setattr("ctr_trainer.data.delimited._LONGEST_LINE", 50)
     with pytest.raises(UserError, match=f"a.csv.*{message}"):
         read(tmp_path, text)
 

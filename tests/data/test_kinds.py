@@ -13,6 +13,7 @@ from ctr_trainer.data.convert import convert, format_summary
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.foreign import scan
+from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
@@ -25,11 +26,12 @@ BASE = {"name": "kinds", "label": {"column": "y"}}
 def encode(feature, *columns, bad_rows=0, **more):
     """-> the encoded table of a spec of one sparse feature `f` and a column of it."""
     spec = FeatureSpec.from_dict({**BASE, **more, "sparse": [{"name": "f", "dim": 2, **feature}]})
-    encoder = Encoder(spec, BadRows(bad_rows))
+    encoder = Encoder(spec)
     (values,) = columns
     try:
         table = pa.table({"f": values, "y": [1] * len(values)})
-        return encoder.encode(Chunk(table, "a.csv", lambda row: row + 1))
+        chunk = Chunk(table, "a.csv", lambda row: row + 1)
+        return encoder.encode(chunk, BadRows(bad_rows), Observations(spec))
     finally:
         encoder.close()
 
@@ -197,9 +199,9 @@ def dense(values):
     spec = FeatureSpec.from_dict({**BASE, "dense": [{"name": "x"}]})
     encoder, bad_rows = None, BadRows(10)
     try:
-        encoder = Encoder(spec, bad_rows)
+        encoder = Encoder(spec)
         chunk = Chunk(pa.table({"x": values, "y": [1] * len(values)}), "a.parquet", lambda row: row + 1)
-        return encoder.encode(chunk)["x"].to_numpy(), bad_rows.count
+        return encoder.encode(chunk, bad_rows, Observations(spec))["x"].to_numpy(), bad_rows.count
     finally:
         encoder.close()
 

@@ -12,16 +12,18 @@ class Ranks:
     """Runs f(rank, all_sum, all_gather) for each rank, in a thread each; the collectives are those of `distributed`."""
 
     def __init__(self, size):
-        self._size = size
+        self.size = size
         self._barrier = threading.Barrier(size, timeout=_TIMEOUT_SECONDS)
         self._given = [None] * size
 
     def run(self, work):
         """-> what `work` returns, by rank."""
-        with concurrent.futures.ThreadPoolExecutor(self._size) as threads:
-            return list(threads.map(lambda rank: work(rank, *self._collectives(rank)), range(self._size)))
+        with concurrent.futures.ThreadPoolExecutor(self.size) as threads:
+            return list(threads.map(lambda rank: work(rank, *self.collectives(rank)), range(self.size)))
 
-    def _collectives(self, rank):
+    def collectives(self, rank):
+        """-> (all_sum, all_gather) of a rank."""
+
         def exchange(array, name):
             self._given[rank] = (name, array)
             self._barrier.wait()

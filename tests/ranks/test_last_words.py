@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from horovod.runner.http.http_server import RendezvousServer
@@ -12,6 +13,7 @@ from ctr_trainer.ranks.last_words import TRACEBACKS
 
 _RANK = """
 import signal, sys, threading, time
+from ctr_trainer.files import durable_file
 from ctr_trainer.ranks import last_words
 from ctr_trainer.messages.errors import UserError
 
@@ -37,6 +39,25 @@ def graph_error():
 def other_rank():
     fail(RuntimeError("rank 1 has ended, and rank 0 waits for its part of a sum"))
 
+class Training:
+    # One that does not stop.
+
+    def ask(self, number):
+        print("asked", flush=True)
+
+    def explain(self):
+        return " (rank 1 on host-b is missing)"
+
+def train():
+    words.signals.hand_to(Training(), float(sys.argv[3]))
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.1)  # The main thread handles signals too.
+
+def write():
+    with durable_file.replacing(sys.argv[2] + "/output") as draft, open(draft, "w") as file:
+        sleep()
+
 def full_disk():
     fail(UserError("the disk is full"))
 
@@ -50,12 +71,12 @@ sys.exit(words.run(globals()[sys.argv[1]]))
 class _Rank:
     """One of them; `does` names the function of `_RANK` that it runs."""
 
-    def __init__(self, does, model_dir, rank=0, size=1, port=None, **environment):
+    def __init__(self, does, model_dir, rank=0, size=1, port=None, grace_secs=30, **environment):
         env = {**os.environ, **environment, "HOROVOD_RANK": str(rank), "HOROVOD_SIZE": str(size)}
         if port:
             where = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port)}
             env |= {"HOROVOD_LOCAL_RANK": str(rank), "HOROVOD_LOCAL_SIZE": str(size), **where}
-        command = [sys.executable, "-c", _RANK, does, str(model_dir)]
+        command = [sys.executable, "-c", _RANK, does, str(model_dir), str(grace_secs)]
         pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.process = subprocess.Popen(command, env=env, text=True, **pipes)
         assert self.process.stdout.readline() == "ready\n"
@@ -85,10 +106,39 @@ def test_a_lone_worker_that_is_interrupted_or_stopped_says_where_it_goes_on(tmp_
     assert _Rank("sleep", tmp_path).end(signal.SIGTERM) == (143, [f"error: stopped by SIGTERM. {GOING_ON}"])
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_a_stopped_worker_was_writing_is_removed(tmp_path, number):
+    status, (line,) = _Rank("write", tmp_path).end(number)
+    assert status == 128 + number
+    assert line.startswith(f"error: {'interrupted' if number == signal.SIGINT else 'stopped by SIGTERM'}. ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_signal_asks_a_training_to_stop_and_a_second_one_ends_it_at_once(tmp_path):
+    rank = _Rank("train", tmp_path)
+    for _ in range(2):  # As where a scheduler and horovodrun both send it.
+        rank.process.send_signal(signal.SIGTERM)
+    assert rank.process.stdout.readline() == "asked\n"
+    time.sleep(1.1)
+    assert rank.process.poll() is None
+    assert rank.end(signal.SIGTERM) == (143, [f"error: stopped by SIGTERM. {GOING_ON}"])
+
+
+def test_a_training_that_does_not_stop_in_time_names_the_rank_that_it_waits_for(tmp_path):
+    status, (line,) = _Rank("train", tmp_path, grace_secs=0.5).end(signal.SIGINT)
+    assert status == 130
+    late = "the training did not end within --grace_secs=0.5 (rank 1 on host-b is missing)"
+    assert line == f"error: stopped by Ctrl-C; {late}. {GOING_ON}"
+
+
+def test_a_training_without_time_to_stop_ends_at_once(tmp_path):
+    assert _Rank("train", tmp_path, grace_secs=0).end(signal.SIGTERM)[0] == 143
+
+
 def test_the_traceback_of_an_unexpected_error_is_kept_in_a_file_and_never_lost(tmp_path):
     status, (line,) = _Rank("bug", tmp_path).end()
     kept = tmp_path / "error-rank0.txt"
-    assert status == 1
+    assert status == 70
     assert line == f"error: KeyError: 'a name'; its traceback is in {kept}. {GOING_ON}"
     assert "in fail" in kept.read_text()
     status, lines = _Rank("bug", tmp_path / "nowhere").end()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.service.client import ServiceClient
-from ctr_trainer.embedding.service.lease import Lease, LeaseBook
+from ctr_trainer.embedding.service.lease import Lease, LeaseBook, LeaseHeld
 from ctr_trainer.embedding.service.service import Service
 from ctr_trainer.messages.errors import ServiceLost, UserError
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
@@ -189,3 +189,17 @@ def test_a_restore_of_a_damaged_file_leaves_the_rows_to_those_who_knew_them(trai
     with pytest.raises(UserError, match="truncated"):
         trainer.restore(tmp_path / "saved", [entry])
     other.push("t", KEYS, ones(3), "x", 1)
+
+
+def test_a_start_of_the_workers_takes_the_lease_of_the_start_before_it_over_at_once():
+    book = LeaseBook(seconds=60)
+    first, second, other = (Lease.new("model", job) for job in ("job", "job", "other"))
+    assert book.take(first)
+    with pytest.raises(LeaseHeld):
+        book.take(other)
+    assert book.take(second)
+    with pytest.raises(UserError, match="this client only reads"):
+        book.renew(first.token, "push")
+    book.renew(second.token, "push")
+    with pytest.raises(LeaseHeld):
+        book.take(Lease.new("model"))  # Of a training without a launcher.

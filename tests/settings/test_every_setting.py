@@ -9,7 +9,7 @@ from absl import flags as absl_flags
 
 from ctr_trainer import flags
 from ctr_trainer.bench.worker import WorkerFlags
-from ctr_trainer.commands import bench, convert, report, serve, service
+from ctr_trainer.commands import bench, convert, launch, report, serve, service
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.by_flag import by_flag, changed, replaced
 from ctr_trainer.settings.schedule import Schedule
@@ -19,12 +19,13 @@ GROUPS = [
     *flags.EXPERIMENT,
     *bench.GROUPS,
     *convert.GROUPS,
+    *launch.GROUPS,
     *report.GROUPS,
     *serve.GROUPS,
     *service.GROUPS,
     WorkerFlags,
 ]
-NEEDED = {"lr_unit": ["--warmup_steps=1"]}  # By flag, what it is not accepted without.
+NEEDED = {"lr_unit": ["--warmup_steps=1"], "min_np": ["--np=2"]}  # By flag, what it is not accepted without.
 
 
 def _kinds(kind):

@@ -23,12 +23,13 @@ class Index:
     the memory that they leave is given back. Not safe to use from several threads at a time.
     """
 
-    def __init__(self, memory=None):
+    def __init__(self, memory=None, resting=None):
         """
         Args:
           memory: where the index lies: `PrivateMemory` or `SharedMemory`; None for memory of its own.
+          resting: `RestingSlots`, where the slots of removed keys stay for a while; None if they are free at once.
         """
-        self._memory = memory or PrivateMemory()
+        self._memory, self._resting = memory or PrivateMemory(), resting
         self._keys = self._memory.array("keys", np.int64)
         self._free = self._memory.array("free", np.int64)
         # The buckets and those they grew from take turns.
@@ -39,7 +40,7 @@ class Index:
             self._numbers[_BUCKETS] = _FIRST_BUCKETS
 
     def __len__(self):
-        return self._count - self._free_count
+        return self._count - self._free_count - (0 if self._resting is None else len(self._resting))
 
     @property
     def _count(self):
@@ -85,9 +86,12 @@ class Index:
 
     def find(self, keys):
         """int64[U] keys -> int64[U] slots; -1 for an unknown key."""
+        return self.find_and_count(keys)[0]
+
+    def find_and_count(self, keys):
+        """-> (what `find` returns, how many of the keys are unknown, without those that are 0)."""
         slots = np.empty(len(keys), np.int64)
-        self._find(keys, slots)
-        return slots
+        return slots, self._find(keys, slots)
 
     def find_or_add(self, keys):
         """int64[U] keys -> int64[U] slots; each unknown key gets a free slot or a new one, in the order of `keys`.
@@ -109,6 +113,8 @@ class Index:
 
     def free_slots(self, count):
         """-> int64[n], the free slots that the next `count` new keys get; fewer if there are fewer free slots."""
+        if self._resting is not None:
+            self._free_up(self._resting.take_rested())
         free_count = self._free_count
         return self._free.array[max(free_count - count, 0) : free_count].copy()
 
@@ -130,13 +136,17 @@ class Index:
             room = count
 
     def remove(self, keys):
-        """Forgets `keys`, int64[U]. -> int64[U], the slots that they had, which are free now; -1 for an unknown key."""
+        """Forgets `keys`, int64[U]. -> int64[U], the slots that they had; -1 for an unknown key.
+
+        The slots are free now, or rest first, see `RestingSlots`.
+        """
         slots = np.empty(len(keys), np.int64)
         index_kernels.remove(*self._probed(), keys, slots)
-        freed, free_count = slots[slots >= 0], self._free_count
-        self._free.reserve(free_count + len(freed))
-        self._free.array[free_count : free_count + len(freed)] = freed
-        self._numbers[_FREE_COUNT] += len(freed)
+        freed = slots[slots >= 0]
+        if self._resting is None:
+            self._free_up(freed)
+        else:
+            self._resting.add(freed)
         return slots
 
     def clear(self):
@@ -144,6 +154,14 @@ class Index:
         self._buckets.fill(0)
         self._old.fill(0)
         self._numbers[[_OLD, _COUNT, _FREE_COUNT]] = 0
+        if self._resting is not None:
+            self._resting.clear()
+
+    def _free_up(self, slots):
+        free_count = self._free_count
+        self._free.reserve(free_count + len(slots))
+        self._free.array[free_count : free_count + len(slots)] = slots
+        self._numbers[_FREE_COUNT] += len(slots)
 
     def _find(self, keys, slots):
         """Fills `slots`. -> how many of the keys are unknown."""

@@ -23,6 +23,8 @@ class Lease:
       host, pid: of the process that asked for it.
       model_dir: of the training.
       started: local time of the request, as `2026-01-31 12:00:00`.
+      job: that no other training has; a start of the workers takes the lease of the start before it over at once, as
+        `launch` has ended that one. "" without `launch`.
     """
 
     token: str
@@ -30,12 +32,13 @@ class Lease:
     pid: int
     model_dir: str
     started: str
+    job: str = ""
 
     @staticmethod
-    def new(model_dir):
+    def new(model_dir, job=""):
         """-> a lease for a training that this process begins."""
         now = time.strftime("%Y-%m-%d %H:%M:%S")
-        return Lease(secrets.token_hex(16), socket.gethostname(), os.getpid(), str(model_dir), now)
+        return Lease(secrets.token_hex(16), socket.gethostname(), os.getpid(), str(model_dir), now, job)
 
     @staticmethod
     def parse(values):
@@ -104,7 +107,8 @@ class LeaseBook:
         with self._lock:
             now, before = time.monotonic(), self._lease
             is_new = before is None or before.token != lease.token
-            if is_new and before is not None and now - self._heard < self._seconds:
+            is_succeeded = before is not None and lease.job != "" and before.job == lease.job
+            if is_new and not is_succeeded and before is not None and now - self._heard < self._seconds:
                 raise LeaseHeld(before, self._heard, self._heard + self._seconds - now)
             self._lease, self._heard = lease, now
             return is_new

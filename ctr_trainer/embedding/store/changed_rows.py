@@ -42,7 +42,7 @@ def merge(table, versions, keys, deltas, known):
     number = versions.next()
     slots, there = table.find_or_make(keys), None
     known = np.full(count, NONE_KNOWN, np.uint32) if known is None else np.require(known, requirements=("C", "A"))
-    if table.is_limited and slots.min(initial=0) < 0:
+    if table.limits.may_refuse and slots.min(initial=0) < 0:
         there, refused = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
         slots, known, deltas = slots[there], known[there], deltas[there]
     positions = np.empty(len(slots), np.int64)

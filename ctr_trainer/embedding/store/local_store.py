@@ -193,8 +193,8 @@ class LocalStore(Store):
         for entry in files:
             if entry.get("kind") == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
                 with self._locked(entry["table"]) as table:
-                    if table.admission is not None:
-                        table.admission.merge_counts(*snapshot.read_counts(path, entry))
+                    if table.limits.admission is not None:
+                        table.limits.admission.merge_counts(*snapshot.read_counts(path, entry))
             if entry.get("kind") == "use":
                 for keys, *use in snapshot.read_use(path, entry):
                     with self._locked(entry["table"]) as table:

@@ -5,6 +5,7 @@ import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.key_hash import KEYS, mix
+from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 
 _LINES = 2
 _WIDTH = 1 << 22
@@ -23,40 +24,43 @@ class Admission:
     Source: Estan and Varghese, New Directions in Traffic Measurement and Accounting, SIGCOMM 2002.
     """
 
-    def __init__(self, min_frequency, width=_WIDTH):
+    def __init__(self, min_frequency, memory=None, width=_WIDTH):
         """
         Args:
           min_frequency: how often a key has to come before it gets a row.
+          memory: where the counters lie, see `Table`; None for memory of its own.
           width: counters per line, a power of two.
         """
-        self._min_frequency = min_frequency
-        self._counters = np.zeros((_LINES, width), np.uint8)
-        self._counted = 0
+        self._min_frequency, memory = min_frequency, memory or PrivateMemory()
+        counters = memory.array("admission", np.uint8, (width,), most_rows=_LINES)
+        counters.reserve(_LINES)
+        self._counters = counters.array[:_LINES]
+        self._numbers = memory.counts("admission", 1)  # The counts since the counters were last halved.
 
     def admit(self, keys):
         """Counts keys, int64[U], distinct, without rows. -> bool[U]: whether each has come `min_frequency` times."""
         admitted = np.ones(len(keys), np.bool_)
         if self._min_frequency > 1:
             _count(self._counters, keys, self._min_frequency, admitted)
-            self._counted += len(keys)
-            if self._counted >= self._counters.shape[1]:
+            self._numbers[0] += len(keys)
+            if self._numbers[0] >= self._counters.shape[1]:
                 self._counters >>= 1
-                self._counted = 0
+                self._numbers[0] = 0
         return admitted
 
     def counts(self):
         """-> (uint8[2, width], a copy of the counters; int, the counts since the counters were last halved)."""
-        return self._counters.copy(), self._counted
+        return self._counters.copy(), int(self._numbers[0])
 
     def merge_counts(self, counters, counted):
         """Merges what `counts` returned, here or at another shard, into the counters."""
         np.maximum(self._counters, counters, out=self._counters)
-        self._counted = max(self._counted, counted)
+        self._numbers[0] = max(self._numbers[0], counted)
 
     def clear(self):
         """Forgets all counts."""
         self._counters.fill(0)
-        self._counted = 0
+        self._numbers[0] = 0
 
 
 _COUNTERS = types.Array(types.uint8, 2, "C")

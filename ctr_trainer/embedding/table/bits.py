@@ -56,6 +56,11 @@ class Bits:
         other._bits.array[: _bytes(self._size)] = self._bits.array[: _bytes(self._size)]
         return other
 
+    def become(self, other):
+        """Makes this the set of the same slots as `other`, `Bits` with at least this set's room."""
+        self.reserve(other._size)
+        self._bits.array[: _bytes(self._size)] = other._bits.array[: _bytes(self._size)]
+
     def slots(self):
         """-> int64[n], all slots in the set, ascending."""
         return self.pop(0, self._size)[0] if self._size else np.empty(0, np.int64)

@@ -3,6 +3,7 @@
 import numpy as np
 
 from ctr_trainer.embedding.table.bits import Bits
+from ctr_trainer.embedding.table.removed_keys import RemovedKeys
 
 _BLOCK_BYTES, _BLOCK_ROWS = 4 << 20, 1 << 16
 
@@ -20,12 +21,12 @@ class Changes:
     def __init__(self, memory):
         """
         Args:
-          memory: see `Table`. The sets of present and of changed rows lie there; the rest is the saving process's own.
+          memory: see `Table`. What a snapshot holds lies there; a snapshot that is under way is its process's own.
         """
-        self._present = Bits(memory.array("present", np.uint8))
-        self._changed = Bits(memory.array("changed", np.uint8))
-        self._saved = Bits()
-        self._removed = []
+        self._present, self._changed, self._saved = self._sets = [
+            Bits(memory.array(name, np.uint8)) for name in ("present", "changed", "saved")
+        ]
+        self._removed = RemovedKeys(memory)
         self._capture = None
 
     def before_change(self, table, slots):
@@ -37,7 +38,7 @@ class Changes:
 
     def created(self, slots, size):
         """Told by the table: the slots, int64[U], got new rows; the table has `size` slots now."""
-        for each in (self._present, self._changed, self._saved):
+        for each in self._sets:
             each.reserve(size)
         self._present.add(slots)
         self._changed.add(slots)
@@ -46,23 +47,26 @@ class Changes:
         """Told by the table: the rows at `slots`, int64[U], and their keys are about to be removed."""
         if self._capture is not None:
             self._capture.keep(table, slots)
-        self._removed.append(table.keys[slots[self._saved.among(slots)]])
-        for each in (self._present, self._changed, self._saved):
+        self._reserve(table)
+        self._removed.add(table.keys[slots[self._saved.among(slots)]])
+        for each in self._sets:
             each.remove(slots)
 
-    def clear(self):
-        """Told by the table: it is empty now. No delta can follow the last snapshot."""
-        for each in (self._present, self._changed, self._saved):
+    def before_clear(self, table):
+        """Told by the table: all rows are about to be removed. No delta can follow the last snapshot."""
+        self._reserve(table)
+        for each in self._sets:
             each.clear()
         self._removed.clear()
         self._capture = None
 
     def restored(self, table):
         """Told by the store: the table now is what its last snapshot holds."""
+        self._reserve(table)
         self._removed.clear()
         self._changed.clear()
         self._reserve(table)
-        self._saved = self._present.copy()
+        self._saved.become(self._present)
 
     def begin(self, table, full):
         """Begins a snapshot of the table as it is now.
@@ -76,16 +80,16 @@ class Changes:
         """
         self._reserve(table)
         pending = self._present.copy() if full else self._changed.copy()
-        self._saved = self._present.copy()
-        removed, self._removed = [] if full else self._removed, []
+        self._saved.become(self._present)
+        removed = self._removed.take()
         self._changed.clear()
         self._reserve(table)
-        self._capture = Capture(table, pending, removed)
+        self._capture = Capture(table, pending, removed[:0] if full else removed)
         return self._capture
 
     def _reserve(self, table):
         """Makes room for all slots of the table: another process may have made some of them."""
-        for each in (self._present, self._changed):
+        for each in self._sets:
             each.reserve(len(table.keys))
 
     def end(self):
@@ -106,10 +110,10 @@ class Capture:
         Args:
           table: the `Table`.
           pending: `Bits`, the slots to read.
-          removed: list of int64[n], the keys that were removed since the last snapshot.
+          removed: int64[n], the keys that were removed since the last snapshot; valid until the next one begins.
         """
         self.config = table.config
-        self.counts = table.admission.counts() if table.admission else None
+        self.counts = table.limits.admission.counts() if table.limits.admission else None
         self._pending = pending
         self._removed = removed
         self._kept = []
@@ -120,7 +124,7 @@ class Capture:
 
         Caveat: it takes time in proportion to the number of these keys, so call it without the table's lock.
         """
-        return np.unique(np.concatenate(self._removed)) if self._removed else np.empty(0, np.int64)
+        return np.unique(self._removed)
 
     def keep(self, table, slots):
         """Copies the rows at `slots` that are still to be read. Call it under the table's lock."""

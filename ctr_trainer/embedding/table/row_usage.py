@@ -7,7 +7,6 @@ from numba import types
 from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch
 from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.index.key_hash import KEYS, mix
-from ctr_trainer.embedding.memory.growable_array import GrowableArray
 from ctr_trainer.embedding.table.bits import Bits
 
 _UINT32 = types.Array(types.uint32, 1, "C", readonly=True)
@@ -22,28 +21,34 @@ _SCANNED, _EXPIRED = 1 << 22, 1 << 15
 class RowUsage:
     """For each slot, in 8 bytes, the step at which its row was last trained, and how often it was trained.
 
-    Attributes:
-      step: the clock: the global step of the last `Store.advance`.
+    Args:
+      memory: where this lies, see `Table`.
     """
 
-    def __init__(self):
-        self.step = 0
-        self._last = GrowableArray(np.uint32)
-        self._frequency = GrowableArray(np.uint32)
-        self._size = 0
+    def __init__(self, memory):
+        self._last, self._frequency = memory.array("last_used", np.uint32), memory.array("frequency", np.uint32)
+        self._numbers = memory.counts("usage", 1)
         self._protected = Bits()  # Empty, except within `lowest`.
+
+    @property
+    def step(self):
+        """The clock: the global step of the last `Store.advance`."""
+        return int(self._numbers[0])
+
+    @step.setter
+    def step(self, step):
+        self._numbers[0] = step
 
     def created(self, slots, size):
         """Told by the table: the slots, int64[U], got new rows, which count as trained now; it has `size` slots now."""
         self._last.reserve(size)
         self._frequency.reserve(size)
-        self._size = max(self._size, size)
         self._last.array[slots] = self.step
         self._frequency.array[slots] = 0
 
-    def trained(self, slots):
-        """Notes that the rows at `slots`, int64[U], distinct, are trained now; slots without a row are skipped."""
-        own = slots[(slots >= 0) & (slots < self._size)]
+    def trained(self, slots, size):
+        """Notes that the rows at `slots`, int64[U], distinct, are trained now; slots outside [0, size) are skipped."""
+        own = slots[(slots >= 0) & (slots < size)]
         self._last.array[own] = self.step
         self._frequency.array[own] += 1
 
@@ -94,7 +99,7 @@ class RowUsage:
           int64[<= count], the slots of the rows; fewer than `count` only if all other rows are protected.
         """
         of = self._last if eviction == "lru" else self._frequency
-        self._protected.reserve(self._size)
+        self._protected.reserve(index.slots)
         self._protected.add(protected)
         share = max(_SAMPLED * count, _LEAST_SAMPLE) / max(len(index), 1)
         while True:

@@ -7,10 +7,11 @@ from ctr_trainer.embedding.memory.contiguous import float32, int64
 from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.table import row_kernels
-from ctr_trainer.embedding.table.admission import Admission
 from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.initial_rows import InitialRows
-from ctr_trainer.embedding.table.row_usage import RowUsage
+from ctr_trainer.embedding.table.row_counters import RowCounters
+from ctr_trainer.embedding.table.row_limits import RowLimits
+from ctr_trainer.embedding.table.row_space import RowSpace
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 
 
@@ -28,42 +29,37 @@ class Table:
 
     Attributes:
       config: the TableConfig.
-      admission: `Admission`; None if every key gets a row.
       changes: `Changes` since the last snapshot; None if they are not kept.
-      created: rows created since the start, without those of a snapshot.
-      restored: rows taken from a snapshot since the start.
-      admitted: keys that the counting filter let in since the start.
-      evicted: rows evicted since the start.
-      refused: how often, since the start, a key was asked for and got no row.
+      limits: `RowLimits`.
+      counters: `RowCounters`.
       lock_times: how long this process has waited for the rows' lock and held it; 0 if there is no lock.
     """
 
     lock_times = LockTimes()
 
-    def __init__(self, config, tracked=False, most_rows=None, memory=None):
+    def __init__(self, config, tracked=False, most_rows=None, memory=None, space=None, resting=None):
         """
         Args:
           config: a TableConfig.
           tracked: whether to keep `changes`, for snapshots.
-          most_rows: a shard's share of `config.max_rows`, the limit in its place; None for `config.max_rows` itself.
+          most_rows: see `RowLimits`.
           memory: where the rows and their index lie: `PrivateMemory`, or `SharedMemory` for a `SharedTable`.
+          space: `RowSpace` of the rows; None to make one.
+          resting: see `Index`.
 
         Raises:
           UserError: see `InitialRows`.
         """
         self.config, self._initial = config, InitialRows(config)
         memory = memory or PrivateMemory()
-        self._index = Index(memory)
-        self._rows = memory.array("rows", np.float32, (config.width,))
+        self._index = Index(memory, resting)
+        self._space = space or RowSpace(memory, config.width)
         self._optimizer = OPTIMIZERS[config.optimizer.name]
         self._settings = self._optimizer.kernel_settings(config.optimizer)
-        self._most_rows = config.max_rows if most_rows is None else most_rows
         self.changes = Changes(memory) if tracked else None
-        self.admission = Admission(config.min_frequency) if config.min_frequency > 1 else None
-        self._usage = RowUsage() if config.evicts else None
-        self._followers = [each for each in (self.changes, self._usage) if each is not None]
-        self._lent = 0
-        self.created = self.restored = self.admitted = self.evicted = self.refused = 0
+        self.limits = RowLimits(config, most_rows, memory)
+        self._followers = [each for each in (self.changes, self.limits.usage) if each is not None]
+        self.counters = RowCounters(memory)
 
     def __len__(self):
         return len(self._index)
@@ -76,7 +72,7 @@ class Table:
     @property
     def rows(self):
         """float32[n, width], in slot order; behind them the rows that the last `find_or_create` lent."""
-        return self._rows.array[: self._index.slots + self._lent]
+        return self._space.rows(self._index.slots)
 
     @property
     def nbytes(self):
@@ -86,6 +82,10 @@ class Table:
     def find(self, keys):
         """int64[U] keys -> int64[U] slots; -1 for unknown keys and for the key 0."""
         return self._index.find(int64(keys))
+
+    def find_and_count(self, keys):
+        """-> (what `find` returns, how many of the keys are unknown, without those that are 0)."""
+        return self._index.find_and_count(int64(keys))
 
     def find_or_create(self, keys):
         """int64[U] keys -> int64[U] slots; a missing row is created with its initial values.
@@ -97,31 +97,20 @@ class Table:
         """
         keys = int64(keys)
         slots = self.find_or_make(keys)
-        wanting = np.flatnonzero((slots < 0) & (keys != 0)) if self.is_limited else ()
-        self._lent = len(wanting)
-        if self._lent:
-            first = self._index.slots
-            self._rows.reserve(first + self._lent)
-            slots[wanting] = np.arange(first, first + self._lent)
-            self._initial.fill(keys[wanting], self._rows.array[first : first + self._lent])
+        wanting = np.flatnonzero((slots < 0) & (keys != 0)) if self.limits.may_refuse else ()
+        self._space.end_lending()
+        if len(wanting):
+            lent = slots[wanting] = self._space.lend(self._index.slots, len(wanting))
+            self._initial.fill(keys[wanting], self._space.array[lent[0] : lent[-1] + 1])
         return slots
 
     def find_or_make(self, keys):
         """-> int64[U] slots; a missing row is created if its key is admitted and there is room, else its slot is -1."""
-        if not self.is_limited:
+        if not self.limits.may_refuse:
             return self._make(keys, initialize=True)
-        slots = self.find(keys)
-        unknown = keys[(slots < 0) & (keys != 0)]
-        if not len(unknown):
-            return slots
-        admitted = unknown if self.admission is None else unknown[self.admission.admit(unknown)]
-        if self.admission is not None:
-            self.admitted += len(admitted)
-        if self._most_rows:
-            admitted = admitted[: self._make_room(admitted, slots)]
-        self.refused += len(unknown) - len(admitted)
-        self._make(admitted, initialize=True)
-        return self.find(keys)
+        slots = self._index.find(keys)
+        self._make_missing(keys, slots)
+        return slots
 
     def initial_rows(self, keys):
         """int64[U] keys -> float32[U, width], their initial rows, a pure function of (config.seed, key)."""
@@ -149,22 +138,23 @@ class Table:
     def take(self, slots):
         """int64[U] slots -> float32[U, width], a copy of their rows; zeros for the slot -1."""
         rows = np.empty((len(slots), self.config.width), np.float32)
-        row_kernels.take(self._rows.array, slots, 0, rows)
+        row_kernels.take(self._space.array, slots, 0, rows)
         return rows
 
     def find_or_insert(self, keys, rows):
         """Sets the rows of `keys` to `rows`, float32[U, width]; creates missing rows. -> int64[U] slots"""
         slots = self._make(int64(keys))
         self.before_change(slots)
-        row_kernels.put(self._rows.array, slots, float32(rows))
+        row_kernels.put(self._space.array, slots, float32(rows))
         return slots
 
     def restore(self, keys, rows):
         """As `find_or_insert`, for rows of a snapshot: they count as restored, not as created."""
-        created = self.created
+        counters = self.counters
+        created = counters.created
         slots = self.find_or_insert(keys, rows)
-        self.restored += self.created - created
-        self.created = created
+        counters.restored += counters.created - created
+        counters.created = created
         return slots
 
     def add(self, keys, deltas):
@@ -179,7 +169,7 @@ class Table:
         """
         slots = self.find_or_make(int64(keys))
         self.before_change(slots)
-        row_kernels.add(self._rows.array, slots, float32(deltas))
+        row_kernels.add(self._space.array, slots, float32(deltas))
         return slots
 
     def follow(self, follower):
@@ -188,7 +178,8 @@ class Table:
 
     def remove(self, keys):
         """Removes the rows of `keys`, int64[U]; unknown keys are skipped. -> how many rows were removed."""
-        keys, slots = int64(keys), self.find(keys)
+        keys = int64(keys)
+        slots = self._index.find(keys)
         slots = slots[slots >= 0]
         if self.changes is not None:
             self.changes.before_removal(self, slots)
@@ -197,8 +188,8 @@ class Table:
 
     def advance(self, step):
         """Sets the clock of `lru` and `ttl_steps` to the global step `step`; `expire` evicts what has expired."""
-        if self._usage is not None:
-            self._usage.step = step
+        if self.limits.usage is not None:
+            self.limits.usage.step = step
 
     def expire(self, start=0):
         """Evicts rows that were last trained more than `ttl_steps` steps ago.
@@ -209,38 +200,33 @@ class Table:
         Returns:
           the slot at which the next call has to begin; None at the end.
         """
-        if not self.config.ttl_steps:
-            return None
-        slots, stop = self._usage.expired(self.keys, start, self.config.ttl_steps)
+        slots, stop = self.limits.expired(self.keys, start)
         self._evict(slots)
         return stop if stop < self._index.slots else None
 
     def trim(self):
         """Evicts rows until there are no more than `max_rows`."""
-        if self._most_rows:
-            self._make_room(np.empty(0, np.int64), np.empty(0, np.int64))
+        self._evict(self.limits.surplus(self._index))
 
     def before_change(self, slots):
         """Has to be called before the rows at `slots`, int64[U], distinct, are trained or set; -1 is skipped."""
         if self.changes is not None:
             self.changes.before_change(self, slots)
-        if self._usage is not None:
-            self._usage.trained(slots)
+        if self.limits.usage is not None:
+            self.limits.usage.trained(slots, self._index.slots)
 
     def stats(self):
-        """-> dict of `rows`, `bytes` and the counters under Attributes."""
-        names = ("created", "restored", "admitted", "evicted", "refused")
-        counters = {name: getattr(self, name) for name in names}
-        return dict(rows=len(self), bytes=self.nbytes, **counters)
+        """-> dict of `rows`, `bytes` and `counters`."""
+        return dict(rows=len(self), bytes=self.nbytes, **self.counters.to_dict())
 
     def use_of(self, slots):
         """-> (last_used uint32[U], frequency uint32[U]) of int64[U] slots; None for a table that evicts no rows."""
-        return self._usage.get(slots) if self._usage is not None else None
+        return None if self.limits.usage is None else self.limits.usage.get(slots)
 
     def set_use(self, keys, last_used, frequency):
         """Sets what `use_of` returns for the slots of `keys`; unknown keys are skipped."""
-        if self._usage is not None:
-            self._usage.set(self.find(keys), last_used, frequency)
+        if self.limits.usage is not None:
+            self.limits.usage.set(self.find(keys), last_used, frequency)
 
     def apply_gradients(self, slots, gradients, learning_rate):
         """Makes one optimizer step on each row.
@@ -261,51 +247,50 @@ class Table:
                 raise ValueError(f"gradient of shape {gradient.shape}, expected {(len(slots), dim)}")
         slots, gradients = int64(slots), [float32(gradient) for gradient in gradients]
         self.before_change(slots)
-        self._optimizer.step_rows(self._rows.array, slots, gradients, learning_rate, self._settings)
+        self._optimizer.step_rows(self._space.array, slots, gradients, learning_rate, self._settings)
 
     def clear(self):
         """Forgets every row."""
-        self._index.clear()
-        self._lent = 0
         if self.changes is not None:
-            self.changes.clear()
-        if self.admission is not None:
-            self.admission.clear()
+            self.changes.before_clear(self)
+        self._index.clear()
+        self._space.end_lending()
+        self.limits.clear()
 
-    @property
-    def is_limited(self):
-        """Whether a key may get no row."""
-        return self.admission is not None or self._most_rows
+    def _make_missing(self, keys, slots):
+        """Sets slots[i] where it is -1: makes the row of keys[i] if the key is admitted and there is room."""
+        missing = np.flatnonzero((slots < 0) & (keys != 0))
+        unknown = keys[missing]
+        if not len(unknown):
+            return
+        made = self.limits.admit(unknown, self.counters)
+        self._evict(self.limits.surplus(self._index, made, slots))
+        made = made[: self.limits.room(self._index, len(made))]
+        self.counters.refused += len(unknown) - len(made)
+        self._make(made, initialize=True)
+        slots[missing] = self._index.find(unknown)
 
     def _make(self, keys, initialize=False):
         """-> int64[U] slots; every missing row is created."""
         before, count = self._index.slots, len(self)
         # Room for the rows comes first: if there is none, the index has not changed either.
-        self._rows.reserve(before + len(keys))
+        self._space.reserve(before + len(keys))
         free = self._index.free_slots(len(keys))
         slots = self._index.find_or_add(keys)
         made = len(self) - count
         if made:
-            self.created += made
+            self.counters.created += made
             reused = free[len(free) - min(made, len(free)) :]
             first = slice(before, self._index.slots)
             if initialize:
-                self._initial.fill(self.keys[first], self._rows.array[first])
-                row_kernels.put(self._rows.array, reused, self.initial_rows(self.keys[reused]))
+                self._initial.fill(self.keys[first], self._space.array[first])
+                row_kernels.put(self._space.array, reused, self.initial_rows(self.keys[reused]))
             if self._followers:
                 new = np.concatenate([np.arange(before, self._index.slots), reused])
                 for follower in self._followers:
                     follower.created(new, self._index.slots)
         return slots
 
-    def _make_room(self, keys, protected):
-        """Evicts rows to make room for `keys`, as far as possible. -> how many of the keys there is room for."""
-        most = self._most_rows
-        excess = len(self) + len(keys) - most
-        if excess > 0:
-            origin = int(keys[0]) if len(keys) else 0
-            self._evict(self._usage.lowest(self._index, excess, self.config.eviction, protected, origin))
-        return min(len(keys), max(most - len(self), 0))
-
     def _evict(self, slots):
-        self.evicted += self.remove(self.keys[slots])
+        if len(slots):
+            self.counters.evicted += self.remove(self.keys[slots])

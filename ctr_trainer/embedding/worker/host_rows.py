@@ -90,11 +90,12 @@ class HostRows(RowCache):
         if self._asks:
             return super()._find(keys, since, create)
         with self._lock.shared():
-            slots = self._copies.table.find(keys)
+            slots, unknown = self._copies.table.find_and_count(keys)
         self.hits += np.count_nonzero(keys)
-        if create and np.any((slots < 0) & (keys != 0)):
+        if create and unknown:
+            missing = np.flatnonzero((slots < 0) & (keys != 0))
             with self._lock.alone():
-                slots = self._copies.make(keys, self._window)
+                slots[missing] = self._copies.make(keys[missing], self._window)
         return slots
 
     def _oldest(self, since):

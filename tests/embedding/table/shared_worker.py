@@ -1,5 +1,6 @@
 """A process that trains a table which another one owns: `python shared_worker.py ADDRESS WHAT RANK`."""
 
+import dataclasses
 import sys
 
 import numpy as np
@@ -11,12 +12,26 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 CONFIG = TableConfig("dim2", (2,), (0.5,), optimizer="sgd", seed=7)
 HOT = np.arange(1, 501, dtype=np.int64)
 STEPS = 400
+LIMITED = dataclasses.replace(CONFIG, max_rows=700)
 
 
-def open_table(address=None):
+def open_table(address=None, member=0, config=CONFIG):
     """-> (memory, table); without an address this process is the owner."""
     memory = SharedMemory(address)
-    return memory, SharedTable(CONFIG, True, memory.under(CONFIG.name))
+    return memory, SharedTable(config, True, memory.under(config.name), member, 2)
+
+
+def gradient_of(keys):
+    """-> float32[U, 2]: for each key another gradient, a step of which no step of another key makes up."""
+    return np.repeat((keys % 97 + 100).astype(np.float32)[:, None], 2, axis=1)
+
+
+def crowd(table, rank):
+    """Steps random keys, of which the table has room for a third."""
+    rng = np.random.default_rng(rank)
+    for _ in range(STEPS):
+        keys = np.unique(rng.integers(1, 2000, 300))
+        table.apply_gradients(table.find_or_create(keys), [gradient_of(keys)], 1.0)
 
 
 def step(table, keys):
@@ -32,12 +47,15 @@ def fresh_keys(rank, number):
 
 if __name__ == "__main__":
     address, what, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    _, table = open_table(address)
+    _, table = open_table(address, 1, LIMITED if what == "crowded" else CONFIG)
     print("ready", flush=True)
     sys.stdin.readline()
     if what == "hold":
         with table._lock.alone():
             print("holding", flush=True)
             sys.stdin.readline()
+    if what == "crowded":
+        crowd(table, rank)
+        sys.exit()
     for number in range(STEPS):
         step(table, HOT if what == "hot" else fresh_keys(rank, number))

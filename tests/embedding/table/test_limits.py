@@ -79,14 +79,14 @@ def test_a_key_gets_a_row_when_it_comes_for_the_nth_time():
     table = _table(min_frequency=3)
     for time in (1, 2):
         slots = _train(table, [7, time + 10])
-        assert (len(table), table.refused) == (0, 2 * time)
+        assert (len(table), table.counters.refused) == (0, 2 * time)
         # The lent row was trained; the next time it starts anew.
         assert not np.array_equal(table.rows[slots], table.initial_rows(np.array([7, time + 10])))
         slots = table.find_or_create(np.array([0, 999 + time]))
         np.testing.assert_array_equal(table.take(slots)[1:], table.initial_rows(np.array([999 + time])))
-        table.refused -= 1
+        table.counters.refused -= 1
     _train(table, [7, 13])
-    assert (_keys(table), table.created, table.admitted) == ([7], 1, 1)
+    assert (_keys(table), table.counters.created, table.counters.admitted) == ([7], 1, 1)
     np.testing.assert_array_equal(table.rows[:1], table.initial_rows(np.array([7])) - 1)
 
 
@@ -148,7 +148,7 @@ def test_what_the_counting_filter_counted_outlives_a_restart_onto_another_number
     _, files = _counted(tmp_path, 2, shards)
     store, keys, ones = LocalStore(), np.arange(1, 10), np.ones((9, 2), np.float32)
     store.restore(tmp_path, files)
-    assert store.tables["t"].admission.counts()[1] == max(2 * len(keys) // shards, 1)
+    assert store.tables["t"].limits.admission.counts()[1] == max(2 * len(keys) // shards, 1)
     store.push("t", np.append(keys, 50), np.ones((10, 2), np.float32), "w", 9)
     assert _keys(store.tables["t"]) == keys.tolist()
     np.testing.assert_array_equal(store.pull("t", keys), store.tables["t"].initial_rows(keys) + ones)
@@ -195,7 +195,7 @@ def test_lru_evicts_the_rows_trained_the_longest_ago():
     _train(table, [5], 5)
     assert _keys(table) == [1, 3, 4, 5]
     _train(table, [6], 6)
-    assert (_keys(table), table.evicted, table.created) == ([1, 4, 5, 6], 2, 6)
+    assert (_keys(table), table.counters.evicted, table.counters.created) == ([1, 4, 5, 6], 2, 6)
 
 
 def test_lfu_evicts_the_rows_trained_the_least_often():
@@ -229,7 +229,7 @@ def test_ttl_evicts_rows_not_trained_for_longer(scanned, found, monkeypatch):
     assert _keys(table) == [1, 2]
     _advance(table, 16)
     assert _keys(table) == [2]
-    assert table.evicted == 1
+    assert table.counters.evicted == 1
     _advance(table, 100)
     assert _keys(table) == []
 
@@ -293,8 +293,8 @@ def test_ten_million_new_keys_stay_under_the_bound(eviction):
         store.advance(block)
         assert len(table) <= most
         files = max(files, len(table.keys))
-    assert table.created - table.evicted == len(table)
-    assert table.created == 10_001_000
+    assert table.counters.created - table.counters.evicted == len(table)
+    assert table.counters.created == 10_001_000
     assert files <= most
     # 17 floats, 8 of use, and at most 20 of key and index for each row, and a free list no longer than the rows.
     assert table.nbytes <= most * (17 * 4 + 8 + 20 + 8)

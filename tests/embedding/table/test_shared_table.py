@@ -148,12 +148,6 @@ def test_closed_memory_is_given_back_at_once_and_its_files_are_closed():
     assert _open_memory() == open_before
 
 
-def test_limits_are_refused_by_name():
-    config = TableConfig("dim4", (4,), (0.1,), max_rows=10)
-    with pytest.raises(UserError, match=r"table dim4: \[\[limits\]\].*--embedding_service=auto"):
-        SharedTable(config, True, SharedMemory().under("dim4"))
-
-
 def test_an_owner_that_is_not_there_is_named():
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
     with pytest.raises(UserError, match=f"process id {gone.stdout.strip()}.*--embedding_service=auto"):

@@ -1,7 +1,8 @@
 """What Python runs first in each worker of a test of several hosts.
 
 `CLOCK_AHEAD=host-2:60` puts the clock of that host's workers forward by so many seconds. With `ROWS_SEEN=DIRECTORY` a
-worker notes what it trains: a line of `DIRECTORY/RANK` is a batch, the names of its rows (`rows.names`).
+worker notes what it trains: a line of `DIRECTORY/RANK`, under `launch` of `DIRECTORY/START/RANK`, is a batch, the names
+of its rows (`rows.names`).
 """
 
 import importlib.abc
@@ -35,7 +36,10 @@ def _noting(batches):
     from tests.hosts.rows import names
 
     def noted(reader):
-        with open(os.path.join(os.environ["ROWS_SEEN"], os.environ["HOROVOD_RANK"]), "a") as file:
+        number = os.environ.get("CTR_TRAINER_ATTEMPT", "").partition(".")[2]  # Of the start, under `launch`.
+        directory = os.path.join(os.environ["ROWS_SEEN"], number)
+        os.makedirs(directory, exist_ok=True)
+        with open(os.path.join(directory, os.environ["HOROVOD_RANK"]), "a") as file:
             for batch in batches(reader):
                 print(*names(batch), file=file, flush=True)
                 time.sleep(float(os.environ.get("BATCH_SECONDS", "0")))

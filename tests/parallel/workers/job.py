@@ -7,6 +7,7 @@ end seen-RANK.json (the ids of the examples it trained on). --evaluate adds metr
 """
 
 import argparse
+import dataclasses
 import itertools
 import json
 import os
@@ -21,6 +22,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.features.limits import TableLimits
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed, last_words
@@ -44,6 +46,7 @@ parser.add_argument("--evaluate", action="store_true")
 parser.add_argument("--loose", action="store_true", help="sync beside the training, with lookups ahead")
 parser.add_argument("--sync_compression", default="none")
 parser.add_argument("--row_copies", default="auto")
+parser.add_argument("--limits", action="store_true", help="a table of at most 50 rows, of keys that came twice")
 parser.add_argument("--stall_warning", type=float, default=0.0)
 
 
@@ -70,11 +73,12 @@ class Witness(tf.compat.v1.train.SessionRunHook):
 
 
 class Recording:
-    """A reader's batches, whose ids the witness keeps."""
+    """A reader's batches, whose ids the witness keeps; `limits` are those of the feature spec."""
 
-    def __init__(self, reader, witness):
+    def __init__(self, reader, witness, limits):
         self._reader, self._witness = reader, witness
-        self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
+        self.spec = dataclasses.replace(reader.spec, limits=limits)
+        self.statistics, self.batch_size = reader.statistics, reader.batch_size
         self.position_after = reader.position_after
 
     def __iter__(self):
@@ -114,7 +118,8 @@ def run(flags):
 
     def input_fn(position):
         reader = BatchReader(flags.data, 16, rank, size, epochs=flags.epochs or None, position=position, seed=5)
-        return Recording(reader, witness)
+        limits = [TableLimits(table.name, 2, 50) for table in reader.spec.tables[:1]] if flags.limits else ()
+        return Recording(reader, witness, tuple(limits))
 
     result = estimator.train(input_fn, hooks=[witness], max_steps=flags.max_steps)
     (out / f"seen-{rank}.json").write_text(json.dumps(witness.seen))

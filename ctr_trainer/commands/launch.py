@@ -1,0 +1,111 @@
+"""Trains under horovodrun, and goes on by itself after a loss: all workers start again, from the last checkpoint.
+
+The flags behind `--` are those of `train`. The launcher's options have the names and the meanings of horovodrun's.
+After a loss of a worker, a host or a service all workers stop, and --min-np to --max-np of them start on the hosts that
+are there. An error that the user can mend ends the training.
+"""
+
+import functools
+import os
+import pathlib
+import re
+import signal
+import sys
+
+from absl import flags as absl_flags
+
+from ctr_trainer import flags as train_flags
+from ctr_trainer.experiment.rules import check_training
+from ctr_trainer.flags.launch import LaunchFlags
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import last_words
+from ctr_trainer.settings.by_flag import require
+
+GROUPS = (LaunchFlags,)
+POSITIONAL = "[--options] -- TRAIN_FLAGS"
+EXAMPLES = (
+    "python -m ctr_trainer launch -np 2 -- --flagfile=configs/demo.flags --save_checkpoints_secs=10",
+    "python -m ctr_trainer launch -np 8 --min-np 4 -H a:4,b:4 --network-interface eth0 -- --flagfile=job.flags",
+    "python -m ctr_trainer launch -np 2 --min-np 1 --max-np 8 --host-discovery-script ./hosts.sh -- "
+    "--flagfile=job.flags",
+)
+# How horovodrun spells what is spelled otherwise here; besides, it has hyphens where flags here have underscores.
+_SPELLED = {"H": "hosts", "num-proc": "np", "min-num-proc": "min_np", "max-num-proc": "max_np", "p": "ssh_port"}
+_OPTION = re.compile(r"--?([A-Za-z][\w-]*)(=.*)?", re.DOTALL)
+_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
+_GRACE_SECONDS = 30.0
+
+
+def spelled(arguments):
+    """-> the arguments with the launcher's options, those before `--`, as they are spelled here."""
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    return [*map(_as_here, arguments[:end]), *arguments[end:]]
+
+
+def _as_here(argument):
+    option = _OPTION.fullmatch(argument)
+    if not option:
+        return argument
+    name = _SPELLED.get(option[1], option[1].replace("-", "_"))
+    return f"--{name}{option[2] or ''}"
+
+
+def run(arguments, flags):
+    """Supervises a training.
+
+    Args:
+      arguments: flags of `train`.
+      flags: `LaunchFlags`.
+    """
+    from ctr_trainer.launch.hosts import open_hosts
+    from ctr_trainer.launch.reachable import ReachableHosts
+    from ctr_trainer.launch.supervisor import Stopped, Supervisor
+    from ctr_trainer.launch.training import where_it_goes_on
+
+    model_dir = _model_dir(arguments)
+    command = [sys.executable, "-m", "ctr_trainer.launch.worker", *arguments]
+    words = last_words.of_this_process()
+    words.model_dir = model_dir
+    words.going_on = functools.partial(where_it_goes_on, model_dir)
+    hosts = ReachableHosts(open_hosts(flags), flags.ssh_port)
+    try:
+        Supervisor(flags, hosts, command, _environment(), model_dir, _GRACE_SECONDS).run()
+    except Stopped as stopped:
+        if stopped.signal == signal.SIGINT:
+            raise KeyboardInterrupt from None
+        words.say(str(stopped))
+        sys.exit(128 + stopped.signal)
+    finally:
+        hosts.close()
+
+
+def _model_dir(arguments):
+    """-> the model directory of the flags of `train`, whose values are checked as `train` does.
+
+    Raises:
+      UserError: a flag is wrong or missing.
+    """
+    if not arguments:
+        raise UserError("launch needs the flags of `train` behind --: launch -np 2 -- --flagfile=my.flags")
+    values = train_flags.define(train_flags.EXPERIMENT)
+    try:
+        rest = values(["train", *arguments])[1:]
+    except absl_flags.Error as error:
+        raise UserError(f"{error}; see python -m ctr_trainer train --help") from None
+    if rest:
+        raise UserError(f"launch takes flags of `train` behind --, not {' '.join(rest)}")
+    experiment, evaluation, *_ = (train_flags.read(group, values) for group in train_flags.TRAINING)
+    require(experiment.data, "train_data")
+    require(experiment.model, "model_dir")
+    check_training(experiment, evaluation)
+    return experiment.model.model_dir
+
+
+def _environment():
+    """-> the environment of the workers: this Python first, and this package."""
+    python_path = [path for path in (_ROOT, os.environ.get("PYTHONPATH")) if path]
+    return {
+        **os.environ,
+        "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "PYTHONPATH": os.pathsep.join(python_path),
+    }

@@ -1,0 +1,122 @@
+"""Encodes the blocks of a source in several threads, and hands their tables on in the source's order."""
+
+import contextlib
+import dataclasses
+import os
+
+import pyarrow as pa
+
+from ctr_trainer.data.badrows import FoundBadRows, TooManyBadRows
+from ctr_trainer.data.encode import Encoder
+from ctr_trainer.data.observations import Observations
+from ctr_trainer.data.ordered_map import OrderedMap
+from ctr_trainer.data.read_ahead import ReadAhead
+from ctr_trainer.data.statistics import Statistics
+
+
+@dataclasses.dataclass
+class EncodedBlock:
+    """What a thread makes of a block.
+
+    Attributes:
+      table: the encoded table of the good rows (see `encode.Encoder`); without rows if they were to be left out.
+      good_rows: number of good rows.
+      statistics: Statistics of the table; without rows if they were not asked for.
+      observed: Observations of the block.
+      bad_rows: the arguments of `BadRows.add` for each bad row, in the order of the source.
+    """
+
+    table: pa.Table | None
+    good_rows: int
+    statistics: Statistics
+    observed: Observations
+    bad_rows: list
+
+
+def encoded(read, spec, bad_rows, observed, time=None, num_threads=0, skip=0, measured=True):
+    """Yields (encoded table, its Statistics) of a source's blocks, in order. A thread of its own reads the source.
+
+    What comes out is the same for any number of threads: tables, statistics, and the row that ends the conversion.
+
+    Args:
+      read: f(bad_rows) -> iterable of the source's blocks (see `chunk.Block`).
+      spec: FeatureSpec.
+      bad_rows: BadRows, which counts each row that is left out.
+      observed: Observations, which get what is seen in all blocks; to be checked in the end.
+      time: source column of a split by time; None for no such split.
+      num_threads: number of blocks that are encoded at a time; 0 for one per core of this process.
+      skip: number of good rows, from the first one on, to leave out. A block of such rows yields an empty table, so
+        that the caller sees progress.
+      measured: whether statistics are wanted; if not, those without rows take their place.
+
+    Yields:
+      (table, Statistics), and in the end nothing more.
+
+    Raises:
+      UserError: there are too many bad rows, or source and spec do not fit.
+    """
+    num_threads = num_threads or cores()
+    encoder, found = Encoder(spec, time, threads=1), FoundBadRows(bad_rows.budget)
+    with contextlib.ExitStack() as stack:
+        blocks = stack.enter_context(ReadAhead(_read(read(found), found, skip), 2, name="reading the input"))
+        workers = [_Worker(encoder, spec, bad_rows.budget, measured) for _ in range(num_threads)]
+        for block in stack.enter_context(OrderedMap(workers, blocks, name="encoding the input")):
+            for row in block.bad_rows:
+                bad_rows.add(*row)
+            if block.table is None:  # The end: no block, but perhaps bad rows.
+                continue
+            observed.merge(block.observed)
+            out = min(skip, block.good_rows)
+            skip -= out
+            if out:
+                block.table = block.table.slice(min(out, len(block.table)))
+                block.statistics = _statistics(block.table, spec, measured)
+            yield block.table, block.statistics
+
+
+def cores():
+    """-> number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _read(blocks, found, skip):
+    """Yields (block; bad rows that the reader met before it; whether all its rows are to be left out)."""
+    read = 0
+    with contextlib.suppress(TooManyBadRows):
+        for block in blocks:
+            read += block.most_rows
+            yield block, found.taken(), read <= skip
+    yield None, found.taken(), False
+
+
+def _statistics(table, spec, measured):
+    statistics = Statistics(spec)
+    if measured:
+        statistics.add(table)
+    return statistics
+
+
+class _Worker:
+    """Encodes a block; a function for `OrderedMap`."""
+
+    def __init__(self, encoder, spec, budget, measured):
+        self._encoder, self._spec, self._budget, self._measured = encoder, spec, budget, measured
+
+    def __call__(self, item):
+        block, bad_rows, left_out = item
+        observed, found = Observations(self._spec), FoundBadRows(self._budget)
+        table, statistics, good_rows = None, Statistics(self._spec), 0
+        if block is not None:
+            with contextlib.suppress(TooManyBadRows):
+                chunk = block.parse(found)
+                observed.see_labels(chunk.table)  # Labels of rows to be left out count too.
+                good_rows = len(chunk.table)
+                if left_out:
+                    chunk = dataclasses.replace(chunk, table=chunk.table.slice(0, 0))
+                table = self._encoder.encode(chunk, found, observed)
+                good_rows = good_rows if left_out else len(table)
+                statistics = _statistics(table, self._spec, self._measured)
+        return EncodedBlock(table, good_rows, statistics, observed, bad_rows + found.rows)
+
+    def close(self):
+        pass

@@ -1,0 +1,87 @@
+"""The array that a table's rows lie in, with the rows that a lookup lends."""
+
+import numpy as np
+
+from ctr_trainer.embedding.memory.growable_array import row_bytes
+from ctr_trainer.embedding.memory.memory_limits import memory_total
+from ctr_trainer.messages.errors import UserError
+
+
+class RowSpace:
+    """The rows of a table, and behind them those that its last lookup lent.
+
+    Args:
+      memory: see `Table`.
+      width: floats of a row.
+    """
+
+    def __init__(self, memory, width):
+        self._rows, self._lent_stop = memory.array("rows", np.float32, (width,)), 0
+
+    @property
+    def array(self):
+        """float32[capacity, width], in slot order; valid until the next `reserve` or `lend`."""
+        return self._rows.array
+
+    def rows(self, slots):
+        """-> float32[n, width], the rows of a table with so many slots, up to the last row that is lent."""
+        return self._rows.array[: max(slots, self._lent_stop)]
+
+    def reserve(self, slots):
+        """Makes room for the rows of this many slots.
+
+        Raises:
+          UserError: the memory is used up.
+        """
+        self._rows.reserve(slots)
+
+    def lend(self, slots, count):
+        """Makes room for `count` rows that are the asker's until the next `lend` or `end_lending`.
+
+        Args:
+          slots: how many slots the table has.
+
+        Returns:
+          int64[count], their slots, one after the other.
+        """
+        self._rows.reserve(slots + count)
+        return self._lent(slots, count)
+
+    def end_lending(self):
+        """Takes back what was lent."""
+        self._lent_stop = 0
+
+    def _lent(self, first, count):
+        self._lent_stop = first + count
+        return np.arange(first, self._lent_stop)
+
+
+class SharedRowSpace(RowSpace):
+    """A `RowSpace` in shared memory, where each worker lends rows in a region of its own.
+
+    The regions lie behind the address space of all rows that the memory could hold, and take memory as they are used.
+
+    Args:
+      memory, width: see `RowSpace`.
+      member, members: see `RestingSlots`.
+    """
+
+    def __init__(self, memory, width, member, members):
+        most = memory_total() // row_bytes(np.float32, (width,))
+        self._rows, self._lent_stop = memory.array("rows", np.float32, (width,), most_rows=2 * most), 0
+        self._most, self._lendable = most, most // members
+        self._first_lent = most + member * self._lendable
+
+    def reserve(self, slots):
+        self._check(slots, self._most)
+
+    def lend(self, slots, count):
+        self._check(count, self._lendable)
+        return self._lent(self._first_lent, count)
+
+    def _check(self, rows, most):
+        if rows > most:
+            raise UserError(
+                f"{rows} embedding rows of {self._rows.array.strides[0]} bytes do not fit into the memory of this "
+                f"machine or cgroup (room for {most}): use a smaller max_rows in [[limits]], or narrower embeddings"
+            )

@@ -1,0 +1,162 @@
+"""One start of all workers: a `horovodrun` and the processes below it."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import psutil
+
+from ctr_trainer.launch.ending import Output
+from ctr_trainer.launch.gate import GATE
+from ctr_trainer.launch.hosts import Host, host_of, listed, slots
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes.parent import ended_with_parent
+from ctr_trainer.ranks.placement import ATTEMPT
+
+_POLL_SECONDS, _READ_SECONDS, _KILL_SECONDS = 0.02, 5.0, 10.0
+
+
+class Attempt:
+    """A `horovodrun` that starts the workers; what they write is passed on as it comes, with their ranks in front.
+
+    Start it in the main thread: if this process is killed, the kernel ends `horovodrun`, which ends its workers.
+
+    Args:
+      name: that no other attempt has: `JOB.NUMBER`, in the environment of all its processes.
+      hosts: tuple of `Host`; each has as many slots as it gets workers.
+      command: list, the command of each worker.
+      flags: `LaunchFlags`.
+      environment: dict, the environment of the workers.
+      gate: `Gate` at which the workers wait until `release`; None if they begin at once.
+
+    Attributes:
+      hosts: likewise.
+      workers: number of workers.
+      began: when the workers were started or released, in seconds since 1970.
+      lost_at: when a worker was seen to have failed, in seconds since 1970; None for none.
+
+    Raises:
+      UserError: there is no horovodrun.
+    """
+
+    def __init__(self, name, hosts: tuple[Host, ...], command, flags, environment, gate=None):
+        self.hosts, self.workers, self.lost_at = hosts, slots(hosts), None
+        self._name, self._output, self._gate = name, Output(), gate
+        self._held = None if gate is None else []  # What was written before the release.
+        self._lock = threading.Lock()
+        self.began = time.time()
+        self._process = subprocess.Popen(
+            [*_horovodrun(hosts, flags), *command],
+            env={**environment, ATTEMPT: name, "PYTHONUNBUFFERED": "1", **({GATE: gate.address} if gate else {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C at a terminal is for the launcher, which passes it on.
+            preexec_fn=ended_with_parent(),
+        )
+        pipes = ((self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr))
+        self._readers = [threading.Thread(target=self._pass_on, args=each, daemon=True) for each in pipes]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def has_ended(self):
+        """Whether horovodrun has ended."""
+        return self._process.poll() is not None
+
+    def release(self):
+        """Lets workers begin that wait at the gate."""
+        with self._lock:
+            for stream, line in self._held:
+                _write(stream, line)
+            self._held, self.began = None, time.time()
+        self._gate.open()
+
+    def terminate(self):
+        """Asks the workers to end."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+
+    def end(self, seconds):
+        """Waits for the end, kills what is left of it on this host after a while. -> `Ending`
+
+        Args:
+          seconds: to wait before.
+        """
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        self._kill_all()
+        for reader in self._readers:
+            reader.join(_READ_SECONDS)
+        if self._gate is not None:
+            self._gate.close()
+        with self._lock:
+            return self._output.ending(self._process.returncode)
+
+    @property
+    def reason_is_known(self):
+        """Whether a worker has failed, and one has said why."""
+        return self.lost_at is not None and bool(self._output.said)
+
+    def host_of(self, rank):
+        """-> the name of the host of a rank."""
+        return host_of(self.hosts, rank)
+
+    def _kill_all(self):
+        """Kills the processes of this attempt on this host, and waits until they are gone."""
+        deadline = time.monotonic() + _KILL_SECONDS
+        while found := [process for process in psutil.process_iter() if self._is_ours(process)]:
+            if time.monotonic() > deadline:
+                numbers = ", ".join(str(process.pid) for process in found)
+                raise UserError(f"processes {numbers} of the workers did not end within {_KILL_SECONDS:g} s of a kill")
+            for process in found:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            self._process.poll()
+            time.sleep(_POLL_SECONDS)
+        self._process.wait(_KILL_SECONDS)
+
+    def _is_ours(self, process):
+        with contextlib.suppress(psutil.Error, OSError):
+            return process.environ().get(ATTEMPT) == self._name and process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    def _pass_on(self, pipe, stream):
+        for line in pipe:
+            with self._lock:
+                if self._held is not None:
+                    self._held.append((stream, line))
+                    continue
+                _write(stream, line)
+                self._output.take(line.decode(errors="replace").rstrip("\n"))
+                if self._output.exits and self.lost_at is None:
+                    self.lost_at = time.time()
+
+
+def _write(stream, line):
+    with contextlib.suppress(OSError, ValueError):  # Nobody reads any more; the training goes on.
+        stream.buffer.write(line)
+        stream.buffer.flush()
+
+
+def _horovodrun(hosts, flags):
+    """-> the start of the command."""
+    path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ.get("PATH", "")])
+    program = shutil.which("horovodrun", path=path)
+    if program is None:
+        raise UserError(
+            "workers are started by horovodrun, which is neither beside this Python nor on the PATH: build Horovod "
+            "with `python -m ctr_trainer.installation.build_horovod`"
+        )
+    options = ["-np", slots(hosts), "-H", listed(hosts), "--gloo", "--start-timeout", flags.start_timeout]
+    if flags.network_interface:
+        options += ["--network-interface", flags.network_interface]
+    if flags.ssh_port:
+        options += ["--ssh-port", flags.ssh_port]
+    return [program, *map(str, options)]

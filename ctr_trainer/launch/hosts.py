@@ -1,0 +1,201 @@
+"""Which hosts there are, and how many workers each takes."""
+
+import dataclasses
+import logging
+import re
+import threading
+from typing import Protocol
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import command
+
+_log = logging.getLogger(__name__)
+_NAME = re.compile(r"[\w.-]+")
+# Horovod asks as often.
+_PERIOD_SECONDS = 1.0
+_ANSWER_SECONDS = 30
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """A host and the number of workers that it takes.
+
+    Attributes:
+      name: by which ssh finds it.
+      slots: number of workers.
+    """
+
+    name: str
+    slots: int
+
+    def __str__(self):
+        return f"{self.name}:{self.slots}"
+
+    @staticmethod
+    def parse(text, where, slots=None):
+        """Makes a host of `NAME:SLOTS`.
+
+        Args:
+          text: the text.
+          where: what the text stands in, for the error.
+          slots: of a host whose text is `NAME` alone; None if that is refused.
+
+        Raises:
+          UserError: the text is not of that form.
+        """
+        name, colon, number = text.strip().partition(":")
+        number = number if colon else str(slots)
+        if not _NAME.fullmatch(name) or not re.fullmatch(r"[1-9]\d*", number):
+            raise UserError(f"{where}: {text.strip()!r} is no host: expected NAME:SLOTS, as host-1:4")
+        return Host(name, int(number))
+
+
+class Hosts(Protocol):
+    """Tells which hosts there are."""
+
+    def now(self):
+        """-> tuple of `Host`; the workers of the first get the first ranks.
+
+        Raises:
+          UserError: that cannot be found out.
+        """
+
+    def silent_for(self, name):
+        """-> seconds for which a host that answered before has not; 0 for one that does, or that is not asked."""
+        return 0.0
+
+    def close(self):
+        """Ends what finds out."""
+
+
+class FixedHosts(Hosts):
+    """Hosts that are named once.
+
+    Args:
+      hosts: sequence of `Host`.
+    """
+
+    def __init__(self, hosts):
+        self._hosts = tuple(hosts)
+
+    def now(self):
+        return self._hosts
+
+    def close(self):
+        pass
+
+
+class DiscoveredHosts(Hosts):
+    """Hosts that a command prints, asked every second by a thread.
+
+    If the command fails, or prints what is no list of hosts, the hosts stay those of the answer before. The first call
+    has to succeed.
+
+    Args:
+      script: command, for the shell.
+      slots: of a host that is printed without.
+    """
+
+    def __init__(self, script, slots):
+        self._script, self._slots = script, slots
+        self._hosts = self._ask()
+        self._last_error, self._closed = "", threading.Event()
+        threading.Thread(target=self._watch, name="host discovery", daemon=True).start()
+
+    def now(self):
+        return self._hosts
+
+    def close(self):
+        self._closed.set()
+
+    def _ask(self):
+        what = f"--host_discovery_script={self._script}"
+        lines = command.run(["sh", "-c", self._script], what, _ANSWER_SECONDS)
+        return parse_lines(lines, what, self._slots)
+
+    def _watch(self):
+        while not self._closed.wait(_PERIOD_SECONDS):
+            try:
+                self._hosts, error = self._ask(), ""
+            except UserError as failure:
+                error = str(failure)
+            if error and error != self._last_error:
+                _log.warning("%s; the hosts stay %s", error, listed(self._hosts))
+            self._last_error = error
+
+
+def parse_lines(lines, where, slots):
+    """-> tuple of `Host` of a discovery script's lines; a host that is printed twice counts once, as in Horovod."""
+    found = [Host.parse(line, where, slots) for line in lines if line.strip()]
+    return tuple({host.name: host for host in found}.values())
+
+
+def read_hostfile(path):
+    """-> tuple of `Host` of a file whose lines are `NAME slots=NUMBER`.
+
+    Raises:
+      UserError: the file cannot be read, or a line is another; names the line.
+    """
+    try:
+        with open(path) as file:
+            lines = file.read().splitlines()
+    except OSError as error:
+        raise UserError(f"--hostfile={path}: {error.strerror}") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            name, _, slots = line.strip().partition(" ")
+            if not (named := re.fullmatch(r"slots\s*=\s*(\d+)", slots.strip())):
+                raise UserError(f"{path}, line {number}: {line!r}: expected NAME slots=NUMBER")
+            found.append(Host.parse(f"{name}:{named[1]}", f"{path}, line {number}"))
+    return tuple(found)
+
+
+def open_hosts(flags):
+    """-> the `Hosts` that `LaunchFlags` name: a discovery script's, a list's, a file's, or this host alone.
+
+    Raises:
+      UserError: a list, a file or the script's first answer is none; or it names fewer slots than workers, for ever.
+    """
+    if flags.host_discovery_script:
+        return DiscoveredHosts(flags.host_discovery_script, flags.slots_per_host)
+    if flags.hosts:
+        hosts = [Host.parse(text, f"-H {flags.hosts}") for text in flags.hosts.split(",")]
+    elif flags.hostfile:
+        hosts = read_hostfile(flags.hostfile)
+    else:
+        hosts = [Host("localhost", flags.most)]
+    if len({host.name for host in hosts}) < len(hosts):
+        raise UserError(f"{listed(hosts)}: a host is named twice")
+    if sum(host.slots for host in hosts) < flags.np:
+        raise UserError(f"-np {flags.np} workers need as many slots, and {listed(hosts)} has fewer")
+    return FixedHosts(hosts)
+
+
+def filled(hosts, workers):
+    """-> tuple of `Host` with as many slots as each has workers if the first hosts are filled first."""
+    found = []
+    for host in hosts:
+        taken = min(host.slots, workers - sum(each.slots for each in found))
+        if taken:
+            found.append(Host(host.name, taken))
+    return tuple(found)
+
+
+def slots(hosts):
+    """-> how many workers the hosts take together."""
+    return sum(host.slots for host in hosts)
+
+
+def host_of(hosts, rank):
+    """-> the name of the host of a rank, where ranks fill the hosts in their order."""
+    for host in hosts:
+        if rank < host.slots:
+            return host.name
+        rank -= host.slots
+    raise ValueError(f"rank {rank} is beyond {listed(hosts)}")
+
+
+def listed(hosts):
+    """-> the hosts as `-H` takes them."""
+    return ",".join(map(str, hosts)) or "no host"

@@ -1,0 +1,66 @@
+"""What is kept of each restart: a line of the log, and an entry of `train_summary.json`."""
+
+import dataclasses
+import json
+import os
+
+from ctr_trainer.files import durable_file
+
+_SUMMARY = "train_summary.json"  # As `commands.train` names it.
+_KEY = "restarts"
+
+
+@dataclasses.dataclass
+class Restart:
+    """A restart of all workers.
+
+    Attributes:
+      reason: sentence, without its full stop.
+      time, lost_at: of the loss, as `2026-01-31 12:00:00`, and in seconds since 1970.
+      workers_before, workers: numbers of workers.
+      hosts: as `-H` takes them.
+      step: of the checkpoint that training goes on from; 0 for the beginning.
+      steps_lost: steps after the checkpoint that the workers are known to have finished.
+      seconds_lost: of training since the checkpoint, or since the start of the workers.
+      seconds_to_train_again: from the loss until a step after the checkpoint is finished; None if that is not known.
+    """
+
+    reason: str
+    time: str
+    lost_at: float
+    workers_before: int
+    workers: int
+    hosts: str
+    step: int
+    steps_lost: int
+    seconds_lost: float
+    seconds_to_train_again: float | None = None
+
+    def line(self):
+        """-> what the log says when the workers are started again."""
+        goes_on = f"from the checkpoint of step {self.step}" if self.step else "from the beginning"
+        workers = f"{self.workers} worker{'s' * (self.workers > 1)}"
+        before = "" if self.workers == self.workers_before else f", {self.workers_before} before"
+        return (
+            f"{self.reason.rstrip('.')}. Lost {self.steps_lost} steps, {self.seconds_lost:.1f} s of training; going on "
+            f"{goes_on} with {workers} on {self.hosts}{before}"
+        )
+
+
+def add_to_summary(model_dir, restarts, since):
+    """Adds the restarts to the summary of the training.
+
+    Args:
+      model_dir: of the training.
+      restarts: list of `Restart`.
+      since: seconds since 1970; a summary that was written earlier is of another training, and stays as it is.
+    """
+    path = os.path.join(model_dir, _SUMMARY)
+    try:
+        if os.path.getmtime(path) < since:
+            return
+        with open(path) as file:
+            summary = json.load(file)
+    except FileNotFoundError:
+        return
+    durable_file.write_json(path, {**summary, _KEY: [dataclasses.asdict(restart) for restart in restarts]})

@@ -1,0 +1,195 @@
+"""Keeps a training going: starts its workers, and after a loss starts them again, from the last checkpoint."""
+
+import contextlib
+import logging
+import secrets
+import signal
+import time
+
+from ctr_trainer.launch.attempt import Attempt
+from ctr_trainer.launch.decision import Patience
+from ctr_trainer.launch.ending import Ending, Kind
+from ctr_trainer.launch.hosts import filled, listed, slots
+from ctr_trainer.launch.left_out import LeftOut
+from ctr_trainer.launch.record import Restart, add_to_summary
+from ctr_trainer.launch.standby import Standby
+from ctr_trainer.launch.training import Reached
+from ctr_trainer.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_POLL_SECONDS = 0.1
+# horovodrun stops the other workers of one that has failed; that takes a second, and 10 s if one of them hangs.
+_ENDING_SECONDS, _KNOWN_SECONDS = 3.0, 0.5
+# A host that answers no more is lost.
+_SILENT_SECONDS = 3.0
+# A training that ends sooner needs no standby.
+_STANDBY_SECONDS = 10.0
+
+
+class Stopped(Exception):
+    """The launcher was asked to end.
+
+    Attributes:
+      signal: number of the signal.
+    """
+
+    def __init__(self, number):
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.signal = number
+
+
+class Supervisor:
+    """Starts the workers of one training as often as it takes.
+
+    Args:
+      flags: `LaunchFlags`.
+      hosts: `Hosts`.
+      command: list, the command of each worker.
+      environment: dict, the environment of the workers.
+      model_dir: of the training.
+      grace_seconds: time that workers get to end when they are asked to.
+    """
+
+    def __init__(self, flags, hosts, command, environment, model_dir, grace_seconds):
+        self._flags, self._hosts, self._command, self._environment = flags, hosts, command, environment
+        self._model_dir, self._grace_seconds = model_dir, grace_seconds
+        self._patience, self._left_out = Patience(flags.max_restarts), LeftOut()
+        self._restarts, self._asked = [], None
+        self._standby, self._starts = Standby(self._start), 0
+        self._job = secrets.token_hex(16)
+
+    def run(self):
+        """Returns when the training is finished; call it in the main thread.
+
+        Raises:
+          UserError: the workers are not started again; with their own error, and why not.
+          Stopped: SIGTERM or SIGINT has come, and the workers have ended.
+        """
+        began = time.time()
+        with self._taking_signals(), contextlib.closing(self._standby):
+            placed = self._wait_for_slots(self._flags.np)
+            while True:
+                attempt = self._standby.take(placed) or self._start(placed)
+                reached = Reached(self._model_dir, attempt)
+                ending = self._watch(attempt, reached)
+                if ending.kind is Kind.FINISHED:
+                    break
+                if ending.kind is not Kind.CHANGED and (why_not := self._patience.why_not(ending)):
+                    raise UserError(f"{ending.reason.rstrip('.')}. {why_not}")
+                if ending.rank is not None and len(attempt.hosts) > 1:
+                    self._leave_out(attempt.host_of(ending.rank))
+                placed = self._wait_for_slots(self._flags.fewest)
+                self._restarts.append(reached.restart(ending.reason, placed))
+                _log.warning("restart %d: %s", len(self._restarts), self._restarts[-1].line())
+        if self._restarts:
+            add_to_summary(self._model_dir, self._restarts, began)
+
+    def _start(self, hosts, gate=None):
+        """-> an `Attempt`."""
+        name, self._starts = f"{self._job}.{self._starts}", self._starts + 1
+        return Attempt(name, hosts, self._command, self._flags, self._environment, gate)
+
+    def _watch(self, attempt, reached):
+        """-> the `Ending` of the attempt, once all its processes on this host have ended."""
+        while not attempt.has_ended:
+            self._end_if_asked(attempt)
+            # Without the lost rank the others can save nothing.
+            seconds = _KNOWN_SECONDS if attempt.reason_is_known else _ENDING_SECONDS
+            if attempt.lost_at and time.time() - attempt.lost_at > seconds:
+                break
+            if silent := self._silent_host(attempt):
+                attempt.end(0.0)
+                return Ending(Kind.LOST, f"{silent} does not answer any more")
+            if self._note(attempt, reached) and (change := self._change(attempt)):
+                attempt.terminate()
+                attempt.end(self._grace_seconds)
+                self._note(attempt, reached)
+                return Ending(Kind.CHANGED, change)
+            if self._flags.standby and reached.trains_for(_STANDBY_SECONDS):
+                self._standby.prepare(attempt.hosts)
+            time.sleep(_POLL_SECONDS)
+        ending = attempt.end(0.0)
+        self._note(attempt, reached)
+        return ending
+
+    def _note(self, attempt, reached):
+        """Notes what the training has reached. -> whether there is a new checkpoint"""
+        is_new = reached.look()
+        if is_new:
+            self._patience.new_checkpoint()
+            self._left_out.took_part(attempt.hosts)
+        last: Restart | None = self._restarts[-1] if self._restarts else None
+        if last and last.seconds_to_train_again is None and reached.trained > last.step:
+            last.seconds_to_train_again = round(reached.trained_at - last.lost_at, 1)
+            _log.info("training again after %.1f s, at step %d", last.seconds_to_train_again, reached.trained)
+        return is_new
+
+    def _silent_host(self, attempt):
+        """-> the name of a host of the attempt that does not answer for some seconds; "" for none."""
+        silent = (host.name for host in attempt.hosts if self._hosts.silent_for(host.name) > _SILENT_SECONDS)
+        return next(silent, "")
+
+    def _change(self, attempt):
+        """-> what is to change about the hosts now, a sentence; "" for nothing."""
+        placed, now = self._choose(self._flags.fewest), {host.name: host.slots for host in self._hosts.now()}
+        gone = [str(host) for host in attempt.hosts if now.get(host.name, 0) < host.slots]
+        if placed and gone:
+            return f"{', '.join(gone)} is no longer there"
+        if slots(placed) > attempt.workers:
+            return f"there are {slots(placed)} slots now, on {listed(placed)}"
+        return ""
+
+    def _choose(self, workers):
+        """-> tuple of `Host`, each with the slots that it fills, `workers` at least in all; () if there are fewer."""
+        hosts = self._hosts.now()
+        # A host that is left out is better than none.
+        for some in (self._left_out.others(hosts), hosts):
+            placed = filled(some, self._flags.most)
+            if slots(placed) >= workers:
+                return placed
+        return ()
+
+    def _wait_for_slots(self, workers):
+        """Waits until `_choose` finds as many. -> what it finds"""
+        began, told = time.monotonic(), False
+        while True:
+            self._end_if_asked()
+            if placed := self._choose(workers):
+                return placed
+            hosts = self._hosts.now()
+            if time.monotonic() - began > self._flags.elastic_timeout:
+                raise UserError(
+                    f"{listed(hosts)} has fewer slots than the {workers} workers that are needed, for longer than "
+                    f"--elastic-timeout={self._flags.elastic_timeout:g} s"
+                )
+            if not told:
+                _log.warning("waiting for %d slots: now there is %s", workers, listed(hosts))
+                told = True
+            time.sleep(_POLL_SECONDS)
+
+    def _leave_out(self, name):
+        seconds = self._left_out.failed(name)
+        if seconds:
+            _log.warning("%s has failed again: left out for %.0f s if the others are enough", name, seconds)
+
+    @contextlib.contextmanager
+    def _taking_signals(self):
+        def ask(number, frame):
+            self._asked = number
+
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _end_if_asked(self, attempt=None):
+        """Ends the workers and raises Stopped if a signal has come."""
+        if self._asked is None:
+            return
+        if attempt is not None:
+            attempt.terminate()
+            if attempt.end(self._grace_seconds).kind is Kind.FINISHED:
+                return
+        raise Stopped(self._asked)

@@ -1,0 +1,28 @@
+"""What a worker of `launch` runs: `train`, with its share of its host's cores as threads, as `run.sh` has it."""
+
+import importlib
+import os
+import runpy
+import sys
+
+from ctr_trainer.launch.gate import GATE, wait_at
+from ctr_trainer.messages import quiet_start
+from ctr_trainer.processes.hardware import usable_cores
+
+
+def main():
+    """Runs `python -m ctr_trainer train` with the arguments of this process."""
+    threads = max(usable_cores() // int(os.environ.get("HOROVOD_LOCAL_SIZE", 1)), 1)
+    # Numba and the settings read them when they are imported.
+    for name in ("CTR_TRAINER_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
+        os.environ.setdefault(name, str(threads))
+    if gate := os.environ.pop(GATE, ""):
+        quiet_start.install()
+        importlib.import_module("ctr_trainer.experiment.build")  # And with it TensorFlow, Horovod and the kernels.
+        wait_at(gate)
+    sys.argv[1:1] = ["train"]
+    runpy.run_module("ctr_trainer", run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()

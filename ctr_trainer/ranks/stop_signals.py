@@ -1,0 +1,129 @@
+"""SIGTERM and SIGINT of a worker: the first one has its training stop and save, the second one ends it at once."""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+
+# A scheduler and horovodrun may both pass on one and the same wish; and who presses Ctrl-C twice means it.
+_SAME_SECONDS = 1.0
+_WARN_SECONDS = 4.0
+_CLOSING_SECONDS = 3.0
+NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, raised in the main thread as Ctrl-C is: what is open is closed, and drafts of files are removed."""
+
+
+class StopSignals:
+    """What the process does on SIGTERM and SIGINT (Ctrl-C).
+
+    While a training runs that can stop in order, the first signal asks it to. Another signal ends the process at once,
+    and so does the end of `grace_secs`. Otherwise SIGTERM raises `Terminated` and SIGINT KeyboardInterrupt in the main
+    thread, and a process that does not end within 3 s of a SIGTERM, as its main thread is in a collective, is ended.
+
+    Args:
+      say: f(number, late) that says why the process ends now; `late` is "", or what a training took too long for.
+      warn: f(), called after 4 s in which a training has not stopped.
+      is_ignored_after: whether SIGTERM is ignored once the block of `handled` has ended.
+
+    Attributes:
+      has_failed: whether the work has failed and what is open is being closed: then a signal ends the process at once.
+    """
+
+    def __init__(self, say, warn, is_ignored_after):
+        self._say, self._warn, self._is_ignored_after = say, warn, is_ignored_after
+        self._stopping, self._grace_secs = None, 0.0
+        self._begin()
+
+    def _begin(self):
+        self._first = self._since = None
+        self._has_raised = self.has_failed = False
+
+    @property
+    def have_come(self):
+        """Whether one has."""
+        return self._first is not None
+
+    @contextlib.contextmanager
+    def handled(self):
+        """Handles the signals within the block, whatever the main thread waits for."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._begin()
+        # Python runs handlers in the main thread, which may be inside TensorFlow. Only the signal's number is written
+        # at once; a thread reads it.
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        numbers = [number for number in NUMBERS if signal.getsignal(number) != signal.SIG_IGN]
+        handlers = {number: signal.signal(number, self._in_main_thread) for number in numbers}
+        before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        threading.Thread(target=self._read, args=[read], name="signals", daemon=True).start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            if self._is_ignored_after:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            os.close(write)
+
+    def hand_to(self, stopping, grace_secs):
+        """From now on a first signal asks `stopping` to stop, see `Stopping.ask`; 0 seconds of grace leave it alone."""
+        if not grace_secs:
+            return
+        self._stopping, self._grace_secs = stopping, grace_secs
+        if self._first is not None:  # The training before it was lost with its service, after it was asked.
+            stopping.ask(self._first)
+
+    def keep(self):
+        """From now on a signal ends the process: the training is saved, or has failed."""
+        self._stopping = None
+
+    def _in_main_thread(self, number, frame):
+        stopping = self._stopping
+        if stopping is not None:
+            stopping.ask(number)
+        elif not (self.has_failed or self._has_raised):
+            self._has_raised = True
+            raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    def _read(self, read):
+        while number := os.read(read, 1):
+            if number[0] in NUMBERS:
+                self._came(number[0])
+        os.close(read)
+
+    def _came(self, number):
+        now, stopping = time.monotonic(), self._stopping
+        if self._first is not None:
+            if now - self._since > _SAME_SECONDS:
+                self._end(number)
+            return
+        self._first, self._since = number, now
+        if stopping is not None:
+            stopping.ask(number)
+            threading.Thread(target=self._end_late, args=[number, stopping], name="grace", daemon=True).start()
+        elif self.has_failed:
+            self._end(number)
+        elif number == signal.SIGTERM:
+            threading.Thread(target=self._end, args=[number, "", _CLOSING_SECONDS], name="end", daemon=True).start()
+
+    def _end_late(self, number, stopping):
+        time.sleep(min(_WARN_SECONDS, self._grace_secs))
+        if self._grace_secs > _WARN_SECONDS:
+            self._warn()
+            time.sleep(max(self._since + self._grace_secs - time.monotonic(), 0.0))
+        late = f"the training did not end within --grace_secs={self._grace_secs:g}{stopping.explain()}"
+        self._end(number, late)
+
+    def _end(self, number, late="", seconds=0.0):
+        try:
+            self._say(number, late)
+            time.sleep(seconds)
+        finally:
+            os._exit(128 + number)

@@ -1,0 +1,117 @@
+"""Conversion by several threads: the same files, figures and errors as by one."""
+
+import os
+import signal
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from ctr_trainer.data import delimited, parquet
+from ctr_trainer.data.badrows import BadRows
+from ctr_trainer.data.distinct_count import DistinctCount
+from ctr_trainer.data.quantiles import Quantiles
+from ctr_trainer.data.writer import DatasetWriter
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.messages.errors import UserError
+from tests.data import foreign
+from tests.data.make import SPEC
+from tests.data.test_convert import run, write
+
+SMALL = dict(rows_per_group=30, rows_per_file=70)
+BUCKETS = FeatureSpec.from_dict(
+    SPEC.to_dict() | {"sparse": [*SPEC.to_dict()["sparse"], {"name": "xq", "column": "x", "dim": 2, "quantiles": 4}]}
+)
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    """A CSV of 400 rows in blocks of some 15, of which each thirtieth is bad: too short, or its label is no label."""
+    monkeypatch.setattr(delimited, "_BLOCK", 300)
+    chance = np.random.default_rng(1)
+    lines = [f"{i},{i % 2},{chance.normal():.3f},1,{i % 9},a{i % 7}|b{i}" for i in range(400)]
+    for at in range(29, 350, 60):
+        lines[at], lines[at + 30] = "short,1", lines[at + 30].replace(",", ",x", 1)
+    return write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + "\n".join(lines) + "\n")
+
+
+def files(directory):
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("split", [None, "random:0.7,0.3", "time:0.5,0.5:x"])
+def test_any_number_of_threads_writes_the_same_bytes(rows, tmp_path, caplog, split):
+    written, told = [], []
+    for threads in (1, 2, 5):
+        caplog.clear()
+        run("csv", rows, tmp_path / str(threads), BUCKETS, split, max_bad_rows=99, num_threads=threads, **SMALL)
+        written.append(files(tmp_path / str(threads)))
+        told.append([record.getMessage() for record in caplog.records])
+    assert written[1] == written[0] and written[2] == written[0] and len(written[0]) > 6
+    assert told[1] == told[0] and told[2] == told[0] and len(told[0]) == 12
+    assert ["line 31:" in told[0][0], "line 61, column 'y'" in told[0][1]] == [True, True]
+
+
+@pytest.mark.parametrize(("budget", "line"), [(0, 31), (1, 61), (11, 361)])
+def test_any_number_of_threads_ends_at_the_same_bad_row_and_leaves_no_file(rows, tmp_path, budget, line):
+    for threads in (1, 4):
+        with pytest.raises(UserError, match=rf"a.csv, line {line}\b.*\(now {budget}\)"):
+            run("csv", rows, tmp_path / "out", SPEC, max_bad_rows=budget, num_threads=threads, **SMALL)
+        assert not (tmp_path / "out").exists()
+
+
+def test_bad_rows_that_the_reader_meets_are_reported_in_the_files_order(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet, "_ROWS", 10)
+    source = foreign.write_spark(tmp_path / "clicks", 100)
+    for threads in (1, 3):
+        run("parquet", source, tmp_path / str(threads), foreign.SPEC, num_threads=threads, **SMALL)
+    assert files(tmp_path / "1") == files(tmp_path / "3")
+
+
+def test_ctrl_c_leaves_no_file_and_no_thread(rows, tmp_path, monkeypatch):
+    write_group, written, before = DatasetWriter._write_group, [], threading.active_count()
+
+    def interrupted(self, group):
+        write_group(self, group)
+        written.append(sorted(os.listdir(self.path)))
+        if len(written) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(DatasetWriter, "_write_group", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run("csv", rows, tmp_path / "out", SPEC, max_bad_rows=99, num_threads=3, **SMALL)
+    assert "part-00000.parquet" in written[-1] and not (tmp_path / "out").exists()
+    assert threading.active_count() == before
+
+
+def test_merged_samples_of_a_column_are_samples_of_both():
+    def quantiles(*values):
+        made = Quantiles(4, sample=1000)
+        made.add(np.concatenate(values).astype(np.float32))
+        return made
+
+    whole, first = quantiles(np.arange(900)), quantiles(np.arange(400))
+    first.merge(quantiles(np.arange(400, 900)))
+    assert first.boundaries().tolist() == whole.boundaries().tolist()  # all values are kept: exact
+    many, few = quantiles(np.arange(30_000)), quantiles(np.arange(30_000, 40_000))
+    many.merge(few)  # a quarter of 40,000 values is above 30,000, though each sample kept 1000
+    assert many.boundaries() == pytest.approx([10_000, 20_000, 30_000], abs=1500)
+    assert len(many._kept) == 1000 and many._seen == 40_000
+
+
+def test_merged_sets_count_a_key_once():
+    first, second = DistinctCount(), DistinctCount()
+    first.add(np.arange(10_000))
+    second.add(np.arange(5_000, 30_000))
+    first.merge(second)
+    assert first.count == 29_999  # 0 does not count
+    assert sorted(first.keys()) == list(range(1, 30_000))
+
+
+def test_a_block_of_text_is_parsed_apart(tmp_path):
+    path = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n" + "1,1,1,1,a,b\n" * 3)
+    (block,) = delimited.read(path, SPEC, None)
+    assert block.most_rows == 3
+    assert block.parse(BadRows()).table["tags"].to_pylist() == [b"b"] * 3
+    assert block.parse(BadRows()).table.schema.field("c").type == pa.binary()

@@ -1,0 +1,176 @@
+"""Limits on which keys have rows, in a table that several workers share."""
+
+import os
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.shared_table import SharedTable, SharedTables
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
+from tests.embedding.table import shared_worker
+from tests.embedding.table.test_shared_table import Worker
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared tables need Linux's memfd_create")
+
+
+def _config(**limits):
+    return TableConfig("t", (2,), (0.5,), "sgd", seed=3, **limits)
+
+
+def _two(**limits):
+    """-> the tables of two workers that share them."""
+    memory = SharedMemory()
+    other = SharedMemory(memory.address)
+    return [SharedTable(_config(**limits), True, each.under("t"), k, 2) for k, each in enumerate((memory, other))]
+
+
+def _step(table, keys, size=1.0):
+    keys = np.array(keys)
+    table.apply_gradients(table.find_or_create(keys), [np.full((len(keys), 2), size, np.float32)], 1.0)
+
+
+def _keys(table):
+    return sorted(key for key in table.keys.tolist() if key)
+
+
+LIMITS = [
+    dict(min_frequency=2),
+    dict(max_rows=40),
+    dict(max_rows=40, eviction="lfu", min_frequency=2),
+    dict(ttl_steps=3),
+]
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+def test_one_worker_trains_a_limited_table_to_the_bit_like_a_table_of_its_own(limits):
+    tables = [Table(_config(**limits)), SharedTable(_config(**limits), True, SharedMemory().under("t"))]
+    rng = np.random.default_rng(0)
+    for step in range(60):
+        keys = rng.permutation(np.unique(rng.integers(1, 200, 30)))
+        for table in tables:
+            table.advance(step)
+            table.expire()
+            _step(table, keys)
+    assert _keys(tables[0]) == _keys(tables[1]) != []
+    assert tables[0].stats() | {"bytes": 0} == tables[1].stats() | {"bytes": 0}
+    keys = np.array(_keys(tables[0]))
+    np.testing.assert_array_equal(tables[0].read(keys), tables[1].read(keys))
+    for one, other in zip(*(table.use_of(table.find(keys)) or () for table in tables), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_key_is_admitted_by_how_often_it_came_to_all_workers():
+    one, other = _two(min_frequency=3)
+    _step(one, [7, 8])
+    _step(other, [7])
+    assert _keys(one) == []
+    _step(one, [7])
+    assert (_keys(other), other.counters.admitted, other.counters.refused) == ([7], 1, 3)
+    np.testing.assert_array_equal(other.read(np.array([7])), other.initial_rows(np.array([7])) - 1)
+
+
+def test_rows_lent_to_two_workers_lie_apart_and_are_trained_apart():
+    one, other = _two(min_frequency=9)
+    keys = np.array([4, 5, 6])
+    mine, others = one.find_or_create(keys), other.find_or_create(keys)
+    assert not set(mine.tolist()) & set(others.tolist())
+    one.apply_gradients(mine, [np.ones((3, 2), np.float32)], 1.0)
+    np.testing.assert_array_equal(other.take(others), other.initial_rows(keys))
+    np.testing.assert_array_equal(other.rows[others], other.initial_rows(keys))
+
+
+def test_the_bound_is_that_of_all_workers():
+    one, other = _two(max_rows=5)
+    for key in range(1, 20):
+        _step(one if key % 2 else other, [key])
+    assert len(one) == len(other) == 5
+    assert one.counters.created - one.counters.evicted == 5
+    assert one.stats() == other.stats()
+
+
+def test_no_other_key_gets_the_gradient_of_a_row_that_another_worker_evicted():
+    one, other = _two(max_rows=2)
+    keys, new = np.array([1, 2]), np.array([3, 4])
+    slots = one.find_or_create(keys)
+    for _ in range(2):  # The second time there would be free slots, those of the keys 1 and 2.
+        _step(other, new)
+        _step(other, new + 2)
+    assert not set(other.find(new + 2).tolist()) & set(slots.tolist())
+    before = other.read(new + 2)
+    one.apply_gradients(slots, [np.full((2, 2), 100, np.float32)], 1.0)
+    np.testing.assert_array_equal(one.read(new + 2), before)
+    np.testing.assert_array_equal(one.read(keys), one.initial_rows(keys))
+    assert len(one) == 2
+
+
+def test_a_slot_is_used_again_when_each_worker_has_begun_another_lookup():
+    one, other = _two(max_rows=2)
+    _step(one, [1, 2])
+    _step(other, [3, 4])
+    _step(other, [5, 6])
+    taken = len(one.keys)
+    one.find_or_create(np.array([5]))
+    other.find_or_create(np.array([5]))
+    _step(other, [7, 8])
+    _step(one, [7])
+    _step(other, [9, 10])
+    assert len(one.keys) == taken
+    for key in range(11, 200, 2):
+        _step(one, [key])
+        _step(other, [key + 1])
+    assert len(one.keys) <= taken + 2
+
+
+def test_rows_expire_by_the_clock_that_one_worker_sets():
+    one, other = _two(ttl_steps=10)
+    one.advance(5)
+    _step(other, [1, 2])
+    one.advance(12)
+    _step(other, [2])
+    one.advance(16)
+    one.expire()
+    assert (_keys(other), other.counters.evicted) == ([2], 1)
+
+
+def test_a_delta_takes_out_what_another_worker_evicted_and_counts_go_on(tmp_path):
+    memory = SharedMemory()
+    stores = [LocalStore(SharedTables(each, k, 2)) for k, each in enumerate((memory, SharedMemory(memory.address)))]
+    config = _config(max_rows=3, min_frequency=2)
+    for store in stores:
+        store.create_table(config)
+    one, other = (store.tables["t"] for store in stores)
+    for table in (one, other):
+        _step(table, [1, 2, 3])
+    full = stores[0].save(tmp_path, 1)
+    for table in (other, one):
+        _step(table, [4, 5])
+    _step(other, [6])
+    delta = stores[0].save(tmp_path, 2, since=full[-1]["snapshot"])
+    restored = LocalStore()
+    restored.create_table(config)
+    restored.restore(tmp_path, full + delta)
+    table = restored.tables["t"]
+    assert _keys(table) == _keys(one)
+    assert len(table) == 3
+    keys = np.array(_keys(table))
+    np.testing.assert_array_equal(table.read(keys), one.read(keys))
+    _step(table, [6])
+    assert 6 in _keys(table)
+
+
+def test_two_workers_that_evict_and_step_at_once_leave_each_row_with_its_own_gradients_only():
+    memory, table = shared_worker.open_table(member=0, config=shared_worker.LIMITED)
+    other = Worker(memory.address, "crowded")
+    other.go()
+    shared_worker.crowd(table, 0)
+    other.ends_well()
+    keys = np.array(_keys(table))
+    assert 0 < len(keys) <= shared_worker.LIMITED.max_rows
+    assert table.counters.created - table.counters.evicted == len(keys)
+    steps = (table.initial_rows(keys) - table.read(keys)) / shared_worker.gradient_of(keys)
+    np.testing.assert_allclose(steps, np.round(steps), atol=1e-3)
+    assert (steps[:, 0] >= 1).all()
+    assert (steps[:, 0] <= 2 * shared_worker.STEPS).all()

@@ -1,0 +1,115 @@
+"""Why workers ended, and whether they are started again."""
+
+import json
+
+import pytest
+
+from ctr_trainer.launch.decision import Patience
+from ctr_trainer.launch.ending import Ending, Kind, Output
+from ctr_trainer.launch.record import Restart, add_to_summary
+
+KILLED = "rank 1 on a has ended without a word: it was killed"
+
+
+def _ending(*lines, status=1):
+    output = Output()
+    for line in lines:
+        output.take(line)
+    return output.ending(status)
+
+
+@pytest.mark.parametrize(
+    ("lines", "ending"),
+    [
+        # horovodrun stops rank 0 because of rank 1.
+        (
+            [
+                "Process 1 exit with status code 137.",
+                "Terminating remaining workers after failure of Process 1.",
+                f"[0]<stderr>:error: {KILLED}",
+                "Process 0 exit with status code 143.",
+            ],
+            Ending(Kind.LOST, KILLED, 1),
+        ),
+        # Rank 0 notices before horovodrun does.
+        (
+            [
+                f"[0]<stderr>:error: {KILLED}",
+                "Process 0 exit with status code 75.",
+                "Process 1 exit with status code 137.",
+            ],
+            Ending(Kind.LOST, KILLED, 1),
+        ),
+        # Nobody says anything.
+        (["Process 2 exit with status code 139."], Ending(Kind.LOST, "rank 2 ended by SIGSEGV", 2)),
+        (["Process 2 exit with status code 255."], Ending(Kind.LOST, "rank 2 ended with status 255", 2)),
+        (
+            [f"[3]<stderr>:{json.dumps({'level': 'ERROR', 'message': 'the service is gone'})}"]
+            + ["Process 3 exit with status code 75."],
+            Ending(Kind.LOST, "the service is gone"),
+        ),
+        (
+            ["[1]<stderr>:error: data set x: no such directory", "Process 1 exit with status code 1."]
+            + ["Process 0 exit with status code 143."],
+            Ending(Kind.REFUSED, "data set x: no such directory", 1),
+        ),
+        (
+            ["[0]<stderr>:error: KeyError: 'x'; its traceback is in f", "Process 0 exit with status code 70."],
+            Ending(Kind.FAILED, "KeyError: 'x'; its traceback is in f", 0),
+        ),
+        (["ssh: no route"], Ending(Kind.LOST, "horovodrun ended with status 1: ssh: no route")),
+        # Preempted: each rank was asked to end.
+        (["Process 0 exit with status code 143."], Ending(Kind.LOST, "rank 0 ended by SIGTERM", 0)),
+    ],
+)
+def test_the_reason_is_that_of_the_first_that_ended_by_itself(lines, ending):
+    assert _ending(*lines) == ending
+
+
+def test_a_training_that_is_finished_has_no_reason():
+    assert _ending("[0]<stderr>:error: no matter", status=0).kind is Kind.FINISHED
+
+
+def test_lines_of_workers_are_not_those_of_horovodrun():
+    assert _ending("[0]<stdout>:Process 1 exit with status code 1.", "[0]<stderr>:{not JSON").kind is Kind.LOST
+    assert _ending("[0]<stdout>:Process 1 exit with status code 1.").rank is None
+
+
+def test_what_would_end_the_same_way_is_not_started_again():
+    refused = Patience(5).why_not(Ending(Kind.REFUSED, "no such file"))
+    assert refused == "Not started again: the same flags and data would end the same way"
+    patience, bug = Patience(5), Ending(Kind.FAILED, "KeyError: 'x'")
+    assert not patience.why_not(bug)
+    assert "ended with the same error" in patience.why_not(bug)
+    patience.new_checkpoint()
+    assert not patience.why_not(bug)
+    assert not patience.why_not(Ending(Kind.FAILED, "KeyError: 'y'"))
+
+
+def test_restarts_that_bring_no_checkpoint_are_counted():
+    patience, lost = Patience(2), Ending(Kind.LOST, KILLED, 1)
+    assert not patience.why_not(lost)
+    patience.new_checkpoint()
+    assert not patience.why_not(lost)
+    assert not patience.why_not(lost)
+    assert patience.why_not(lost) == (
+        "Not started again: --max_restarts=2 restarts in a row have brought no new checkpoint"
+    )
+
+
+def test_a_restart_is_one_line_and_an_entry_of_the_summary(tmp_path):
+    restart = Restart(KILLED + ".", "2026-01-31 12:00:00", 7.0, 3, 2, "a:2", 400, 37, 4.1)
+    assert restart.line() == (
+        f"{KILLED}. Lost 37 steps, 4.1 s of training; going on from the checkpoint of step 400 with 2 workers on a:2, "
+        "3 before"
+    )
+    add_to_summary(tmp_path, [restart], 0.0)
+    assert not list(tmp_path.iterdir())
+    path = tmp_path / "train_summary.json"
+    path.write_text('{"steps": 7}')
+    add_to_summary(tmp_path, [restart], path.stat().st_mtime + 60)
+    assert json.loads(path.read_text()) == {"steps": 7}
+    add_to_summary(tmp_path, [restart], path.stat().st_mtime)
+    found = json.loads(path.read_text())
+    assert found["steps"] == 7
+    assert [(each["step"], each["steps_lost"], each["workers_before"]) for each in found["restarts"]] == [(400, 37, 3)]

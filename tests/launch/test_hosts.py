@@ -1,0 +1,90 @@
+"""Which hosts there are."""
+
+import re
+
+import pytest
+
+from ctr_trainer.flags.launch import LaunchFlags
+from ctr_trainer.launch.hosts import Host, filled, host_of, open_hosts, parse_lines
+from ctr_trainer.launch.left_out import LeftOut
+from ctr_trainer.messages.errors import UserError
+from tests.parallel import launch
+
+A, B = Host("a", 4), Host("b", 4)
+
+
+def test_a_discovery_script_prints_hosts_as_horovod_has_it():
+    assert parse_lines(["a:4", "", "b", "b"], "S", 2) == (A, Host("b", 2))
+    assert parse_lines([], "S", 1) == ()
+    for wrong in ("a:0", "a b", "a:x", ":4", "a:4:4"):
+        with pytest.raises(UserError, match=f"S: '{wrong}' is no host: expected NAME:SLOTS, as host-1:4"):
+            parse_lines([wrong], "S", 1)
+
+
+def test_hosts_are_those_of_a_list_or_a_file_or_this_one(tmp_path):
+    (tmp_path / "hosts").write_text("a slots=4\n\nb slots=4\n")
+    (tmp_path / "wrong").write_text("a slots=4\nb\n")
+    assert open_hosts(LaunchFlags(np=8, hosts="a:4,b:4")).now() == (A, B)
+    assert open_hosts(LaunchFlags(np=8, hostfile=str(tmp_path / "hosts"))).now() == (A, B)
+    assert open_hosts(LaunchFlags(np=2, max_np=3)).now() == (Host("localhost", 3),)
+    for flags, problem in (
+        (LaunchFlags(np=9, hosts="a:4,b:4"), "-np 9 workers need as many slots, and a:4,b:4 has fewer"),
+        (LaunchFlags(hosts="a:4,a:4"), "a:4,a:4: a host is named twice"),
+        (LaunchFlags(hosts="a"), "-H a: 'a' is no host"),
+        (LaunchFlags(hostfile=str(tmp_path / "wrong")), "wrong, line 2: 'b': expected NAME slots=NUMBER"),
+        (LaunchFlags(hostfile=str(tmp_path / "none")), "none: No such file"),
+    ):
+        with pytest.raises(UserError, match=re.escape(problem)):
+            open_hosts(flags)
+
+
+def test_numbers_of_workers_ascend_and_hosts_are_named_once():
+    with pytest.raises(UserError, match="--min-np=3, -np 2, --max-np=2: expected these in ascending order"):
+        LaunchFlags(np=2, min_np=3)
+    with pytest.raises(UserError, match="--hosts and --hostfile exclude each other"):
+        LaunchFlags(hosts="a:1", hostfile="b")
+
+
+def test_a_script_is_asked_again_and_its_failures_change_nothing(tmp_path, caplog):
+    listed = tmp_path / "listed"
+    listed.write_text("a:4\n")
+    hosts = open_hosts(LaunchFlags(host_discovery_script=f"cat {listed}"))
+    try:
+        assert hosts.now() == (A,)
+        listed.write_text("a:4\nb:4\n")
+        launch.wait_until(lambda: hosts.now() == (A, B), "the script's second answer", 20)
+        listed.unlink()
+        launch.wait_until(lambda: "the hosts stay a:4,b:4" in caplog.text, "the warning", 20)
+        assert hosts.now() == (A, B)
+    finally:
+        hosts.close()
+
+
+def test_a_script_that_fails_at_first_is_refused():
+    with pytest.raises(UserError, match="--host_discovery_script=exit 3 failed with status 3"):
+        open_hosts(LaunchFlags(host_discovery_script="exit 3"))
+
+
+def test_the_first_hosts_are_filled_first_and_ranks_go_by_hosts():
+    assert filled((A, B), 6) == (A, Host("b", 2))
+    assert filled((A, B), 3) == (Host("a", 3),)
+    assert filled((A, B), 9) == (A, B)
+    assert filled((), 2) == ()
+    assert [host_of(filled((A, B), 6), rank) for rank in range(6)] == ["a"] * 4 + ["b"] * 2
+
+
+def test_a_host_that_fails_again_is_left_out_for_a_growing_time_and_not_for_good():
+    now = [0.0]
+    left_out = LeftOut(lambda: now[0])
+    assert left_out.failed("a") == 0
+    assert left_out.others((A, B)) == (A, B)
+    assert left_out.failed("a") == 10
+    assert left_out.others((A, B)) == (B,)
+    now[0] = 10.0
+    assert left_out.others((A, B)) == (A, B)
+    assert left_out.failed("a") == 20
+    assert [left_out.failed("a") for _ in range(6)][-1] == 600
+    now[0] = 610.0
+    assert left_out.others((A, B)) == (A, B)
+    left_out.took_part((A,))
+    assert left_out.failed("a") == 0

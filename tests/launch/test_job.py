@@ -1,0 +1,183 @@
+"""Real jobs under `launch`, whose workers, service or launcher are killed."""
+
+import collections
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.estimator.checkpoint import latest_checkpoint
+from ctr_trainer.ranks.placement import ATTEMPT
+from tests import small
+from tests.hosts.rows import names
+from tests.parallel import launch
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+SITE = pathlib.Path(__file__).parents[1] / "hosts" / "site"
+ROWS = 4003
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return small.make(tmp_path_factory.mktemp("launch"), rows=ROWS)
+
+
+class _Launched:
+    """A running `launch`; what is left of it is killed at the end of the block."""
+
+    def __init__(self, data, directory, *more, batch_seconds=0.05, options=("-np", "2")):
+        self.model_dir, self.seen = directory / "model", directory / "seen"
+        self.seen.mkdir()
+        flags = [f"--train_data={data}", f"--model_dir={self.model_dir}", "--hidden_units=8", "--batch_size=16"]
+        environment = launch.environment()
+        environment["PYTHONPATH"] = f"{SITE}{os.pathsep}{environment['PYTHONPATH']}"
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ctr_trainer", "launch", *options, "--", *flags, *more],
+            env={**environment, "ROWS_SEEN": str(self.seen), "BATCH_SECONDS": str(batch_seconds)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def saved(self, step):
+        """Returns once a checkpoint of `step` or more is written."""
+
+        def reached():
+            latest = latest_checkpoint(self.model_dir)
+            return self.process.poll() is not None or latest and latest.step >= step
+
+        launch.wait_until(reached, f"the checkpoint of step {step}", 180)
+        assert self.process.poll() is None, self.process.stdout.read()
+        return latest_checkpoint(self.model_dir).step
+
+    def processes(self):
+        """-> the processes that the launcher has started, by the name that each has in its environment."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if ATTEMPT in process.environ() and str(self.model_dir) in " ".join(process.cmdline()):
+                    found.append(process)
+        return found
+
+    def worker(self, rank, start):
+        """-> the process of a rank of a start; None if there is none yet."""
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                name, environment = process.cmdline()[2:3], process.environ()
+                of = environment.get("HOROVOD_RANK"), environment[ATTEMPT].partition(".")[2]
+                if name == ["ctr_trainer.launch.worker"] and of == (str(rank), str(start)):
+                    return process
+        return None
+
+    def finish(self):
+        """-> (status, output)."""
+        output, _ = self.process.communicate(timeout=launch.TIMEOUT_SECONDS)
+        return self.process.returncode, output
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.communicate()
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def _rows_read(seen, restarts, last_step):
+    """-> how often each row was trained by the steps that count: those up to where the next start went on."""
+    starts = [0, *(restart["step"] for restart in restarts), last_step]
+    workers = [restarts[0]["workers_before"], *(restart["workers"] for restart in restarts)]
+    count = collections.Counter()
+    for number, (first, last) in enumerate(zip(starts, starts[1:], strict=False)):
+        for rank in range(workers[number]):
+            lines = (seen / str(number) / str(rank)).read_text().splitlines()
+            assert len(lines) >= last - first
+            count.update(name for line in lines[: last - first] for name in line.split())
+    return count
+
+
+def test_a_job_goes_on_by_itself_after_a_killed_worker_and_a_killed_service(data, tmp_path):
+    with _Launched(data, tmp_path, "--save_checkpoints_steps=10", "--log_steps=10", batch_seconds=0.15) as job:
+        launch.wait_until(lambda: job.worker(1, 1), "the workers that are kept ready", 180)
+        first = job.saved(20)
+        job.worker(1, 0).kill()
+        again = job.saved(latest_checkpoint(job.model_dir).step + 10)
+        (service,) = launch.services(job.model_dir)
+        service.kill()
+        status, output = job.finish()
+        assert status == 0, output
+        assert not job.processes()
+    last = latest_checkpoint(job.model_dir).step
+    assert last == -(-ROWS // (2 * 16))
+    summary = json.loads((job.model_dir / "train_summary.json").read_text())
+    worker, service = summary["restarts"]
+    assert re.search(r"rank 1 on \S+ has ended without a word: it was killed", worker["reason"])
+    assert "embedding service" in service["reason"]
+    assert first <= worker["step"] < again <= service["step"] < last
+    for number, restart in enumerate((worker, service), 1):
+        lines = [line for line in output.splitlines() if f"restart {number}: " in line]
+        assert len(lines) == 1
+        lost = f"Lost {restart['steps_lost']} steps, {restart['seconds_lost']:.1f} s of training"
+        assert f"{lost}; going on from the checkpoint of step {restart['step']} with 2 workers" in lines[0]
+        assert 0 <= restart["steps_lost"] <= 12
+        assert restart["seconds_to_train_again"] > 0
+    (rows,) = BatchReader(data, ROWS, shuffle=False, epochs=1)
+    assert _rows_read(job.seen, summary["restarts"], last) == collections.Counter(names(rows))
+
+
+def test_slots_that_come_are_taken_in_at_the_next_checkpoint(data, tmp_path):
+    listed = tmp_path / "hosts"
+    listed.write_text("localhost:1\n")
+    options = ["-np", "1", "--max-np", "2", "--host-discovery-script", f"cat {listed}"]
+    with _Launched(data, tmp_path, "--save_checkpoints_steps=10", options=options) as job:
+        job.saved(20)
+        listed.write_text("localhost:2\n")
+        status, output = job.finish()
+    assert status == 0, output
+    (restart,) = json.loads((job.model_dir / "train_summary.json").read_text())["restarts"]
+    assert restart["reason"] == "there are 2 slots now, on localhost:2"
+    assert (restart["workers_before"], restart["workers"]) == (1, 2)
+    assert restart["step"] % 10 == 0 and restart["steps_lost"] <= 10
+    last = latest_checkpoint(job.model_dir).step
+    (rows,) = BatchReader(data, ROWS, shuffle=False, epochs=1)
+    assert _rows_read(job.seen, [restart], last) == collections.Counter(names(rows))
+
+
+def test_an_error_that_a_person_can_mend_is_said_last_and_not_tried_again(tmp_path):
+    with _Launched(tmp_path / "nowhere", tmp_path) as job:
+        status, output = job.finish()
+    assert status == 1
+    last = output.splitlines()[-1]
+    assert last.startswith(f"error: data set {tmp_path / 'nowhere'}: no such directory; run `convert` first")
+    assert last.endswith(". Not started again: the same flags and data would end the same way")
+    assert "restart 1" not in output
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_launcher_that_is_stopped_or_killed(data, tmp_path, how):
+    with _Launched(data, tmp_path, "--save_checkpoints_steps=5", batch_seconds=0.2) as job:
+        job.saved(5)
+        assert job.processes()
+        job.process.send_signal(how)
+        launch.wait_until(lambda: not job.processes(), "the ends of all that was started", 30)
+        status, output = job.finish()
+    if how == signal.SIGTERM:
+        assert status == 143
+        step = latest_checkpoint(job.model_dir).step
+        assert output.splitlines()[-1] == (
+            f"error: stopped by SIGTERM. The last checkpoint in {job.model_dir} is of step {step}: the same command "
+            "goes on from it"
+        )
+    else:
+        assert status == -9
+    assert not launch.services(job.model_dir)

@@ -1,0 +1,33 @@
+"""Hosts that answer, and those that stop."""
+
+import pytest
+
+from ctr_trainer.launch import reachable
+from ctr_trainer.launch.hosts import FixedHosts, Host
+from tests.parallel import launch
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """-> set of the names of hosts that do not answer; no name is this host's."""
+    names = {"c"}
+    monkeypatch.setattr(reachable.reach, "is_here", lambda name: False)
+    monkeypatch.setattr(reachable.reach, "is_silent", lambda address: address.partition(":")[0] in names)
+    return names
+
+
+def test_a_host_that_stops_answering_is_left_out_until_it_answers_again(silent):
+    a, b, c = (Host(name, 1) for name in "abc")
+    hosts = reachable.ReachableHosts(FixedHosts([a, b, c]), 0)
+    try:
+        launch.wait_until(lambda: {"a", "b"} <= hosts._answered, "the first answers", 20)
+        assert hosts.now() == (a, b, c)  # One that has never answered may be reached another way.
+        silent.add("b")
+        launch.wait_until(lambda: hosts.now() == (a, c), "b's silence", 20)
+        launch.wait_until(lambda: hosts.silent_for("b") > 0.1, "time", 20)
+        assert hosts.silent_for("a") == 0
+        silent.remove("b")
+        launch.wait_until(lambda: hosts.now() == (a, b, c), "b's return", 20)
+        assert hosts.silent_for("b") == 0
+    finally:
+        hosts.close()

@@ -1,1 +1,0 @@
-raise ImportError("matplotlib is for `report` and the benches, not for workers")

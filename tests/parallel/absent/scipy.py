@@ -1,1 +1,0 @@
-raise ImportError("scipy came with scikit-learn, for the tests only")
