@@ -87,8 +87,8 @@ class Estimator:
         Raises:
           ServiceLost: the embedding service is gone, and was not to be started again, or not so often; names the last
             checkpoint.
-          StoppedInOrder: SIGTERM or SIGINT has ended it, and its checkpoint is saved; see `StopHook`. Only in a program that
-            handles them by `LastWords.run`, as the command line does.
+          StoppedInOrder: SIGTERM or SIGINT has ended it, and its checkpoint is saved; see `StopHook`. Only in a program
+            that handles them by `LastWords.run`, as the command line does.
           UserError: there is no checkpoint of the step `resume_from`; or the training diverged, or cannot go on
             otherwise: then it names the last checkpoint.
         """

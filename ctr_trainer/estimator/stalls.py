@@ -6,6 +6,7 @@ import logging
 from ctr_trainer.ranks import distributed, missing_ranks
 from ctr_trainer.ranks.heartbeat import Heartbeat
 from ctr_trainer.ranks.placement import Placement
+from ctr_trainer.ranks.signs_of_life import SECONDS, SignsOfLife
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,8 @@ def observed_phases(clock, model_dir, input_ends):
     # From here on no rank reads what an earlier run has left.
     distributed.barrier("heartbeats")
     watchdog.explain = lambda: missing_ranks.describe(model_dir, size, distributed.rank())
-    watchdog.hopeless = input_ends.problem
+    signs = SignsOfLife(model_dir, size, min(SECONDS, watchdog.timeout))
+    watchdog.hopeless = lambda: input_ends.problem() or signs.problem()
     try:
         yield
     finally:

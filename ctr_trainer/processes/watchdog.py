@@ -32,13 +32,14 @@ class Watchdog:
       speak: f(sentence), called before the process is ended; None logs the sentence.
 
     Attributes:
+      timeout: likewise.
       explain: f() -> str, what is known about the ranks that the process waits for; None if nothing can be known.
       hopeless: f() -> str, why the wait will never end; "" if it may end. None if nothing can be known.
       tell_seconds: seconds between two signs of life of a rank that works while the others wait for it.
     """
 
     def __init__(self, who, timeout, period=1.0, warning=0.0, speak=None):
-        self._who, self._timeout, self._period, self._warning = who, timeout, period, warning
+        self._who, self.timeout, self._period, self._warning = who, timeout, period, warning
         self._speak = speak or _log.error
         self._waits = {}
         self._next_warning = warning
@@ -88,7 +89,7 @@ class Watchdog:
             return
         # The outer wait has taken longer, and the wait inside it says more, so the message names both.
         seconds, what = time.monotonic() - waits[0][0], " > ".join(dict.fromkeys(what for _, what in waits))
-        if seconds > self._timeout:
+        if seconds > self.timeout:
             self._end(lambda: self._too_long(seconds, what))
         if seconds < self._asked_at:
             self._asked_at = 0.0  # This is another wait than at the last check.
@@ -112,7 +113,7 @@ class Watchdog:
 
     def _too_long(self, seconds, what):
         return (
-            f"{self._who} has waited {seconds:.0f} s for {what}, longer than --stall_timeout={self._timeout:g}: "
+            f"{self._who} has waited {seconds:.0f} s for {what}, longer than --stall_timeout={self.timeout:g}: "
             f"another rank hangs or is too slow{self.explanation()}"
         )
 

@@ -127,6 +127,7 @@ class LastWords:
 
     def say(self, text):
         """Says a sentence, and what the same command would do now, unless another rank has spoken."""
+        self._roll_call.end()
         if not self._say_once(lambda: self._with_going_on(text)):
             time.sleep(2 * _SETTLE_SECONDS)
 

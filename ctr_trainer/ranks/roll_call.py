@@ -1,8 +1,11 @@
 """Finds the ranks of a job that have ended without a word."""
 
+import contextlib
 import os
 import socket
 import time
+
+import psutil
 
 _ANSWER_SECONDS = 1.5
 _POLL_SECONDS = 0.1
@@ -13,7 +16,8 @@ class RollCall:
     """Tells a rank that was killed from those that end because of it.
 
     Each rank writes its process and its host into the job's notices. A rank that notices the end of the job writes that
-    too, and names the ranks of its own host whose process has gone without having done so.
+    too, and names the ranks of its own host whose process has gone without having done so. One that is stopped cannot
+    end by itself, so it is killed.
 
     Args:
       notices: `Notices` of the job.
@@ -30,7 +34,9 @@ class RollCall:
         self._notices.put(f"ends.{self._placement.rank}", "")
         for rank in self._placement.host_ranks:
             process, host = self._process(rank)
-            is_gone = host == socket.gethostname() and not _runs(int(process))
+            if host != socket.gethostname():
+                continue
+            is_gone = not _runs(int(process)) or _kill_if_stopped(int(process), rank)
             if is_gone and self._notices.get(f"ends.{rank}") is None:
                 self._notices.put(f"lost.{rank}", "")
 
@@ -64,6 +70,16 @@ class RollCall:
         """-> (a rank's process id as text, its host); "" for what is not known."""
         process, _, host = (self._notices.get(f"process.{rank}") or "").partition(" ")
         return process, host
+
+
+def _kill_if_stopped(process, rank):
+    """-> whether the process of a rank was stopped, as by SIGSTOP: then it is killed."""
+    with contextlib.suppress(psutil.Error):
+        found = psutil.Process(process)
+        if found.status() == psutil.STATUS_STOPPED and found.environ().get("HOROVOD_RANK") == str(rank):
+            found.kill()
+            return True
+    return False
 
 
 def _runs(process):

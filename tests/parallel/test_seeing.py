@@ -123,26 +123,34 @@ def _check_lines(said, model, summary):
     assert [json.loads(line)["rank"] for line in service] == [None] * len(service)
 
 
-def test_a_stopped_rank_is_named_with_its_phase_and_since_when_and_the_job_goes_on_when_it_does(data, tmp_path):
+def test_a_stopped_rank_is_named_and_the_job_goes_on_when_it_does_or_ends_and_it_is_killed(data, tmp_path):
     """The others wait in an exchange: only what rank 1 has last said of itself tells that it is the one."""
     model, out = tmp_path / "model", tmp_path / "out"
-    flags = [f"--data={data}", f"--model_dir={model}", f"--out={out}", "--epochs=0", "--max_steps=150"]
+    flags = [f"--data={data}", f"--model_dir={model}", f"--out={out}", "--epochs=0", "--step_seconds=0.02", "--loose"]
+    stalls = ["--stall_warning=2", "--stall_timeout=12"]
     log = tmp_path / "log"
     with open(log, "w") as file:
         job = subprocess.Popen(
-            launch.command(2, launch.WORKERS / "job.py", *flags, "--step_seconds=0.02", "--stall_warning=2", "--loose"),
+            launch.command(2, launch.WORKERS / "job.py", *flags, *stalls),
             env=launch.environment(),
             stdout=file,
             stderr=subprocess.STDOUT,
         )
         try:
             metrics = model / FILE
-            launch.wait_until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) > 2, "steps", 180)
-            pid = int((out / "pid-1").read_text())
-            launch.psutil.Process(pid).send_signal(signal.SIGSTOP)
+
+            def has_lines(number):
+                return lambda: metrics.exists() and len(metrics.read_text().splitlines()) > number
+
+            launch.wait_until(has_lines(2), "steps", 180)
+            rank_1 = launch.psutil.Process(int((out / "pid-1").read_text()))
+            rank_1.send_signal(signal.SIGSTOP)
             launch.wait_until(lambda: "without a sign of life" in log.read_text(), "the message", 60)
-            launch.psutil.Process(pid).send_signal(signal.SIGCONT)
-            assert job.wait(120) == 0, log.read_text()
+            rank_1.send_signal(signal.SIGCONT)
+            launch.wait_until(has_lines(len(metrics.read_text().splitlines()) + 2), "more steps", 60)
+            rank_1.send_signal(signal.SIGSTOP)
+            assert job.wait(120) != 0, log.read_text()
+            assert not rank_1.is_running()
         finally:
             if job.poll() is None:
                 job.terminate()
@@ -158,4 +166,9 @@ def test_a_stopped_rank_is_named_with_its_phase_and_since_when_and_the_job_goes_
     assert int(waited_for) - 60 <= int(step) <= int(waited_for)  # What it has said last is half a second old.
     assert int(seconds) >= 5
     assert "rank 0 on" not in log.read_text()[log.read_text().index(f"step {waited_for} and its") :]
-    assert json.loads((out / "result-1.json").read_text())["global_step"] == 150
+    _, line = launch.last_line(log.read_text())
+    assert re.match(r"error: rank 0 has waited \d+ s for step .* longer than --stall_timeout=12", line) or re.match(
+        r"error: rank 1 on \S+ has given no sign of life for \d+ s, in ", line
+    )
+    assert "rank 1 on " in line
+    assert line.endswith(": the same command goes on from it")

@@ -48,6 +48,7 @@ parser.add_argument("--sync_compression", default="none")
 parser.add_argument("--row_copies", default="auto")
 parser.add_argument("--limits", action="store_true", help="a table of at most 50 rows, of keys that came twice")
 parser.add_argument("--stall_warning", type=float, default=0.0)
+parser.add_argument("--stall_timeout", type=float, default=1800.0)
 
 
 class Witness(tf.compat.v1.train.SessionRunHook):
@@ -160,5 +161,5 @@ trainings = [
     for is_next, arguments in itertools.groupby(sys.argv[1:], lambda argument: argument == NEXT)
     if not is_next
 ]
-distributed.init(stall_warning=trainings[0].stall_warning)
+distributed.init(trainings[0].stall_timeout, stall_warning=trainings[0].stall_warning)
 sys.exit(last_words.of_this_process().run(main))
