@@ -63,11 +63,11 @@ def _open_store(config, model_dir, host_memory):
             yield LocalStore(SharedTables(memory, distributed.local_rank(), distributed.local_size()))
         return
     with contextlib.ExitStack() as stack:
-        started, watches = None, []
+        started, watches, shards = None, [], config.service_shards
         if distributed.is_chief():
             os.makedirs(model_dir, exist_ok=True)
             watches = stack.enter_context(
-                local_services(config.service_shards, model_dir, config.service_timeout, distributed.all_cores())
+                local_services(shards, model_dir, config.service_timeout, distributed.service_cores(shards))
             )
             started = [(service.address, service.token, service.pid, service.log_file) for service in watches]
         started = distributed.broadcast_object(started, "embedding_services")
