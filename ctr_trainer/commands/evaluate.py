@@ -11,7 +11,8 @@ import json
 
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.paths import require_data, require_model
-from ctr_trainer.files import durable_file, outputs
+from ctr_trainer.files import outputs
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.flags import CheckpointFlags, PredictFlags, SavedModelFlags
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.by_flag import alike, require
@@ -36,7 +37,7 @@ def run(given, experiment, metrics, checkpoint, export, output):
     if not export.saved_model:
         require_model(experiment.model)
         require_data(data.eval_data, experiment)
-    if output.output and not output.output.endswith(".json"):
+    if output.output and path_of(output.output).suffix != ".json":
         raise UserError(f"--output={output.output}: evaluate writes JSON; name a FILE.json, or leave it out: --output=")
 
     from ctr_trainer.ranks import distributed
@@ -57,7 +58,7 @@ def run(given, experiment, metrics, checkpoint, export, output):
 def _is_ours(path):
     """-> whether a file is what this command wrote."""
     try:
-        return durable_file.read_json(path, "").items() >= _MARK.items()
+        return path_of(path).read_json("").items() >= _MARK.items()
     except UserError:
         return False
 
@@ -93,6 +94,6 @@ def _show(results, output):
 
     results = without_nan(results)
     if output:
-        durable_file.write_json(output, _MARK | results)
+        path_of(output).write_json(_MARK | results)
     print(format_metrics(results))
     print(json.dumps({k: v for k, v in results.items() if not k.startswith("reliability")}), flush=True)

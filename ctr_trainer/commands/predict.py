@@ -5,11 +5,11 @@ The data needs no labels and no weights.
 
 import contextlib
 import json
-import os
 
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.paths import require_data, require_model
 from ctr_trainer.files import outputs
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.flags import CheckpointFlags, PredictFlags
 from ctr_trainer.settings.by_flag import alike, require
 
@@ -38,7 +38,6 @@ def run(given, experiment, checkpoint, predict):
 
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator, progress, reader
-    from ctr_trainer.files import durable_file
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, experiment.workers.pin_cores, flags=alike(experiment))
@@ -53,13 +52,13 @@ def run(given, experiment, checkpoint, predict):
     predictions = estimator.predict(
         lambda: batches, progress("predicting", batches), checkpoint=found, yield_single_examples=False
     )
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     rows = 0
-    with durable_file.replacing(path) as draft, contextlib.ExitStack() as stack:
+    with path.writing() as file, contextlib.ExitStack() as stack:
         writer = None
         for values in predictions:
             table = pa.table({name: pa.array(value) for name, value in values.items()}, metadata=_MARK)
-            writer = writer or stack.enter_context(pq.ParquetWriter(draft, table.schema, write_page_checksum=True))
+            writer = writer or stack.enter_context(pq.ParquetWriter(file, table.schema, write_page_checksum=True))
             writer.write_table(table)
             rows += len(table)
     rows = int(distributed.all_sum(np.int64(rows), "predicted_rows"))
@@ -70,15 +69,15 @@ def run(given, experiment, checkpoint, predict):
 def _is_ours(path):
     """-> whether a file is predictions."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        return (pq.read_schema(path).metadata or {}).items() >= _MARK.items()
+        with path_of(path).open_parquet() as file:
+            return (file.schema_arrow.metadata or {}).items() >= _MARK.items()
     except (OSError, pa.ArrowInvalid):
         return False
 
 
 def _part(output, rank, size):
-    """-> the file of this rank: `output` itself for one, `name-00001-of-00002.parquet` for several."""
-    stem, extension = os.path.splitext(output)
-    return output if size == 1 else f"{stem}-{rank:05d}-of-{size:05d}{extension}"
+    """-> the `Path` of this rank's file: `output` itself for one, `name-00001-of-00002.parquet` for several."""
+    path = path_of(output)
+    return path if size == 1 else path.with_name(f"{path.stem}-{rank:05d}-of-{size:05d}{path.suffix}")

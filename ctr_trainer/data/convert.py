@@ -1,7 +1,6 @@
 """Converts source files to a data set: Parquet files of keys, numbers and labels."""
 
 import functools
-import pathlib
 import sys
 import time
 
@@ -12,12 +11,13 @@ from ctr_trainer.data import criteo, dataset, delimited, libsvm, movielens, parq
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.columns import TIME
 from ctr_trainer.data.encoded_blocks import encoded
-from ctr_trainer.data.listing import list_files
+from ctr_trainer.data.listing import list_files, named
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.split import Split
 from ctr_trainer.data.summary import format_summary
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.files.outputs import refuse_overlap
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.files.unfinished import MARKER, Unfinished
 from ctr_trainer.messages.errors import UserError
 
@@ -62,9 +62,10 @@ def convert(
 
     Args:
       format: one of `FORMATS`.
-      input: a path, a glob, or a list of them; `parquet` and `tfrecord` also take a directory. `movielens` takes its
-        directory, `synthetic` None.
-      output: directory to write. It must not exist, be empty, or hold an unfinished conversion, which is removed.
+      input: a path, a URL, a glob, or a list of them; `parquet` and `tfrecord` also take a directory. `movielens` takes
+        its directory, `synthetic` None.
+      output: directory to write, or its URL. It must not exist, be empty, or hold an unfinished conversion, which is
+        removed.
       spec: FeatureSpec of the columns; for data to predict on, `spec.without_labels()`.
       split: None makes `output` the data set. `random:0.8,0.1,0.1` splits the rows at random by `split_seed`,
         `time:0.8,0.1,0.1:timestamp` by the column `timestamp`. Three fractions make output/train, output/valid and
@@ -91,7 +92,7 @@ def convert(
     if rows_per_group < 1 or rows_per_file < 1:
         raise UserError(f"rows per group ({rows_per_group}) and rows per file ({rows_per_file}) must be at least 1")
     split = Split.parse(split) if split else None
-    output, start, observed = pathlib.Path(output), time.perf_counter(), Observations(spec)
+    output, start, observed = path_of(output), time.perf_counter(), Observations(spec)
     bad_rows = BadRows(max_bad_rows, unit="row" if format in TYPED else "line")
     if format == "synthetic" and (split or input or not spec.labelled):
         raise UserError(
@@ -140,9 +141,9 @@ def convert(
 
 def refuse_inputs(output, format, input):
     """Raises UserError if the output holds an input or lies in one."""
-    sources = [input] if isinstance(input, (str, pathlib.Path)) else input or []
+    sources = named(input)
     if format == "movielens":
-        sources = [pathlib.Path(source) / name for source in sources for name in movielens.FILES]
+        sources = [path_of(source) / name for source in sources for name in movielens.FILES]
         sources = [source for source in sources if source.exists()]
     refuse_overlap(output, sources, [file.path for file in list_files(sources)] if sources else [])
 

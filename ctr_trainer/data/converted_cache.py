@@ -17,6 +17,7 @@ from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.files.outputs import refuse_overlap
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.files.unfinished import MARKER, InUse, Unfinished
 from ctr_trainer.messages.errors import UserError
 
@@ -158,16 +159,15 @@ def _remove_outdated(draft, source):
 
 
 def _paths(source):
-    return [os.path.abspath(file.path) for file in list_files(source)]
+    return [str(path_of(file.path).absolute()) for file in list_files(source)]
 
 
 def _name(source, format, spec):
     """-> the name of a conversion's directory."""
-    stats = [(path, os.stat(path)) for path in _paths(source)]
     identity = [
         format,
         spec.to_dict(),
         *(() if spec.labelled else ("unlabelled",)),
-        [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats],
+        [(path, *path_of(path).stamp()) for path in _paths(source)],
     ]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:20]

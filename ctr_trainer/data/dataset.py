@@ -1,10 +1,9 @@
 """A converted data set: Parquet files and the `_dataset.json` that says what is in them."""
 
 import dataclasses
-import pathlib
 
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files import durable_file
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 FILE = "_dataset.json"
@@ -17,7 +16,7 @@ class DatasetInfo:
     """The description of a data set, as its file `_dataset.json` holds it.
 
     Attributes:
-      path: directory of the data set; it is not in the file.
+      path: directory of the data set, or its URL; it is not in the file.
       spec: the FeatureSpec that the data were converted with.
       rows: number of examples.
       bad_rows: number of rows that the conversion left out, over all parts of a split.
@@ -44,17 +43,17 @@ class DatasetInfo:
     labelled: bool = True
 
     def write(self):
-        """Writes `_dataset.json` by rename. A directory that has this file is a finished data set."""
+        """Writes `_dataset.json`, whole. A directory that has this file is a finished data set."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("path", "spec")}
         values = {"version": _VERSION, "spec": self.spec.to_dict(), **values}
-        durable_file.write_json(pathlib.Path(self.path) / FILE, values)
+        (path_of(self.path) / FILE).write_json(values)
 
 
 def open_dataset(path):
     """Reads the description of a data set.
 
     Args:
-      path: a directory that `convert` made.
+      path: a directory that `convert` made, or its URL.
 
     Returns:
       its `DatasetInfo`.
@@ -62,14 +61,14 @@ def open_dataset(path):
     Raises:
       UserError: there is no such directory, its conversion is unfinished, or another version of the package wrote it.
     """
-    file = pathlib.Path(path) / FILE
+    file = path_of(path) / FILE
     if not file.is_file():
         why = f"no conversion finished there (no {FILE})" if file.parent.is_dir() else "no such directory"
         parts = sorted(p.parent.name for p in file.parent.glob(f"*/{FILE}"))
         hint = f"; it has the parts {', '.join(parts)}: name one" if parts else _HINT
         raise UserError(f"data set {path}: {why}{hint}")
     try:
-        values = durable_file.read_json(file, "convert the data again")
+        values = file.read_json("convert the data again")
         if values.pop("version") != _VERSION:
             raise UserError(f"{file}: written by another version of ctr_trainer; convert the data again")
         spec = FeatureSpec.from_dict(values.pop("spec"), f"{file}: spec")

@@ -1,12 +1,12 @@
 """The `csv` format: delimited text, streamed block by block."""
 
 import dataclasses
-import glob
-import pathlib
 
 from ctr_trainer.data import csv_header, csv_lines, typed
 from ctr_trainer.data.csv_rows import CsvRows
+from ctr_trainer.data.listing import named
 from ctr_trainer.data.text_blocks import TextBlocks
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _BLOCK = 8 << 20  # Bytes of text that are parsed at a time. Arrow reads larger blocks at half the speed.
@@ -72,17 +72,18 @@ def blocks(source, form, spec=None, time=None):
 
 
 def files(source):
-    """-> the paths of the files of `source`, which is a path, a glob, or a list of them.
+    """-> the paths or URLs of the files of `source`, which is a path, a URL, a glob, or a list of them.
 
     Raises:
       UserError: a path is no file, or a glob matches none.
     """
     found = []
-    for name in [source] if isinstance(source, (str, pathlib.Path)) else source or []:
-        if pathlib.Path(name).is_file():
+    for name in named(source):
+        path = path_of(name)
+        if path.is_file():
             found.append(str(name))
             continue
-        matches = sorted(f for f in glob.glob(str(name)) if pathlib.Path(f).is_file())
+        matches = [str(match) for match in path.matches() if match.is_file()]
         if not matches:
             raise UserError(f"input {name}: no such file, and no file matches it as a pattern")
         found += matches

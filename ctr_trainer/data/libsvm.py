@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data import delimited, typed
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 LABEL, FEATURES, QUERY, FIELD = "label", "features", "qid", "field"
@@ -132,7 +133,7 @@ def _blocks(file):
     """Yields the lines of a file, one block at a time."""
     rest = b""
     try:
-        with pa.input_stream(file) as stream:
+        with path_of(file).open_stream() as stream:
             while text := stream.read(_BLOCK):
                 *lines, rest = (rest + text).split(b"\n")
                 yield lines

@@ -1,12 +1,12 @@
 """Lists the files of a source, which is a directory, a pattern or a file."""
 
 import dataclasses
-import glob
-import pathlib
+import os
 import urllib.parse
 
 import pyarrow as pa
 
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -14,7 +14,12 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 @dataclasses.dataclass(frozen=True)
 class SourceFile:
-    """A file, and the columns in its directories' names (`date=2024-01-31/part-0.parquet`), null if without value."""
+    """A file, and the columns in its directories' names (`date=2024-01-31/part-0.parquet`), null if without value.
+
+    Attributes:
+      path: of the file, or its URL.
+      partitions: dict of column -> value.
+    """
 
     path: str
     partitions: dict[str, str | None]
@@ -36,7 +41,7 @@ def list_files(source):
 
     Args:
       source: a file; a directory, for all files below it, except files and directories whose names begin with `_` or
-        `.`; a pattern of files or directories; or a list of these.
+        `.`; a pattern of files or directories; or a list of these. Each is a path or a URL.
 
     Returns:
       list of `SourceFile`.
@@ -45,11 +50,11 @@ def list_files(source):
       UserError: there is no file.
     """
     found = []
-    for name in [source] if isinstance(source, (str, pathlib.Path)) else source or []:
-        matches = [str(name)] if pathlib.Path(name).exists() else sorted(glob.glob(str(name)))
-        below = [file for match in matches for file in _below(pathlib.Path(match))]
+    for name in named(source):
+        path = path_of(name)
+        below = [file for match in ([path] if path.exists() else path.matches()) for file in _below(match)]
         if not below:
-            what = "it has no file" if pathlib.Path(name).is_dir() else "no such file or directory, and none matches it"
+            what = "it has no file" if path.is_dir() else "no such file or directory, and none matches it"
             raise UserError(f"input {name}: {what}; expected a file, a directory or a pattern")
         found += below
     if not found:
@@ -57,13 +62,18 @@ def list_files(source):
     return found
 
 
+def named(source):
+    """-> list of the paths, URLs and patterns that a source is given as: one, or a list of them."""
+    return [source] if isinstance(source, (str, os.PathLike)) else source or []
+
+
 def _below(path):
     if not path.is_dir():
         return [SourceFile(str(path), {})]
     return [
-        SourceFile(str(file), _partitions(file.relative_to(path).parts[:-1]))
-        for file in sorted(path.rglob("*"))
-        if file.is_file() and not any(part[0] in "_." for part in file.relative_to(path).parts)
+        SourceFile(str(path / name), _partitions(name.split("/")[:-1]))
+        for name in path.files()
+        if not any(part[0] in "_." for part in name.split("/"))
     ]
 
 

@@ -1,13 +1,13 @@
 """The `movielens` format: the files of MovieLens-1M and MovieLens-10M, whose fields `::` separates, joined."""
 
 import itertools
-import pathlib
 import re
 
 import pyarrow as pa
 
 from ctr_trainer.data import movielens_history, typed
 from ctr_trainer.data.chunk import Chunk
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 COLUMNS = (
@@ -34,7 +34,7 @@ def read(source, spec, bad_rows, time=None):
       bad_rows: BadRows.
       time: column of a split by time; None for no such split.
     """
-    directory = pathlib.Path(source[0] if isinstance(source, (list, tuple)) and len(source) == 1 else source)
+    directory = path_of(source[0] if isinstance(source, (list, tuple)) and len(source) == 1 else source)
     for name in ("ratings.dat", "movies.dat"):
         if not (directory / name).is_file():
             raise UserError(f"{directory}: has no {name}; the input of format movielens is MovieLens's directory")
@@ -88,7 +88,7 @@ def _timed(ratings, path, bad_rows):
 
 def _rows(path, fields, bad_rows=None):
     """Yields (line number, fields) of each line with `fields` fields. Other lines go to `bad_rows` if it is given."""
-    with path.open(encoding="latin-1", newline="\n") as file:
+    with path.local_file() as local, local.open(encoding="latin-1", newline="\n") as file:
         for number, line in enumerate(file, 1):
             row = line.rstrip("\r\n").split("::")
             if len(row) == fields:

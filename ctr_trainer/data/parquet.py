@@ -2,10 +2,10 @@
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ctr_trainer.data import typed
 from ctr_trainer.data.listing import list_files
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _MAGIC = b"PAR1"
@@ -46,8 +46,7 @@ def is_parquet(path):
       UserError: the file cannot be read.
     """
     try:
-        with open(path, "rb") as file:
-            return file.read(len(_MAGIC)) == _MAGIC
+        return next(path_of(path).blocks(len(_MAGIC)), b"") == _MAGIC
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
@@ -59,7 +58,7 @@ def open_file(path):
       UserError: the file is no Parquet file.
     """
     try:
-        return pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+        return path_of(path).open_parquet()
     except (OSError, pa.ArrowInvalid) as error:
         raise UserError(f"{path}: not a Parquet file that can be read: {error}") from error
 

@@ -3,9 +3,8 @@
 import csv
 import re
 
-import pyarrow as pa
-
 from ctr_trainer.features.csv_format import CsvFormat
+from ctr_trainer.files.paths import path_of
 
 _DELIMITERS, _BLANK = ",\t;|", " "
 _LINES, _BYTES = 50, 1 << 16
@@ -45,7 +44,7 @@ def see_form(file):
 def _first_lines(file):
     """-> the first whole lines that are not empty."""
     text = b""
-    with pa.input_stream(file) as stream:
+    with path_of(file).open_stream() as stream:
         while text.count(b"\n") < _LINES and (more := stream.read(_BYTES)):
             text += more
         whole = not stream.read(1)

@@ -3,12 +3,11 @@
 import abc
 import copy
 import os
-import pathlib
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ctr_trainer.data.dataset import open_dataset
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _MOST_OPEN = 64  # Largest number of files open at a time: Spark writes thousands.
@@ -109,18 +108,20 @@ class ParquetGroups:
 
 
 def _open(path, dictionaries):
-    metadata = pq.read_metadata(path, memory_map=True)
+    if not dictionaries:
+        return path_of(path).open_parquet()
+    with path_of(path).open_parquet() as file:
+        metadata = file.metadata
     columns = [metadata.schema.column(at) for at in range(metadata.num_columns)]
     text = [c.path for c in columns if c.path in dictionaries and c.physical_type == "BYTE_ARRAY"]
-    options = dict(memory_map=True, page_checksum_verification=True)  # of files that have checksums
-    return pq.ParquetFile(path, metadata=metadata, read_dictionary=text, **options)
+    return path_of(path).open_parquet(metadata=metadata, read_dictionary=text)
 
 
 class ConvertedData(Source):
     """A data set that `convert` made.
 
     Args:
-      path: directory of the data set.
+      path: directory of the data set, or its URL.
 
     Raises:
       UserError: the directory is no finished data set.
@@ -131,7 +132,7 @@ class ConvertedData(Source):
         self.name, self.spec, self.statistics = str(path), info.spec, info.statistics
         means = {} if info.label_mean is None else {info.spec.label.name: info.label_mean}
         self._label_means = info.label_means or means
-        files = [(pathlib.Path(info.path) / file["name"], file["row_groups"]) for file in info.files]
+        files = [(path_of(info.path) / file["name"], file["row_groups"]) for file in info.files]
         self._groups = ParquetGroups(files, "convert the data again")
         self.group_rows = self._groups.rows
 

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data.criteo import COLUMNS, DENSE, SPARSE
 from ctr_trainer.features.hashing import keys
-from ctr_trainer.files import durable_file
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 CTR = 0.25
@@ -60,7 +60,7 @@ def write(make_writer, sample_file, spec, rows, seed, bar):
 
     Args:
       make_writer: called with `train` and `test`, -> DatasetWriter.
-      sample_file: path that the first test rows are written to, in Criteo's raw format.
+      sample_file: path or URL that the first test rows are written to, in Criteo's raw format.
       spec: FeatureSpec whose features are among I1..I13 (dense) and C1..C26 (sparse, single-valued).
       rows: training rows; rows // 10 test rows come on top.
       seed: the data is a pure function of (rows, seed).
@@ -237,4 +237,4 @@ def _write_sample(path, labels, numbers, text):
     columns += [["" if np.isnan(v) else f"{int(v)}" for v in n] for n in numbers]
     columns += [["" if v is None else v for v in text[c]] for c in SPARSE]
     assert len(columns) == len(COLUMNS)
-    durable_file.write_text(path, "".join("\t".join(row) + "\n" for row in zip(*columns, strict=True)))
+    path_of(path).write_text("".join("\t".join(row) + "\n" for row in zip(*columns, strict=True)))

@@ -4,6 +4,7 @@ import re
 
 import pyarrow as pa
 
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _MARK = b"\xef\xbb\xbf"  # The byte order mark of UTF-8.
@@ -27,7 +28,7 @@ class TextBlocks:
     a line. A last line without a line end gets one. A byte order mark of UTF-8 is left out.
 
     Args:
-      file: path of the file.
+      file: path of the file, or its URL.
       size: number of bytes of a block, about.
       longest: number of bytes of the longest line, at least `size`.
 
@@ -39,7 +40,7 @@ class TextBlocks:
         self._file, self._size, self._longest = file, size, longest
         self._held, self._ended = b"", False
         self._space = bytearray()  # All blocks are read into this: fresh memory would cost more than the reading.
-        self._stream = self._checked(pa.input_stream, file)
+        self._stream = self._checked(path_of(file).open_stream)
         start = self._checked(self._stream.read, min(_FIRST, size))
         while len(start) < longest and not _BREAK.search(start[:-1]):
             more = self._checked(self._stream.read, len(start))
@@ -137,7 +138,7 @@ class TextBlocks:
 def first_line(file):
     """-> the first line of a text file, without its line end; "" for an empty file."""
     text = b""
-    with pa.input_stream(file) as stream:
+    with path_of(file).open_stream() as stream:
         while not _BREAK.search(text) and (more := stream.read(_FIRST)):
             text += more
     return _BREAK.split(text, maxsplit=1)[0].decode("utf-8-sig", "replace")

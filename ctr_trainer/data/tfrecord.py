@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from ctr_trainer.data import typed
 from ctr_trainer.data.listing import list_files
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 tf1 = tf.compat.v1
@@ -39,8 +40,10 @@ def read(source, spec, bad_rows, time=None):
     wanted, kinds = typed.uses(spec, time), {}
     for file in list_files(source):
         first, parser = 0, None
-        with contextlib.closing(_records(file.path)) as blocks, contextlib.ExitStack() as stack:
-            for records in blocks:
+        with contextlib.ExitStack() as stack:
+            # TensorFlow reads local files: one of a store's is here at a time, and no longer than it is read.
+            local = stack.enter_context(path_of(file.path).local_file())
+            for records in stack.enter_context(contextlib.closing(_records(local, file.path))):
                 if parser is None:
                     kinds |= _kinds(records, wanted)
                     typed.check(wanted, [*kinds, *file.partitions], file.path, spec)
@@ -54,13 +57,18 @@ def read(source, spec, bad_rows, time=None):
                 first += len(records)
 
 
-def _records(path):
-    """Yields the records of a file, in object arrays of bytes."""
-    compressed = _is_gzip(path)
+def _records(local, path):
+    """Yields the records of a file, in object arrays of bytes.
+
+    Args:
+      local: path of the file, or of a copy of it, on a local disk.
+      path: of the file, for messages.
+    """
+    compressed = _is_gzip(local)
     options = tf.data.Options()
     options.threading.private_threadpool_size = 1
     with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
-        data = tf.data.TFRecordDataset(path, "GZIP" if compressed else "").batch(_RECORDS).with_options(options)
+        data = tf.data.TFRecordDataset(str(local), "GZIP" if compressed else "").batch(_RECORDS).with_options(options)
         following = tf1.data.make_one_shot_iterator(data).get_next()
     read = size = 0
     with contextlib.closing(_session(graph)) as session:
@@ -68,7 +76,7 @@ def _records(path):
             try:
                 records = session.run(following)
             except tf.errors.OutOfRangeError:
-                _check_whole(path, compressed, size, read)
+                _check_whole(local, path, compressed, size, read)
                 return
             except (tf.errors.DataLossError, tf.errors.OpError) as error:
                 raise UserError(
@@ -80,36 +88,37 @@ def _records(path):
             size += sum(map(len, records)) + _AROUND * len(records)
 
 
-def _is_gzip(path):
-    with open(path, "rb") as file:
+def _is_gzip(local):
+    with open(local, "rb") as file:
         return file.read(len(_GZIP)) == _GZIP
 
 
-def _check_whole(path, compressed, size, read):
+def _check_whole(local, path, compressed, size, read):
     """Raises UserError if a file is longer than its records: TensorFlow takes the place of a cut for the file's end.
 
     Args:
+      local, path: as for `_records`.
       size: number of bytes of the records that were read, with the bytes around them.
       read: number of records that were read.
     """
-    found = _gzip_size(path, size, read) if compressed else os.path.getsize(path)
+    found = _gzip_size(local, path, size, read) if compressed else os.path.getsize(local)
     if found != size:
         raise UserError(f"{path}: {read} records are whole, and the {found - size} bytes behind them are not one{_CUT}")
 
 
-def _gzip_size(path, size, read):
+def _gzip_size(local, path, size, read):
     """-> the bytes of a file compressed by gzip; decompresses it only where its end does not say that they are `size`.
 
     Raises:
       UserError: it ends too early, or goes on with something else.
     """
-    with open(path, "rb") as file:
+    with open(local, "rb") as file:
         file.seek(-_GZIP_SIZE, os.SEEK_END)
         if int.from_bytes(file.read(), "little") == size % 2 ** (8 * _GZIP_SIZE):
             return size
     found = 0
     try:
-        with gzip.open(path) as file:
+        with gzip.open(local) as file:
             while piece := file.read(_PIECE):
                 found += len(piece)
     except (EOFError, gzip.BadGzipFile) as error:

@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 from ctr_trainer.data.columns import ID_PREFIX
 from ctr_trainer.data.dataset import FILE, DatasetInfo
 from ctr_trainer.data.statistics import Statistics
-from ctr_trainer.files.durable_file import replacing
 from ctr_trainer.messages.errors import UserError
 
 
@@ -44,7 +43,7 @@ class DatasetWriter:
         while (path := self.path / file_name(len(self._files))).is_file():
             groups = []
             try:
-                with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                with path.open_parquet() as file:
                     for number in range(file.num_row_groups):
                         groups.append(file.read_row_group(number))
             except (OSError, pa.ArrowInvalid):
@@ -96,7 +95,7 @@ class DatasetWriter:
     def row_groups(self):
         """Yields the row groups written, as tables in order; only after `close`."""
         for file in self._files:
-            with pq.ParquetFile(self.path / file["name"], page_checksum_verification=True) as parquet:
+            with (self.path / file["name"]).open_parquet() as parquet:
                 for number in range(len(file["row_groups"])):
                     yield parquet.read_row_group(number)
 
@@ -133,9 +132,9 @@ class DatasetWriter:
             name = file_name(len(self._files))
             # Keys are hashes, which no codec makes smaller. A dictionary makes use of their repetition.
             schema = _without_nulls(group.schema)
-            draft = self._open.enter_context(replacing(self._directory.add(posixpath.join(self._part, name))))
+            file = self._open.enter_context(self._directory.add(posixpath.join(self._part, name)).writing())
             self._writer = self._open.enter_context(
-                pq.ParquetWriter(draft, schema, compression="lz4", write_statistics=False, write_page_checksum=True)
+                pq.ParquetWriter(file, schema, compression="lz4", write_statistics=False, write_page_checksum=True)
             )
             self._files.append(dict(name=name, rows=0, row_groups=[]))
         try:

@@ -11,7 +11,8 @@ class DataSettings(Settings, title="Data"):
 
     train_data: str = setting(
         "",
-        "data to train on: a directory that `convert` wrote; with --feature_spec also Parquet, TFRecords or CSV",
+        "data to train on: a directory that `convert` wrote; with --feature_spec also Parquet, TFRecords or CSV; or a "
+        "URL, as s3://bucket/data",
         "path",
     )
     eval_data: str = setting(

@@ -10,6 +10,7 @@ from ctr_trainer.data.source import ConvertedData
 from ctr_trainer.estimator.saved_features import load_features
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.outputs import refuse_overlap
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 
@@ -25,8 +26,8 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True, fitted=T
     is one, as resuming must, else from one pass over the columns whose transforms or quantiles need them.
 
     Args:
-      path: a directory that `convert` wrote; or Parquet, TFRecords or CSV, as a file, a directory or a pattern, several
-        comma separated. TFRecords and CSV are converted on first use.
+      path: a directory that `convert` wrote; or Parquet, TFRecords or CSV, as a file, a directory, a URL or a pattern,
+        several comma separated. TFRecords and CSV are converted on first use.
       model_dir: of the model that is trained, evaluated or asked.
       feature_spec: a TOML file, or "".
       data_cache: where TFRecords and CSV are converted to, or "" for MODEL_DIR/data_cache.
@@ -59,7 +60,7 @@ def _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced):
     """
     model = load_features(model_dir)
     spec = FeatureSpec.load(feature_spec) if feature_spec else None
-    if os.path.exists(os.path.join(path, FILE)):
+    if (path_of(path) / FILE).exists():
         converted = ConvertedData(path).spec
         if spec is not None and (spec.labels, spec.dense, spec.sparse) != (
             converted.labels,

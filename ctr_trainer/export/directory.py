@@ -3,31 +3,41 @@
 import contextlib
 import os
 import pathlib
+import tempfile
 
 from ctr_trainer.files.durable_file import fsync_path
 from ctr_trainer.files.file_list import FileList
+from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.files.unfinished import Unfinished
 from ctr_trainer.messages.errors import UserError
 
 # TensorFlow Serving leaves `assets.extra` alone.
 _LIST = os.path.join("assets.extra", "ctr_trainer_files")
 _NEW, _OLD = "model", "replaced"
+_LAST = "saved_model.pb"  # TensorFlow takes a directory for a SavedModel once it has this file.
 
 
-@contextlib.contextmanager
 def replacing(path):
-    """Gives the path of a directory for the block to write. At the block's end the directory is renamed to `path`.
+    """A context manager. Gives the path of a local directory for the block to write; at its end `path` has the files.
 
-    Until then the directory is `.NAME.unfinished` beside `path`. What a killed export left there is removed.
+    On a local disk the directory is `.NAME.unfinished` beside `path` until it is renamed to `path`; what a killed
+    export left there is removed. For a store it is a temporary one. At the block's end an earlier export is removed
+    there and the new files are copied, `saved_model.pb` last: no reader finds half a model.
 
     Args:
-      path: path of the export. It must not exist, be an empty directory, or be an earlier export without added files.
+      path: path or URL of the export. It must not exist, be an empty directory, or be an earlier export without added
+        files.
 
     Raises:
       UserError: `path` holds other files, one of which the message names; or another process writes this export now.
     """
+    return _on_disk(path_of(path)) if is_local(path) else _in_store(path_of(path))
+
+
+@contextlib.contextmanager
+def _on_disk(path):
     refuse_others(path)
-    parent, name = os.path.split(path)
+    parent, name = os.path.split(os.path.abspath(path))
     place = pathlib.Path(parent, f".{name}.unfinished")
     with Unfinished(place, "export") as unfinished:
         new = unfinished.add(f"{_OLD}/", f"{_NEW}/")
@@ -48,19 +58,34 @@ def replacing(path):
         place.rmdir()
 
 
+@contextlib.contextmanager
+def _in_store(path):
+    refuse_others(path)
+    with tempfile.TemporaryDirectory(prefix="ctr_trainer-") as place:
+        new = pathlib.Path(place, _NEW)
+        yield str(new)
+        refuse_others(path)
+        names = sorted(_names(new), key=lambda name: name == _LAST)
+        earlier = FileList(path, _LIST)
+        earlier.remove()
+        earlier.add(*names)
+        for name in names:
+            (path / name).upload(new / name)
+
+
 def refuse_others(path):
     """Raises UserError if `path` holds files that no export wrote; the message names one of them."""
-    path = os.path.abspath(path)
-    if not os.path.lexists(path):
+    path = path_of(path).absolute()
+    if not path.is_symlink() and not path.exists():
         return
-    if os.path.islink(path) or not os.path.isdir(path):
+    if path.is_symlink() or not path.is_dir():
         raise UserError(f"{path} is no directory: name another --export_dir")
     others = FileList(path, _LIST).others()
     if not others:
         return
-    versions = [int(name) for name in os.listdir(path) if name.isdecimal()]
+    versions = [int(each.name) for each in path.iterdir() if each.name.isdecimal()]
     cure = (
-        f"name a version that is not there yet: --export_dir={path}/{max(versions) + 1}"
+        f"name a version that is not there yet: --export_dir={path / str(max(versions) + 1)}"
         if versions
         else ("name another --export_dir, or remove it yourself")
     )
@@ -68,10 +93,14 @@ def refuse_others(path):
 
 
 def _list_and_sync(directory):
-    names = [
-        os.path.relpath(os.path.join(at, name), directory) for at, _, files in os.walk(directory) for name in files
-    ]
-    FileList(directory, _LIST).add(*sorted(names))
+    FileList(directory, _LIST).add(*_names(directory))
     for at, _, files in os.walk(directory):
         for file in (*files, "."):
             fsync_path(os.path.join(at, file))
+
+
+def _names(directory):
+    """-> names of the files below a directory, relative to it, sorted."""
+    return sorted(
+        os.path.relpath(os.path.join(at, name), directory) for at, _, files in os.walk(directory) for name in files
+    )

@@ -17,6 +17,7 @@ from ctr_trainer.export.key_index import KeyIndex
 from ctr_trainer.export.receiver import ExportedFeatures
 from ctr_trainer.export.table_saver import TableSaver
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.graph_notes import negative_share
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.messages.errors import UserError
@@ -36,7 +37,7 @@ def export_saved_model(path, model_fn, params, checkpoint, trained_features, ser
     Memory: about 25 bytes per row for the keys of all tables and their index. Rows are read and written in pieces.
 
     Args:
-      path: directory of the SavedModel.
+      path: directory of the SavedModel, or its URL.
       model_fn, params: as for `Estimator`.
       checkpoint: the `Checkpoint` to export.
       trained_features: (FeatureSpec, statistics) of the model; None if `serving_input_receiver_fn` is given.
@@ -50,7 +51,7 @@ def export_saved_model(path, model_fn, params, checkpoint, trained_features, ser
         was trained with.
     """
     params = negative_share.as_trained(params, checkpoint)
-    path = os.path.abspath(path)
+    path = str(path_of(path).absolute())
     with directory.replacing(path) as draft, tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
         features, receivers, tables = _receive(checkpoint, trained_features, serving_input_receiver_fn)

@@ -59,7 +59,12 @@ def write_text(path, text):
 
 def write_json(path, values, indent=1):
     """Writes values as JSON, by `write_text`."""
-    write_text(path, json.dumps(values, indent=indent) + "\n")
+    write_text(path, json_text(values, indent))
+
+
+def json_text(values, indent=1):
+    """-> the text of a JSON file."""
+    return json.dumps(values, indent=indent) + "\n"
 
 
 def read_json(path, cure):
@@ -79,9 +84,15 @@ def read_json(path, cure):
     try:
         with open(path, "rb") as file:
             text = file.read()
-        values = json.loads(text)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; {cure}") from error
+    return json_object(path, text, cure)
+
+
+def json_object(path, text, cure):
+    """-> dict of the JSON object that was read from a file; arguments and errors as for `read_json`."""
+    try:
+        values = json.loads(text)
     except ValueError as error:
         why = f"is cut off or altered ({error})" if text.strip() else "is empty"
         raise UserError(f"{path}: {why}; {cure}") from error

@@ -2,10 +2,9 @@
 
 import contextlib
 import json
-import os
-import pathlib
 
 from ctr_trainer.files import durable_file
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _NAMED = 3
@@ -19,7 +18,7 @@ class FileList:
     It loses no file, because a name is on the disk before its file is made.
 
     Args:
-      directory: directory of the files; made with the first entry.
+      directory: directory of the files, or its URL; made with the first entry.
       marker: name of the list, relative to the directory.
 
     Attributes:
@@ -28,7 +27,8 @@ class FileList:
     """
 
     def __init__(self, directory, marker):
-        self.directory, self.marker = pathlib.Path(directory), pathlib.Path(directory) / marker
+        self.directory, self.marker = path_of(directory), path_of(directory) / marker
+        self._hidden = {marker, self.marker.lock_name}
         self.names, self.notes = set(), []
         for line in self.marker.read_bytes().splitlines() if self.marker.is_file() else []:
             with contextlib.suppress(ValueError):
@@ -52,15 +52,15 @@ class FileList:
 
     def others(self):
         """-> names of the files and links in the directory that are not on the list, sorted."""
-        own = {*self.present(), os.path.relpath(self.marker, self.directory)}
-        return [name for name in _files_below(self.directory) if name not in own]
+        own = {*self.present(), *self._hidden}
+        return [name for name in self.directory.entries() if name not in own]
 
     def present(self):
         """-> names of the files on the list that exist, and of their drafts; links are not followed."""
         whole = tuple(name for name in self.names if name.endswith("/"))
         return [
             name
-            for name in _files_below(self.directory)
+            for name in self.directory.entries()
             if name in self.names or durable_file.of_draft(name) in self.names or name.startswith(whole)
         ]
 
@@ -74,7 +74,7 @@ class FileList:
             if name.startswith(below):
                 (self.directory / name).unlink()
                 for parent in (self.directory / name).parents:
-                    if parent == self.directory or os.listdir(parent):
+                    if parent == self.directory or any(parent.iterdir()):
                         break
                     parent.rmdir()
 
@@ -94,13 +94,8 @@ class FileList:
 
     def _append(self, entries):
         self.marker.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.marker, "a") as file:
-            new = file.tell() == 0
-            file.write("".join(f"\n{json.dumps(entry)}\n" for entry in entries))  # the line before may be cut off
-            file.flush()
-            os.fsync(file.fileno())
-        if new:
-            durable_file.fsync_path(self.marker.parent)
+        # The line before may be cut off.
+        self.marker.append("".join(f"\n{json.dumps(entry)}\n" for entry in entries))
 
 
 def refuse_others(files, what):
@@ -117,12 +112,3 @@ def refuse_others(files, what):
             f"{files.directory} holds files that are not of {what}: {', '.join(others[:_NAMED])}{more}; "
             "name another directory, or move them away"
         )
-
-
-def _files_below(directory):
-    """-> names of all files and links below a directory, relative to it, sorted. Links are not followed."""
-    found = []
-    for parent, directories, files in os.walk(directory):
-        links = [name for name in directories if os.path.islink(os.path.join(parent, name))]
-        found += [os.path.relpath(os.path.join(parent, name), directory) for name in (*files, *links)]
-    return sorted(found)

@@ -1,10 +1,10 @@
 """Checks what a command writes: never one of its inputs, and never a file that it did not write before."""
 
-import glob
 import os
 import pathlib
 
 from ctr_trainer.files.file_list import FileList
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _LIST = ".ctr_trainer_files"
@@ -14,23 +14,23 @@ def refuse_overlap(output, sources, files):
     """Refuses an output that holds an input, is an input, or would match the inputs the next time. Follows links.
 
     Args:
-      output: path of the file or directory to write.
-      sources: paths and patterns of the inputs, as the user gave them.
-      files: paths of the files that the sources stand for.
+      output: path or URL of the file or directory to write.
+      sources: paths, URLs and patterns of the inputs, as the user gave them.
+      files: paths or URLs of the files that the sources stand for.
 
     Raises:
       UserError: the output is refused; names the output and the input.
     """
-    real = pathlib.Path(os.path.realpath(output))
+    real, place = path_of(output).resolve(), path_of(output).absolute()
     for file in files:
-        if pathlib.Path(os.path.realpath(file)).is_relative_to(real):
+        if path_of(file).resolve().is_relative_to(real):
             raise UserError(f"output {output}: the input {file} is in it and would be overwritten; name another output")
-    for source in map(str, sources):
-        for match in [source] if os.path.exists(source) else glob.glob(source):
-            if os.path.isdir(match) and real.is_relative_to(os.path.realpath(match)):
+    for source in map(path_of, sources):
+        is_there = source.exists()
+        for match in [source] if is_there else source.matches():
+            if match.is_dir() and real.is_relative_to(match.resolve()):
                 raise UserError(f"output {output}: is inside the input {match}; name an output outside of it")
-        pattern, place = os.path.abspath(source), pathlib.Path(os.path.abspath(output))
-        if not os.path.exists(source) and any(each.match(pattern) for each in (place, *place.parents)):
+        if not is_there and any(each.match(str(source.absolute())) for each in (place, *place.parents)):
             raise UserError(f"output {output}: the input {source} matches it; name an output that does not match")
 
 
@@ -38,16 +38,17 @@ def refuse_foreign_file(path, is_ours, command):
     """Refuses to replace a file that the command did not write.
 
     Args:
-      path: path of the file to write.
+      path: path or URL of the file to write.
       is_ours: f(path) -> whether the command wrote the file that exists there.
       command: name of the command, as `predict`.
 
     Raises:
       UserError: the file exists and the command did not write it; names the file.
     """
-    if os.path.isdir(path):
+    there = path_of(path)
+    if there.is_dir():
         raise UserError(f"output {path}: is a directory; name a file in it")
-    if os.path.lexists(path) and not (os.path.isfile(path) and is_ours(path)):
+    if (there.is_symlink() or there.exists()) and not (there.is_file() and is_ours(path)):
         raise UserError(
             f"output {path}: is there already and was not written by `{command}`; name another file, or remove it"
         )

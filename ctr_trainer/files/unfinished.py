@@ -2,11 +2,10 @@
 
 import contextlib
 import os
-import pathlib
 import socket
 
 from ctr_trainer.files.file_list import FileList, refuse_others
-from ctr_trainer.files.file_lock import lock
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 MARKER = ".ctr_trainer_unfinished"
@@ -22,10 +21,12 @@ class Unfinished:
     While the block runs, a hidden file in the directory lists the files that were written, and is locked. The hidden
     file stays for the next process unless `finish` removes it. At the block's end a directory without files is removed.
 
-    Caveat: hosts see each other's locks only if their file system passes them on, see `file_lock.lock`.
+    Caveat: hosts see each other's locks only if their file system passes them on, see `file_lock.lock`. For a store see
+    `StoreLock`.
 
     Args:
-      path: path of the directory, which is made if there is none. It must be empty, or hold only files on such a list.
+      path: path or URL of the directory, which is made if there is none. It must be empty, or hold only files on such a
+        list.
       what: what this process makes, as `conversion`; for messages.
 
     Raises:
@@ -34,7 +35,7 @@ class Unfinished:
     """
 
     def __init__(self, path, what):
-        self.path, self._what = pathlib.Path(path), what
+        self.path, self._what = path_of(path), what
         self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,7 @@ class Unfinished:
     def _locked(self):
         """-> the hidden file, open and locked."""
         try:
-            return lock(self.path / MARKER)
+            return (self.path / MARKER).lock()
         except BlockingIOError:
             raise InUse(f"{self.path}: {self._holder()} writes this {self._what} now; wait for its end") from None
 

@@ -14,8 +14,10 @@ class ConvertFlags(Settings, title="Convert"):
         "format of the input",
         choices=("criteo", "movielens", "csv", "parquet", "tfrecord", "libsvm", "libffm", "synthetic"),
     )
-    input: str = setting("", "file, files (comma separated), glob, or directory (not of csv and criteo)", "path")
-    output: str = setting("", "directory to write; with --infer the feature spec's file", "path")
+    input: str = setting(
+        "", "file, files (comma separated), glob, or directory (not of csv and criteo); or a URL", "path"
+    )
+    output: str = setting("", "directory to write, or its URL; with --infer the feature spec's file", "path")
     infer: bool = setting(
         False, "write a first feature spec for a csv, parquet, libsvm or libffm input, and convert nothing"
     )

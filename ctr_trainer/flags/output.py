@@ -9,11 +9,15 @@ from ctr_trainer.settings.setting import Settings, setting
 class ExportFlags(Settings, title="Export"):
     """Export."""
 
-    export_dir: str = setting("", "directory where a SavedModel is written; `train` writes it at its end", "path")
+    export_dir: str = setting(
+        "", "directory, or its URL, where a SavedModel is written; `train` writes it at its end", "path"
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class PredictFlags(Settings, title="Predict"):
     """Predict."""
 
-    output: str = setting("", "Parquet file of the predictions; rank r of several writes part r beside it", "path")
+    output: str = setting(
+        "", "Parquet file of the predictions, or its URL; rank r of several writes part r beside it", "path"
+    )

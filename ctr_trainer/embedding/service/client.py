@@ -1,7 +1,6 @@
 """The Store that lives in one or more embedding services."""
 
 import concurrent.futures
-import pathlib
 import uuid
 
 import numpy as np
@@ -15,6 +14,7 @@ from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.row_codec import PLAIN
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import NONE_KNOWN, ChangedRows
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 
@@ -239,4 +239,4 @@ def _joined(count, answers):
 
 def _absolute(path):
     # A relative path is relative to this process, not to the service's directory.
-    return str(pathlib.Path(path).absolute())
+    return str(path_of(path).absolute())

@@ -1,7 +1,6 @@
 """The embedding lookup service: tables that the workers of a job share, served over Arrow Flight."""
 
 import contextlib
-import pathlib
 import threading
 import time
 
@@ -17,7 +16,7 @@ from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import find_codec
-from ctr_trainer.files.held_directory import hold
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.measuring.resources import resident_bytes
 from ctr_trainer.messages.errors import UserError
 
@@ -49,7 +48,7 @@ class Service(flight.FlightServerBase):
         self._leases = leases or LeaseBook()
         self._store, self._columns = LocalStore(), ReceivedColumns()
         self.metrics = ServiceMetrics(self._store.stats)
-        self._data_dir = pathlib.Path(data_dir).resolve()
+        self._data_dir = path_of(data_dir).resolve()
         self._place = None
         self._place_lock = threading.Lock()
         self._directory_lock = None
@@ -210,10 +209,9 @@ class Service(flight.FlightServerBase):
         return {"incarnation": str(self.incarnation)}
 
     def _lock_directory(self):
-        """Locks this shard's place below the data_dir, so that no other service saves there. -> the locked file"""
+        """Locks this shard's place below the data_dir, so that no other service saves there. -> the lock"""
         path = self._data_dir / ".shard-{:05d}-of-{:05d}.lock".format(*self._place)
-        return hold(
-            path,
+        return path.hold(
             lambda holder: (
                 f"another service ({holder}) saves in {self._data_dir} as shard {self._place[0]} of {self._place[1]}: "
                 "is another job training this model? End it, or use another directory"
@@ -270,7 +268,7 @@ class Service(flight.FlightServerBase):
         return {"incarnation": str(self.incarnation)}
 
     def _inside(self, path):
-        resolved = (self._data_dir / str(path)).resolve()
+        resolved = (self._data_dir / path_of(str(path))).resolve()
         if not resolved.is_relative_to(self._data_dir):
             raise UserError(f"snapshot path {path} is outside the service's data_dir {self._data_dir}")
         return resolved

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import pathlib
 import signal
 import sys
 import threading
@@ -15,6 +14,7 @@ from ctr_trainer.embedding.memory.memory_limits import MemoryWatch
 from ctr_trainer.embedding.service.security import ServerSecurity
 from ctr_trainer.embedding.service.service import Service
 from ctr_trainer.files import durable_file
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.measuring.latency import UNIT
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
@@ -40,12 +40,12 @@ def serve(
 
     Args:
       bind: `host:port`; port 0 picks a free one.
-      data_dir: directory of the snapshots; made if it does not exist.
+      data_dir: directory of the snapshots, or its URL; made if it does not exist.
       security: `ServerSecurity`; it needs a token if `bind` is not a loopback address.
       port_file: file that `host:port` is written to, by rename, once the service answers.
       exit_with_stdin: whether to end, too, when stdin closes: that is when the parent process ends.
       save_at_exit: whether to save at a signal; when stdin closes nothing is saved.
-      restore: directory of such a save, to start from; None for none.
+      restore: directory of such a save, or its URL, to start from; None for none.
       metrics_port: port for Prometheus, on the host of `bind`; None for none.
 
     Raises:
@@ -60,7 +60,7 @@ def serve(
         signal.signal(signal_number, lambda *_: (signalled.append(True), stop.set()))
     if exit_with_stdin:
         threading.Thread(target=_set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
-    pathlib.Path(data_dir).mkdir(parents=True, exist_ok=True)
+    path_of(data_dir).mkdir(parents=True, exist_ok=True)
     keep_freed_memory(_KEPT_BYTES)
     try:
         service = Service(host, port, data_dir, security)

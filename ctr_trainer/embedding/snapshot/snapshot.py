@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _BATCH_BYTES = 16 << 20
@@ -98,13 +99,12 @@ def check(path, entry):
     """
     file = _file(path, entry)
     try:
-        size = file.stat().st_size
+        size = file.size()
         if size != entry["bytes"]:
             raise UserError(f"{file}: {size} bytes, not {entry['bytes']}: truncated or replaced; use another snapshot")
         crc32 = 0
-        with open(file, "rb") as stream:
-            while block := stream.read(_CRC_BYTES):
-                crc32 = zlib.crc32(block, crc32)
+        for block in file.blocks(_CRC_BYTES):
+            crc32 = zlib.crc32(block, crc32)
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}; the snapshot needs this file") from None
     if crc32 != entry["crc32"]:
@@ -142,7 +142,7 @@ def _open(path, entry):
     """Gives (TableConfig, Arrow file reader)."""
     file = _file(path, entry)
     try:
-        with pa.memory_map(str(file)) as source, pa.ipc.open_file(source) as reader:
+        with file.open_input() as source, pa.ipc.open_file(source) as reader:
             config = config_from_json((reader.schema.metadata or {}).get(_CONFIG, b"null"))
             expected = schema(config, entry.get("kind", "full"))
             if not reader.schema.equals(expected):
@@ -229,4 +229,4 @@ def columns(batch):
 def _file(path, entry):
     if pathlib.PurePath(entry["file"]).name != entry["file"]:
         raise UserError(f"snapshot file {entry['file']!r}: expected a name without a directory")
-    return pathlib.Path(path) / entry["file"]
+    return path_of(path) / entry["file"]

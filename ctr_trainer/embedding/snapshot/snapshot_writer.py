@@ -1,7 +1,6 @@
 """Writes the files of a snapshot; see `snapshot` for what they are."""
 
 import contextlib
-import pathlib
 import zlib
 
 import numpy as np
@@ -9,7 +8,7 @@ import pyarrow as pa
 
 from ctr_trainer.embedding.snapshot.snapshot import key_array, row_array, schema
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
-from ctr_trainer.files import durable_file
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.divergence import diverged
 from ctr_trainer.messages.errors import UserError
 
@@ -99,8 +98,8 @@ def _arrow_file(path, name, of_schema):
     Raises:
       UserError: it cannot be written; names it.
     """
-    target = pathlib.Path(path) / name
-    with _told(target), durable_file.replacing(target) as draft, open(draft, "xb") as file:
+    target = path_of(path) / name
+    with _told(target), target.writing() as file:
         yield _ArrowFile(file, target, of_schema)
 
 

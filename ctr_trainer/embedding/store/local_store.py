@@ -1,7 +1,6 @@
 """The store in this process."""
 
 import contextlib
-import pathlib
 import re
 import threading
 import time
@@ -19,6 +18,7 @@ from ctr_trainer.embedding.store.table_rows import TableRows
 from ctr_trainer.embedding.store.versions import Versions
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import LIMITS
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 # Seconds to wait for another save of the same store. If that save takes longer, its disk hangs.
@@ -142,7 +142,7 @@ class LocalStore(Store):
           shard, shards: the number of this store among `shards` stores; both go into the names of the files.
           identity: str, the name of this snapshot; None to draw one.
         """
-        path = pathlib.Path(path)
+        path = path_of(path)
         with self._alone("save"):
             if since is not None and since != self._last_snapshot:
                 since = None

@@ -5,10 +5,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ctr_trainer.embedding.snapshot import snapshot, snapshot_writer
+from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table import changes
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.files import local_path
 from ctr_trainer.messages.errors import UserError
 
 CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "adagrad", seed=5)
@@ -44,7 +45,7 @@ def test_a_full_disk_is_named_with_the_file_and_what_to_do_and_leaves_nothing(st
         os.symlink("/dev/full", path)
         return open(path, "wb")
 
-    monkeypatch.setattr(snapshot_writer, "open", opened, raising=False)
+    monkeypatch.setattr(local_path, "open", opened, raising=False)
     with pytest.raises(
         UserError, match=r"-00000-of-00001\.arrow: cannot be written: No space left on device; make room"
     ):

@@ -1,0 +1,92 @@
+"""The file systems behind URLs. Each is opened once."""
+
+import dataclasses
+import functools
+import os
+import re
+import urllib.parse
+
+from ctr_trainer.messages.errors import UserError
+
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+_REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_ATTEMPTS = "AWS_MAX_ATTEMPTS"
+_DEFAULT_ATTEMPTS = 8  # With the pauses between them about a minute: a store that restarts is back by then.
+
+
+@dataclasses.dataclass(frozen=True)
+class Root:
+    """What of a URL names a store: `SCHEME://AUTHORITY?QUERY`.
+
+    Attributes:
+      scheme: as `s3`.
+      authority: the bucket, or the host.
+      query: options of the connection, as `region=eu-central-1`.
+    """
+
+    scheme: str
+    authority: str
+    query: str = ""
+
+    def url(self, key=""):
+        """-> the URL of a key in this store."""
+        return f"{self.scheme}://{self.authority}{f'/{key}' if key else ''}{f'?{self.query}' if self.query else ''}"
+
+
+@functools.lru_cache
+def opened(root):
+    """-> (`pyarrow.fs.FileSystem`, path of the store's root in it, without a `/` at its end).
+
+    Raises:
+      UserError: pyarrow knows no such URL, or the store does not answer.
+    """
+    from pyarrow import ArrowInvalid, fs
+
+    if re.search(":.*@", root.authority):
+        raise UserError(
+            f"{root.scheme}://...@{root.authority.rpartition('@')[2]}: a password in a URL would stand in logs and "
+            "checkpoints; give it to the store's own way, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    try:
+        if root.scheme == "s3":
+            return _s3(root), root.authority
+        found, base = fs.FileSystem.from_uri(root.url())
+        return found, base.rstrip("/")
+    except (ArrowInvalid, OSError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{root.url()}: cannot be opened: {error}; {advice(root)}. URLs are those of pyarrow.fs: s3://, gs://, "
+            "hdfs://, abfs://, file://"
+        ) from None
+
+
+def advice(root):
+    """-> what to look at if a store refuses or does not answer."""
+    if root.scheme == "s3":
+        return (
+            "see that the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws), the region "
+            "(AWS_REGION) and, of a store that is not Amazon's, the endpoint (AWS_ENDPOINT_URL, or "
+            f"s3://bucket/key?endpoint_override=host:port&scheme=http) are right; {_ATTEMPTS} says how often a request "
+            "is tried"
+        )
+    return "see that the store is reached from here, and that its credentials are right"
+
+
+def _s3(root):
+    """-> the `S3FileSystem` of a bucket. The environment's AWS variables count where the URL says nothing."""
+    from pyarrow import fs
+
+    options = dict(urllib.parse.parse_qsl(root.query))
+    endpoint = urllib.parse.urlsplit(_of_environment(_ENDPOINTS))
+    if endpoint.netloc and "endpoint_override" not in options:
+        options.update(endpoint_override=endpoint.netloc, scheme=options.get("scheme", endpoint.scheme))
+    region = options.pop("region", "") or _of_environment(_REGIONS)
+    if not region:
+        region = "us-east-1" if "endpoint_override" in options else fs.resolve_s3_region(root.authority)
+    attempts = int(os.environ.get(_ATTEMPTS) or _DEFAULT_ATTEMPTS)
+    return fs.S3FileSystem(
+        region=region, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=attempts), **options
+    )
+
+
+def _of_environment(names):
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")

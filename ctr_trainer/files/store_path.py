@@ -1,0 +1,333 @@
+"""Paths in a store that `pyarrow.fs` reaches: objects of S3 and Google Cloud Storage, files of HDFS."""
+
+import contextlib
+import errno
+import fnmatch
+import pathlib
+import posixpath
+import re
+import tempfile
+
+from ctr_trainer.files import durable_file
+from ctr_trainer.files.file_systems import Root, advice, opened
+from ctr_trainer.files.local_path import LocalPath
+from ctr_trainer.files.store_lock import StoreLock
+from ctr_trainer.messages.errors import UserError, reason
+
+# A `?` is part of a pattern, unless options of the connection follow it.
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?]*)(/.*?)?(?:\?([a-z_]+=[^/?]*(?:/[^?]*)?))?", re.DOTALL)
+_PATTERN = re.compile(r"[*?\[]")
+_STREAM_BYTES = 8 << 20  # Of a request for the next bytes of a stream.
+_MOST_COPIED = 5_000_000_000  # Bytes of the largest object that S3 copies by one request.
+
+
+def is_url(text):
+    """-> whether a text is a URL, and not a path."""
+    return re.match(r"[a-z][a-z0-9+.-]*://", text) is not None
+
+
+class StorePath:
+    """A `Path` in a store: the name of an object, and of all objects whose names begin with it and a `/`.
+
+    What a store cannot do is left out: nothing is renamed, locked or appended to in place. An object is there, whole,
+    once it was written, and is never seen half-written.
+
+    Args:
+      root: `Root` of the store.
+      key: path below the root, without a `/` at its ends.
+      kind: what a listing said that it is, so that the store need not be asked: `File` or `Directory`; None if it was
+        not listed.
+    """
+
+    def __init__(self, root, key, kind=None):
+        self._root, self._key, self._kind = root, key, kind
+
+    @staticmethod
+    def of(url):
+        """-> the StorePath of a URL."""
+        scheme, authority, key, query = _URL.fullmatch(url).groups()
+        return StorePath(Root(scheme, authority, query or ""), _normal(key or ""))
+
+    def __str__(self):
+        return self._root.url(self._key)
+
+    __repr__ = __str__
+
+    def __eq__(self, other):
+        return str(self) == str(other)
+
+    def __hash__(self):
+        return hash(str(self))
+
+    def __lt__(self, other):
+        return str(self) < str(other)
+
+    def __truediv__(self, name):
+        if is_url(str(name)):
+            return StorePath.of(str(name))  # As an absolute path: below another one it stays what it is.
+        return StorePath(self._root, _normal(posixpath.join(self._key, str(name))))
+
+    def __rtruediv__(self, other):
+        return self
+
+    @property
+    def name(self):
+        return posixpath.basename(self._key)
+
+    @property
+    def stem(self):
+        return pathlib.PurePosixPath(self._key).stem
+
+    @property
+    def suffix(self):
+        return pathlib.PurePosixPath(self._key).suffix
+
+    @property
+    def parent(self):
+        return StorePath(self._root, posixpath.dirname(self._key))
+
+    @property
+    def parents(self):
+        return [self.parent, *self.parent.parents] if self._key else []
+
+    def with_name(self, name):
+        return self.parent / name
+
+    def resolve(self):
+        return self
+
+    def absolute(self):
+        return self
+
+    def is_relative_to(self, other):
+        return self == other or other in self.parents
+
+    def match(self, pattern):
+        own, wanted = str(self).split("/"), pattern.split("/")
+        return len(own) == len(wanted) and all(map(fnmatch.fnmatchcase, own, wanted))
+
+    def exists(self):
+        return self._type() != "NotFound"
+
+    def is_file(self):
+        return self._type() == "File"
+
+    def is_symlink(self):
+        return False
+
+    def is_dir(self):
+        return self._type() == "Directory"
+
+    def iterdir(self):
+        found = ((posixpath.basename(info.path), info.type.name) for info in self._listed(recursive=False))
+        return [StorePath(self._root, (self / name)._key, kind) for name, kind in sorted(found)]
+
+    def glob(self, pattern):
+        return (self / pattern).matches()
+
+    def matches(self):
+        found = [StorePath(self._root, "")]
+        for part in self._key.split("/"):
+            if not _PATTERN.search(part):
+                found = [path / part for path in found]
+                continue
+            found = [
+                path
+                for directory in found
+                for path in directory.iterdir()
+                if fnmatch.fnmatchcase(path.name, part) and (part.startswith(".") or not path.name.startswith("."))
+            ]
+        return sorted(path for path in found if path.exists())
+
+    def files(self):
+        path = self._opened()[1]
+        names = [posixpath.relpath(info.path, path) for info in self._listed(recursive=True) if info.is_file]
+        return sorted(names, key=lambda name: name.split("/"))
+
+    entries = files
+
+    def mkdir(self, parents=False, exist_ok=False):
+        """Does nothing: a store has no directories."""
+
+    rmdir = mkdir
+
+    def unlink(self, missing_ok=False):
+        filesystem, path = self._opened()
+        with self._asking("removed"):
+            try:
+                filesystem.delete_file(path)
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+
+    def size(self):
+        return self.stamp()[0]
+
+    def stamp(self):
+        info = self._info()
+        if not info.is_file:
+            raise FileNotFoundError(errno.ENOENT, "there is no such file", str(self))
+        return info.size, info.mtime_ns
+
+    def read_bytes(self):
+        return b"".join(self.blocks(_STREAM_BYTES))
+
+    def open_input(self):
+        filesystem, path = self._opened()
+        with self._asking("read"):
+            return filesystem.open_input_file(path)
+
+    def blocks(self, size):
+        with self.open_input() as file:
+            while block := self._read(file, size):
+                yield block
+
+    def open_stream(self):
+        filesystem, path = self._opened()
+        with self._asking("read"):
+            return filesystem.open_input_stream(path, buffer_size=_STREAM_BYTES)
+
+    def open_parquet(self, **options):
+        import pyarrow.parquet as pq
+
+        # The columns of a row group that lie side by side come by one request.
+        return pq.ParquetFile(self.open_input(), pre_buffer=True, page_checksum_verification=True, **options)
+
+    @contextlib.contextmanager
+    def writing(self):
+        filesystem, path = self._opened()
+        with self._asking("written"):
+            file = filesystem.open_output_stream(path, compression=None)
+        try:
+            yield file
+            with self._asking("written"):
+                file.close()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                file.close()  # pyarrow has no way to leave out what was written so far.
+            with contextlib.suppress(OSError, UserError):
+                self.unlink(missing_ok=True)
+            raise
+
+    def write_text(self, text):
+        filesystem, path = self._opened()
+        with self._asking("written"), filesystem.open_output_stream(path, compression=None) as file:
+            file.write(text.encode())
+
+    def write_json(self, values, indent=1):
+        self.write_text(durable_file.json_text(values, indent))
+
+    def read_json(self, cure):
+        return durable_file.json_object(self, self.read_bytes(), cure)
+
+    def append(self, text):
+        before = self.read_bytes().decode() if self.is_file() else ""
+        self.write_text(before + text)
+
+    @property
+    def lock_name(self):
+        return f"{self.name}.lock"
+
+    def lock(self):
+        return StoreLock(self.with_name(self.lock_name))
+
+    def hold(self, refusal):
+        try:
+            return StoreLock(self)
+        except BlockingIOError as error:
+            raise UserError(refusal(error.strerror)) from None
+
+    def copy_from(self, source):
+        if source.size() > _MOST_COPIED:
+            with self.writing() as file:
+                for block in source.blocks(_STREAM_BYTES):
+                    file.write(block)
+            return
+        filesystem, path = self._opened()
+        with self._asking(f"made from {source}"):
+            filesystem.copy_file(source._opened()[1], path)
+
+    share = copy_from
+
+    def sync(self):
+        """Does nothing: what was written is in the store."""
+
+    def move_to(self, target, seal):
+        names = sorted(self.files(), key=lambda name: name == seal)
+        for name in names:
+            (target / name).copy_from(self / name)
+        for name in reversed(names):
+            (self / name).unlink(missing_ok=True)
+
+    def remove_all(self):
+        for name in self.files():
+            (self / name).unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def filled_locally(self):
+        with tempfile.TemporaryDirectory(prefix="ctr_trainer-") as directory:
+            yield pathlib.Path(directory)
+            for name in LocalPath(directory).files():
+                (self / name).upload(pathlib.Path(directory) / name)
+
+    @contextlib.contextmanager
+    def local_files(self, names):
+        with tempfile.TemporaryDirectory(prefix="ctr_trainer-") as directory:
+            for name in names:
+                with open(pathlib.Path(directory) / name, "wb") as copy:
+                    copy.writelines((self / name).blocks(_STREAM_BYTES))
+            yield pathlib.Path(directory)
+
+    def upload(self, local):
+        with self.writing() as file, open(local, "rb") as source, self._asking("written"):
+            while block := source.read(_STREAM_BYTES):
+                file.write(block)
+
+    @contextlib.contextmanager
+    def local_file(self):
+        with self.parent.local_files([self.name]) as directory:
+            yield directory / self.name
+
+    def _read(self, file, size):
+        with self._asking("read"):
+            return file.read(size)
+
+    def _opened(self):
+        """-> (the file system, this path in it)."""
+        filesystem, base = opened(self._root)
+        return filesystem, f"{base}/{self._key}" if self._key else base
+
+    def _info(self):
+        filesystem, path = self._opened()
+        with self._asking("looked at"):
+            return filesystem.get_file_info(path)
+
+    def _type(self):
+        return self._kind or self._info().type.name
+
+    def _listed(self, recursive):
+        """-> `pyarrow.fs.FileInfo`s of what is below."""
+        from pyarrow import fs
+
+        filesystem, path = self._opened()
+        with self._asking("listed"):
+            return filesystem.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=recursive))
+
+    @contextlib.contextmanager
+    def _asking(self, what):
+        """Has an error of the store say what it was about, and what to do.
+
+        Args:
+          what: what cannot be done to the file, as `read`.
+        """
+        try:
+            yield
+        except FileNotFoundError:
+            raise UserError(f"{self}: cannot be {what}: there is no such file") from None
+        except OSError as error:
+            raise UserError(f"{self}: cannot be {what}: {reason(error)}; {advice(self._root)}") from None
+
+
+def _normal(key):
+    """-> a key without `.`, `..`, and `/` at its ends."""
+    return posixpath.normpath(f"/{key}").strip("/")
