@@ -5,11 +5,10 @@ After a loss of a worker, a host or a service all workers stop, and --min-np to 
 are there. An error that the user can mend ends the training.
 """
 
-import functools
+import contextlib
 import os
 import pathlib
 import re
-import signal
 import sys
 
 from absl import flags as absl_flags
@@ -33,7 +32,8 @@ EXAMPLES = (
 _SPELLED = {"H": "hosts", "num-proc": "np", "min-num-proc": "min_np", "max-num-proc": "max_np", "p": "ssh_port"}
 _OPTION = re.compile(r"--?([A-Za-z][\w-]*)(=.*)?", re.DOTALL)
 _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
-_GRACE_SECONDS = 30.0
+# What workers take to end, besides the time that they have to stop and save.
+_ENDING_SECONDS = 5.0
 
 
 def spelled(arguments):
@@ -59,28 +59,19 @@ def run(arguments, flags):
     """
     from ctr_trainer.launch.hosts import open_hosts
     from ctr_trainer.launch.reachable import ReachableHosts
-    from ctr_trainer.launch.supervisor import Stopped, Supervisor
-    from ctr_trainer.launch.training import where_it_goes_on
+    from ctr_trainer.launch.supervisor import Supervisor
 
-    model_dir = _model_dir(arguments)
+    experiment = _experiment(arguments)
+    model_dir = experiment.model.model_dir
     command = [sys.executable, "-m", "ctr_trainer.launch.worker", *arguments]
-    words = last_words.of_this_process()
-    words.model_dir = model_dir
-    words.going_on = functools.partial(where_it_goes_on, model_dir)
-    hosts = ReachableHosts(open_hosts(flags), flags.ssh_port)
-    try:
-        Supervisor(flags, hosts, command, _environment(), model_dir, _GRACE_SECONDS).run()
-    except Stopped as stopped:
-        if stopped.signal == signal.SIGINT:
-            raise KeyboardInterrupt from None
-        words.say(str(stopped))
-        sys.exit(128 + stopped.signal)
-    finally:
-        hosts.close()
+    last_words.of_this_process().model_dir = model_dir
+    grace_seconds = experiment.run.grace_secs + _ENDING_SECONDS
+    with contextlib.closing(ReachableHosts(open_hosts(flags), flags.ssh_port)) as hosts:
+        Supervisor(flags, hosts, command, _environment(), model_dir, grace_seconds).run()
 
 
-def _model_dir(arguments):
-    """-> the model directory of the flags of `train`, whose values are checked as `train` does.
+def _experiment(arguments):
+    """-> the `Experiment` of the flags of `train`, whose values are checked as `train` does.
 
     Raises:
       UserError: a flag is wrong or missing.
@@ -98,7 +89,7 @@ def _model_dir(arguments):
     require(experiment.data, "train_data")
     require(experiment.model, "model_dir")
     check_training(experiment, evaluation)
-    return experiment.model.model_dir
+    return experiment
 
 
 def _environment():

@@ -33,9 +33,7 @@ class LaunchFlags(Settings, title="Launch"):
         5, "restarts in a row without a new checkpoint between them; then the launcher gives up", "restarts", minimum=0
     )
 
-    standby: bool = setting(
-        True, "keep the workers of the next start ready, with all that they import, if all are on this host"
-    )
+    standby: bool = setting(True, "keep workers of this host ready for the next start, with all that they import")
 
     def __post_init__(self):
         super().__post_init__()

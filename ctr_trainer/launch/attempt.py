@@ -16,10 +16,11 @@ from ctr_trainer.launch.ending import Output
 from ctr_trainer.launch.gate import GATE
 from ctr_trainer.launch.hosts import Host, host_of, listed, slots
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import reach
 from ctr_trainer.processes.parent import ended_with_parent
 from ctr_trainer.ranks.placement import ATTEMPT
 
-_POLL_SECONDS, _READ_SECONDS, _KILL_SECONDS = 0.02, 5.0, 10.0
+_POLL_SECONDS, _READ_SECONDS, _KILL_SECONDS, _CLOSING_SECONDS = 0.02, 5.0, 10.0, 3.0
 
 
 class Attempt:
@@ -33,7 +34,7 @@ class Attempt:
       command: list, the command of each worker.
       flags: `LaunchFlags`.
       environment: dict, the environment of the workers.
-      gate: `Gate` at which the workers wait until `release`; None if they begin at once.
+      gate: `StartingGate` at which the workers wait until `release`; None if they begin at once.
 
     Attributes:
       hosts: likewise.
@@ -47,7 +48,7 @@ class Attempt:
 
     def __init__(self, name, hosts: tuple[Host, ...], command, flags, environment, gate=None):
         self.hosts, self.workers, self.lost_at = hosts, slots(hosts), None
-        self._name, self._output, self._gate = name, Output(), gate
+        self._name, self._command, self._output, self._gate = name, command, Output(), gate
         self._held = None if gate is None else []  # What was written before the release.
         self._lock = threading.Lock()
         self.began = time.time()
@@ -79,18 +80,27 @@ class Attempt:
         self._gate.open()
 
     def terminate(self):
-        """Asks the workers to end."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGTERM)
+        """Asks the workers to save and end.
+
+        A worker of this host tells the others. `horovodrun`, if it is asked, kills them after 5 s.
+        """
+        for process in self._workers_here() or [self._process]:
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
 
     def end(self, seconds):
         """Waits for the end, kills what is left of it on this host after a while. -> `Ending`
 
         Args:
-          seconds: to wait before.
+          seconds: to wait before. Workers that have said why they end have saved what they could, and get little more.
         """
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
+        deadline = time.monotonic() + seconds
+        while not self.has_ended and time.monotonic() < deadline:
+            if self.said:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_CLOSING_SECONDS)
+                break
+            time.sleep(_POLL_SECONDS)
         self._kill_all()
         for reader in self._readers:
             reader.join(_READ_SECONDS)
@@ -101,8 +111,13 @@ class Attempt:
 
     @property
     def reason_is_known(self):
-        """Whether a worker has failed, and one has said why."""
+        """Whether a worker has ended by itself, and one has said why."""
         return self.lost_at is not None and bool(self._output.said)
+
+    @property
+    def said(self):
+        """What a worker said last of its end; "" for nothing."""
+        return self._output.said
 
     def host_of(self, rank):
         """-> the name of the host of a rank."""
@@ -121,6 +136,15 @@ class Attempt:
             self._process.poll()
             time.sleep(_POLL_SECONDS)
         self._process.wait(_KILL_SECONDS)
+
+    def _workers_here(self):
+        """-> list of the `psutil.Process` of the workers of this host."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.cmdline()[1:] == self._command[1:] and self._is_ours(process):
+                    found.append(process)
+        return found
 
     def _is_ours(self, process):
         with contextlib.suppress(psutil.Error, OSError):
@@ -155,7 +179,8 @@ def _horovodrun(hosts, flags):
             "with `python -m ctr_trainer.installation.build_horovod`"
         )
     options = ["-np", slots(hosts), "-H", listed(hosts), "--gloo", "--start-timeout", flags.start_timeout]
-    if flags.network_interface:
+    # Workers of this host alone connect over loopback, and horovodrun refuses another interface for them.
+    if flags.network_interface and not all(reach.is_here(host.name) for host in hosts):
         options += ["--network-interface", flags.network_interface]
     if flags.ssh_port:
         options += ["--ssh-port", flags.ssh_port]

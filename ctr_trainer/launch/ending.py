@@ -10,7 +10,7 @@ from ctr_trainer.messages import exit_status
 
 _OF_A_WORKER = re.compile(r"(?:.*\r)?\[(\d+)\]<(stdout|stderr)>:(.*)", re.DOTALL)
 _EXIT = re.compile(r"Process (\d+) exit with status code (\d+)\.")
-_ERROR = "error: "
+_ERROR, _STOPPED = "error: ", "stopped by "
 _TERMINATED, _OF_A_SIGNAL = 128 + signal.SIGTERM, 128
 
 
@@ -44,7 +44,7 @@ class Output:
 
     Attributes:
       exits: list of (rank, status) of the workers that have ended with another status than 0, the first one first.
-      said: the last error that a worker wrote; "" for none.
+      said: what a worker said last of its end, an error or why it has stopped; "" for nothing.
       last: the last line that horovodrun wrote itself; "" for none.
     """
 
@@ -54,7 +54,7 @@ class Output:
     def take(self, line):
         """Takes a line, a text without its newline."""
         if found := _OF_A_WORKER.fullmatch(line):
-            self.said = _error(found[3]) or self.said
+            self.said = _last_words(found[3]) or self.said
         elif found := _EXIT.search(line):
             self.exits.append((int(found[1]), int(found[2])))
         elif line.strip():
@@ -90,17 +90,18 @@ _KINDS = {
 }
 
 
-def _error(text):
-    """-> the error of a line of a worker, which is plain or JSON; "" for another line."""
-    if text.startswith(_ERROR):
+def _last_words(text):
+    """-> what a line of a worker, which is plain or JSON, says of its end; "" for another line."""
+    if text.startswith((_ERROR, _STOPPED)):
         return text.removeprefix(_ERROR).rstrip()
     if text.startswith("{"):
         try:
             values = json.loads(text)
         except ValueError:
             return ""
-        if isinstance(values, dict) and values.get("level") == "ERROR":
-            return str(values.get("message", ""))
+        message = str(values.get("message", "")) if isinstance(values, dict) else ""
+        if message.startswith(_STOPPED) or message and values.get("level") == "ERROR":
+            return message
     return ""
 
 

@@ -10,7 +10,7 @@ _GO = b"g"
 _BACKLOG = 1024
 
 
-class Gate:
+class StartingGate:
     """A port of this host at which workers wait. If this process ends, so do they.
 
     Attributes:

@@ -1,16 +1,13 @@
 """The next start of the workers, prepared while the present ones train."""
 
-from ctr_trainer.launch.gate import Gate
-from ctr_trainer.processes import reach
+from ctr_trainer.launch.gate import StartingGate
 
 
 class Standby:
     """Workers that have imported all they need, TensorFlow first, and wait at a gate: half of the time of a restart.
 
-    Only workers of this host are prepared.
-
     Args:
-      start: f(hosts, gate) -> `Attempt`.
+      start: f(hosts, gate) -> `Attempt`, on hosts that are this one.
     """
 
     def __init__(self, start):
@@ -19,8 +16,8 @@ class Standby:
 
     def prepare(self, hosts):
         """Starts workers that wait, unless there are some or there were some that have ended."""
-        if self._attempt is None and len(hosts) == 1 and reach.is_here(hosts[0].name):
-            self._gate = Gate()
+        if self._attempt is None:
+            self._gate = StartingGate()
             self._attempt = self._start(hosts, self._gate)
 
     def take(self, hosts):

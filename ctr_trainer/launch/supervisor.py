@@ -13,8 +13,10 @@ from ctr_trainer.launch.hosts import filled, listed, slots
 from ctr_trainer.launch.left_out import LeftOut
 from ctr_trainer.launch.record import Restart, add_to_summary
 from ctr_trainer.launch.standby import Standby
-from ctr_trainer.launch.training import Reached
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.launch.training import Reached, where_it_goes_on
+from ctr_trainer.messages.errors import StoppedInOrder, UserError
+from ctr_trainer.processes import reach
+from ctr_trainer.ranks import last_words
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
@@ -24,18 +26,6 @@ _ENDING_SECONDS, _KNOWN_SECONDS = 3.0, 0.5
 _SILENT_SECONDS = 3.0
 # A training that ends sooner needs no standby.
 _STANDBY_SECONDS = 10.0
-
-
-class Stopped(Exception):
-    """The launcher was asked to end.
-
-    Attributes:
-      signal: number of the signal.
-    """
-
-    def __init__(self, number):
-        super().__init__(f"stopped by {signal.Signals(number).name}")
-        self.signal = number
 
 
 class Supervisor:
@@ -55,7 +45,7 @@ class Supervisor:
         self._model_dir, self._grace_seconds = model_dir, grace_seconds
         self._patience, self._left_out = Patience(flags.max_restarts), LeftOut()
         self._restarts, self._asked = [], None
-        self._standby, self._starts = Standby(self._start), 0
+        self._standby = Standby(self._start)
         self._job = secrets.token_hex(16)
 
     def run(self):
@@ -63,7 +53,7 @@ class Supervisor:
 
         Raises:
           UserError: the workers are not started again; with their own error, and why not.
-          Stopped: SIGTERM or SIGINT has come, and the workers have ended.
+          StoppedInOrder: SIGTERM or SIGINT has come, and the workers have ended.
         """
         began = time.time()
         with self._taking_signals(), contextlib.closing(self._standby):
@@ -85,8 +75,8 @@ class Supervisor:
             add_to_summary(self._model_dir, self._restarts, began)
 
     def _start(self, hosts, gate=None):
-        """-> an `Attempt`."""
-        name, self._starts = f"{self._job}.{self._starts}", self._starts + 1
+        """-> an `Attempt`, numbered as the next restart if its workers wait at a gate."""
+        name = f"{self._job}.{len(self._restarts) + (gate is not None)}"
         return Attempt(name, hosts, self._command, self._flags, self._environment, gate)
 
     def _watch(self, attempt, reached):
@@ -106,7 +96,7 @@ class Supervisor:
                 self._note(attempt, reached)
                 return Ending(Kind.CHANGED, change)
             if self._flags.standby and reached.trains_for(_STANDBY_SECONDS):
-                self._standby.prepare(attempt.hosts)
+                self._prepare_standby()
             time.sleep(_POLL_SECONDS)
         ending = attempt.end(0.0)
         self._note(attempt, reached)
@@ -123,6 +113,13 @@ class Supervisor:
             last.seconds_to_train_again = round(reached.trained_at - last.lost_at, 1)
             _log.info("training again after %.1f s, at step %d", last.seconds_to_train_again, reached.trained)
         return is_new
+
+    def _prepare_standby(self):
+        """Has workers ready for the loss of a worker of this host, and of all other hosts."""
+        here = [host for host in self._left_out.others(self._hosts.now()) if reach.is_here(host.name)]
+        placed = filled(here, self._flags.most)
+        if slots(placed) >= self._flags.fewest:
+            self._standby.prepare(placed)
 
     def _silent_host(self, attempt):
         """-> the name of a host of the attempt that does not answer for some seconds; "" for none."""
@@ -192,4 +189,6 @@ class Supervisor:
             attempt.terminate()
             if attempt.end(self._grace_seconds).kind is Kind.FINISHED:
                 return
-        raise Stopped(self._asked)
+        said = attempt.said if attempt is not None else ""
+        text = f"stopped by {last_words.name_of(self._asked)}. {where_it_goes_on(self._model_dir)}"
+        raise StoppedInOrder(said or text, self._asked)

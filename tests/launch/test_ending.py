@@ -58,7 +58,12 @@ def _ending(*lines, status=1):
             Ending(Kind.FAILED, "KeyError: 'x'; its traceback is in f", 0),
         ),
         (["ssh: no route"], Ending(Kind.LOST, "horovodrun ended with status 1: ssh: no route")),
-        # Preempted: each rank was asked to end.
+        # Preempted: all ranks have stopped because one was asked to.
+        (
+            ["[0]<stderr>:stopped by SIGTERM to rank 1 after step 7; the checkpoint x is saved"]
+            + ["Process 1 exit with status code 143.", "Process 0 exit with status code 143."],
+            Ending(Kind.LOST, "stopped by SIGTERM to rank 1 after step 7; the checkpoint x is saved", 1),
+        ),
         (["Process 0 exit with status code 143."], Ending(Kind.LOST, "rank 0 ended by SIGTERM", 0)),
     ],
 )

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from ctr_trainer.launch.gate import Gate
+from ctr_trainer.launch.gate import StartingGate
 from tests.parallel import launch
 
 _WAITING = "import sys; from ctr_trainer.launch.gate import wait_at; wait_at(sys.argv[1]); print('begins')"
@@ -20,7 +20,7 @@ def _waiting(gate):
 
 
 def test_workers_begin_when_the_gate_is_opened_also_those_that_come_later():
-    gate = Gate()
+    gate = StartingGate()
     first = _waiting(gate)
     gate.open()
     assert first.communicate(timeout=60) == ("begins\n", "")
@@ -29,7 +29,7 @@ def test_workers_begin_when_the_gate_is_opened_also_those_that_come_later():
 
 
 def test_workers_end_with_a_gate_that_is_closed_before_or_while_they_wait():
-    gate = Gate()
+    gate = StartingGate()
     waiting = _waiting(gate)
     gate._server.accept()[0].close()  # It has come; as when the process of the gate ends.
     assert waiting.communicate(timeout=60) == ("", "the launcher has ended\n")

@@ -169,14 +169,14 @@ def test_nothing_is_left_of_a_launcher_that_is_stopped_or_killed(data, tmp_path,
         job.saved(5)
         assert job.processes()
         job.process.send_signal(how)
-        launch.wait_until(lambda: not job.processes(), "the ends of all that was started", 30)
+        launch.wait_until(lambda: not job.processes(), "the ends of all that was started", 90)
         status, output = job.finish()
     if how == signal.SIGTERM:
         assert status == 143
-        step = latest_checkpoint(job.model_dir).step
+        saved = latest_checkpoint(job.model_dir)
         assert output.splitlines()[-1] == (
-            f"error: stopped by SIGTERM. The last checkpoint in {job.model_dir} is of step {step}: the same command "
-            "goes on from it"
+            f"stopped by SIGTERM after step {saved.step}; the checkpoint {saved.path} is saved: the same command "
+            "goes on from there"
         )
     else:
         assert status == -9
