@@ -105,7 +105,8 @@ class InLoopEvaluation:
             hooks.append(ProgressHook("evaluating", self._steps))
 
         def batches(runs):
-            while not (self._stop.is_asked or runs.should_stop() or self._evaluation.steps == self._eval_spec.steps):
+            steps = self._eval_spec.steps or None
+            while not (self._stop.is_asked or runs.should_stop() or self._evaluation.steps == steps):
                 self._evaluation.step(runs)
                 # The training step that this is part of is watched, and takes as long as it has to.
                 distributed.watchdog().progress()

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
+from ctr_trainer.settings.evaluation_config import EvaluationConfig
 from ctr_trainer.settings.metrics_config import MetricsConfig
 
 _EVERY_N_STEPS = 1000
@@ -25,7 +25,7 @@ class TrainSpec:
 
 
 @dataclasses.dataclass(frozen=True)
-class EvalSpec:
+class EvalSpec(EvaluationConfig):
     """What to evaluate on while training, how often, and what comes of it.
 
     tf.estimator evaluated each new checkpoint, at most every `throttle_secs`; here all ranks evaluate the model as it
@@ -34,55 +34,40 @@ class EvalSpec:
 
     Attributes:
       input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share; read from its beginning each time.
-      steps: batches of each rank; None for all.
       name: of the summaries' directory, `MODEL_DIR/eval` or `MODEL_DIR/eval_<name>`.
       hooks: more session hooks of an evaluation.
-      every_n_steps: global steps between two evaluations; 1000 if neither this nor `every_n_epochs` is given.
-      every_n_epochs: epochs between two evaluations, counted from the very first one; 0 for every_n_steps.
       metrics: `MetricsConfig`.
-      best_metric: by which the best model's checkpoint is kept in `MODEL_DIR/best`; None keeps none.
-      best_direction: `max` or `min`; None for a metric of this package, which knows its own.
+      every_n_steps: global steps between two evaluations; 1000 if neither this nor `every_n_epochs` is given.
+      every_n_epochs: epochs between two evaluations, counted from the very first one.
+      steps: batches of each rank; 0 or None for all.
+      best_metric: by which the best model's checkpoint is kept in `MODEL_DIR/best`; "" or None keeps none.
+      best_direction: `max` or `min`; "" or None for a metric of this package, which knows its own.
       early_stopping_patience: training ends after so many evaluations without an improvement of `best_metric`; 0 never.
       early_stopping_min_delta: by how much it must be better to count as one.
 
     Raises:
-      UserError: both periods, early stopping without `best_metric`, or no direction is known.
+      UserError: both periods or none, early stopping without `best_metric`, or no direction is known.
     """
 
     input_fn: Callable
-    steps: int | None = None
     name: str | None = None
     hooks: Sequence[Any] = ()
-    every_n_steps: int | None = None
-    every_n_epochs: int = 0
     metrics: MetricsConfig = MetricsConfig()
-    best_metric: str | None = None
-    best_direction: str | None = None
-    early_stopping_patience: int = 0
-    early_stopping_min_delta: float = 0.0
 
     def __post_init__(self):
-        if self.every_n_steps is not None and self.every_n_epochs:
-            raise UserError(
-                f"every_n_steps={self.every_n_steps} and every_n_epochs={self.every_n_epochs} (--eval_steps, "
-                "--eval_epochs) exclude each other: leave out one of the two"
-            )
-        if self.every_n_epochs < 0:
-            raise UserError(f"every_n_epochs={self.every_n_epochs} must be at least 0")
-        if self.every_n_steps is None:
-            object.__setattr__(self, "every_n_steps", None if self.every_n_epochs else _EVERY_N_STEPS)
-        if self.every_n_steps is not None and self.every_n_steps < 1:
-            raise UserError(f"every_n_steps={self.every_n_steps} must be at least 1")
+        super().__post_init__()
+        if self.every_n_steps is None and not self.every_n_epochs:
+            object.__setattr__(self, "every_n_steps", _EVERY_N_STEPS)
+        if not self.evaluates:
+            raise self.refused("{every_n_steps} must be at least 1, or {every_n_epochs:name} be given")
         if self.early_stopping_patience and not self.best_metric:
-            raise UserError(
-                f"early_stopping_patience={self.early_stopping_patience} needs a best_metric, as auc, to wait for"
-            )
-        if self.best_direction not in (None, "max", "min"):
-            raise UserError(f"best_direction={self.best_direction!r} is not max or min")
+            raise self.refused("{early_stopping_patience} needs a {best_metric:name}, as auc, to wait for")
         if self.best_metric and self.direction is None:
-            raise UserError(
-                f"which values of best_metric={self.best_metric} are better is not known: give best_direction, max or "
-                f"min (known: {', '.join(f'{name} {d}' for name, d in DIRECTIONS.items())})"
+            known = ", ".join(f"{name} {direction}" for name, direction in DIRECTIONS.items())
+            raise self.refused(
+                "which values of {best_metric} are better is not known: give {best_direction:name}, max or min "
+                "(known: {known})",
+                known=known,
             )
 
     @property

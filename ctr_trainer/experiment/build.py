@@ -16,7 +16,7 @@ from ctr_trainer.hooks.progress_hook import ProgressHook
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import autotune, dense_exchange, distributed
-from ctr_trainer.settings.by_flag import alike, require
+from ctr_trainer.settings.by_flag import alike, refusing_by_flags, require
 from ctr_trainer.settings.setting import declared
 
 
@@ -104,7 +104,7 @@ def make_eval_spec(evaluation, metrics, input_fn):
     """-> the `EvalSpec` of evaluations while training; None for none.
 
     Args:
-      evaluation: `EvaluationFlags`.
+      evaluation: `EvaluationConfig`.
       metrics: `MetricsConfig`.
       input_fn: of `EvalSpec`.
 
@@ -113,17 +113,7 @@ def make_eval_spec(evaluation, metrics, input_fn):
     """
     if not evaluation.evaluates:
         return None
-    return EvalSpec(
-        input_fn,
-        steps=evaluation.eval_batches or None,
-        every_n_steps=evaluation.eval_steps or None,
-        every_n_epochs=evaluation.eval_epochs,
-        metrics=metrics,
-        best_metric=evaluation.best_metric or None,
-        best_direction=evaluation.best_direction or None,
-        early_stopping_patience=evaluation.early_stopping_patience,
-        early_stopping_min_delta=evaluation.early_stopping_min_delta,
-    )
+    return refusing_by_flags(EvalSpec, dict(input_fn=input_fn, metrics=metrics, **vars(evaluation)))
 
 
 def progress(what, batches):

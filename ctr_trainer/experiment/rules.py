@@ -12,7 +12,7 @@ def check_training(experiment, evaluation):
 
     Args:
       experiment: `Experiment`.
-      evaluation: `EvaluationFlags`.
+      evaluation: `EvaluationConfig`.
     """
     if not experiment.data.epochs and not experiment.data.max_steps:
         raise UserError("--epochs=0 never ends by itself: give --max_steps")

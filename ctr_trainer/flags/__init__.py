@@ -5,16 +5,17 @@ A command's own groups are in the module of its name.
 
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.flags.define import default_text, define, flags_of, help_text, parsed, read
-from ctr_trainer.flags.evaluation import CheckpointFlags, EvaluationFlags, SavedModelFlags
+from ctr_trainer.flags.evaluation import CheckpointFlags, SavedModelFlags
 from ctr_trainer.flags.output import ExportFlags, PredictFlags
+from ctr_trainer.settings.evaluation_config import EvaluationConfig
 from ctr_trainer.settings.metrics_config import MetricsConfig
 
 # What `train` takes, and a worker of a bench.
-TRAINING = (Experiment, EvaluationFlags, MetricsConfig, ExportFlags)
+TRAINING = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
 # What a flagfile of an experiment may hold.
 EXPERIMENT = (
     Experiment,
-    EvaluationFlags,
+    EvaluationConfig,
     MetricsConfig,
     CheckpointFlags,
     SavedModelFlags,
@@ -26,7 +27,6 @@ __all__ = [
     "EXPERIMENT",
     "TRAINING",
     "CheckpointFlags",
-    "EvaluationFlags",
     "ExportFlags",
     "PredictFlags",
     "SavedModelFlags",

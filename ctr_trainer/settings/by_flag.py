@@ -91,7 +91,7 @@ def replaced(settings, values):
             taken[field.name] = _of_kind(field, value, values)
         else:
             taken[field.name] = values.get(flag_of(field), value)
-    return _refusing_by_flags(type(settings), taken)
+    return refusing_by_flags(type(settings), taken)
 
 
 def _of_kind(field, old, values):
@@ -108,10 +108,16 @@ def _of_kind(field, old, values):
             raise UserError(f"--{flag}={name} has no --{other.name}, which is set to {value:g}; {having}")
     given = vars(old) if name == old.name else {}
     given = given | {each.name: values[other] for other, each in own.items() if values.get(other) is not None}
-    return _refusing_by_flags(kinds[name], given)
+    return refusing_by_flags(kinds[name], given)
 
 
-def _refusing_by_flags(group, taken):
+def refusing_by_flags(group, taken):
+    """-> an instance of a `Settings` class; a UserError of it names flags.
+
+    Args:
+      group: the class.
+      taken: its fields by name.
+    """
     try:
         return group(**taken)
     except SettingError as error:

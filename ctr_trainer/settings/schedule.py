@@ -164,7 +164,7 @@ def check_plateau(patience, evaluation):
 
     Args:
       patience: see `estimator.plateau`.
-      evaluation: has `best_metric` and `early_stopping_patience`, as `EvalSpec`; None for a run without evaluations.
+      evaluation: `EvaluationConfig`; None for a run without evaluations.
     """
     if evaluation is None or not evaluation.best_metric:
         missing = "--eval_steps and --best_metric" if evaluation is None else "--best_metric"

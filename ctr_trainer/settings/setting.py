@@ -62,6 +62,8 @@ class Setting:
         """
         if value == default and type(value) is type(default):
             return ""
+        if value is None and types.NoneType in typing.get_args(kind):
+            return ""
         if typing.get_origin(kind) is tuple:
             (each,) = set(typing.get_args(kind)) - {Ellipsis}
             if not isinstance(value, tuple) or not all(_is(each, part) for part in value):

@@ -1,0 +1,46 @@
+"""When a training is evaluated on the way, and what comes of it."""
+
+import dataclasses
+
+from ctr_trainer.settings.setting import Settings, setting
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationConfig(Settings, title="Evaluation while training"):
+    """When a training is evaluated on the way, and what comes of it; `EvalSpec` adds on what."""
+
+    every_n_steps: int | None = setting(
+        None, "steps between two evaluations on --eval_data; 0 makes none", "steps", minimum=0, flag="eval_steps"
+    )
+    every_n_epochs: int = setting(
+        0,
+        "epochs of the training data between two evaluations on --eval_data, in place of --eval_steps",
+        "epochs",
+        minimum=0,
+        flag="eval_epochs",
+    )
+    steps: int | None = setting(
+        0, "batches of each worker in such an evaluation; 0 takes all", "batches", minimum=0, flag="eval_batches"
+    )
+    best_metric: str | None = setting(
+        "", "metric by which the best checkpoint is kept, as auc, logloss, gauc or auc/click; none if empty"
+    )
+    best_direction: str | None = setting(
+        "", "values of --best_metric that are better, of a metric of your own", choices=("max", "min")
+    )
+    early_stopping_patience: int = setting(
+        0, "evaluations without an improvement of --best_metric that end the training; 0 never", "times", minimum=0
+    )
+    early_stopping_min_delta: float = setting(
+        0.0, "least change of --best_metric that counts as an improvement", minimum=0.0
+    )
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.every_n_steps and self.every_n_epochs:
+            raise self.refused("{every_n_steps} and {every_n_epochs} exclude each other: leave out one of the two")
+
+    @property
+    def evaluates(self):
+        """Whether there are evaluations while training."""
+        return bool(self.every_n_steps or self.every_n_epochs)
