@@ -1,6 +1,10 @@
 """Errors for the user to read."""
 
+import dataclasses
+import functools
 import re
+
+from ctr_trainer.messages import exit_status
 
 # TensorFlow's errors have lines about the graph: where the operation was made, and its neighbours. `_OF_A_NODE` finds
 # the text between these lines.
@@ -37,6 +41,42 @@ class StoppedInOrder(UserError):
     def __init__(self, text, number):
         super().__init__(text)
         self.status = 128 + number
+
+
+@dataclasses.dataclass(frozen=True)
+class ErrorEnd:
+    """How an exception ends a process.
+
+    Attributes:
+      told: what it tells the user, in whole sentences; "" of an exception that was not made for users.
+      status: the exit status.
+      is_in_order: whether nothing is wrong.
+    """
+
+    told: str = ""
+    status: int = exit_status.FAILED
+    is_in_order: bool = False
+
+
+@functools.singledispatch
+def end_of(error):
+    """-> `ErrorEnd` of an exception."""
+    return ErrorEnd()
+
+
+@end_of.register
+def _(error: UserError):
+    return ErrorEnd(str(error), exit_status.REFUSED)
+
+
+@end_of.register
+def _(error: Lost):
+    return ErrorEnd(str(error), exit_status.LOST)
+
+
+@end_of.register
+def _(error: StoppedInOrder):
+    return ErrorEnd(str(error), error.status, is_in_order=True)
 
 
 def reason(error):

@@ -12,7 +12,7 @@ import time
 import traceback
 
 from ctr_trainer.messages import exit_status, log_lines
-from ctr_trainer.messages.errors import Lost, StoppedInOrder, UserError, reason
+from ctr_trainer.messages.errors import StoppedInOrder, end_of, reason
 from ctr_trainer.processes.deadline import within
 from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.placement import Placement
@@ -106,12 +106,9 @@ class LastWords:
             except KeyboardInterrupt as error:
                 self.of(error)
                 return exit_status.INTERRUPTED
-            except StoppedInOrder as error:
-                self.of(error)
-                return error.status
             except Exception as error:
                 self.of(error)
-                return self._status(error)
+                return exit_status.LOST if self._is_of_another_rank(error) else end_of(error).status
         return 0
 
     def of(self, error):
@@ -119,7 +116,7 @@ class LastWords:
         self._claim(error)
         if os.environ.get(TRACEBACKS):
             traceback.print_exception(error)
-        if not self._say_of(error) and not isinstance(error, StoppedInOrder):
+        if not self._say_of(error) and not end_of(error).is_in_order:
             if not self._is_of_another_rank(error) and not self._is_said:
                 self._keep(error)
             if not self.signals.have_come:  # Else horovodrun has told this rank to end.
@@ -141,12 +138,12 @@ class LastWords:
             if self._error is None and error is not None:
                 self._error, self.signals.has_failed = error, True
             if self._is_ours is None:
-                if isinstance(error, StoppedInOrder) and self._is_beside_rank_0 and self._notices.is_here():
+                if end_of(error).is_in_order and self._is_beside_rank_0 and self._notices.is_here():
                     self._is_ours = self._rank == 0  # All ranks have the same to say.
                     return self._is_ours
                 if error is not None and self._is_of_another_rank(error):
                     self._roll_call.end()
-                if error is not None and (isinstance(error, StoppedInOrder) or self._is_of_another_rank(error)):
+                if error is not None and (end_of(error).is_in_order or self._is_of_another_rank(error)):
                     time.sleep(0.0 if self._notices.is_here() else _UNHEARD_SECONDS)
                 claim = f"rank {self._rank}: {error}"
                 if self._size > 1 and not self._notices.get(_CLAIM):
@@ -159,7 +156,7 @@ class LastWords:
 
     def _say_of(self, error):
         """-> as `_say_once`."""
-        level = logging.INFO if isinstance(error, StoppedInOrder) else logging.ERROR
+        level = logging.INFO if end_of(error).is_in_order else logging.ERROR
         return self._say_once(lambda: self._sentence(error), level)
 
     def _say_once(self, make, level=logging.ERROR):
@@ -175,8 +172,8 @@ class LastWords:
         if self._is_of_another_rank(error):
             lost = self._roll_call.lost()
             return self._with_going_on(lost or f"the connection to another rank is lost: {reason(error)}")
-        if isinstance(error, UserError):
-            return str(error)
+        if told := end_of(error).told:
+            return told
         if isinstance(error, KeyboardInterrupt):
             return self._with_going_on("interrupted")
         kept = self._keep(error)
@@ -192,14 +189,8 @@ class LastWords:
             return text
 
     def _is_of_another_rank(self, error):
-        expected = isinstance(error, (UserError, KeyboardInterrupt))
-        return self._size > 1 and not expected and _OF_ANOTHER_RANK.search(str(error)) is not None
-
-    def _status(self, error):
-        """-> the exit status after an exception."""
-        if isinstance(error, Lost) or self._is_of_another_rank(error):
-            return exit_status.LOST
-        return exit_status.REFUSED if isinstance(error, UserError) else exit_status.FAILED
+        is_expected = end_of(error).told or isinstance(error, KeyboardInterrupt)
+        return self._size > 1 and not is_expected and _OF_ANOTHER_RANK.search(str(error)) is not None
 
     def _keep(self, error):
         """Keeps the traceback. -> the file that it is in; "" if it was printed."""
