@@ -90,7 +90,7 @@ key="$described
 checkout $root
 tensorflow $tensorflow
 gpu operations ${HOROVOD_GPU_OPERATIONS:-none}
-recipe $(cat setup.py ctr_trainer/installation/build_horovod.py scripts/install.sh | cksum)"
+recipe $(cat setup.py ctr_trainer/installation/*.py scripts/install.sh | cksum)"
 if [[ -f $stamp && $(cat "$stamp") == "$key" ]]; then
     exit 0
 fi

@@ -7,7 +7,7 @@ from ctr_trainer.data.class_weight import BALANCED, balanced_weight
 from ctr_trainer.experiment.open_source import open_source
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import find_model
-from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks import chief_work, distributed
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ def with_class_weight(experiment):
     def count(advanced):
         return balanced_weight(source, params.label, params.negative_sampling, advanced)
 
-    weight = distributed.from_chief(count, "counting_the_positive_examples")
+    weight = chief_work.from_chief(count, "counting_the_positive_examples")
     if distributed.is_chief():
         _log.info("--positive_weight=%s: %.6g, the negative examples over the positive ones", BALANCED, weight)
     return dataclasses.replace(experiment, params=dataclasses.replace(params, positive_weight=weight))

@@ -1,13 +1,6 @@
 """Builds and installs Horovod for the TensorFlow of this Python: `python -m ctr_trainer.installation.build_horovod`.
 
-Horovod's last release predates today's TensorFlow. One of its sources, `xla_mpi_ops.cc`, no longer compiles and is not
-needed without `HOROVOD_ENABLE_XLA_OPS`, so the build leaves it out. And its workers of several hosts listen where their
-host's name leads and not, but for their first connection, on `horovodrun --network-interface`: on Debian, where that is
-127.0.1.1, such a job dies at its start; the build mends that. And without `tf.train.SessionRunHook`, which went with
-`tf.estimator`, it defines no `hvd.BroadcastGlobalVariablesHook`; the build has it look in `tf.compat.v1`. And where a
-worker fails, `horovodrun` ends with a traceback of its own below what the worker said; the build has it end with
-status 1 and the lines that name the worker. And before it starts any, `horovodrun` imports TensorFlow twice, to ask
-whether MPI and Gloo were built; the build answers for itself, which saves each job some seconds.
+Horovod's last release predates today's TensorFlow, so its sources are patched first, see `horovod_patches`.
 
 The built wheel is kept in the user's cache, under all that it depends on, so the next checkout or virtual environment
 on this machine installs it in seconds.
@@ -34,30 +27,12 @@ import sys
 import sysconfig
 import tempfile
 
+from ctr_trainer.installation import horovod_patches
+from ctr_trainer.installation.horovod_patches import VERSION
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import command
 
-VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
-UNUSED_SOURCE = "xla_mpi_ops.cc"
-# The first line of `GlooContext::InitializeForProcessSet`, which uses `gloo_iface_` and never sets it.
-INTERFACE_UNSET = "assert(global_context.IsEnabled());"
-# In `tensorflow/__init__.py`: dropped with `tf.estimator`; `tf.compat.v1.train` has it.
-HOOK_DROPPED = "_SessionRunHook = tf.train.SessionRunHook"
-# In `runner/launch.py`: all that `horovodrun` does.
-RUN = "    _run(args)"
-RUN_QUIETLY = """\
-    try:
-        _run(args)
-    except RuntimeError as error:
-        if 'one or more processes exited' not in str(error):
-            raise
-        sys.exit(1)  # Which process it was, and its status, was said.
-"""
-# In `common/util.py`: what this build has, by the function that asks.
-BUILT = {"def mpi_built(verbose=False):": False, "def gloo_built(verbose=False):": True}
-# Part of a cached wheel's key: another one for other patches.
-PATCHES = "patched5"
 TENSORFLOWS = ("tensorflow-cpu", "tensorflow", "tf-nightly")
 DOWNLOAD_TIMEOUT_S = 900
 BUILD_TIMEOUT_S = 3600
@@ -109,67 +84,9 @@ def cache_directory(tensorflow, tensorflow_version, gpu_operations):
     """-> where the wheel for these is kept: the name holds all that a build depends on."""
     root = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     python = f"{sys.implementation.cache_tag}{getattr(sys, 'abiflags', '')}"
-    parts = [f"horovod-{VERSION}", PATCHES, python, sysconfig.get_platform(), f"{tensorflow}-{tensorflow_version}"]
-    parts.append(gpu_operations or "cpu")
+    parts = [f"horovod-{VERSION}", horovod_patches.NAME, python, sysconfig.get_platform()]
+    parts += [f"{tensorflow}-{tensorflow_version}", gpu_operations or "cpu"]
     return root / "ctr_trainer" / "wheels" / "_".join(re.sub(r"[^\w.+-]", "-", part) for part in parts)
-
-
-def drop_unused_source(cmake_lists):
-    """Takes the one line that adds `xla_mpi_ops.cc` out of Horovod's CMakeLists.txt.
-
-    Raises:
-      UserError: there is not exactly one, so these are not the sources that this patch was made for.
-    """
-    _replace_line(cmake_lists, UNUSED_SOURCE, "")
-
-
-def set_interface(gloo_context):
-    """Has `gloo_context.cc` connect the workers of a process set by the interface that it was told.
-
-    Raises:
-      UserError: as `drop_unused_source`.
-    """
-    _replace_line(gloo_context, INTERFACE_UNSET, f"  {INTERFACE_UNSET}\n  gloo_iface_ = global_context.gloo_iface_;\n")
-
-
-def find_session_run_hook(tensorflow_init):
-    """Has Horovod's `tensorflow/__init__.py` define `BroadcastGlobalVariablesHook` with the TensorFlow of today.
-
-    Raises:
-      UserError: as `drop_unused_source`.
-    """
-    line = HOOK_DROPPED.replace("tf.train", "tf.compat.v1.train")
-    _replace_line(tensorflow_init, HOOK_DROPPED, f"        {line}\n")
-
-
-def end_without_traceback(launch):
-    """Has `runner/launch.py` end `horovodrun` without a traceback of its own where a worker failed.
-
-    Raises:
-      UserError: as `drop_unused_source`.
-    """
-    _replace_line(launch, RUN, RUN_QUIETLY)
-
-
-def answer_what_is_built(util):
-    """Has `common/util.py` know that it was built with Gloo and without MPI, as `_build_environment` has it.
-
-    Raises:
-      UserError: as `drop_unused_source`.
-    """
-    for function, is_built in BUILT.items():
-        _replace_line(util, function, f"{function}\n    return {is_built}\n")
-
-
-def _replace_line(path, marker, replacement):
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    found = sum(marker in line for line in lines)
-    if found != 1:
-        raise UserError(
-            f"{path}: expected {marker} on exactly one line, found it on {found}; these are not the sources of Horovod "
-            f"{VERSION} that this patch is for"
-        )
-    path.write_text("".join(replacement if marker in line else line for line in lines), encoding="utf-8")
 
 
 def _pip(what, timeout_s, *arguments, env=None, show=None):
@@ -256,11 +173,7 @@ def build_wheel(destination, gpu_operations):
         _pip("downloading Horovod", DOWNLOAD_TIMEOUT_S, "download", *options, "--requirement", requirement, env=env)
         shutil.unpack_archive(next(scratch.glob("horovod-*.tar.gz")), scratch)
         source = scratch / f"horovod-{VERSION}"
-        drop_unused_source(source / "horovod" / "tensorflow" / "CMakeLists.txt")
-        set_interface(source / "horovod" / "common" / "gloo" / "gloo_context.cc")
-        find_session_run_hook(source / "horovod" / "tensorflow" / "__init__.py")
-        end_without_traceback(source / "horovod" / "runner" / "launch.py")
-        answer_what_is_built(source / "horovod" / "common" / "util.py")
+        horovod_patches.patch(source)
         _say(f"compiling Horovod with make {env['MAKEFLAGS']}; about two minutes on two cores")
         options = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--wheel-dir", scratch / "wheel"]
         destination.mkdir(parents=True, exist_ok=True)

@@ -10,10 +10,8 @@ import dataclasses
 import functools
 import importlib
 import json
-import logging
 import math
 import os
-import time
 
 import numpy as np
 import tensorflow as tf
@@ -23,7 +21,7 @@ from ctr_trainer.graph_notes.batch_weight import WeighedOptimizer
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
 from ctr_trainer.processes.watchdog import Watchdog
-from ctr_trainer.ranks import agreement, last_words
+from ctr_trainer.ranks import agreement, horovod_timeline, last_words
 from ctr_trainer.ranks.agreement import Introduction
 from ctr_trainer.ranks.device_config import config_proto
 from ctr_trainer.ranks.meeting import meeting
@@ -44,12 +42,8 @@ except ImportError as error:
 if not hasattr(hvd, "BroadcastGlobalVariablesHook"):  # It was imported before, and was not built by this package.
     hvd = importlib.reload(hvd)
 
-LR_SCALES = ("linear", "sqrt", "none", "linear_batches", "sqrt_batches")
 _IDLE_CYCLE_MS = 20
-_TIMELINE_START = 200  # A timeline's first event lies within this many bytes.
 _CLOCK_LOOKS = 4
-
-_log = logging.getLogger(__name__)
 
 _watchdog = None
 _all_cores = None
@@ -84,11 +78,7 @@ def init(
         local = [int(os.environ.get(f"HOROVOD_LOCAL_{what}", default)) for what, default in (("RANK", 0), ("SIZE", 1))]
         _all_cores = hardware.pin_cores(local[0], max(core_shares, local[1]))
     if timeline:
-        # Horovod reads this variable when it starts. If it cannot open the file, it fails later, in its own thread.
-        path = os.path.abspath(timeline)
-        _refuse_foreign_timeline(path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        os.environ["HOROVOD_TIMELINE"] = path
+        horovod_timeline.prepare(timeline)
     if not steps_exchange:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_IDLE_CYCLE_MS))
     # The watchdog warns of stalls in place of Horovod, and `LastWords` says that a connection is lost.
@@ -123,17 +113,6 @@ def _introductions(flags):
     line = json.dumps(dataclasses.asdict(own)) + "\n"
     lines = all_gather(np.frombuffer(line.encode(), np.uint8), "introductions").tobytes().decode()
     return [Introduction.parse(json.loads(line)) for line in lines.splitlines()]
-
-
-def _refuse_foreign_timeline(path):
-    """Raises UserError if the path is a file that does not begin as Horovod's timelines do: it would be emptied."""
-    if os.path.lexists(path) and (not os.path.isfile(path) or os.path.getsize(path)):
-        start = b""
-        if os.path.isfile(path):
-            with open(path, "rb") as file:
-                start = file.read(_TIMELINE_START)
-        if start.strip() != b"[" and b'"ph":' not in start:
-            raise UserError(f"--horovod_timeline={path} exists and is not a timeline; name another file")
 
 
 def watchdog():
@@ -194,7 +173,7 @@ def lr_scale(how, accumulation_steps=1):
     """-> float, the factor on a learning rate that was chosen for one worker's batch.
 
     Args:
-      how: one of `LR_SCALES`: `linear`, the number of workers; `sqrt`, its square root; `none`, 1; `linear_batches` and
+      how: `linear`, the number of workers; `sqrt`, its square root; `none`, 1; `linear_batches` and
         `sqrt_batches`, the number of all batches of a step, workers times accumulation_steps, or its square root.
       accumulation_steps: batches of a worker per optimizer step.
 
@@ -318,33 +297,6 @@ def broadcast_object(value, name):
     length = _host_collective("broadcast", np.dtype(np.int64), f"{name}.length")(np.array([len(text)]))[0]
     text = text if is_chief() else np.zeros(length, np.uint8)
     return json.loads(_host_collective("broadcast", np.dtype(np.uint8), name)(text).tobytes())
-
-
-def from_chief(work, name):
-    """-> what `work` returns on rank 0, which JSON can hold, on every rank. A collective.
-
-    Args:
-      work: f(advanced), called on rank 0. It calls `advanced(text)` with text as `12,000 rows` whenever it has
-        advanced. As long as it does, the `stall_timeout` ends no rank's wait, and rank 0 logs the text every 30 s.
-      name: name of this wait in the watchdog's messages, the same on every rank.
-    """
-    if not is_chief():
-        while "result" not in (said := broadcast_object(None, name)):
-            pass  # Rank 0 has advanced.
-        return said["result"]
-    told = time.monotonic()
-
-    def advanced(text):
-        nonlocal told
-        _watchdog.progress()
-        if time.monotonic() - told >= _watchdog.tell_seconds:
-            _log.info("%s", text)
-            broadcast_object({"advanced": text}, name)
-            told = time.monotonic()
-
-    with watchdog().waiting(f"its own work in {name}"):
-        result = work(advanced)
-    return broadcast_object({"result": result}, name)["result"]
 
 
 def barrier(name):

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from ctr_trainer.installation import build_horovod
+from ctr_trainer.installation import build_horovod, horovod_patches
 from ctr_trainer.messages.errors import UserError
 
 CMAKE_LISTS = """\
@@ -22,7 +22,7 @@ def cmake_lists(tmp_path):
 
 
 def test_the_patch_takes_out_the_one_line_and_no_other(cmake_lists):
-    build_horovod.drop_unused_source(cmake_lists)
+    horovod_patches.drop_unused_source(cmake_lists)
     lines = CMAKE_LISTS.splitlines(keepends=True)
     assert cmake_lists.read_text() == lines[0] + lines[1] + lines[3]
 
@@ -30,23 +30,23 @@ def test_the_patch_takes_out_the_one_line_and_no_other(cmake_lists):
 def test_a_process_set_takes_the_interface_of_the_whole_job(tmp_path):
     path = tmp_path / "gloo_context.cc"
     path.write_text("{\n  assert(global_context.IsEnabled());\n\n  device_attr.iface = gloo_iface_;\n}\n")
-    build_horovod.set_interface(path)
+    horovod_patches.set_interface(path)
     assert path.read_text().splitlines()[1:3] == [
         "  assert(global_context.IsEnabled());",
         "  gloo_iface_ = global_context.gloo_iface_;",
     ]
     with pytest.raises(UserError, match="gloo_context.cc: expected assert.* on 0;"):
         path.write_text("")
-        build_horovod.set_interface(path)
+        horovod_patches.set_interface(path)
 
 
 def test_the_broadcast_hook_is_defined_with_the_tensorflow_of_today(tmp_path):
     path = tmp_path / "__init__.py"
     path.write_text("    try:\n        _SessionRunHook = tf.train.SessionRunHook\n    except AttributeError:\n")
-    build_horovod.find_session_run_hook(path)
+    horovod_patches.find_session_run_hook(path)
     assert path.read_text().splitlines()[1] == "        _SessionRunHook = tf.compat.v1.train.SessionRunHook"
     with pytest.raises(UserError, match="__init__.py: expected _SessionRunHook.* on 0;"):
-        build_horovod.find_session_run_hook(path)
+        horovod_patches.find_session_run_hook(path)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_horovodrun_ends_without_a_traceback_where_a_worker_failed(tmp_path, err
     path.write_text(
         "import sys\ndef _run(args):\n    raise RuntimeError(args)\ndef run_commandline(args):\n    _run(args)\n"
     )
-    build_horovod.end_without_traceback(path)
+    horovod_patches.end_without_traceback(path)
     names = {}
     exec(path.read_text(), names)
     with pytest.raises(SystemExit if status else RuntimeError) as caught:
@@ -66,14 +66,14 @@ def test_horovodrun_ends_without_a_traceback_where_a_worker_failed(tmp_path, err
     assert getattr(caught.value, "code", None) == status
     with pytest.raises(UserError, match="launch.py: expected .*_run.* on 0;"):
         path.write_text("")
-        build_horovod.end_without_traceback(path)
+        horovod_patches.end_without_traceback(path)
 
 
 def test_what_is_built_is_known_without_importing_tensorflow(tmp_path):
     path = tmp_path / "util.py"
     asks = "def {}_built(verbose=False):\n    raise ImportError\n"
     path.write_text("".join(map(asks.format, ("mpi", "gloo", "nccl"))))
-    build_horovod.answer_what_is_built(path)
+    horovod_patches.answer_what_is_built(path)
     names = {}
     exec(path.read_text(), names)
     assert (names["mpi_built"](), names["gloo_built"](verbose=True)) == (False, True)
@@ -87,7 +87,7 @@ def test_the_patch_refuses_other_sources_and_leaves_them(cmake_lists, times):
     text = "".join(lines[:2] + lines[2:3] * times + lines[3:])
     cmake_lists.write_text(text)
     with pytest.raises(UserError, match=rf"CMakeLists.txt: expected xla_mpi_ops.cc on exactly one line.* on {times};"):
-        build_horovod.drop_unused_source(cmake_lists)
+        horovod_patches.drop_unused_source(cmake_lists)
     assert cmake_lists.read_text() == text
 
 

@@ -8,7 +8,12 @@ import sys
 import pytest
 
 # What `scripts/install.sh` runs before anything is installed.
-MODULES_OF_INSTALLATION = ("messages/errors", "processes/command", "installation/build_horovod")
+MODULES_OF_INSTALLATION = (
+    "messages/errors",
+    "processes/command",
+    "installation/horovod_patches",
+    "installation/build_horovod",
+)
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHELL_TOOLS = ["bash", "env", "cat", "chmod", "cksum", "cp", "dirname", "grep", "mkdir", "mv", "rm"]
 

@@ -1,0 +1,32 @@
+import logging
+import os
+
+from ctr_trainer.processes import watchdog as watchdogs
+from ctr_trainer.processes.watchdog import Watchdog
+from ctr_trainer.ranks import chief_work, distributed
+
+
+def test_rank_0_may_work_for_as_long_as_it_advances_and_no_longer(monkeypatch, caplog):
+    distributed.init()
+    caplog.set_level(logging.INFO)
+    now, ended = [0.0], []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setattr(logging, "shutdown", lambda: None)
+    monkeypatch.setattr(watchdogs.time, "monotonic", lambda: now[0])
+    dog = Watchdog("rank 0", timeout=100.0, period=86400.0)  # It looks only when it is told to.
+    monkeypatch.setattr(distributed, "_watchdog", dog)
+
+    def work(advanced):
+        for _ in range(3):
+            now[0] += 90.0
+            dog._look()
+            advanced("a part")
+        assert not ended
+        now[0] += 110.0
+        dog._look()
+        return 7
+
+    assert chief_work.from_chief(work, "standstill") == 7
+    assert ended == [75]
+    assert "rank 0 has waited 110 s for its own work in standstill, longer than" in caplog.text
+    assert "a part" in caplog.text  # Of each 25 s.
