@@ -10,7 +10,7 @@ from ctr_trainer.data.badrows import FoundBadRows, TooManyBadRows
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.ordered_map import OrderedMap
-from ctr_trainer.data.read_ahead import ReadAhead
+from ctr_trainer.data.read_ahead import read_ahead
 from ctr_trainer.data.statistics import Statistics
 
 
@@ -58,7 +58,7 @@ def encoded(read, spec, bad_rows, observed, time=None, num_threads=0, skip=0, me
     num_threads = num_threads or cores()
     encoder, found = Encoder(spec, time, threads=1), FoundBadRows(bad_rows.budget)
     with contextlib.ExitStack() as stack:
-        blocks = stack.enter_context(ReadAhead(_read(read(found), found, skip), 2, name="reading the input"))
+        blocks = stack.enter_context(read_ahead(_read(read(found), found, skip), 2, name="reading the input"))
         workers = [_Worker(encoder, spec, bad_rows.budget, measured) for _ in range(num_threads)]
         for block in stack.enter_context(OrderedMap(workers, blocks, name="encoding the input")):
             for row in block.bad_rows:

@@ -10,27 +10,29 @@ _END = object()
 class OrderedMap:
     """Iterates over `worker(item)` of each item, in the items' order. One thread per worker computes results ahead.
 
-    A free thread takes the next item. With K workers at most K + 1 results are waiting or being computed.
+    A free thread takes the next item, one thread at a time.
 
     An exception of a worker, or of the items, is raised, with its traceback, where the consumer would have got the
     result. A consumer that leaves the loop early calls `close()`, or uses this as a context manager.
 
     Args:
       workers: list of f(item). Each is called in a thread of its own, which calls its `close()` at the end.
-      items: iterable, which may be endless; one thread at a time takes an item from it.
+      items: iterable, which may be endless.
       name: what the consumer waits for, as `reading /data/train`; the threads' name, and part of the error.
       timeout: seconds to wait for a result, and for the end of each thread.
+      ahead: results that may wait or be in the making; None for one more than there are workers.
 
     Raises:
       UserError: no result came within `timeout`, or a thread did not end within `timeout` of `close()`.
     """
 
-    def __init__(self, workers, items, name="mapping", timeout=1800):
+    def __init__(self, workers, items, name="mapping", timeout=1800, ahead=None):
         self._items, self._name, self._timeout = iter(items), name, timeout
+        self._taking = threading.Lock()  # Guards the items; whoever holds both locks took this one first.
         self._changed = threading.Condition()  # Guards all attributes below.
         self._results = {}
         self._begun = self._taken = 0
-        self._most = len(workers) + 1
+        self._most = ahead or len(workers) + 1
         self._ended = False  # If True, no further item is begun.
         self._threads = [
             threading.Thread(target=self._work, args=(worker,), name=name, daemon=True) for worker in workers
@@ -88,11 +90,12 @@ class OrderedMap:
 
     def _begin(self):
         """-> (number, item) of the next item, once there is room for its result; None at the end."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or self._begun < self._taken + self._most)
-            if self._ended:
-                return None
-            number, self._begun = self._begun, self._begun + 1
+        with self._taking:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended or self._begun < self._taken + self._most)
+                if self._ended:
+                    return None
+                number, self._begun = self._begun, self._begun + 1
             try:
                 item, error = next(self._items, _END), None
             except BaseException as raised:

@@ -1,7 +1,7 @@
 """Feeds the batches of a reader, and the rows that they look up."""
 
 from ctr_trainer.data.position import progress
-from ctr_trainer.data.read_ahead import ReadAhead
+from ctr_trainer.data.read_ahead import read_ahead
 from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.whole_steps import WholeSteps
 
@@ -24,7 +24,7 @@ class BatchFeed(Feed):
         self.embeddings = embeddings
         self._reader, self._make_hook = reader, make_hook
         self._batches, self._per_step = WholeSteps(reader, batches_per_step), batches_per_step
-        self._ahead, self._prefetch_batches = ReadAhead((), 0), prefetch_batches
+        self._ahead, self._prefetch_batches = read_ahead((), 0), prefetch_batches
 
     @property
     def latencies(self):
@@ -46,7 +46,7 @@ class BatchFeed(Feed):
     def rewind(self):
         self._end_reading()
         self.embeddings.begin()
-        self._ahead = ReadAhead(self.embeddings.prepare(self._batches), self._prefetch_batches)
+        self._ahead = read_ahead(self.embeddings.prepare(self._batches), self._prefetch_batches)
         self._hook = self._make_hook(self._ahead)
         self.hooks = [self._hook]
 

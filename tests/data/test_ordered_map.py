@@ -119,7 +119,7 @@ def test_close_ends_all_threads_each_of_which_closes_its_worker(number):
 
 def test_a_wait_that_is_too_long_names_what_it_waits_for():
     release = threading.Event()
-    with OrderedMap(workers(lambda item: release.wait(30), 2), range(9), NAME, timeout=0.01) as results:
+    with OrderedMap(workers(lambda item: release.wait(30), 2), range(2), NAME, timeout=0.01) as results:
         with pytest.raises(UserError, match="mapping the moon: nothing came for 0.01 s"):
             next(results)
         release.set()

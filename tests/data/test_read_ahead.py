@@ -4,13 +4,13 @@ import traceback
 
 import pytest
 
-from ctr_trainer.data.read_ahead import ReadAhead
+from ctr_trainer.data.read_ahead import read_ahead
 from ctr_trainer.messages.errors import UserError
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_items_come_in_order(depth):
-    assert list(ReadAhead(range(10), depth)) == list(range(10))
+    assert list(read_ahead(range(10), depth)) == list(range(10))
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
@@ -19,7 +19,7 @@ def test_an_exception_comes_after_the_items_before_it_with_its_traceback(depth):
         yield 1
         raise ZeroDivisionError("here")
 
-    items = ReadAhead(broken(), depth)
+    items = read_ahead(broken(), depth)
     assert next(items) == 1
     with pytest.raises(ZeroDivisionError, match="here") as error:
         next(items)
@@ -37,7 +37,7 @@ def test_no_more_than_depth_items_wait():
                 at_limit.set()  # one taken, two waiting, one in hand
             yield i
 
-    with ReadAhead(items(), 2) as prefetch:
+    with read_ahead(items(), 2) as prefetch:
         assert next(prefetch) == 0
         assert at_limit.wait(30)
         assert len(made) == 4
@@ -54,7 +54,7 @@ def test_close_ends_the_thread_and_the_generator(depth):
         finally:
             closed.set()
 
-    prefetch = ReadAhead(items(), depth, name="closing")
+    prefetch = read_ahead(items(), depth, name="closing")
     next(prefetch)
     prefetch.close()
     assert closed.is_set()
@@ -69,7 +69,7 @@ def test_a_wait_that_is_too_long_names_what_it_waits_for():
         release.wait(30)
         yield 1
 
-    with ReadAhead(stuck(), 1, name="reading the moon", timeout=0.01) as prefetch:
-        with pytest.raises(UserError, match="reading the moon: nothing came for 0.01 s"):
+    with read_ahead(stuck(), 1, name="reading the moon", timeout=0.2) as prefetch:
+        with pytest.raises(UserError, match="reading the moon: nothing came for 0.2 s"):
             next(prefetch)
         release.set()
