@@ -7,8 +7,9 @@ import sys
 from absl import flags as absl_flags
 
 from ctr_trainer import __version__, flags
-from ctr_trainer.messages import exit_status, log_lines, quiet_start
+from ctr_trainer.messages import exit_status, log_lines
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import tensorflow_import
 from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.by_flag import FORMER, replaced
 
@@ -35,7 +36,7 @@ _log = logging.getLogger(__name__)
 def main(argv=None):
     """Runs one command. -> the exit status: 0, or one of `exit_status`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    quiet_start.install()
+    tensorflow_import.install()
     log_lines.install()
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(_overview())

@@ -10,6 +10,7 @@ from absl import flags as absl_flags
 from ctr_trainer import flags
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import tensorflow_import
 from ctr_trainer.settings.setting import Settings, setting
 
 
@@ -26,6 +27,7 @@ class WorkerFlags(Settings, title="Worker"):
 
 def main():
     """-> the exit status, as that of `python -m ctr_trainer`."""
+    tensorflow_import.install()
     log_lines.install(rank=log_lines.rank_of_this_process())
     groups = (WorkerFlags, *flags.TRAINING)
     try:

@@ -6,7 +6,7 @@ import runpy
 import sys
 
 from ctr_trainer.launch.gate import GATE, wait_at
-from ctr_trainer.messages import quiet_start
+from ctr_trainer.processes import tensorflow_import
 from ctr_trainer.processes.hardware import usable_cores
 
 
@@ -17,7 +17,7 @@ def main():
     for name in ("CTR_TRAINER_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
     if gate := os.environ.pop(GATE, ""):
-        quiet_start.install()
+        tensorflow_import.install()
         importlib.import_module("ctr_trainer.experiment.build")  # And with it TensorFlow, Horovod and the kernels.
         wait_at(gate)
     sys.argv[1:1] = ["train"]

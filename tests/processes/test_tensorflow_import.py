@@ -1,4 +1,4 @@
-"""The lines that TensorFlow writes when it is imported."""
+"""The lines that TensorFlow writes when it is imported, and what it imports."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ def _import(directory, module):
     """-> (status, stderr) of a process that imports a package named tensorflow."""
     (directory / "tensorflow.py").write_text(f"import os\nNOISE = {NOISE!r}.encode()\n{module}")
     program = (
-        "import os, sys\nfrom ctr_trainer.messages import quiet_start\nquiet_start.install()\n"
+        "import os, sys\nfrom ctr_trainer.processes import tensorflow_import\ntensorflow_import.install()\n"
         f"sys.path.insert(0, {str(directory)!r})\nimport tensorflow\nos.write(2, b'after\\n' + tensorflow.NOISE)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
@@ -44,10 +44,11 @@ def test_what_an_import_says_that_crashes_is_not_lost(tmp_path):
     assert said.endswith("ImportError: no such library\n")
 
 
-def test_a_command_that_imports_tensorflow_says_nothing_of_it(tmp_path):
+def test_a_command_that_imports_tensorflow_says_nothing_of_it_and_takes_no_libraries_along(tmp_path):
     program = (
         "import sys\nfrom ctr_trainer import cli\nstatus = cli.main(['train', '--model=deepfm', '--help'])\n"
-        "assert 'tensorflow' in sys.modules\nsys.exit(status)"
+        "assert 'keras' in sys.modules and not {'matplotlib', 'scipy', 'sklearn'} & {*sys.modules}\n"
+        "import matplotlib, sklearn\nsys.exit(status)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0

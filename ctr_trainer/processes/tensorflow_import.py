@@ -1,7 +1,10 @@
-"""Keeps the lines that TensorFlow writes when it is imported out of the log of every command.
+"""Has TensorFlow imported without the lines that it writes then, and without libraries that only its Keras takes along.
 
 TensorFlow 2.21 writes to the descriptor of standard error that oneDNN is on. No setting stops this line:
 TF_CPP_MIN_LOG_LEVEL does not affect it, and TF_ENABLE_ONEDNN_OPTS changes what is computed.
+
+It imports Keras, which imports matplotlib and scikit-learn where it finds them, for its galleries of images and for its
+wrappers. These are half as much work again as TensorFlow itself, at the start of each worker.
 """
 
 import contextlib
@@ -26,10 +29,12 @@ for line in sys.stdin.buffer:
         sys.stdout.buffer.flush()
 """
 _SECONDS = 10.0
+# All are optional to whom TensorFlow has import them.
+_NOT_NEEDED = ("matplotlib", "scipy", "sklearn")
 
 
 def install():
-    """Drops these lines from the first import of TensorFlow in this process. All other lines come through."""
+    """Has the first import of TensorFlow here go without these lines, and no others, and without these libraries."""
     # TensorFlow's C++ code writes warnings that are not about the experiment. Its errors are, and stay on.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules and _FINDER not in sys.meta_path:
@@ -47,15 +52,27 @@ class _Finder(importlib.abc.MetaPathFinder):
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
-            def load_quietly(module):
-                with filtered_stderr():
+            def load_lean(module):
+                with filtered_stderr(), absent(_NOT_NEEDED):
                     load(module)
 
-            spec.loader.exec_module = load_quietly
+            spec.loader.exec_module = load_lean
         return spec
 
 
 _FINDER = _Finder()
+
+
+@contextlib.contextmanager
+def absent(names):
+    """Has imports of these packages fail in the block, as if they were not installed; what is there already stays."""
+    hidden = [name for name in names if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # What is None there is not looked for.
+    try:
+        yield
+    finally:
+        for name in hidden:
+            del sys.modules[name]
 
 
 @contextlib.contextmanager
