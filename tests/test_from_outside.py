@@ -1,13 +1,22 @@
-"""A model, a metric and an optimizer of a user's own module, which the package does not know."""
+"""A model, a metric and optimizers of a user's own, which the package does not know."""
 
 import json
+import os
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from ctr_trainer import cli
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.estimator.checkpoint import latest_checkpoint
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.plugins import with_plugins
+from ctr_trainer.settings.row_optimizer import ROW_OPTIMIZERS
 from tests import small
+from tests.docs import page
+from tests.parallel import launch
 
 MINE = """
 import tensorflow as tf
@@ -65,3 +74,39 @@ def test_a_model_a_metric_and_an_optimizer_need_no_change_of_the_package(tmp_pat
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert 0 < found["highest_price"] <= np.log1p(20) + 1e-6
     assert 0 < found["auc"] < 1
+
+
+@pytest.mark.integration
+def test_a_sparse_optimizer_of_another_package_trains_rows_on_two_workers_and_their_service(tmp_path, monkeypatch):
+    """The page's own: both workers and the service's process find it by its entry points."""
+    text = (page.DOCS / "sparse_optimizers.md").read_text()
+    packages = tmp_path / "packages"
+    (packages / "lion").mkdir(parents=True)
+    (packages / "lion-1.0.dist-info").mkdir()
+    (packages / "lion-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: lion\nVersion: 1.0\n")
+    settings, steps = page.blocks(text, "python")
+    (packages / "lion" / "settings.py").write_text(settings)
+    (packages / "lion" / "steps.py").write_text(steps)
+    (declared,) = page.blocks(text, "toml")
+    points = declared.replace('[project.entry-points."', "[").replace('"]', "]").replace('"', "")
+    (packages / "lion-1.0.dist-info" / "entry_points.txt").write_text(points)
+    monkeypatch.setenv("PYTHONPATH", str(packages), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(str(packages))
+    for known, group in ((ROW_OPTIMIZERS, "ctr_trainer.row_optimizers"), (OPTIMIZERS, "ctr_trainer.row_steps")):
+        monkeypatch.setitem(known, "lion", with_plugins({}, group)["lion"])
+        with pytest.raises(UserError, match=f"lion = lion.*, an entry point of {group} that lion has, has the name of"):
+            with_plugins({"lion": None}, group)
+
+    data, rate = small.make(tmp_path / "small", rows=64), 0.25
+    flags = ["--batch_size=16", "--hidden_units=4", "--max_steps=2", "--embedding_stddev=0", "--sync_merge=sum"]
+    flags += ["--embedding_optimizer=lion", f"--embedding_learning_rate={rate}", "--scale_lr=none", "--mean_beta=0.5"]
+    model_dir = tmp_path / "model"
+    launch.run(2, "-m", "ctr_trainer", "train", f"--train_data={data}", f"--model_dir={model_dir}", *flags)
+    saved = latest_checkpoint(model_dir)
+    blocks = list(snapshot.iterate(saved.path, saved.tables))
+    (config, *_), rows = blocks[0], np.concatenate([rows for *_, rows in blocks])
+    assert (config.optimizer.name, config.optimizer.mean_beta) == ("lion", 0.5)
+    steps, means = rows[:, : config.weights] / rate, rows[:, config.weights :]
+    assert steps.shape == means.shape
+    np.testing.assert_array_equal(steps, np.round(steps))  # Each step of a weight is by the rate, up or down.
+    assert 0 < np.abs(steps).max() <= 2 * 2 and np.abs(means).max() > 0

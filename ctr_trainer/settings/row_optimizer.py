@@ -3,12 +3,15 @@
 import dataclasses
 import typing
 
+from ctr_trainer.settings.plugins import with_plugins
 from ctr_trainer.settings.setting import Settings, setting
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowOptimizer(Settings, title="Optimizer of the embedding rows"):
     """The base of them; see `optimizer_kernels` for the equations.
+
+    A package of your own adds one by two entry points, see docs/sparse_optimizers.md.
 
     Attributes:
       name: of the optimizer.
@@ -85,9 +88,10 @@ class RowFtrl(RowOptimizer):
     l2: float = setting(0.0, "penalty l2 * w * w of each weight", minimum=0.0, flag="embedding_ftrl_l2")
 
 
-ROW_OPTIMIZERS = {
-    kind.name: kind for kind in (RowSgd, RowMomentum, RowAdagrad, RowwiseAdagrad, RowAdam, RowAdamW, RowFtrl)
-}
+ROW_OPTIMIZERS = with_plugins(
+    {kind.name: kind for kind in (RowSgd, RowMomentum, RowAdagrad, RowwiseAdagrad, RowAdam, RowAdamW, RowFtrl)},
+    "ctr_trainer.row_optimizers",
+)
 # Optimizers of dense variables that rows have not, and why.
 NO_ROW_OPTIMIZERS = {
     "lamb": "lamb scales a step by the ratio of norms of a layer's weights and of their change, and of a row that is "

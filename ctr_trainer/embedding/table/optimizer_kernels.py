@@ -17,13 +17,13 @@ from ctr_trainer.embedding.table.row_kernels import ROWS, ROWS_OUT
 _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
 
 
-def _step(settings=0):
-    """-> the signature of a kernel that takes `settings` settings."""
+def signature(settings=0):
+    """-> the types of a kernel that takes so many settings."""
     own = (types.float32,) * settings
     return types.void(ROWS_OUT, SLOTS, ROWS, types.uint64, types.uint64, types.float32, *own)
 
 
-@numba.njit(_step(), nogil=True, cache=True, error_model="numpy")
+@numba.njit(signature(), nogil=True, cache=True, error_model="numpy")
 def sgd(rows, slots, gradients, start, _state, learning_rate):
     """w -= lr * g"""
     for i in range(slots.size):
@@ -33,7 +33,7 @@ def sgd(rows, slots, gradients, start, _state, learning_rate):
                 rows[slot, start + d] -= learning_rate * gradients[i, d]
 
 
-@numba.njit(_step(1), nogil=True, cache=True, error_model="numpy")
+@numba.njit(signature(1), nogil=True, cache=True, error_model="numpy")
 def momentum(rows, slots, gradients, start, state, learning_rate, momentum):
     """u = momentum * u + g, w -= lr * u. State: u[dim].
 
@@ -48,7 +48,7 @@ def momentum(rows, slots, gradients, start, state, learning_rate, momentum):
                 rows[slot, start + d] -= learning_rate * velocity
 
 
-@numba.njit(_step(), nogil=True, cache=True, error_model="numpy")
+@numba.njit(signature(), nogil=True, cache=True, error_model="numpy")
 def adagrad(rows, slots, gradients, start, state, learning_rate):
     """acc += g * g, w -= lr * g / sqrt(acc), elementwise. State: acc[dim].
 
@@ -66,7 +66,7 @@ def adagrad(rows, slots, gradients, start, state, learning_rate):
                 rows[slot, start + d] -= learning_rate * gradient / np.sqrt(accumulator)
 
 
-@numba.njit(_step(1), nogil=True, cache=True, error_model="numpy")
+@numba.njit(signature(1), nogil=True, cache=True, error_model="numpy")
 def rowwise_adagrad(rows, slots, gradients, start, state, learning_rate, epsilon):
     """acc += mean(g * g), w -= lr * g / (sqrt(acc) + epsilon). State: acc[1].
 
@@ -85,7 +85,7 @@ def rowwise_adagrad(rows, slots, gradients, start, state, learning_rate, epsilon
                 rows[slot, start + d] -= rate * gradients[i, d]
 
 
-@numba.njit(_step(4), nogil=True, cache=True, error_model="numpy")
+@numba.njit(signature(4), nogil=True, cache=True, error_model="numpy")
 def adam(rows, slots, gradients, start, state, learning_rate, beta1, beta2, epsilon, weight_decay):
     """Adam with the row's own bias correction, and decoupled weight decay. State: m[dim], v[dim], c1, c2.
 
@@ -120,7 +120,7 @@ def adam(rows, slots, gradients, start, state, learning_rate, beta1, beta2, epsi
                 rows[slot, start + d] = kept * rows[slot, start + d] - learning_rate * change
 
 
-@numba.njit(_step(2), nogil=True, cache=True, error_model="numpy")
+@numba.njit(signature(2), nogil=True, cache=True, error_model="numpy")
 def ftrl(rows, slots, gradients, start, state, learning_rate, l1, l2):
     """FTRL-proximal, elementwise. State: q[dim], n[dim].
 

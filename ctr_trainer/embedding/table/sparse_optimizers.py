@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from ctr_trainer.embedding.table import optimizer_kernels, row_kernels
+from ctr_trainer.settings.plugins import with_plugins
 
 # Rows that are prefetched together, before their segments are stepped one after the other: few enough to stay in the
 # core's second-level cache. An Adagrad step of 8,600 rows of 17 weights, in a table of 195,000 rows, takes 0.18 ms, and
@@ -23,8 +24,9 @@ class State:
       sums: whether it is a sum over all steps; then the changes of several workers add up. Else it is an average over
         the last steps, and the values of several workers are averaged.
       accumulates: whether it starts at the optimizer's `initial_accumulator`; else it starts at 0.
-      kept: name of the optimizer's setting that says which fraction of a slow average a step keeps. An average is slow
-        if it spans so many steps that the steps of all workers should count in it, see `merging`. "" for others.
+      kept: of a slow average, the name of the optimizer's setting that says which fraction of it a step keeps; "" for
+        all other states. An average is slow if it is of more steps than lie between two syncs, as Adam's v is of about
+        1 / (1 - beta2) = 1000: the steps of all workers then count in it, see `merging`.
     """
 
     name: str
@@ -99,7 +101,7 @@ _ADAM = Optimizer(
     ),
     ("beta1", "beta2", "epsilon", "weight_decay"),
 )
-OPTIMIZERS = {
+_OWN = {
     "sgd": Optimizer(optimizer_kernels.sgd, is_scale_free=False),
     "momentum": Optimizer(optimizer_kernels.momentum, (State("u"),), ("momentum",), is_scale_free=False),
     "adagrad": Optimizer(optimizer_kernels.adagrad, (State("acc", sums=True, accumulates=True),)),
@@ -112,3 +114,4 @@ OPTIMIZERS = {
     "adamw": _ADAM,
     "ftrl": Optimizer(optimizer_kernels.ftrl, (State("q"), State("n", sums=True, accumulates=True)), ("l1", "l2")),
 }
+OPTIMIZERS = with_plugins(_OWN, "ctr_trainer.row_steps")
