@@ -11,7 +11,8 @@ import psutil
 from ctr_trainer.ranks import dense_exchange
 
 WORKERS = pathlib.Path(__file__).parent / "workers"
-# Workers find no scikit-learn, as with users: Keras imports it wherever it is, which costs a second of CPU.
+# Workers find no scikit-learn, nor what else `tensorflow_import` hides: Keras imports it wherever it is, which costs a
+# second of CPU.
 ABSENT = pathlib.Path(__file__).parent / "absent"
 ROOT = pathlib.Path(__file__).parents[2]
 TIMEOUT_SECONDS = 240

@@ -11,12 +11,18 @@ pytestmark = pytest.mark.integration
 RATE = 0.1
 
 
-@pytest.fixture(scope="module", params=("auto", "horovod"))
-def trained(request, tmp_path_factory):
-    """-> by rank, by way of training: float32[steps, 2], w after each step."""
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """The directory of what two workers became."""
     out = tmp_path_factory.mktemp("dense_exchange")
-    launch.run(2, launch.WORKERS / "dense_exchange.py", out, request.param)
-    return [dict(np.load(out / f"w-{rank}.npz")) for rank in (0, 1)]
+    launch.run(2, launch.WORKERS / "dense_exchange.py", out)
+    return out
+
+
+@pytest.fixture(scope="module", params=("auto", "horovod"))
+def trained(request, job):
+    """-> by rank, by way of training: float32[steps, 2], w after each step."""
+    return [dict(np.load(job / f"{request.param}-{rank}.npz")) for rank in (0, 1)]
 
 
 def _gradient(w, step, rows=(0, 1, 2)):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from ctr_trainer import cli
 from tests.parallel import launch
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -22,8 +23,7 @@ def _run(name, workers, *arguments):
 @pytest.fixture(scope="module")
 def clicks(tmp_path_factory):
     data = tmp_path_factory.mktemp("clicks") / "data"
-    command = ["-m", "ctr_trainer", "convert", "--format=synthetic", "--rows=30000", f"--output={data}"]
-    launch.run(0, *command)
+    assert cli.main(["convert", "--format=synthetic", "--rows=30000", f"--output={data}"]) == 0
     return data
 
 

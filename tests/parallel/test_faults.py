@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import threading
@@ -14,6 +15,7 @@ import pytest
 from ctr_trainer.estimator.checkpoint import latest_checkpoint, list_checkpoints
 from tests import small
 from tests.parallel import launch
+from tests.parallel.test_job import NEXT
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 STEPS = 60
@@ -24,31 +26,21 @@ def data(tmp_path_factory):
     return small.make(tmp_path_factory.mktemp("faults"), rows=1003)
 
 
-@pytest.fixture(scope="module")
-def undisturbed_job(data, tmp_path_factory):
-    """The directory of a job of two workers that nothing happens to."""
-    directory = tmp_path_factory.mktemp("undisturbed")
-    launch.run(2, *_arguments(data, directory))
-    return directory
-
-
-@pytest.fixture(scope="module")
-def undisturbed(undisturbed_job):
-    """The rows after its STEPS steps."""
-    return np.load(undisturbed_job / "out" / "rows.npz")
-
-
-def _arguments(data, directory, *more):
-    flags = [f"--data={data}", f"--model_dir={directory / 'model'}", f"--out={directory / 'out'}"]
-    return [launch.WORKERS / "job.py", *flags, "--epochs=0", f"--max_steps={STEPS}", *more]
+def _arguments(data, *directories, more=()):
+    """-> those of a job that trains in each directory, one after another."""
+    arguments = [launch.WORKERS / "job.py"]
+    for directory in directories:
+        flags = [f"--data={data}", f"--model_dir={directory / 'model'}", f"--out={directory / 'out'}"]
+        arguments += [NEXT, *flags, "--epochs=0", f"--max_steps={STEPS}", *more]
+    return arguments
 
 
 class _Job:
     """A running job; ends with the block."""
 
     def __init__(self, data, directory, *more):
-        self.model_dir = directory / "model"
-        command = launch.command(2, *_arguments(data, directory, "--step_seconds=0.05", *more))
+        self.directory, self.model_dir = directory, directory / "model"
+        command = launch.command(2, *_arguments(data, directory, more=("--step_seconds=0.05", *more)))
         self._process = subprocess.Popen(
             command,
             env=launch.environment(),
@@ -58,16 +50,18 @@ class _Job:
             start_new_session=True,
         )
 
-    def service_at(self, step):
-        """-> the process of a service, once a checkpoint of `step` or more is written."""
+    def service_at(self, step, other_than=None):
+        """-> the process of a service that is another one, once a checkpoint of `step` or more is written."""
+        found = []
 
         def reached():
+            assert self._process.poll() is None, self.finish()[1]
             latest = latest_checkpoint(self.model_dir)
-            return self._process.poll() is not None or latest and latest.step >= step
+            found[:] = [service for service in launch.services(self.model_dir) if service != other_than]
+            return found and latest and latest.step >= step
 
         launch.wait_until(reached, f"the checkpoint of step {step}", 180)
-        service, *_ = launch.services(self.model_dir)
-        return service
+        return found[0]
 
     def press_ctrl_c(self):
         """As a terminal does: to the launcher and all in its group."""
@@ -102,44 +96,115 @@ def _stopped_after(output, how, model_dir):
     return latest.step
 
 
-def _assert_equal_rows(directory, undisturbed):
-    rows = np.load(directory / "out" / "rows.npz")
-    np.testing.assert_array_equal(rows["keys"], undisturbed["keys"])
-    # Two workers' pushes come in either order, so sums may differ in their last bit.
-    np.testing.assert_allclose(rows["rows"], undisturbed["rows"], atol=1e-5, rtol=0)
-    assert latest_checkpoint(directory / "model").step == STEPS
-
-
-def test_a_killed_service_stops_the_job_at_once_which_names_the_last_checkpoint(data, tmp_path, undisturbed):
+@pytest.fixture(scope="module")
+def lost(data, tmp_path_factory):
+    """-> (status, output, the job, its last checkpoint): its service is killed, ended, and killed."""
+    directory = tmp_path_factory.mktemp("lost")
     # Who waited for this timeout would not come back in time.
-    with _Job(data, tmp_path, "--service_timeout=3600") as job:
-        job.service_at(20).send_signal(signal.SIGKILL)
+    with _Job(data, directory, "--service_restarts=2", "--service_timeout=3600") as job:
+        step, service = 10, None
+        for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+            service = job.service_at(step, other_than=service)
+            step = latest_checkpoint(job.model_dir).step + 10
+            service.send_signal(how)
+        status, output = job.finish()
+    return status, output, job, latest_checkpoint(job.model_dir)
+
+
+@pytest.fixture(scope="module")
+def full(data, tmp_path_factory):
+    """-> (status, output, the job, steps): its service stands still for a while, and then finds the disk full.
+
+    The steps are those of the newest checkpoint where the service was stopped, and where it was let go on.
+    """
+    directory = tmp_path_factory.mktemp("full")
+    with _Job(data, directory, "--service_timeout=60") as job:
+        service = job.service_at(10)
+        service.send_signal(signal.SIGSTOP)
+        stopped_at = latest_checkpoint(job.model_dir).step
+        threading.Event().wait(5)  # The fault itself lasts that long.
+        still_at = latest_checkpoint(job.model_dir).step
+        service.send_signal(signal.SIGCONT)
+        job.service_at(stopped_at + 10)
+        # From here on the kernel refuses the service a file of more than 64 bytes, as a full disk would.
+        resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (64, 64))
+        status, output = job.finish()
+    return status, output, job, (stopped_at, still_at, latest_checkpoint(job.model_dir))
+
+
+@pytest.fixture(scope="module")
+def stopped(data, tmp_path_factory):
+    """-> the directory of a training that is stopped twice: by SIGTERM to one worker, and by Ctrl-C."""
+    directory = tmp_path_factory.mktemp("stopped")
+    with _Job(data, directory) as job:
+        job.service_at(10)
+        os.kill(int((directory / "out" / "pid-1").read_text()), signal.SIGTERM)
         status, output = job.finish()
     assert status != 0
-    saved = latest_checkpoint(job.model_dir)
+    assert output.count("exit with status code 143") == 2, output
+    first = _stopped_after(output, "SIGTERM to rank 1", job.model_dir)
+    assert 10 <= first < STEPS
+    with _Job(data, directory) as job:
+        job.service_at(first + 10)
+        job.press_ctrl_c()
+        status, output = job.finish()
+    assert status != 0
+    assert first + 10 <= _stopped_after(output, "SIGTERM", job.model_dir) < STEPS
+    return directory
+
+
+@pytest.fixture(scope="module")
+def gone_on(data, lost, full, stopped, tmp_path_factory):
+    """-> by name, the directory of a training that has gone on to its end; to `undisturbed` nothing happens before."""
+    found = {name: tmp_path_factory.mktemp(name) for name in ("lost_again", "full_again", "undisturbed")}
+    for (_, _, job, _), directory in zip((lost, full), found.values(), strict=False):
+        shutil.copytree(job.model_dir, directory / "model")
+    found["stopped"] = stopped
+    launch.run(2, *_arguments(data, *found.values()))
+    return found
+
+
+def test_a_lost_service_comes_back_and_all_workers_go_back_to_the_last_checkpoint(lost):
+    _, output, *_ = lost
+    for left in (1, 0):
+        assert f"Starting it again, {left} restarts left. The last checkpoint is" in output
+
+
+def test_a_service_lost_more_often_than_it_is_restarted_stops_the_job_which_names_the_last_checkpoint(lost):
+    status, output, _, saved = lost
+    assert status != 0
     # Said by whichever worker notices first: the one that started the service knows the status as well.
-    assert re.search(r"its process (ended with status -9|\d+ has ended)", output)
     _, line = launch.last_line(output)
+    assert re.search(r"its process (ended with status -9|\d+ has ended)", output.rpartition("error: ")[2])
     assert f"The last checkpoint is {saved.path}, of step {saved.step}" in line
     assert output.count("error: ") == 1
     assert "Traceback" not in output
-    assert 20 <= saved.step < STEPS
-    launch.run(2, *_arguments(data, tmp_path))
-    _assert_equal_rows(tmp_path, undisturbed)
+    assert 30 <= saved.step < STEPS
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_lost_service_comes_back_and_all_workers_go_back_to_the_last_checkpoint(data, tmp_path, undisturbed, how):
-    with _Job(data, tmp_path, "--service_restarts=1") as job:
-        first = job.service_at(20)
-        first.send_signal(how)
-        status, output = job.finish()
-    assert status == 0, output
-    assert "Starting it again, 0 restarts left. The last checkpoint is" in output
-    _assert_equal_rows(tmp_path, undisturbed)
+def test_training_waits_for_a_service_that_stands_still_and_goes_on(full):
+    stopped_at, still_at, saved = full[-1]
+    assert stopped_at == still_at < saved.step
 
 
-def test_a_job_that_syncs_beside_its_steps_goes_back_when_one_of_its_two_shards_is_lost(data, tmp_path, undisturbed):
+@pytest.mark.parametrize("name", ["lost_again", "full_again"])
+def test_a_training_goes_on_to_the_rows_of_one_that_nothing_happened_to(gone_on, name):
+    rows, undisturbed = (np.load(gone_on[each] / "out" / "rows.npz") for each in (name, "undisturbed"))
+    np.testing.assert_array_equal(rows["keys"], undisturbed["keys"])
+    # Two workers' pushes come in either order, so sums may differ in their last bit.
+    np.testing.assert_allclose(rows["rows"], undisturbed["rows"], atol=1e-5, rtol=0)
+    assert latest_checkpoint(gone_on[name] / "model").step == STEPS
+
+
+def test_a_job_one_of_whose_workers_is_stopped_and_one_that_gets_ctrl_c_lose_no_step(gone_on):
+    # Its rows differ in their last digits: the syncs before its checkpoints came after other steps.
+    of_both = [latest_checkpoint(gone_on[name] / "model") for name in ("stopped", "undisturbed")]
+    (step, examples, position), expected = [(each.step, each.examples, each.position) for each in of_both]
+    assert (step, examples, position) == expected
+    assert step == STEPS
+
+
+def test_a_job_that_syncs_beside_its_steps_goes_back_when_one_of_its_two_shards_is_lost(data, tmp_path, gone_on):
     with _Job(data, tmp_path, "--service_restarts=1", "--service_shards=2", "--loose", "--evaluate") as job:
         job.service_at(20).send_signal(signal.SIGKILL)
         status, output = job.finish()
@@ -153,6 +218,7 @@ def test_a_job_that_syncs_beside_its_steps_goes_back_when_one_of_its_two_shards_
     rows = np.load(tmp_path / "out" / "rows.npz")
     assert np.isfinite(rows["rows"]).all()
     # What a row is depends on when the workers' syncs met; which keys have one, only on the examples of STEPS steps.
+    undisturbed = np.load(gone_on["undisturbed"] / "out" / "rows.npz")
     np.testing.assert_array_equal(rows["keys"], undisturbed["keys"])
     for rank in range(2):
         result, metrics = (
@@ -162,62 +228,9 @@ def test_a_job_that_syncs_beside_its_steps_goes_back_when_one_of_its_two_shards_
         assert metrics["auc"] > 0.6
 
 
-def test_a_service_lost_more_often_than_it_is_restarted_stops_the_job(data, tmp_path):
-    with _Job(data, tmp_path, "--service_restarts=1") as job:
-        first = job.service_at(10)
-        first.send_signal(signal.SIGKILL)
-        launch.wait_until(lambda: [s for s in launch.services(job.model_dir) if s.pid != first.pid], "another service")
-        before = latest_checkpoint(job.model_dir).step
-        job.service_at(before + 10).send_signal(signal.SIGKILL)
-        status, output = job.finish()
+def test_a_full_disk_while_saving_leaves_the_checkpoints_before_and_names_the_file(full):
+    status, output, job, (*_, saved) = full
     assert status != 0
-    assert f"The last checkpoint is {latest_checkpoint(job.model_dir).path}" in output
-
-
-def test_training_waits_for_a_service_that_is_stopped_for_ten_seconds_and_goes_on(data, tmp_path, undisturbed):
-    with _Job(data, tmp_path, "--service_timeout=60") as job:
-        service = job.service_at(20)
-        service.send_signal(signal.SIGSTOP)
-        stopped_at = latest_checkpoint(job.model_dir).step
-        threading.Event().wait(10)  # The fault itself lasts that long.
-        assert latest_checkpoint(job.model_dir).step == stopped_at < STEPS
-        service.send_signal(signal.SIGCONT)
-        status, output = job.finish()
-    assert status == 0, output
-    _assert_equal_rows(tmp_path, undisturbed)
-
-
-def test_a_job_one_of_whose_workers_is_stopped_and_one_that_gets_ctrl_c_lose_no_step(data, tmp_path, undisturbed_job):
-    with _Job(data, tmp_path) as job:
-        job.service_at(10)
-        os.kill(int((tmp_path / "out" / "pid-1").read_text()), signal.SIGTERM)
-        status, output = job.finish()
-    assert status != 0
-    assert output.count("exit with status code 143") == 2, output
-    first = _stopped_after(output, "SIGTERM to rank 1", job.model_dir)
-    assert 10 <= first < STEPS
-    with _Job(data, tmp_path) as job:
-        job.service_at(first + 10)
-        job.press_ctrl_c()
-        status, output = job.finish()
-    assert status != 0
-    assert first + 10 <= _stopped_after(output, "SIGTERM", job.model_dir) < STEPS
-    launch.run(2, *_arguments(data, tmp_path))
-    # Its rows differ in their last digits: the syncs before its checkpoints came after other steps.
-    of_both = [latest_checkpoint(directory / "model") for directory in (tmp_path, undisturbed_job)]
-    (step, examples, position), expected = [(each.step, each.examples, each.position) for each in of_both]
-    assert (step, examples, position) == expected
-    assert step == STEPS
-
-
-def test_a_full_disk_while_saving_leaves_the_checkpoints_before_and_names_the_file(data, tmp_path, undisturbed):
-    with _Job(data, tmp_path) as job:
-        service = job.service_at(20)
-        # From here on the kernel refuses the service a file of more than 64 bytes, as a full disk would.
-        resource.prlimit(service.pid, resource.RLIMIT_FSIZE, (64, 64))
-        status, output = job.finish()
-    assert status != 0
-    saved = latest_checkpoint(job.model_dir)
     _, line = launch.last_line(output)
     assert "cannot be written" in line
     assert "make room" in line
@@ -230,5 +243,3 @@ def test_a_full_disk_while_saving_leaves_the_checkpoints_before_and_names_the_fi
     unfinished = job.model_dir / "checkpoints" / f"step-{saved.step + 10:010d}"
     assert not (unfinished / "manifest.json").exists()
     assert not [name for name in os.listdir(unfinished) if name.endswith(".tmp")]
-    launch.run(2, *_arguments(data, tmp_path))
-    _assert_equal_rows(tmp_path, undisturbed)

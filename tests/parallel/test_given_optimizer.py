@@ -5,7 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from ctr_trainer.ranks import dense_exchange
 from tests.parallel import launch
+from tests.parallel.workers import given_optimizer
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -13,12 +15,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """-> by number of workers, by rank, what each program's variable became."""
-    found = {}
-    for workers in (0, 2):
-        out = tmp_path_factory.mktemp(f"given{workers}")
-        launch.run(workers, launch.WORKERS / "given_optimizer.py", out)
-        found[workers] = [json.loads((out / f"{rank}.json").read_text()) for rank in range(max(workers, 1))]
-    return found
+    outs = {workers: tmp_path_factory.mktemp(f"given{workers}") for workers in (0, 2)}
+    launch.run(2, launch.WORKERS / "given_optimizer.py", outs[2])
+    given_optimizer.main(outs[0])
+    dense_exchange.choose("auto")
+    return {
+        workers: [json.loads((out / f"{rank}.json").read_text()) for rank in range(max(workers, 1))]
+        for workers, out in outs.items()
+    }
 
 
 @pytest.mark.parametrize("name", ["auto", "horovod", "adam", "sparse"])

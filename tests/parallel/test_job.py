@@ -1,10 +1,12 @@
 """Jobs of one, two and three workers, undisturbed, killed and failing."""
 
 import csv
+import dataclasses
 import functools
 import json
 import math
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -132,7 +134,26 @@ def test_a_checkpoint_at_max_steps_ends_all_ranks(trained):
     assert latest_checkpoint(trained / "ended" / "model").step == 10
 
 
-def _kill(flags, tmp_path):
+KILLED = {
+    "alone": ("--max_steps=80",),
+    **{how: ("--max_steps=60", "--loose", how) for how in ("--row_copies=host", "--service=shared")},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Killed:
+    """A training of which rank 1 was killed: its directory and output; of its last checkpoint the step, the dense
+    variables and the number of rows.
+    """
+
+    directory: pathlib.Path
+    output: str
+    step: int
+    dense: dict
+    rows: int
+
+
+def _kill(flags, directory):
     """Runs a training of two workers, of which rank 1 is killed once step 20 is saved. -> the job's output."""
     job = subprocess.Popen(
         launch.command(2, *_arguments(flags)),
@@ -141,73 +162,100 @@ def _kill(flags, tmp_path):
         stderr=subprocess.STDOUT,
         text=True,
     )
-    latest = functools.partial(latest_checkpoint, tmp_path / "model")
+    latest = functools.partial(latest_checkpoint, directory / "model")
     launch.wait_until(lambda: latest() and latest().step >= 20, "step 20", 180)
-    os.kill(int((tmp_path / "out" / "pid-1").read_text()), signal.SIGKILL)
+    os.kill(int((directory / "out" / "pid-1").read_text()), signal.SIGKILL)
     output, _ = job.communicate(timeout=120)
     assert job.returncode != 0, output
     return output
 
 
-def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(source, tmp_path):
-    data, model_dir = source[1], tmp_path / "model"
-    until = ("--epochs=0", "--max_steps=80")
-    output = _kill(_flags(data, tmp_path, *until, "--step_seconds=0.1"), tmp_path)
-    launch.wait_until(lambda: not launch.services(model_dir), "the service of the killed job to end", 30)
+@pytest.fixture(scope="module")
+def killed(source, tmp_path_factory):
+    """-> by name, `Killed`."""
+    found = {}
+    for name, settings in KILLED.items():
+        directory = tmp_path_factory.mktemp("killed")
+        flags = _flags(source[1], directory, "--epochs=0", *settings, "--step_seconds=0.1")
+        output = _kill(flags, directory)
+        launch.wait_until(
+            lambda directory=directory: not launch.services(directory / "model"), "the killed job's service to end", 30
+        )
+        saved = latest_checkpoint(directory / "model")
+        dense = tf.train.load_checkpoint(saved.dense_prefix)
+        found[name] = Killed(
+            directory,
+            output,
+            saved.step,
+            {variable.replace("/", "."): dense.get_tensor(variable) for variable in dense.get_variable_to_shape_map()},
+            sum(len(keys) for _, keys, _ in snapshot.iterate(saved.path, saved.tables)),
+        )
+    return found
 
-    saved = latest_checkpoint(model_dir)
-    rank, line = launch.last_line(output)
+
+@pytest.fixture(scope="module")
+def after(source, killed, tmp_path_factory):
+    """-> (directory, standard error) of one job: what was killed goes on, one trains undisturbed, and one fails."""
+    data, directory = source[1], tmp_path_factory.mktemp("after")
+    again = [
+        _flags(data, killed[name].directory, "--epochs=0", *settings, name="again") for name, settings in KILLED.items()
+    ]
+    undisturbed = _flags(data, directory / "undisturbed", "--epochs=0", *KILLED["alone"])
+    failing = _flags(data, directory / "failing", "--epochs=0", "--fail_at_step=5")
+    arguments = _arguments(*again, undisturbed, failing)
+    done = launch.run(2, *arguments, check=False, seconds=2 * launch.TIMEOUT_SECONDS)
+    assert done.returncode != 0
+    return directory, done.stderr
+
+
+def test_the_end_of_a_killed_worker_is_said_once_with_where_the_same_command_goes_on(killed):
+    found = killed["alone"]
+    rank, line = launch.last_line(found.output)
     assert rank == 0
     assert re.match(r"error: rank 1 on \S+ has ended without a word: it was killed", line)
-    assert line.endswith(f"of step {saved.step}: the same command goes on from it")
-    assert output.count("error: ") == 1
-    assert "Traceback" not in output
-    assert 20 <= saved.step < 80
-    reader = tf.train.load_checkpoint(saved.dense_prefix)
-    expected = {name.replace("/", "."): reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+    assert line.endswith(f"of step {found.step}: the same command goes on from it")
+    assert found.output.count("error: ") == 1
+    assert "Traceback" not in found.output
+    assert 20 <= found.step < 80
 
-    again = _flags(data, tmp_path, *until, name="again")
-    launch.run(2, *_arguments(again, _flags(data, tmp_path / "undisturbed", *until)))
+
+def test_a_worker_killed_in_mid_run_resumes_at_the_last_checkpoint(killed, after):
+    directory, expected = killed["alone"].directory, killed["alone"].dense
     for rank in (0, 1):
-        start = np.load(tmp_path / "again" / f"start-{rank}.npz")
-        assert int(start["global_step"]) == saved.step
+        start = np.load(directory / "again" / f"start-{rank}.npz")
+        assert int(start["global_step"]) == killed["alone"].step
         assert set(start) == set(expected)
         for name in expected:
             np.testing.assert_array_equal(start[name], expected[name], name)
-    assert latest_checkpoint(model_dir).step == 80
+    assert latest_checkpoint(directory / "model").step == 80
 
-    one, two = (np.load(path / "rows.npz") for path in (tmp_path / "again", tmp_path / "undisturbed" / "out"))
+    paths = (directory / "again", after[0] / "undisturbed" / "out")
+    one, two = (np.load(path / "rows.npz") for path in paths)
     np.testing.assert_array_equal(one["keys"], two["keys"])
     np.testing.assert_allclose(one["rows"], two["rows"], atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("how", ["--row_copies=host", "--service=shared"])
-def test_workers_that_share_rows_resume_at_the_last_checkpoint_when_one_is_killed(source, tmp_path, how):
-    shared = ["--loose", how, "--epochs=0", "--max_steps=60"]
-    _kill(_flags(source[1], tmp_path, *shared, "--step_seconds=0.1"), tmp_path)
-    saved = latest_checkpoint(tmp_path / "model")
-    launch.run(2, *_arguments(_flags(source[1], tmp_path, *shared, name="again")))
-    assert int(np.load(tmp_path / "again" / "start-1.npz")["global_step"]) == saved.step < 60
-    seen = sum(map(len, _seen(tmp_path / "again", 2)))
-    assert seen >= (60 - saved.step) * 2 * 16 * 0.9  # the last batch of an epoch may be short
-    again = latest_checkpoint(tmp_path / "model")
+def test_workers_that_share_rows_resume_at_the_last_checkpoint_when_one_is_killed(killed, after, how):
+    directory, step = killed[how].directory, killed[how].step
+    assert int(np.load(directory / "again" / "start-1.npz")["global_step"]) == step < 60
+    seen = sum(map(len, _seen(directory / "again", 2)))
+    assert seen >= (60 - step) * 2 * 16 * 0.9  # the last batch of an epoch may be short
+    again = latest_checkpoint(directory / "model")
     assert again.step == 60
     keys = np.concatenate([keys for _, keys, _ in snapshot.iterate(again.path, again.tables)])
-    assert (
-        len(np.unique(keys)) == len(keys) >= sum(len(keys) for _, keys, _ in snapshot.iterate(saved.path, saved.tables))
-    )
+    assert len(np.unique(keys)) == len(keys) >= killed[how].rows
 
 
-def test_the_local_service_ends_with_a_job_that_fails(source, tmp_path):
-    done = launch.run(2, *_arguments(_flags(source[1], tmp_path, "--epochs=0", "--fail_at_step=5")), check=False)
-    assert done.returncode != 0
-    rank, line = launch.last_line(done.stderr)
-    error = tmp_path / "model" / "error-rank1.txt"
+def test_the_local_service_ends_with_a_job_that_fails(after):
+    directory, said = after
+    rank, line = launch.last_line(said)
+    error = directory / "failing" / "model" / "error-rank1.txt"
     assert rank == 1
     assert re.match(
         r"error: RuntimeError: failing on purpose \(\S+job\.py:\d+\); its traceback is in " + str(error), line
     )
     assert line.endswith(": the same command starts from the beginning")
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in said
     assert 'raise RuntimeError("failing on purpose")' in error.read_text()
-    launch.wait_until(lambda: not launch.services(tmp_path / "model"), "the service to end", 30)
+    launch.wait_until(lambda: not launch.services(directory / "failing" / "model"), "the service to end", 30)

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
+from ctr_trainer.ranks import distributed
 from tests import small
-from tests.parallel import launch
+from tests.parallel import launch, side_by_side
 
 pytestmark = pytest.mark.integration
 
@@ -32,8 +33,8 @@ def _assert_equal(found, expected):
 
 
 def test_two_workers_under_strict_sgd_equal_one_process_with_both_batches_side_by_side(data, tmp_path, two):
-    launch.run(0, launch.WORKERS / "strict_sgd_both.py", data, tmp_path, STEPS)
-    one = dict(np.load(tmp_path / "both.npz"))
+    distributed.init()
+    one = side_by_side.train(data, tmp_path, STEPS)
     assert one["global_step"] == STEPS
     assert np.abs(one["rows"][:, 4]).max() > 0.05  # the linear weights start at 0: they were trained
     assert np.abs(one["logits.bias"]).max() > 0.01  # as does the bias

@@ -1,6 +1,4 @@
-import os
-import subprocess
-import sys
+import importlib.util
 
 import pytest
 
@@ -28,17 +26,19 @@ def test_steps_wait_for_horovod_where_the_workers_share_no_memory(how, here, wor
 
 
 def test_what_horovodrun_is_told_of_the_exchange_has_it_go_through_horovod(monkeypatch):
+    # Without those that `distributed.init` of an earlier test has set in this process.
+    for name in dense_exchange.SETTINGS:
+        monkeypatch.delenv(name, raising=False)
     for name in ("LOCAL_SIZE", "SIZE"):
         monkeypatch.setenv(f"HOROVOD_{name}", "2")
-    code = "from ctr_trainer.ranks import dense_exchange; print(dense_exchange.is_by_horovod('auto'))"
     found = {}
-    for setting in ("", *dense_exchange.SETTINGS[:1]):
-        # Without those that `distributed.init` of an earlier test has set in this process.
-        others = {name: value for name, value in os.environ.items() if name not in dense_exchange.SETTINGS}
-        environment = {**others, **({setting: "1"} if setting else {})}
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        found[setting] = done.stdout.strip()
-    assert found == {"": "False", "HOROVOD_AUTOTUNE": "True"}
+    for setting in ("HOROVOD_NOTHING", "HOROVOD_AUTOTUNE"):
+        monkeypatch.setenv(setting, "1")
+        spec = importlib.util.spec_from_file_location("started_anew", dense_exchange.__file__)
+        anew = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(anew)
+        found[setting] = anew.is_by_horovod("auto")
+    assert found == {"HOROVOD_NOTHING": False, "HOROVOD_AUTOTUNE": True}
     monkeypatch.setattr(dense_exchange, "_asked", ["HOROVOD_TIMELINE"])
     assert dense_exchange.is_by_horovod("auto")
     assert not dense_exchange.is_by_horovod("shared_memory")

@@ -1,18 +1,23 @@
-"""Rank 0 works for longer than the stall timeout: first it says that it goes on, then it does not."""
+"""Rank 0 works for longer than the stall timeout, and says that it goes on; then rank 1 waits for it in vain."""
 
+import sys
 import time
 
-from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks import chief_work, distributed
 
 distributed.init(stall_timeout=2.0)
 
 
 def work(advanced):
-    for number in range(25):
+    for number in range(15):
         time.sleep(0.2)
         advanced(f"{number} parts")
-    return {"found": 25}
+    return {"found": 15}
 
 
-print(f"rank {distributed.rank()} got {distributed.from_chief(work, 'long_work')['found']}", flush=True)
-distributed.from_chief(lambda advanced: time.sleep(600), "standstill")
+print(f"rank {distributed.rank()} got {chief_work.from_chief(work, 'long_work')['found']}", flush=True)
+distributed.barrier("all_are_here")
+if distributed.rank() == 1:
+    distributed.barrier("never_met")
+    sys.exit(0)  # must not be reached
+time.sleep(600)

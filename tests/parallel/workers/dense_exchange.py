@@ -1,6 +1,8 @@
 """Two workers train `(x . w - y)^2` with TrainOp in many ways; each writes what its w became after each step.
 
-python dense_exchange.py OUT auto|horovod
+First by the sum in the memory of the host, then by Horovod.
+
+python dense_exchange.py OUT
 """
 
 import sys
@@ -54,25 +56,29 @@ def train(train_op, batches, settled_after=()):
     return found
 
 
-distributed.init()
-dense_exchange.choose(sys.argv[2])
-assert dense_exchange.is_in_memory() == (sys.argv[2] == "auto")
-rank = distributed.rank()
-sgd = dict(optimizer="sgd", learning_rate=RATE, scale_lr="none")
-mine, padded = SPLIT[rank], PADDED[rank]
-results = {
-    "split": train(TrainOp(**sgd), mine),
-    "padded": train(TrainOp(**sgd), padded),
-    "fp16": train(TrainOp(**sgd, fp16_allreduce=True), mine),
-    "linear": train(TrainOp(optimizer="sgd", learning_rate=RATE, scale_lr="linear"), mine),
-    "adagrad": train(TrainOp(**{**sgd, "optimizer": "adagrad"}), mine),
-    "accumulated": train(TrainOp(**{**sgd, "optimizer": "adagrad"}, accumulation_steps=2), mine),
-    "overlap": train(TrainOp(**sgd, overlap_allreduce=True), mine),
-    "overlap_settled": train(TrainOp(**sgd, overlap_allreduce=True), mine, settled_after=(2,)),
-    "overlap_adam": train(TrainOp(**{**sgd, "optimizer": Adam()}, overlap_allreduce=True), mine, range(STEPS + 1)),
-    "adam": train(TrainOp(**{**sgd, "optimizer": "adam"}), mine),
-    "local": train(TrainOp(**sgd, dense_sync_steps=2), mine, settled_after=(2,)),
-    "clipped": train(TrainOp(**sgd, clip_norm=0.5), mine),
-}
+def train_in_all_ways(rank):
+    """-> dict of way of training -> `train` of it."""
+    sgd = dict(optimizer="sgd", learning_rate=RATE, scale_lr="none")
+    mine, padded = SPLIT[rank], PADDED[rank]
+    return {
+        "split": train(TrainOp(**sgd), mine),
+        "padded": train(TrainOp(**sgd), padded),
+        "fp16": train(TrainOp(**sgd, fp16_allreduce=True), mine),
+        "linear": train(TrainOp(optimizer="sgd", learning_rate=RATE, scale_lr="linear"), mine),
+        "adagrad": train(TrainOp(**{**sgd, "optimizer": "adagrad"}), mine),
+        "accumulated": train(TrainOp(**{**sgd, "optimizer": "adagrad"}, accumulation_steps=2), mine),
+        "overlap": train(TrainOp(**sgd, overlap_allreduce=True), mine),
+        "overlap_settled": train(TrainOp(**sgd, overlap_allreduce=True), mine, settled_after=(2,)),
+        "overlap_adam": train(TrainOp(**{**sgd, "optimizer": Adam()}, overlap_allreduce=True), mine, range(STEPS + 1)),
+        "adam": train(TrainOp(**{**sgd, "optimizer": "adam"}), mine),
+        "local": train(TrainOp(**sgd, dense_sync_steps=2), mine, settled_after=(2,)),
+        "clipped": train(TrainOp(**sgd, clip_norm=0.5), mine),
+    }
+
+
 assert len(ALL) == STEPS
-np.savez(f"{sys.argv[1]}/w-{rank}.npz", **results)
+distributed.init()
+for exchange in ("auto", "horovod"):
+    dense_exchange.choose(exchange)
+    assert dense_exchange.is_in_memory() == (exchange == "auto")
+    np.savez(f"{sys.argv[1]}/{exchange}-{distributed.rank()}.npz", **train_in_all_ways(distributed.rank()))

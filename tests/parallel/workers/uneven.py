@@ -1,10 +1,13 @@
-"""Workers train on a `tf.data` input; arguments: the model directory, `uneven_inputs`, then the batches of each rank.
+"""Workers train on a `tf.data` input, first with shorter inputs padded, then with an error where one ends earlier.
+
+Arguments: a directory, then the batches of each rank.
 
 The rows of all ranks are different. A lone worker's step takes the batches of all ranks at once. The optimizer's
-momentum moves its variables even where a gradient is 0. Rank 0 prints what `train` returns, in JSON.
+momentum moves its variables even where a gradient is 0. Rank 0 writes what the first `train` returns to pad.json.
 """
 
 import json
+import pathlib
 import sys
 
 import numpy as np
@@ -16,35 +19,25 @@ from ctr_trainer.ranks import distributed, last_words
 
 tf1 = tf.compat.v1
 BATCH = 8
-model_dir, uneven_inputs, *batches = sys.argv[1:]
-distributed.init()
 
 
-def batches_of(rank):
-    """-> list of (features, labels); the last one is short of 3 rows."""
-    rows, draw = int(batches[rank]) * BATCH - 3, np.random.default_rng(rank)
+def batches_of(rank, number):
+    """-> list of (features, labels), `number` of them; the last one is short of 3 rows."""
+    rows, draw = number * BATCH - 3, np.random.default_rng(rank)
     ids, x = draw.integers(0, 40, rows), draw.normal(size=(rows, 4)).astype(np.float32)
     labels = (x[:, 0] + ids % 3 > 1).astype(np.float32)
     return [({"x": x[i : i + BATCH], "id": ids[i : i + BATCH]}, labels[i : i + BATCH]) for i in range(0, rows, BATCH)]
 
 
-def steps():
+def steps(batches):
     """Yields this rank's batches; for a lone worker those of all ranks together."""
     if distributed.size() > 1:
-        yield from batches_of(distributed.rank())
+        yield from batches_of(distributed.rank(), batches[distributed.rank()])
         return
-    shares = [batches_of(rank) for rank in range(len(batches))]
+    shares = [batches_of(rank, number) for rank, number in enumerate(batches)]
     for step in range(max(map(len, shares))):
         parts = [share[step] for share in shares if step < len(share)]
         yield tf.nest.map_structure(lambda *arrays: np.concatenate(arrays), *parts)
-
-
-def input_fn():
-    signature = (
-        {"x": tf.TensorSpec([None, 4], tf.float32), "id": tf.TensorSpec([None], tf.int64)},
-        tf.TensorSpec([None], tf.float32),
-    )
-    return tf.data.Dataset.from_generator(steps, output_signature=signature)
 
 
 def model_fn(features, labels, mode, params):
@@ -57,11 +50,28 @@ def model_fn(features, labels, mode, params):
     return EstimatorSpec(mode, {"logits": logits}, loss, train_op)
 
 
-def main():
+def train(directory, uneven_inputs, batches):
+    """Trains in `directory / uneven_inputs`. -> what `Estimator.train` returns."""
+
+    def input_fn():
+        signature = (
+            {"x": tf.TensorSpec([None, 4], tf.float32), "id": tf.TensorSpec([None], tf.int64)},
+            tf.TensorSpec([None], tf.float32),
+        )
+        return tf.data.Dataset.from_generator(lambda: steps(batches), output_signature=signature)
+
     config = RunConfig(threads=1, save_checkpoints_steps=4, uneven_inputs=uneven_inputs)
-    result = Estimator(model_fn, model_dir, config=config).train(input_fn)
+    return Estimator(model_fn, directory / uneven_inputs, config=config).train(input_fn)
+
+
+def main():
+    directory, batches = pathlib.Path(sys.argv[1]), list(map(int, sys.argv[2:]))
+    result = train(directory, "pad", batches)
     if distributed.is_chief():
-        print("RESULT", json.dumps(result), flush=True)
+        (directory / "pad.json").write_text(json.dumps(result))
+    train(directory, "error", batches)
 
 
-sys.exit(last_words.of_this_process().run(main))
+if __name__ == "__main__":
+    distributed.init()
+    sys.exit(last_words.of_this_process().run(main))

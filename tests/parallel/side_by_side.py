@@ -1,9 +1,4 @@
-"""What two workers do in strict_sgd.py, in one process: batches of both, side by side.
-
-python strict_sgd_both.py DATA OUT STEPS
-"""
-
-import sys
+"""What two workers do in strict_sgd.py, in one process: batches of both, side by side."""
 
 import numpy as np
 import tensorflow as tf
@@ -15,17 +10,15 @@ from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
-from ctr_trainer.ranks import distributed
 from tests.constant import CONSTANT
 
-data, out, steps = sys.argv[1], sys.argv[2], int(sys.argv[3])
 BATCH_SIZE, LEARNING_RATE, DENSE_RATE = 16, 0.5, 0.2
 
 
 class BothWorkers:
     """The batches of ranks 0 and 1 of 2, joined."""
 
-    def __init__(self):
+    def __init__(self, data):
         self._readers = [BatchReader(data, BATCH_SIZE, rank, 2, shuffle=False) for rank in (0, 1)]
         self.spec, self.statistics = self._readers[0].spec, self._readers[0].statistics
         self.batch_size = 2 * BATCH_SIZE
@@ -45,20 +38,19 @@ def _join_bags(a, b):
     return Bag(np.concatenate([a.values, b.values]), np.concatenate([a.splits, b.splits[1:] + a.splits[-1]]), weights)
 
 
-distributed.init()
-# What --scale_lr=linear makes of two workers' rates.
-params = ModelParams(TrainOp("sgd", 2 * DENSE_RATE, 2 * LEARNING_RATE, **CONSTANT), hidden_units=(8,))
-config = RunConfig(
-    threads=1, prefetch_batches=0, save_checkpoints_steps=0, embedding=EmbeddingConfig(optimizer="sgd", sync_steps=1)
-)
-estimator = Estimator(deepfm.model_fn, f"{out}/model", params, config)
-estimator.train(BothWorkers, max_steps=steps)
-checkpoint = estimator.latest_checkpoint()
-blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
-saved = tf.train.load_checkpoint(checkpoint.dense_prefix)
-np.savez(
-    f"{out}/both.npz",
-    keys=np.concatenate([k for k, _ in blocks]),
-    rows=np.concatenate([r for _, r in blocks]),
-    **{name.replace("/", "."): saved.get_tensor(name) for name in saved.get_variable_to_shape_map()},
-)
+def train(data, out, steps):
+    """-> by name, the dense variables after so many steps, and `keys` and `rows`, what the service holds."""
+    # What --scale_lr=linear makes of two workers' rates.
+    params = ModelParams(TrainOp("sgd", 2 * DENSE_RATE, 2 * LEARNING_RATE, **CONSTANT), hidden_units=(8,))
+    embedding = EmbeddingConfig(optimizer="sgd", sync_steps=1)
+    config = RunConfig(threads=1, prefetch_batches=0, save_checkpoints_steps=0, embedding=embedding)
+    estimator = Estimator(deepfm.model_fn, out / "model", params, config)
+    estimator.train(lambda: BothWorkers(data), max_steps=steps)
+    checkpoint = estimator.latest_checkpoint()
+    blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
+    saved = tf.train.load_checkpoint(checkpoint.dense_prefix)
+    return {
+        "keys": np.concatenate([k for k, _ in blocks]),
+        "rows": np.concatenate([r for _, r in blocks]),
+        **{name.replace("/", "."): saved.get_tensor(name) for name in saved.get_variable_to_shape_map()},
+    }

@@ -1,0 +1,1 @@
+raise ImportError("matplotlib is for `report` and the benches, not for workers")
