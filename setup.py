@@ -52,6 +52,7 @@ setuptools.setup(
         "dev": [
             "hypothesis",
             "import-linter",
+            "kubernetes-validate",
             "moto[server]",
             "pytest",
             "pytest-timeout",
