@@ -12,6 +12,7 @@ GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/ctr/1",
     "python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/ctr/2 --checkpoint=best",
+    "python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/tower/1 --export_rows=none",
 )
 
 
@@ -28,4 +29,5 @@ def run(given, experiment, checkpoint, export):
     estimator = make_estimator(as_trained(given, experiment))
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     if distributed.is_chief():
-        print(json.dumps({"export_dir": estimator.export_to(export.export_dir, checkpoint=found)}), flush=True)
+        path = estimator.export_to(export.export_dir, checkpoint=found, rows=export.export_rows)
+        print(json.dumps({"export_dir": path}), flush=True)

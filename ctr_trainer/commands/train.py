@@ -87,9 +87,8 @@ def run(given, experiment, evaluation, metrics, export):
         # The best one may be of before --negative_sampling changed: it is exported as it was trained.
         estimator.params = dataclasses.replace(estimator.params, negative_sampling=None)
         if distributed.is_chief():
-            _log.info(
-                "exported step %d to %s", checkpoint.step, estimator.export_to(export.export_dir, checkpoint=checkpoint)
-            )
+            path = estimator.export_to(export.export_dir, checkpoint=checkpoint, rows=export.export_rows)
+            _log.info("exported step %d to %s", checkpoint.step, path)
 
 
 def _describe(groups, workers):

@@ -243,14 +243,18 @@ class Estimator:
             version += 1
         return self.export_to(os.path.join(export_dir_base, str(version)), serving_input_receiver_fn, checkpoint)
 
-    def export_to(self, path, serving_input_receiver_fn=None, checkpoint=None):
-        """As `export_saved_model`, to `path` itself; an earlier export there is replaced, and nothing else ever is."""
+    def export_to(self, path, serving_input_receiver_fn=None, checkpoint=None, rows="all"):
+        """As `export_saved_model`, to `path` itself; an earlier export there is replaced, and nothing else ever is.
+
+        Args:
+          rows: `none` exports the dense tower alone, which takes rows as inputs; see `export.row_inputs.RowInputs`.
+        """
         checkpoint = checkpoint or checkpoints.newest_whole(self.model_dir)
         if checkpoint is None:
             raise finding.no_checkpoint(self.model_dir)
         self._of_this_model(checkpoint)
         return export_saved_model(
-            path, self.model_fn, self.params, checkpoint, load_features(self.model_dir), serving_input_receiver_fn
+            path, self.model_fn, self.params, checkpoint, load_features(self.model_dir), serving_input_receiver_fn, rows
         )
 
     def latest_checkpoint(self, required=False):

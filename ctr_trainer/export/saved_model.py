@@ -15,6 +15,7 @@ from ctr_trainer.export import directory
 from ctr_trainer.export.exported_table import ExportedTable
 from ctr_trainer.export.key_index import KeyIndex
 from ctr_trainer.export.receiver import ExportedFeatures
+from ctr_trainer.export.row_inputs import RowInputs
 from ctr_trainer.export.table_saver import TableSaver
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
@@ -28,7 +29,12 @@ tf1 = tf.compat.v1
 _SPEC = ("assets.extra", "feature_spec.json")
 
 
-def export_saved_model(path, model_fn, params, checkpoint, trained_features, serving_input_receiver_fn=None):
+ROWS = ("all", "none")
+
+
+def export_saved_model(
+    path, model_fn, params, checkpoint, trained_features, serving_input_receiver_fn=None, rows="all"
+):
     """Writes the SavedModel. An earlier export at `path` is replaced once the new one is complete.
 
     The signature `serving_default` takes the raw values of the features that the model reads (see
@@ -42,6 +48,7 @@ def export_saved_model(path, model_fn, params, checkpoint, trained_features, ser
       checkpoint: the `Checkpoint` to export.
       trained_features: (FeatureSpec, statistics) of the model; None if `serving_input_receiver_fn` is given.
       serving_input_receiver_fn: see `Estimator.export_saved_model`.
+      rows: `all` exports the tables; `none` the dense tower alone, whose rows come with each request, see `RowInputs`.
 
     Returns:
       `path`.
@@ -54,7 +61,7 @@ def export_saved_model(path, model_fn, params, checkpoint, trained_features, ser
     path = str(path_of(path).absolute())
     with directory.replacing(path) as draft, tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
-        features, receivers, tables = _receive(checkpoint, trained_features, serving_input_receiver_fn)
+        features, receivers, tables = _receive(checkpoint, trained_features, serving_input_receiver_fn, rows)
         predictions = model_fn(features, None, ModeKeys.PREDICT, params).predictions
         predictions = predictions if isinstance(predictions, dict) else {"output": predictions}
         saver = TableSaver(checkpoint, tables)
@@ -72,7 +79,8 @@ def export_saved_model(path, model_fn, params, checkpoint, trained_features, ser
             )
             builder.save()
         if trained_features is not None:
-            _write_spec(draft, _of_features(trained_features[0], receivers))
+            spec = trained_features[0]
+            _write_spec(draft, spec if rows == "none" else _of_features(spec, receivers))
     return path
 
 
@@ -109,7 +117,7 @@ def _write_spec(path, spec):
         json.dump(spec.to_dict(), stream, indent=1)
 
 
-def _receive(checkpoint, trained_features, serving_input_receiver_fn):
+def _receive(checkpoint, trained_features, serving_input_receiver_fn, rows):
     """-> (features, dict of receiver tensors, dict of exported tables); reading features adds to both dicts."""
     if serving_input_receiver_fn is not None:
         receiver = serving_input_receiver_fn()
@@ -120,6 +128,9 @@ def _receive(checkpoint, trained_features, serving_input_receiver_fn):
             f"{checkpoint.path} has no feature spec beside it: a model that was fed by a tf.data.Dataset is exported "
             "with a serving_input_receiver_fn"
         )
+    if rows == "none":
+        features = RowInputs(*trained_features)
+        return features, features.receivers, {}
     tables = _tables(checkpoint)
     features = ExportedFeatures(*trained_features, tables)
     return features, features.receivers, tables

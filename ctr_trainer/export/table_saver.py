@@ -38,7 +38,7 @@ class TableSaver(tf1.train.Saver):
             variable = table.variables["rows"]
             rows[name] = Pieces(parts, variable.op.name, variable.shape.as_list(), "float32")
             rows[name].add(table.no_row)
-        for config, _, values in self._blocks():
+        for config, _, values in self._blocks() if rows else ():
             if config.name in rows:
                 rows[config.name].add(values[:, : config.weights])
         for pieces in rows.values():

@@ -12,6 +12,11 @@ class ExportFlags(Settings, title="Export"):
     export_dir: str = setting(
         "", "directory, or its URL, where a SavedModel is written; `train` writes it at its end", "path"
     )
+    export_rows: str = setting(
+        "all",
+        "embedding rows in the SavedModel; none: the dense tower alone, which takes rows as inputs",
+        choices=("all", "none"),
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -113,6 +113,48 @@ def test_asks_for_a_history_only_where_the_model_reads_it(trained, tmp_path, mod
     assert sorted(f.name for f in (*spec.dense, *spec.sparse)) == sorted(asked)
 
 
+class _Fed(tf.compat.v1.train.SessionRunHook):
+    """Keeps what the graph of a prediction was fed with, by the names of a dense tower's inputs."""
+
+    NAMES = {
+        "embedding/dim4": "embedding_dim4",
+        "linear/dim4": "linear_dim4",
+        "sequence/history": "sequence_history_dim4",
+        "sequence_mask/history": "mask_history",
+        "dense": "dense",
+    }
+
+    def __init__(self):
+        self.batches = []
+
+    def before_run(self, context):
+        graph = context.session.graph
+        tensors = {name: graph.get_tensor_by_name(f"{tensor}:0") for name, tensor in self.NAMES.items()}
+        return tf.compat.v1.train.SessionRunArgs(tensors)
+
+    def after_run(self, context, values):
+        fed = values.results
+        prices, ages = fed.pop("dense").T
+        self.batches.append({**fed, "price": prices, "age": ages})
+
+
+def test_the_dense_tower_alone_takes_the_rows_as_inputs(trained, tmp_path):
+    directory, data = trained
+    estimator, fed = _estimator(_with_history, tmp_path / "model", data), _Fed()
+    path = estimator.export_to(tmp_path / "tower", rows="none")
+    served = BatchReader(directory / "served", 32, shuffle=False, epochs=1)
+    (first, *_) = estimator.predict(lambda: served, [fed], yield_single_examples=False)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        signature = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def["serving_default"]
+        assert sorted(signature.inputs) == sorted(fed.batches[0])
+        feed = {tensor.name: fed.batches[0][name] for name, tensor in signature.inputs.items()}
+        found = session.run(signature.outputs["probabilities"].name, feed)
+        assert not [each for each in tf.compat.v1.global_variables() if "export_" in each.name]
+    np.testing.assert_allclose(found, first["probabilities"], atol=1e-6, rtol=0)
+    assert found.std() > 0.02 and fed.batches[0]["linear/dim4"].any()
+    assert [f.name for f in load_spec(path).sparse] == [f.name for f in served.spec.sparse]
+
+
 def test_replaces_an_earlier_export_and_refuses_another_directory(trained, tmp_path):
     estimator = _estimator(lr.model_fn, tmp_path / "model", trained[1])
     first = estimator.export_to(tmp_path / "export")
