@@ -17,7 +17,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator.checkpoint import latest_checkpoint
 from ctr_trainer.ranks.placement import ATTEMPT
 from tests import small
-from tests.hosts.rows import names
+from tests.hosts.rows import names, trained
 from tests.parallel import launch
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -93,19 +93,6 @@ class _Launched:
                 process.kill()
 
 
-def _rows_read(seen, restarts, last_step):
-    """-> how often each row was trained by the steps that count: those up to where the next start went on."""
-    starts = [0, *(restart["step"] for restart in restarts), last_step]
-    workers = [restarts[0]["workers_before"], *(restart["workers"] for restart in restarts)]
-    count = collections.Counter()
-    for number, (first, last) in enumerate(zip(starts, starts[1:], strict=False)):
-        for rank in range(workers[number]):
-            lines = (seen / str(number) / str(rank)).read_text().splitlines()
-            assert len(lines) >= last - first
-            count.update(name for line in lines[: last - first] for name in line.split())
-    return count
-
-
 def test_a_job_goes_on_by_itself_after_a_killed_worker_and_a_killed_service(data, tmp_path):
     with _Launched(data, tmp_path, "--save_checkpoints_steps=10", "--log_steps=10", batch_seconds=0.15) as job:
         launch.wait_until(lambda: job.worker(1, 1), "the workers that are kept ready", 180)
@@ -132,7 +119,7 @@ def test_a_job_goes_on_by_itself_after_a_killed_worker_and_a_killed_service(data
         assert 0 <= restart["steps_lost"] <= 12
         assert restart["seconds_to_train_again"] > 0
     (rows,) = BatchReader(data, ROWS, shuffle=False, epochs=1)
-    assert _rows_read(job.seen, summary["restarts"], last) == collections.Counter(names(rows))
+    assert trained(job.seen, summary["restarts"], last) == collections.Counter(names(rows))
 
 
 def test_slots_that_come_are_taken_in_at_the_next_checkpoint(data, tmp_path):
@@ -150,7 +137,7 @@ def test_slots_that_come_are_taken_in_at_the_next_checkpoint(data, tmp_path):
     assert restart["step"] % 10 == 0 and restart["steps_lost"] <= 10
     last = latest_checkpoint(job.model_dir).step
     (rows,) = BatchReader(data, ROWS, shuffle=False, epochs=1)
-    assert _rows_read(job.seen, [restart], last) == collections.Counter(names(rows))
+    assert trained(job.seen, [restart], last) == collections.Counter(names(rows))
 
 
 def test_an_error_that_a_person_can_mend_is_said_last_and_not_tried_again(tmp_path):
