@@ -14,6 +14,7 @@ from ctr_trainer.estimator.table_inputs import TableInputs
 from ctr_trainer.hooks.row_pipeline import RowPipeline, RowsInTurn
 from ctr_trainer.measuring.latency import Latency
 from ctr_trainer.measuring.phases import operation
+from ctr_trainer.processes import hardware
 from ctr_trainer.processes.background import Background
 from ctr_trainer.ranks import distributed
 
@@ -93,10 +94,16 @@ class Embeddings:
         sharing = distributed.local_size() if self._is_of_host else 1
         merge_factor = merging.gradient_factor(config.optimizer.name, merge, size, scale or size, sharing)
         self._gradients = RowGradients(merge_factor, config.l2, config.clip_norm)
-        self._background = Background("the sync of the embedding rows")
+        # One worker syncs for all of its host. On its own core alone that would hold it up, and so the others, which
+        # wait for it: two workers on two cores were 1.05 times as fast with syncs on either core.
+        cores = distributed.host_cores() if self._is_of_host else None
+        self._background = Background("the sync of the embedding rows", cores=cores)
         # The requests of all tables are under way at once, those of a sync and of pulling ahead beside it.
         several = len(self._copies) > 1
-        self._threads = concurrent.futures.ThreadPoolExecutor(2 * len(self._copies)) if several else None
+        self._threads = None
+        if several:
+            on_cores = dict(initializer=hardware.run_on, initargs=(cores,))
+            self._threads = concurrent.futures.ThreadPoolExecutor(2 * len(self._copies), **on_cores)
         self.sync_seconds = 0.0
         self._overlap = config.overlap_lookup
         self._turns = RowsInTurn(self, (), training=False)

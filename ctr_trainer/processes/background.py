@@ -3,6 +3,7 @@
 import threading
 
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import hardware
 
 
 class Background:
@@ -13,13 +14,14 @@ class Background:
     Args:
       what: what the tasks do, as `the sync of the embedding rows`; the name of the thread, and part of the error.
       timeout: seconds to wait for a task's end.
+      cores: set of the cores that the tasks run on; None for those of this process.
 
     Raises:
       UserError: a task did not end within `timeout`.
     """
 
-    def __init__(self, what, timeout=1800):
-        self._what, self._timeout = what, timeout
+    def __init__(self, what, timeout=1800, cores=None):
+        self._what, self._timeout, self._cores = what, timeout, cores
         self._thread = None
         self._error = None
 
@@ -56,6 +58,7 @@ class Background:
         self._thread = None
 
     def _run(self, task):
+        hardware.run_on(self._cores)
         try:
             task()
         except BaseException as error:  # Raised again in the thread that waits.

@@ -30,6 +30,12 @@ def pin_cores(local_rank, local_size):
     return set(allowed)
 
 
+def run_on(cores):
+    """Has this thread, and those that it starts from now on, run on `cores`, a set; does nothing for None."""
+    if cores is not None:
+        os.sched_setaffinity(0, cores)
+
+
 def usable_cores():
     """-> how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

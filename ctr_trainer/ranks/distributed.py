@@ -149,11 +149,16 @@ def is_chief():
     return hvd.rank() == 0
 
 
+def host_cores():
+    """-> the cores of this host's workers together, if `init` has pinned this one to its share of them; else None."""
+    return _all_cores
+
+
 def service_cores(services):
     """-> the cores for services that this worker starts, if `init` has pinned it; else None.
 
-    They leave this worker's cores free, which have its half of the syncs to do: two workers on two cores and a service,
-    which sync at every 30 steps, were 1.03 times as fast as with a service on both cores.
+    They leave this worker's cores free: two workers on two cores and a service, which sync at every 30 steps, were 1.03
+    times as fast as with a service on both cores.
 
     Args:
       services: how many. If the other workers have fewer cores, the services get all cores.

@@ -1,3 +1,4 @@
+import os
 import threading
 
 import pytest
@@ -32,3 +33,14 @@ def test_a_task_that_does_not_end_is_named():
     with pytest.raises(UserError, match=r"the test did not end within 0.01 s"):
         background.wait()
     release.set()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity of threads to cores")
+def test_tasks_run_on_their_cores_and_the_thread_that_starts_them_stays_where_it_is():
+    before, seen = os.sched_getaffinity(0), []
+    one = {min(before)}
+    background = Background("the test", cores=one)
+    background.start(lambda: seen.append(os.sched_getaffinity(0)))
+    background.wait()
+    assert seen == [one]
+    assert os.sched_getaffinity(0) == before
