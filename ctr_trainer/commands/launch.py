@@ -16,6 +16,7 @@ from absl import flags as absl_flags
 from ctr_trainer import flags as train_flags
 from ctr_trainer.experiment.rules import check_training
 from ctr_trainer.flags.launch import LaunchFlags
+from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.by_flag import require
@@ -62,6 +63,7 @@ def run(arguments, flags):
     from ctr_trainer.launch.supervisor import Supervisor
 
     experiment = _experiment(arguments)
+    log_lines.install(experiment.log.log_format)
     model_dir = experiment.model.model_dir
     command = [sys.executable, "-m", "ctr_trainer.launch.worker", *arguments]
     last_words.of_this_process().model_dir = model_dir
