@@ -98,15 +98,15 @@ def _stopped_after(output, how, model_dir):
 
 @pytest.fixture(scope="module")
 def lost(data, tmp_path_factory):
-    """-> (status, output, the job, its last checkpoint): its service is killed, ended, and killed."""
+    """-> (status, output, the job, its last checkpoint): its service is killed each time that it is there."""
     directory = tmp_path_factory.mktemp("lost")
     # Who waited for this timeout would not come back in time.
     with _Job(data, directory, "--service_restarts=2", "--service_timeout=3600") as job:
         step, service = 10, None
-        for how in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        for _ in range(3):
             service = job.service_at(step, other_than=service)
             step = latest_checkpoint(job.model_dir).step + 10
-            service.send_signal(how)
+            service.send_signal(signal.SIGKILL)
         status, output = job.finish()
     return status, output, job, latest_checkpoint(job.model_dir)
 
@@ -137,7 +137,7 @@ def stopped(data, tmp_path_factory):
     """-> the directory of a training that is stopped twice: by SIGTERM to one worker, and by Ctrl-C."""
     directory = tmp_path_factory.mktemp("stopped")
     with _Job(data, directory) as job:
-        job.service_at(10)
+        job.service_at(10).send_signal(signal.SIGTERM)  # As a machine that shuts down: the service is left to its job.
         os.kill(int((directory / "out" / "pid-1").read_text()), signal.SIGTERM)
         status, output = job.finish()
     assert status != 0

@@ -134,15 +134,15 @@ class LocalService:
         return None if status is None else f"its process ended with status {status}; {log_tail(self.log_file)}"
 
     def stop(self):
-        """Ends the service: SIGTERM, and after a while SIGKILL."""
-        self._process.terminate()
+        """Ends the service by closing its standard input, and after a while by SIGKILL."""
+        self._process.terminate()  # For one that does not serve yet.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
         try:
             self._process.wait(_STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(_STOP_SECONDS)
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
 
     def __enter__(self):
         return self

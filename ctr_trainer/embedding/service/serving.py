@@ -38,6 +38,9 @@ def serve(
 ):
     """Serves until SIGTERM or SIGINT, then saves all rows below `data_dir`; call it on the main thread.
 
+    If it ends with its parent process and saves nothing, it leaves signals to that process: a machine that shuts down
+    sends SIGTERM to all processes, and a training still saves through its service.
+
     Args:
       bind: `host:port`; port 0 picks a free one.
       data_dir: directory of the snapshots, or its URL; made if it does not exist.
@@ -57,7 +60,9 @@ def serve(
     security.refuse_open_door(host)
     stop, signalled = threading.Event(), []
     for signal_number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signal_number, lambda *_: (signalled.append(True), stop.set()))
+        is_left = exit_with_stdin and not save_at_exit
+        handler = signal.SIG_IGN if is_left else lambda *_: (signalled.append(True), stop.set())
+        signal.signal(signal_number, handler)
     if exit_with_stdin:
         threading.Thread(target=_set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
     path_of(data_dir).mkdir(parents=True, exist_ok=True)
