@@ -29,7 +29,8 @@ def checkpoint_cost_percent(directory, rounds):
       rounds: at least 1.
 
     Returns:
-      (float, list of dicts of `percent`, `none`, `every_10_s` (examples/s), `checkpoints`, `checkpoint_seconds`)
+      (float, list of dicts of `percent`, `none`, `every_10_s` (examples/s), `checkpoints`, `checkpoint_seconds` and
+      `phase_percent`, by how many percent they lengthen the training by its own clock)
     """
     data = pathlib.Path(directory, "demo")
     if not (data / "test" / "_dataset.json").exists():
@@ -46,8 +47,8 @@ def checkpoint_cost_percent(directory, rounds):
                 "percent": round(100 * (rates["none"] / rates["every_10_s"] - 1), 2),
                 **{name: round(rate) for name, rate in rates.items()},
                 "checkpoints": checkpoints,
-                "checkpoint_seconds": summary["phase_seconds"]["checkpoint"]["mean"],
-                "seconds": summary["seconds"],
+                "checkpoint_seconds": (seconds := summary["phase_seconds"]["checkpoint"]["mean"]),
+                "phase_percent": round(100 * seconds / (summary["seconds"] - seconds), 2),
             }
         )
         print(f"round {number + 1} of {rounds}: {json.dumps(found[-1])}", file=sys.stderr, flush=True)

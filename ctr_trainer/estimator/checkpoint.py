@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 _DIRECTORY = re.compile(r"step-(\d{10})")
 DENSE = "dense"
+DRAFT = "draft-"  # Stands before the name of a directory of BEST that is being written.
 RECENT, BEST = "checkpoints", "best"  # Below the model directory: those kept by age, and the best one.
 
 
@@ -185,6 +186,19 @@ def directories(model_dir, place=RECENT):
     names = sorted(os.listdir(root)) if os.path.isdir(root) else []
     paths = [os.path.join(root, name) for name in names if _DIRECTORY.fullmatch(name)]
     return [path for path in paths if os.path.exists(os.path.join(path, MANIFEST))]
+
+
+def unfinished(model_dir):
+    """-> the directories that a killed process had begun to write or to remove: without a manifest, or drafts."""
+    found = []
+    for place in (RECENT, BEST):
+        root = os.path.join(model_dir, place)
+        for name in sorted(os.listdir(root)) if os.path.isdir(root) else ():
+            path, is_draft = os.path.join(root, name), name.startswith(DRAFT)
+            if _DIRECTORY.fullmatch(name.removeprefix(DRAFT)) and os.path.isdir(path):
+                if is_draft or not os.path.exists(os.path.join(path, MANIFEST)):
+                    found.append(path)
+    return found
 
 
 def load(path):

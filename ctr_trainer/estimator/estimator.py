@@ -132,6 +132,7 @@ class Estimator:
             if checkpoint:
                 _log.info("%s", finding.going_on(checkpoint, self.model_dir, distributed.size()))
             retention.set_aside(self.model_dir, start, later)
+            retention.remove_unfinished(self.model_dir)
             latest_file.point_to(self.model_dir, checkpoint)
         seen = Observation(self.config, self.model_dir)
         clock = seen.clock

@@ -62,6 +62,12 @@ def remove_old(model_dir, keep):
             _remove(each.path)
 
 
+def remove_unfinished(model_dir):
+    """Removes what killed processes have left of checkpoints; call it as the one job in the model directory."""
+    for path in checkpoints.unfinished(model_dir):
+        shutil.rmtree(path)
+
+
 def set_aside(model_dir, after, why):
     """Renames the checkpoints of steps greater than `after` to `why-step-...`, so that they count no more.
 
@@ -91,7 +97,7 @@ def keep_best(model_dir, path):
       UserError: a file cannot be copied, or is damaged; names it.
     """
     kept = os.path.join(model_dir, checkpoints.BEST, os.path.basename(path))
-    draft = os.path.join(model_dir, checkpoints.BEST, f"draft-{os.path.basename(path)}")
+    draft = os.path.join(model_dir, checkpoints.BEST, checkpoints.DRAFT + os.path.basename(path))
     checkpoints.begin(draft)
     checkpoint = checkpoints.load(path)
     before = {}

@@ -67,3 +67,12 @@ def test_the_manifest_is_json_that_people_can_read(tmp_path):
     with open(os.path.join(saved.path, "manifest.json")) as file:
         manifest = json.load(file)
     assert manifest["dense"] == [{"file": "dense.data", "bytes": 7, "crc32": 449999704}]
+
+
+def test_what_a_killed_process_has_left_of_checkpoints_goes_and_nothing_else_does(tmp_path):
+    kept = [_save(tmp_path, 10).path, str(tmp_path / "checkpoints" / "refused-step-0000000030"), str(tmp_path / "best")]
+    left = [checkpoints.checkpoint_path(tmp_path, 20), str(tmp_path / "best" / "draft-step-0000000010")]
+    for path in (*kept[1:], *left):
+        os.makedirs(path, exist_ok=True)
+    retention.remove_unfinished(tmp_path)
+    assert [path for path in (*kept, *left) if os.path.exists(path)] == kept
