@@ -65,8 +65,7 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
     dense_sync_steps = step_plan.current().dense_sync_steps
     if dense_sync_steps > 1:
         hooks.append(DenseSyncHook(step.prepare, step.settle, dense_sync_steps, clock))
-    period, wish = _checkpoint_period(config)
-    hooks.append(CheckpointHook(save, period, clock))
+    hooks.append(CheckpointHook(save, _checkpoint_period(config), clock))
     rate = _learning_rate_hook(config)
     kept = _keep_lines(feed, config, model_dir, last_step, clock)
     metrics = MetricsHook(
@@ -74,7 +73,7 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
         spec.loss,
         [MetricLines(), *kept],
         clock,
-        _lines(wish),
+        _lines(),
         config.auc_window_steps,
         every_n_steps=config.log_steps,
         weight=feed.inputs.weight,
@@ -137,33 +136,34 @@ def _worker_figures(rate, sync, embeddings):
 
 
 def _checkpoint_period(config):
-    """-> (when checkpoints are due, the `wish` of `MergedLines`)"""
+    """-> when checkpoints are due. A collective."""
     if config.save_checkpoints_epochs:
         flags = "save_checkpoints_epochs", "save_checkpoints_steps"
         length, accumulation_steps = run_length.current(), step_plan.current().accumulation_steps
-        return EveryEpochs(config.save_checkpoints_epochs, length, accumulation_steps, flags), None
+        return EveryEpochs(config.save_checkpoints_epochs, length, accumulation_steps, flags)
     if config.save_checkpoints_secs and distributed.size() == 1:
-        return EverySeconds(config.save_checkpoints_secs), None
+        return EverySeconds(config.save_checkpoints_secs)
     if config.save_checkpoints_secs:
-        period = SecondsOfChief(config.save_checkpoints_secs, distributed.is_chief())
-        return period, period
-    return EverySteps(config.checkpoint_steps), None
+        chief, all_sum = distributed.is_chief(), _beside("checkpoint_due")
+        return SecondsOfChief(config.save_checkpoints_secs, chief, all_sum, distributed.watchdog().waiting)
+    return EverySteps(config.checkpoint_steps)
 
 
-def _lines(wish):
-    """-> whose figures this rank's lines show. A collective.
-
-    Args:
-      wish: of `MergedLines`.
-    """
+def _lines():
+    """-> whose figures this rank's lines show. A collective."""
     if distributed.size() == 1:
         return OwnLines()
+    return MergedLines(distributed.rank(), distributed.size(), _beside("figures"), distributed.watchdog().waiting)
+
+
+def _beside(name):
+    """-> f(float64[n]) -> the sum of all ranks' arrays, for a thread beside the steps. A collective."""
 
     def all_sum(sums):
-        return distributed.all_sum(sums, "figures", watched=False)
+        return distributed.all_sum(sums, name, watched=False)
 
-    distributed.all_sum(np.zeros(1), "figures")  # Makes its graph and its session now, and not beside steps.
-    return MergedLines(distributed.rank(), distributed.size(), all_sum, distributed.watchdog().waiting, wish)
+    all_sum(np.zeros(1))  # Makes its graph and its session now, and not beside steps.
+    return all_sum
 
 
 def _keep_lines(feed, config, model_dir, last_step, clock):

@@ -2,8 +2,6 @@
 
 import contextlib
 
-import numpy as np
-
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes.background import Background
 
@@ -42,26 +40,20 @@ class MergedLines(OwnLines):
       rank, size: of this worker, and how many there are.
       all_sum: f(float64[n]) -> the sum of all ranks' arrays; called in the thread, always by one at a time.
       waiting: f(what) -> context manager around a wait for the other ranks.
-      wish: `SecondsOfChief`, which is told at a line that one was asked for at the line before; None for none.
     """
 
-    def __init__(self, rank, size, all_sum, waiting, wish=None):
+    def __init__(self, rank, size, all_sum, waiting):
         self._rank, self._size, self._all_sum, self._waiting = rank, size, all_sum, waiting
         self._background = Background("adding up the figures of all workers")
         self._step = self._sums = None
-        self._wish, self._wished = wish, False
 
     def put(self, step, sums):
         """As `OwnLines`."""
         lines = self.finish()
         self._step = step
-        if self._wished:  # Here all ranks know it, and not where one of them has found the line ready.
-            self._wish.grant()
-            self._wished = False
-        sent = sums if self._wish is None else np.append(sums, self._wish.ask())
 
         def add_up():
-            self._sums = self._all_sum(sent)
+            self._sums = self._all_sum(sums)
 
         self._background.start(add_up)
         return [*lines, (step, sums, f"rank {self._rank}")] if self._rank else lines
@@ -77,8 +69,6 @@ class MergedLines(OwnLines):
         step, self._step = self._step, None
         with self._waiting(f"the figures of step {step} of the other ranks"):
             self._background.wait()
-        if self._wish is not None:
-            self._sums, self._wished = self._sums[:-1], self._sums[-1] > 0
         return [] if self._rank else [(step, self._sums, f"{self._size} workers")]
 
     def close(self):

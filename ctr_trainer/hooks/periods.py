@@ -1,8 +1,14 @@
 """When a checkpoint or an evaluation is due: after the same step on all ranks."""
 
+import contextlib
 import time
 
+import numpy as np
+
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes.background import Background
+
+_ASK_SECONDS, _MOST_STEPS, _CLOSE_SECONDS = 0.5, 1000, 2.0
 
 
 class EverySteps:
@@ -22,6 +28,9 @@ class EverySteps:
 
     def begin(self):
         """Counts from now on: training begins, or has acted."""
+
+    def close(self):
+        """Ends what is under way, also after an error."""
 
 
 class EveryEpochs(EverySteps):
@@ -75,34 +84,56 @@ class EverySeconds(EverySteps):
 class SecondsOfChief(EverySeconds):
     """The same for several workers: by rank 0's clock, after the same step on all ranks, and without a wait for it.
 
-    Rank 0's wish travels with the sum that the ranks make of a line of the log, see `MergedLines`. All know that sum
-    when the next line is due, and act after the step that follows it: up to two lines after the time was over.
+    Rank 0's wish is added up over the ranks in a thread beside some steps. All know the sum when they ask again, and
+    act after that step. They ask about twice a second: rank 0 says how many steps that is. So they act up to a second,
+    or two steps if these are longer, after the time was over.
 
     Args:
       seconds, clock: see `EverySeconds`.
       is_chief: whether this is rank 0.
+      all_sum: f(float64[2]) -> the sum of all ranks' arrays; called in the thread, always by one at a time.
+      waiting: f(what) -> context manager around a wait for the other ranks.
     """
 
-    def __init__(self, seconds, is_chief, clock=time.monotonic):
+    def __init__(self, seconds, is_chief, all_sum, waiting, clock=time.monotonic):
         super().__init__(seconds, clock)
-        self._is_chief, self._asked, self._granted = is_chief, False, False
-
-    def ask(self):
-        """-> 1.0 where this rank wishes to act and has not said so yet, else 0.0."""
-        if not self._is_chief or self._asked or not super().is_due(None):
-            return 0.0
-        self._asked = True
-        return 1.0
-
-    def grant(self):
-        """All ranks know of the wish: called after the same step on all of them."""
-        self._granted = True
+        self._is_chief, self._all_sum, self._waiting = is_chief, all_sum, waiting
+        self._background = Background("asking rank 0 whether a checkpoint is due")
+        self._told = self._asked_at = None
+        self._next, self._last = 0, 0
 
     def is_due(self, step):
-        """As `EverySteps`."""
-        return self._granted
+        """As `EverySteps`; call it after each step, on all ranks."""
+        if step < self._next:
+            return False
+        wishes, steps = self._answer()
+        self._ask(step, wishes)
+        self._last, self._next = step, step + int(steps)
+        return bool(wishes)
 
-    def begin(self):
-        """As `EverySteps`."""
-        super().begin()
-        self._asked = self._granted = False
+    def close(self):
+        """As `EverySteps`: what the other ranks have no part in any more is left alone after two seconds."""
+        with contextlib.suppress(UserError):
+            self._background.close(_CLOSE_SECONDS)
+
+    def _answer(self):
+        """-> (whether rank 0 wished to act, how many steps later to ask again), the same on all ranks."""
+        if self._told is None:
+            return False, 1
+        with self._waiting("the other ranks, to know whether a checkpoint is due"):
+            self._background.wait()
+        return self._told
+
+    def _ask(self, step, has_wished):
+        now, told = self._clock(), np.zeros(2)
+        if self._is_chief:
+            seconds = now - self._asked_at if self._asked_at is not None else 0.0
+            steps = (step - self._last) * _ASK_SECONDS / seconds if seconds else 1
+            # Where it has wished, all act now, and the time counts from then on.
+            told[:] = super().is_due(step) and not has_wished, min(max(round(steps), 1), _MOST_STEPS)
+        self._asked_at, self._told = now, told
+
+        def add_up():
+            self._told = self._all_sum(told)
+
+        self._background.start(add_up)

@@ -2,12 +2,10 @@
 
 import contextlib
 
-import numpy as np
 import pytest
 
 from ctr_trainer.graph_notes.run_length import Epochs, RunLength
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
-from ctr_trainer.hooks.merged_lines import MergedLines
 from ctr_trainer.hooks.periods import EveryEpochs, EverySeconds, SecondsOfChief
 from ctr_trainer.hooks.step_hook import StepHook
 from ctr_trainer.messages.errors import UserError
@@ -66,56 +64,32 @@ def test_one_worker_saves_when_the_time_is_over_counted_from_the_last_checkpoint
     assert saved == [3, 6, 8]
 
 
-class Line(StepHook):
-    """Puts a line of the log every `every` steps, as `MetricsHook` does; looks for the last one's after each step."""
-
-    def __init__(self, lines, every):
-        super().__init__()
-        self._lines, self._every, self.sums = lines, every, []
-
-    def after_step(self, run_context, run_values):
-        self._take(self._lines.ready())
-        if self.step % self._every == 0:
-            self._take(self._lines.put(self.step, np.array([1.0, self.step])))
-
-    def end(self, session):
-        self._take(self._lines.finish())
-
-    def _take(self, lines):
-        self.sums += [(step, sums.tolist()) for step, sums, _ in lines]
-
-
-@pytest.mark.parametrize("every", [1, 4])
-def test_all_workers_save_after_the_same_step_by_rank_0s_clock(every):
-    """Rank 0's clock says 5 s after step 5, the others' never; then the line after the next one."""
+def _save_by_rank_0s_clock(seconds_of_step, period_seconds):
+    """-> by rank, after which of 30 steps it saves, and how often it asks; the clocks of ranks 1 and 2 stand still."""
 
     def work(rank, all_sum, all_gather):
-        clock, saved = Clock(), []
-        wish = SecondsOfChief(5, rank == 0, clock if rank == 0 else lambda: 0)
+        now, saved, asked = Clock(), [], []
+        clock = (lambda: now() * seconds_of_step) if rank == 0 else (lambda: 0)
         waiting = lambda what: contextlib.nullcontext()  # noqa: E731
-        line = Line(MergedLines(rank, 3, lambda sums: all_sum(sums, "figures"), waiting, wish), every)
-        _run(lambda: [clock, CheckpointHook(lambda session, step: saved.append(step), wish), line], steps=30)
-        return saved, line.sums
 
-    zero, *others = Ranks(3).run(work)
-    assert [saved for saved, _ in others] == [zero[0]] * 2
-    # Asked for at the first line with 5 s or more since the last checkpoint, granted at the next, done a step later.
-    assert zero[0] == ([7, 14, 21, 28, 30] if every == 1 else [13, 25, 30])
-    # What the log shows is without the wish.
-    assert zero[1] == [(step, [3.0, 3.0 * step]) for step in range(every, 31, every)]
+        def add_up(told):
+            asked.append(told)
+            return all_sum(told, "checkpoint_due")
+
+        period = SecondsOfChief(period_seconds, rank == 0, add_up, waiting, clock)
+        hook = CheckpointHook(lambda session, step: saved.append(step), period)
+        _run(lambda: [now, hook], steps=30)
+        hook.close()
+        return saved, len(asked)
+
+    return Ranks(3).run(work)
 
 
-def test_a_line_that_is_ready_early_on_one_rank_does_not_let_it_save_before_the_others():
-    now = [0]
-    wish = SecondsOfChief(5, True, lambda: now[0])
-    lines = MergedLines(0, 2, lambda sums: 2 * sums, lambda what: contextlib.nullcontext(), wish)
-    now[0] = 5
-    lines.put(4, np.ones(2))
-    while not lines.ready():
-        pass
-    assert not wish.is_due(5)
-    lines.put(8, np.ones(2))
-    assert wish.is_due(9)
-    wish.begin()
-    assert not wish.is_due(10)
-    lines.close()
+def test_all_workers_save_after_the_same_step_by_rank_0s_clock():
+    """A step of 1 s: rank 0 wishes after step 5, all know after step 6, and the next 5 s count from there."""
+    assert _save_by_rank_0s_clock(1.0, 5) == [([6, 12, 18, 24, 30], 30)] * 3
+
+
+def test_workers_with_short_steps_ask_rank_0_twice_a_second_and_not_after_each():
+    """With steps of a tenth of a second they ask after steps 1, 2, 3, 8, 13, 18, 23, 28, once they know the rate."""
+    assert _save_by_rank_0s_clock(0.1, 1) == [([18, 30], 8)] * 3
