@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 
+import checkpoint_cost
 import convert_engines
 import faults_ends
 import faults_hosts
@@ -128,23 +129,6 @@ def auc(flags):
     return json.loads(done.stdout.splitlines()[-1])["auc"]
 
 
-def checkpoint_cost(directory, data, rounds):
-    """-> percent of the rate of training that a delta checkpoint every 10 s takes, the median of pairs of runs."""
-    ratios = []
-    for number in range(rounds):
-        rates = []
-        for name, more in (("saves", []), ("none", ["--save_checkpoints_secs=0", "--save_checkpoints_steps=0"])):
-            model_dir = directory / f"{name}-{number}"
-            flags = training_flags(data, "--epochs=3", *more, f"--model_dir={model_dir}")
-            with FaultyJob(["-np", WORKERS, "--nostandby", "--", *flags], model_dir) as job:
-                if job.finish():
-                    raise RuntimeError(job.tail())
-                rates.append(job.summary()["examples_per_sec"])
-        ratios.append(rates[0] / rates[1])
-        print(f"checkpoints: {rates[0]:.0f} examples/s with, {rates[1]:.0f} without", flush=True)
-    return round(100 * (1 - statistics.median(ratios)), 2)
-
-
 def engines(directory):
     """-> what the conversions are measured at, null for those that are not there."""
     measures = ("convert_two_cores_over_one", "spark_equals_local")
@@ -201,7 +185,7 @@ def measure(directory, flags):
         if taken:
             medians["host"], result["hosts_test"] = round(statistics.median(taken), 1), True
     if "cost" in flags.parts:
-        result["checkpoint_cost_percent"] = checkpoint_cost(directory, data, flags.rounds)
+        result["checkpoint_cost_percent"], _ = checkpoint_cost.checkpoint_cost_percent(directory, flags.rounds)
     if "ends" in flags.parts:
         result["left_behind"] = len(faults_ends.left_behind(directory / "ends", training_flags(data), flags.ends))
     if "engines" in flags.parts:

@@ -20,6 +20,8 @@ from ctr_trainer.processes import reach
 from ctr_trainer.processes.parent import ended_with_parent
 from ctr_trainer.ranks.placement import ATTEMPT
 
+# Ends by itself after all others, and removes the semaphores that a killed horovodrun has left in /dev/shm.
+_TRACKER = "multiprocessing.resource_tracker"
 _POLL_SECONDS, _READ_SECONDS, _KILL_SECONDS, _CLOSING_SECONDS = 0.02, 5.0, 10.0, 3.0
 
 
@@ -131,8 +133,9 @@ class Attempt:
                 numbers = ", ".join(str(process.pid) for process in found)
                 raise UserError(f"processes {numbers} of the workers did not end within {_KILL_SECONDS:g} s of a kill")
             for process in found:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    process.kill()
+                with contextlib.suppress(psutil.Error):
+                    if _TRACKER not in " ".join(process.cmdline()):
+                        process.kill()
             self._process.poll()
             time.sleep(_POLL_SECONDS)
         self._process.wait(_KILL_SECONDS)

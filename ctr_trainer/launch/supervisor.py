@@ -95,7 +95,8 @@ class Supervisor:
                 attempt.end(self._grace_seconds)
                 self._note(attempt, reached)
                 return Ending(Kind.CHANGED, change)
-            if self._flags.standby and reached.trains_for(_STANDBY_SECONDS):
+            # After a loss the next one may come soon.
+            if self._flags.standby and reached.trains_for(0.0 if self._restarts else _STANDBY_SECONDS):
                 self._prepare_standby()
             time.sleep(_POLL_SECONDS)
         ending = attempt.end(0.0)

@@ -67,6 +67,14 @@ class _Launched:
                     found.append(process)
         return found
 
+    def semaphores(self):
+        """-> paths of those that horovodrun has made."""
+        used = set()
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                used |= {each.path for each in process.memory_maps()}
+        return {path for path in used if path.startswith("/dev/shm/")}
+
     def worker(self, rank, start):
         """-> the process of a rank of a start; None if there is none yet."""
         for process in self.processes():
@@ -96,7 +104,7 @@ class _Launched:
 def test_a_job_goes_on_by_itself_after_a_killed_worker_and_a_killed_service(data, tmp_path):
     with _Launched(data, tmp_path, "--save_checkpoints_steps=10", "--log_steps=10", batch_seconds=0.15) as job:
         launch.wait_until(lambda: job.worker(1, 1), "the workers that are kept ready", 180)
-        first = job.saved(20)
+        first, semaphores = job.saved(20), job.semaphores()
         job.worker(1, 0).kill()
         again = job.saved(latest_checkpoint(job.model_dir).step + 10)
         (service,) = launch.services(job.model_dir)
@@ -104,6 +112,7 @@ def test_a_job_goes_on_by_itself_after_a_killed_worker_and_a_killed_service(data
         status, output = job.finish()
         assert status == 0, output
         assert not job.processes()
+        assert semaphores and not any(map(os.path.exists, semaphores))
     last = latest_checkpoint(job.model_dir).step
     assert last == -(-ROWS // (2 * 16))
     summary = json.loads((job.model_dir / "train_summary.json").read_text())
@@ -154,7 +163,8 @@ def test_an_error_that_a_person_can_mend_is_said_last_and_not_tried_again(tmp_pa
 def test_nothing_is_left_of_a_launcher_that_is_stopped_or_killed(data, tmp_path, how):
     with _Launched(data, tmp_path, "--save_checkpoints_steps=5", batch_seconds=0.2) as job:
         job.saved(5)
-        assert job.processes()
+        semaphores = job.semaphores()
+        assert semaphores
         job.process.send_signal(how)
         launch.wait_until(lambda: not job.processes(), "the ends of all that was started", 90)
         status, output = job.finish()
@@ -168,3 +178,4 @@ def test_nothing_is_left_of_a_launcher_that_is_stopped_or_killed(data, tmp_path,
     else:
         assert status == -9
     assert not launch.services(job.model_dir)
+    launch.wait_until(lambda: not any(map(os.path.exists, semaphores)), "the removal of the semaphores", 30)
