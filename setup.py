@@ -48,6 +48,7 @@ setuptools.setup(
     extras_require={
         "cpu": [f"tensorflow-cpu{TENSORFLOW_VERSIONS}"],
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW_VERSIONS}", "nvidia-ml-py"],
+        "spark": ["pyspark[sql]>=3.5,<5"],  # Needs Java 17. Only `convert --engine=spark` and ctr_trainer.spark use it.
         "docs": ["mkdocs-material", "mkdocstrings[python]"],
         "dev": [
             "hypothesis",

@@ -1,4 +1,5 @@
-"""Conversion of Criteo's TSV: two cores over one, beside what `pyarrow.csv` reads alone. The last line is JSON.
+"""Conversion of Criteo's TSV: two cores over one, beside what `pyarrow.csv` reads alone; and Spark's result against it.
+The last line is JSON.
 
 The text is made up: 13 numbers and 26 fields of 8 hex digits, whose numbers of values and missing values are those of
 the demo. Each figure is that of a process bound to its cores. Rounds alternate, so that ratios hold on a machine whose
@@ -90,6 +91,56 @@ def convert_two_cores_over_one(directory, rows=ROWS, rounds=ROUNDS):
     }
 
 
+def spark_equals_local(directory, rows=100_000):
+    """Converts the same text by a cluster of Spark on this machine, with two executors, and without Spark.
+
+    Args:
+      directory: directory for the text and its conversions.
+      rows: number of rows, in two files.
+
+    Returns:
+      True if all rows have the same keys and values in the same order, and the columns the same types. None without
+      PySpark.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        return None
+    import pyarrow.parquet as pq
+
+    from ctr_trainer.data.convert import convert
+    from ctr_trainer.data.dataset import open_dataset
+    from ctr_trainer.features.spec import FeatureSpec
+    from ctr_trainer.spark import conversion, convert_files
+
+    directory, spec = pathlib.Path(directory), FeatureSpec.load(_SPEC)
+    sources = [directory / f"day_{number}.tsv" for number in range(2)]
+    for number, source in enumerate(sources):
+        write_tsv(source, rows // 2, seed=number)
+    conversion.UNIT_BYTES = 1  # A task for each file.
+    # Executors run this Python, and import the package from where this process does.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master("local-cluster[2,1,1024]").config("spark.executor.memory", "512m")
+    builder = builder.config("spark.executorEnv.PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+    spark = builder.config("spark.local.dir", str(directory)).getOrCreate()
+    try:
+        convert_files(spark, "criteo", list(map(str, sources)), directory / "by_spark", spec)
+    finally:
+        spark.stop()
+    convert("criteo", sources, directory / "local", spec, progress=False)
+    found, wanted = (
+        pa.concat_tables(
+            [pq.read_table(directory / name / file["name"]) for file in open_dataset(directory / name).files]
+        )
+        for name in ("by_spark", "local")
+    )
+    # NaN stands for a missing number, and is not equal to itself.
+    return found.schema.equals(wanted.schema) and all(
+        np.array_equal(one.to_numpy().view(np.uint8), other.to_numpy().view(np.uint8))
+        for one, other in zip(found.combine_chunks().columns, wanted.combine_chunks().columns, strict=True)
+    )
+
+
 def _median(found, above, below):
     return statistics.median(each[above] / each[below] for each in found)
 
@@ -156,7 +207,9 @@ def main():
         _child(*json.loads(arguments.child))
         return
     with tempfile.TemporaryDirectory() as directory:
-        print(json.dumps(convert_two_cores_over_one(directory, arguments.rows, arguments.rounds)))
+        figures = convert_two_cores_over_one(directory, arguments.rows, arguments.rounds)
+    with tempfile.TemporaryDirectory() as directory:
+        print(json.dumps({**figures, "spark_equals_local": spark_equals_local(directory)}))
 
 
 if __name__ == "__main__":

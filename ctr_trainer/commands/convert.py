@@ -16,6 +16,7 @@ EXAMPLES = (
     "python -m ctr_trainer convert --format=libsvm --input=a9a.txt --output=data/a9a --split=random:0.9,0.1",
     "python -m ctr_trainer convert --format=criteo --input=test.txt --output=data/criteo_test --unlabelled",
     "python -m ctr_trainer convert --format=parquet --input=spark/clicks --feature_spec=my.toml --output=data/my",
+    "python -m ctr_trainer convert --engine=spark --format=criteo --input='/shared/day_*' --output=/shared/criteo",
 )
 _SPECS = pathlib.Path(__file__).parents[2] / "configs" / "features"
 _SPEC_OF_FORMAT = {
@@ -40,21 +41,31 @@ def run(flags):
     if flags.format != "synthetic":
         require(flags, "input")
     spec = FeatureSpec.load(flags.feature_spec or _default_spec(flags.format))
-    summary = convert(
-        flags.format,
-        flags.input.split(",") if flags.input else None,
-        flags.output,
-        spec.without_labels() if flags.unlabelled else spec,
+    source = flags.input.split(",") if flags.input else None
+    spec = spec.without_labels() if flags.unlabelled else spec
+    options = dict(
         split=flags.split or None,
         split_seed=flags.split_seed,
         rows_per_file=flags.rows_per_file,
         rows_per_group=flags.rows_per_group,
         max_bad_rows=flags.max_bad_rows,
-        rows=flags.rows,
-        seed=flags.synthetic_seed,
-        num_threads=flags.num_threads,
     )
+    if flags.engine == "spark":
+        summary = _with_spark(flags, source, spec, options)
+    else:
+        more = dict(rows=flags.rows, seed=flags.synthetic_seed, num_threads=flags.num_threads)
+        summary = convert(flags.format, source, flags.output, spec, **options, **more)
     print(format_summary(summary), flush=True)
+
+
+def _with_spark(flags, source, spec, options):
+    from ctr_trainer.spark import convert_files
+    from ctr_trainer.spark.session import session
+
+    if flags.num_threads:
+        raise UserError("--num_threads is of --engine=local; Spark's own settings say how many tasks run at a time")
+    with session() as spark:
+        return convert_files(spark, flags.format, source, flags.output, spec, **options)
 
 
 def _infer(flags):

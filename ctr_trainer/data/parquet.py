@@ -24,8 +24,13 @@ def read(source, spec, bad_rows, time=None):
     Raises:
       UserError: a file does not exist, is not Parquet, or lacks a column.
     """
+    yield from read_files(list_files(source), spec, bad_rows, time)
+
+
+def read_files(files, spec, bad_rows, time=None):
+    """As `read`, of a list of `SourceFile`."""
     wanted = typed.uses(spec, time)
-    for file in list_files(source):
+    for file in files:
         with open_file(file.path) as parquet:
             present = own_columns(file, parquet, wanted, spec)
             first = 0

@@ -37,8 +37,13 @@ def read(source, spec, bad_rows, time=None):
     Raises:
       UserError: a file does not exist, is not TFRecord, is damaged, or lacks a feature.
     """
+    yield from read_files(list_files(source), spec, bad_rows, time)
+
+
+def read_files(files, spec, bad_rows, time=None):
+    """As `read`, of a list of `SourceFile`."""
     wanted, kinds = typed.uses(spec, time), {}
-    for file in list_files(source):
+    for file in files:
         first, parser = 0, None
         with contextlib.ExitStack() as stack:
             # TensorFlow reads local files: one of a store's is here at a time, and no longer than it is read.

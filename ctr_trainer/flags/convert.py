@@ -37,4 +37,9 @@ class ConvertFlags(Settings, title="Convert"):
     rows_per_file: int = setting(1_000_000, "rows of an output file", "rows", minimum=1)
     rows_per_group: int = setting(50_000, "rows of a Parquet row group", "rows", minimum=1)
     max_bad_rows: int = setting(0, "rows that may be unreadable; each is named and counted", "rows", minimum=0)
+    engine: str = setting(
+        "local",
+        "where to convert: on this machine, or on a Spark cluster that sees the same paths",
+        choices=("local", "spark"),
+    )
     num_threads: int = setting(0, "threads that encode blocks of the input; 0: one per core", "threads", minimum=0)

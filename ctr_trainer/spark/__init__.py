@@ -1,0 +1,10 @@
+"""Conversion by Spark: tasks on the machines of a cluster encode the rows, and write the data set's files.
+
+from ctr_trainer.spark import convert
+
+convert(spark.table("clicks"), FeatureSpec.load("my.toml"), "/shared/data/my")
+"""
+
+from ctr_trainer.spark.conversion import convert, convert_files
+
+__all__ = ["convert", "convert_files"]

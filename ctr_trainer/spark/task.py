@@ -1,0 +1,188 @@
+"""A task of a conversion: encodes the rows of a partition and writes them, on any machine of the cluster."""
+
+import dataclasses
+import pickle
+import posixpath
+import uuid
+
+import numpy as np
+import pyarrow as pa
+
+from ctr_trainer.data import parquet, tfrecord, typed
+from ctr_trainer.data.badrows import FoundBadRows, TooManyBadRows
+from ctr_trainer.data.convert import SOURCES
+from ctr_trainer.data.encoded_blocks import encoded
+from ctr_trainer.data.observations import Observations
+from ctr_trainer.data.writer import DatasetWriter
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.unfinished import MARKER
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.spark.result import PartResult, TaskResult, condensed
+
+PARTS = "parts/"  # Directory of the tasks' directories, within that of the data set.
+SCHEMA = "number int, result binary"
+_OF_FILES = {"parquet": parquet.read_files, "tfrecord": tfrecord.read_files}  # With columns in directories' names.
+_ROWS = 50_000  # Rows that are encoded at a time, about: Spark's batches have 10,000 unless told otherwise.
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What all tasks of a conversion are told. Spark sends it to them.
+
+    Attributes:
+      spec: FeatureSpec.
+      output: directory of the data set, or its URL, which every machine of the cluster sees under this name.
+      max_bad_rows: number of rows that all tasks together may leave out.
+      rows_per_file, rows_per_group: as for `convert`.
+      fractions: share of each part of a random split, by the part's name; {"": 1.0} for no split.
+      seed: seed of the split.
+    """
+
+    spec: FeatureSpec
+    output: str
+    max_bad_rows: int
+    rows_per_file: int
+    rows_per_group: int
+    fractions: dict[str, float]
+    seed: int
+
+    def convert_rows(self, batches):
+        """Converts a partition of a DataFrame; a function for `mapInArrow`.
+
+        Args:
+          batches: iterator of the partition's RecordBatches.
+
+        Yields:
+          one RecordBatch of `SCHEMA`: the number of the task and its pickled TaskResult.
+        """
+        number = _number()
+        yield self._result(number, lambda bad_rows: _chunks(batches, self.spec, f"partition {number}", bad_rows))
+
+    def convert_files(self, batches, format, units):
+        """Converts files; a function for `mapInArrow`, whose rows are numbers in `units`, lists of `SourceFile`."""
+        files = [file for batch in batches for at in batch.column(0).to_pylist() for file in units[at]]
+
+        def read(bad_rows):
+            if format in _OF_FILES:
+                return _OF_FILES[format](files, self.spec, bad_rows)
+            return SOURCES[format]([file.path for file in files], self.spec, bad_rows) if files else ()
+
+        yield self._result(_number(), read)
+
+    def _result(self, number, read):
+        """-> RecordBatch of the TaskResult of the rows that `read` yields."""
+        # Spark may run a task twice, even at a time. The driver names the files of one of its attempts.
+        attempt = f"{PARTS}{number:05d}-{uuid.uuid4().hex[:8]}"
+        chance = np.random.default_rng([self.seed, number])
+        observed, found, error = Observations(self.spec), FoundBadRows(self.max_bad_rows), ""
+        writers = {part: self._writer(attempt, part) for part in self.fractions}
+        try:
+            for table, statistics in encoded(read, self.spec, found, observed, num_threads=1):
+                if len(writers) == 1:
+                    writers[""].write(table, statistics)
+                    continue
+                where = chance.choice(len(writers), len(table), p=list(self.fractions.values()))
+                for at, writer in enumerate(writers.values()):
+                    writer.write(table.take(np.flatnonzero(where == at)))
+            for writer in writers.values():
+                writer.close()
+        except TooManyBadRows:
+            pass  # The driver judges the bad rows of all tasks.
+        except UserError as failed:
+            error = str(failed)
+        parts = {}
+        for part, writer in writers.items():
+            files = [{**file, "name": f"{attempt}/{file['name']}"} for file in writer.files]
+            parts[part] = PartResult(files, condensed(writer.statistics))
+        result = TaskResult(number, parts, observed, found.rows, error)
+        return _batch(number, result)
+
+    def _writer(self, attempt, part):
+        directory = _Output(path_of(self.output))
+        return DatasetWriter(
+            directory, posixpath.join(part, attempt), self.spec, self.rows_per_file, self.rows_per_group
+        )
+
+
+def merge(batches, width):
+    """Merges the results of consecutive tasks; a function for `mapInArrow`.
+
+    Args:
+      batches: iterator of RecordBatches of `SCHEMA`; results whose numbers differ by less than `width`, from a multiple
+        of `width` on, are in one partition.
+      width: number of results that are merged to one.
+    """
+    groups = {}
+    for result in sorted(results(row for batch in batches for row in batch.column(1).to_pylist()), key=_number_of):
+        group = groups.setdefault(result.number // width, result)
+        if group is not result:
+            group.merge(result)
+    for group in groups.values():
+        yield _batch(group.number, group)
+
+
+def results(pickled):
+    """Yields TaskResults. They come from tasks that Spark started with code that it pickled, so they are trusted."""
+    for each in pickled:
+        yield pickle.loads(each)
+
+
+def _number_of(result):
+    return result.number
+
+
+def _batch(number, result):
+    columns = [pa.array([number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, ["number", "result"])
+
+
+def _number():
+    from pyspark import TaskContext
+
+    return TaskContext.get().partitionId()
+
+
+def _chunks(batches, spec, name, bad_rows):
+    """Yields Chunks of a DataFrame's rows."""
+    wanted, first, waiting, rows = typed.uses(spec), 0, [], 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += len(batch)
+        if rows >= _ROWS:
+            yield _chunk(waiting, wanted, name, first, bad_rows)
+            first, waiting, rows = first + rows, [], 0
+    if rows:
+        yield _chunk(waiting, wanted, name, first, bad_rows)
+
+
+def _chunk(batches, wanted, name, first, bad_rows):
+    table = pa.Table.from_batches(batches)
+    columns = {column: _in_utc(table[column]) for column in table.column_names}
+    numbers = np.arange(first + 1, first + 1 + len(table))
+    return typed.as_chunk(pa.table(columns), wanted, name, numbers, bad_rows)
+
+
+def _in_utc(values):
+    """-> the column; times, which Spark hands over in the session's time zone, in UTC, as they are in Parquet."""
+    if pa.types.is_timestamp(values.type) and values.type.tz:
+        return values.cast(pa.timestamp(values.type.unit, "UTC"))
+    return values
+
+
+class _Output:
+    """The directory of the data set, in place of `Unfinished`, which the driver has."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def add(self, name):
+        """-> the path of a file. The directory is not made anew once the driver has given the conversion up."""
+        if not (self.path / MARKER).exists():
+            raise UserError(
+                f"{self.path}: a task does not find the driver's {MARKER} there; name an --output that every machine "
+                "of the cluster sees"
+            )
+        path = self.path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
