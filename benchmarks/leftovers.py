@@ -24,6 +24,7 @@ import psutil
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 MARK = "CTR_TRAINER_MARK"
 _DRAFT = re.compile(r".+\.[0-9a-f]{8}\.tmp")
+_CHECKPOINT = re.compile(r"(draft-)?step-\d{10}")
 _START_SECONDS, _END_SECONDS, _PATIENCE_SECONDS = 240, 120, 30
 _SYSTEM_V = pathlib.Path("/proc/sysvipc/shm")
 _SHARED = "/dev/shm/"
@@ -76,7 +77,8 @@ def left_behind(trace, directories=(), patience=_PATIENCE_SECONDS):
 
     Args:
       trace: `Trace` of the job.
-      directories: those that the job wrote to: no drafts of files may be left in them.
+      directories: those that the job wrote to: no drafts of files may be left in them. Those of a checkpoint without its
+        manifest do not count: where the process that wrote it is killed, the next start of the training removes it.
       patience: seconds to wait until there is nothing.
     """
     deadline = time.monotonic() + patience
@@ -95,8 +97,13 @@ def _left(trace, directories):
     found += [f"shared memory {name}" for name in sorted(trace.segments) if _is_there(name)]
     found += [f"temporary file {path}" for path in sorted(trace.temporary.rglob("*"))]
     for directory in directories:
-        found += [f"draft {path}" for path in sorted(pathlib.Path(directory).rglob("*")) if _DRAFT.fullmatch(path.name)]
+        found += [f"draft {path}" for path in sorted(pathlib.Path(directory).rglob("*")) if _is_draft(path)]
     return found
+
+
+def _is_draft(path):
+    unfinished = _CHECKPOINT.fullmatch(path.parent.name) and not (path.parent / "manifest.json").exists()
+    return bool(_DRAFT.fullmatch(path.name)) and not unfinished
 
 
 def _listening(process):
@@ -252,7 +259,7 @@ def left_after(end, directory):
         job.trace.look()
         act(job)
         job.await_end()
-        return left_behind(job.trace, [directory])
+        return left_behind(job.trace, [job.model_dir])
 
 
 def make_data(directory):
