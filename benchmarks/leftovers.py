@@ -77,8 +77,8 @@ def left_behind(trace, directories=(), patience=_PATIENCE_SECONDS):
 
     Args:
       trace: `Trace` of the job.
-      directories: those that the job wrote to: no drafts of files may be left in them. Those of a checkpoint without its
-        manifest do not count: where the process that wrote it is killed, the next start of the training removes it.
+      directories: those that the job wrote to: no drafts of files may be left in them. Those of a checkpoint without
+        its manifest do not count: if the process that wrote it is killed, the next start of the training removes it.
       patience: seconds to wait until there is nothing.
     """
     deadline = time.monotonic() + patience
