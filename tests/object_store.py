@@ -51,6 +51,11 @@ class ObjectStore:
             file.write(content)
         return f"s3://{BUCKET}/{name}"
 
+    def get(self, name):
+        """-> the bytes of an object."""
+        with self._filesystem().open_input_stream(f"{BUCKET}/{name}", compression=None) as file:
+            return file.read()
+
     def _filesystem(self):
         from pyarrow import fs
 

@@ -2,13 +2,12 @@
 
 import dataclasses
 import logging
-import os
 
 from ctr_trainer import __version__
 from ctr_trainer.experiment.paths import require_data
 from ctr_trainer.experiment.rules import check_training
 from ctr_trainer.export import directory
-from ctr_trainer.files import durable_file
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.flags import TRAINING
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.report.phases_table import format_phases
@@ -62,9 +61,8 @@ def run(given, experiment, evaluation, metrics, export):
     def train_input_fn(position):
         batches = training_reader(experiment, position)
         if distributed.is_chief() and batches.steps != 0:
-            flags_file = os.path.join(model.model_dir, FLAGS_FILE)
             groups = (experiment, evaluation, metrics, export)
-            durable_file.write_json(flags_file, _describe(groups, distributed.size()))
+            (path_of(model.model_dir) / FLAGS_FILE).write_json(_describe(groups, distributed.size()))
         return batches
 
     result = estimator.train(
@@ -79,7 +77,7 @@ def run(given, experiment, evaluation, metrics, export):
     if tuning and distributed.is_chief():
         autotune.report(tuning)
     if result and distributed.is_chief():
-        durable_file.write_json(os.path.join(model.model_dir, SUMMARY_FILE), without_nan(result))
+        (path_of(model.model_dir) / SUMMARY_FILE).write_json(without_nan(result))
         for line in run_summary.lines(result):
             _log.info(line)
     if export.export_dir:

@@ -3,21 +3,21 @@
 The rows are a chain: a full snapshot and the deltas after it. `retention` says which checkpoints share files of theirs.
 """
 
+import contextlib
 import dataclasses
 import json
 import logging
-import os
 import re
-import shutil
 import zlib
 
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.files import durable_file
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 _DIRECTORY = re.compile(r"step-(\d{10})")
+_BLOCK = 1 << 22
 DENSE = "dense"
 DRAFT = "draft-"  # Stands before the name of a directory of BEST that is being written.
 RECENT, BEST = "checkpoints", "best"  # Below the model directory: those kept by age, and the best one.
@@ -28,7 +28,7 @@ class Checkpoint:
     """One finished checkpoint.
 
     Attributes:
-      path: its directory, `MODEL_DIR/checkpoints/step-0000001000`.
+      path: its directory, `MODEL_DIR/checkpoints/step-0000001000`, or the URL of that.
       step: the global step of both halves.
       tables: the files of the embedding rows, as `Store.save` described them: of a full snapshot, then of each delta.
       dense: the files of the dense variables: dicts of `file`, `bytes`, `crc32`.
@@ -37,6 +37,7 @@ class Checkpoint:
       model: what makes the model's graph, see `ModelRecord.to_dict`; None where it was not recorded.
       negative_sampling: the share of the negative examples that it was trained with last; None where none was recorded.
       decay: of its run's learning rates, {`begin`, `end`}, see `RunLength.decay`; None where none was recorded.
+      dense_directory: of the files of the dense variables, if that is not `path`; see `with_local_dense`.
     """
 
     path: str
@@ -48,11 +49,18 @@ class Checkpoint:
     negative_sampling: float | None = None
     model: dict | None = None
     decay: dict | None = None
+    dense_directory: str | None = None
 
     @property
     def dense_prefix(self):
         """What `tf.compat.v1.train.Saver` calls this checkpoint."""
-        return os.path.join(self.path, DENSE)
+        return str(path_of(self.dense_directory or self.path) / DENSE)
+
+    @contextlib.contextmanager
+    def with_local_dense(self):
+        """Gives this Checkpoint with the files of its dense variables on a local disk, as TensorFlow reads them."""
+        with path_of(self.path).local_files([entry["file"] for entry in self.dense]) as directory:
+            yield dataclasses.replace(self, dense_directory=str(directory))
 
     @property
     def snapshot(self):
@@ -88,28 +96,27 @@ class Checkpoint:
     def verify_dense(self):
         """Raises UserError, naming the file, where a file of the dense variables is not as it was written."""
         for entry in self.dense:
-            path = os.path.join(self.path, entry["file"])
-            if not os.path.exists(path) or describe_file(self.path, entry["file"]) != entry:
+            path = path_of(self.path) / entry["file"]
+            if not path.exists() or describe_file(self.path, entry["file"]) != entry:
                 raise UserError(f"{path} is missing, truncated or altered since the checkpoint was written")
 
 
 def describe_file(directory, name):
     """-> {`file`, `bytes`, `crc32`} of a file."""
-    crc, path = 0, os.path.join(directory, name)
-    with open(path, "rb") as file:
-        while block := file.read(1 << 22):
-            crc = zlib.crc32(block, crc)
-    return {"file": name, "bytes": os.path.getsize(path), "crc32": crc}
+    crc = size = 0
+    for block in (path_of(directory) / name).blocks(_BLOCK):
+        crc, size = zlib.crc32(block, crc), size + len(block)
+    return {"file": name, "bytes": size, "crc32": crc}
 
 
 def checkpoint_path(model_dir, step):
     """-> the directory of the checkpoint of `step`."""
-    return os.path.join(model_dir, RECENT, f"step-{step:010d}")
+    return str(path_of(model_dir) / RECENT / f"step-{step:010d}")
 
 
 def step_of(path):
     """-> the step of a checkpoint's directory."""
-    return int(_DIRECTORY.fullmatch(os.path.basename(path)).group(1))
+    return int(_DIRECTORY.fullmatch(path_of(path).name).group(1))
 
 
 def list_checkpoints(model_dir):
@@ -165,10 +172,10 @@ def whole(model_dir, step, places=(RECENT, BEST)):
     """
     refused = []
     for place in places:
-        path = os.path.join(model_dir, place, os.path.basename(checkpoint_path(model_dir, step)))
-        if os.path.exists(os.path.join(path, MANIFEST)):
+        path = path_of(model_dir) / place / path_of(checkpoint_path(model_dir, step)).name
+        if (path / MANIFEST).exists():
             try:
-                checkpoint = load(path)
+                checkpoint = load(str(path))
                 checkpoint.verify()
                 return checkpoint
             except UserError as error:
@@ -182,22 +189,20 @@ def whole(model_dir, step, places=(RECENT, BEST)):
 
 def directories(model_dir, place=RECENT):
     """-> the checkpoints' directories that have a manifest, oldest first."""
-    root = os.path.join(model_dir, place)
-    names = sorted(os.listdir(root)) if os.path.isdir(root) else []
-    paths = [os.path.join(root, name) for name in names if _DIRECTORY.fullmatch(name)]
-    return [path for path in paths if os.path.exists(os.path.join(path, MANIFEST))]
+    root = path_of(model_dir) / place
+    paths = sorted(path for path in root.iterdir() if _DIRECTORY.fullmatch(path.name)) if root.is_dir() else []
+    return [str(path) for path in paths if (path / MANIFEST).exists()]
 
 
 def unfinished(model_dir):
     """-> the directories that a killed process had begun to write or to remove: without a manifest, or drafts."""
     found = []
     for place in (RECENT, BEST):
-        root = os.path.join(model_dir, place)
-        for name in sorted(os.listdir(root)) if os.path.isdir(root) else ():
-            path, is_draft = os.path.join(root, name), name.startswith(DRAFT)
-            if _DIRECTORY.fullmatch(name.removeprefix(DRAFT)) and os.path.isdir(path):
-                if is_draft or not os.path.exists(os.path.join(path, MANIFEST)):
-                    found.append(path)
+        root = path_of(model_dir) / place
+        for path in sorted(root.iterdir()) if root.is_dir() else ():
+            if _DIRECTORY.fullmatch(path.name.removeprefix(DRAFT)) and path.is_dir():
+                if path.name.startswith(DRAFT) or not (path / MANIFEST).exists():
+                    found.append(str(path))
     return found
 
 
@@ -207,10 +212,9 @@ def load(path):
     Raises:
       UserError: its manifest is truncated or altered.
     """
-    manifest = os.path.join(path, MANIFEST)
+    manifest = path_of(path) / MANIFEST
     try:
-        with open(manifest) as file:
-            values = json.load(file)
+        values = json.loads(manifest.read_bytes())
         crc32 = values.pop("crc32", None)
         if crc32 is not None and crc32 != _crc32(values):
             raise ValueError("its checksum is another")
@@ -225,15 +229,16 @@ def _crc32(manifest):
 
 def begin(path):
     """Makes `path` an empty directory to write a checkpoint into; an unfinished one there is removed."""
-    shutil.rmtree(path, ignore_errors=True)
-    os.makedirs(path)
+    path_of(path).remove_all()
+    path_of(path).mkdir(parents=True)
 
 
 def commit(path, step, tables, position, examples, negative_sampling=None, model=None, decay=None):
-    """Makes the files under `path` a checkpoint: fsync, then the manifest by rename. -> `Checkpoint`."""
-    names = sorted(name for name in os.listdir(path) if name.startswith(f"{DENSE}."))
+    """Makes the files under `path` a checkpoint: they are on the disk, then comes the manifest. -> `Checkpoint`."""
+    directory = path_of(path)
+    names = sorted(file.name for file in directory.iterdir() if file.name.startswith(f"{DENSE}."))
     for name in names:
-        durable_file.fsync_path(os.path.join(path, name))
+        (directory / name).sync()
     manifest = {
         "step": step,
         "tables": tables,
@@ -246,6 +251,6 @@ def commit(path, step, tables, position, examples, negative_sampling=None, model
     }
     # As it is read back: JSON has no tuples, and only strings for keys.
     manifest = json.loads(json.dumps(manifest))
-    durable_file.write_json(os.path.join(path, MANIFEST), {**manifest, "crc32": _crc32(manifest)})
-    durable_file.fsync_path(os.path.dirname(path))
+    (directory / MANIFEST).write_json({**manifest, "crc32": _crc32(manifest)})
+    directory.parent.sync()
     return Checkpoint(path=path, **manifest)

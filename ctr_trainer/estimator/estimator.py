@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import logging
-import os
 import time
 
 import tensorflow as tf
@@ -25,6 +24,8 @@ from ctr_trainer.estimator.session import session_of, training_session
 from ctr_trainer.estimator.stopping_in_order import stop_hook, stopped_text
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.export.saved_model import export_saved_model
+from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.staging import staged
 from ctr_trainer.graph_notes import step_plan
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.messages.errors import ServiceLost, StoppedInOrder, UserError
@@ -46,7 +47,7 @@ class Estimator:
       model_fn: f(features, labels, mode, params) -> `EstimatorSpec`. `features` is a dict of tensors where the input is
         a `tf.data.Dataset`, or `features.tensors.Features` where it is a `BatchReader`; then `labels` is float32[B],
         or of several labels a dict of name -> float32[B].
-      model_dir: where checkpoints, summaries and the feature spec are kept.
+      model_dir: where checkpoints, summaries and the feature spec are kept: a path or a URL.
       params: handed to `model_fn` as it is. What JSON can hold of a dataclass or a dict is kept with each checkpoint,
         and a trained model is refused with other values; those of `ModelParams.may_change`, and in params of another
         kind `learning_rate`, `dropout` and `batch_size`, may change.
@@ -57,7 +58,7 @@ class Estimator:
 
     def __init__(self, model_fn, model_dir, params=None, config=None, name=None, may_change=()):
         self.model_fn = model_fn
-        self.model_dir = os.path.abspath(model_dir)
+        self.model_dir = str(path_of(model_dir).absolute())
         self.params = params
         self.config = config or RunConfig()
         self._name, self._may_change = name, may_change
@@ -94,10 +95,14 @@ class Estimator:
         """
         if steps is not None and max_steps is not None:
             raise ValueError("give steps or max_steps, not both")
-        with one_job(self.model_dir):
-            return self._train_or_go_back(input_fn, hooks, steps, max_steps, evaluation, resume_from)
+        owns = distributed.local_rank() == 0
+        with one_job(self.model_dir) as lock, staged(self.model_dir, distributed.is_chief(), owns) as staging:
+            try:
+                return self._train_or_go_back(input_fn, hooks, steps, max_steps, evaluation, resume_from, staging, lock)
+            finally:
+                tf1.summary.FileWriterCache.clear()  # All events are in their files now.
 
-    def _train_or_go_back(self, input_fn, hooks, steps, max_steps, evaluation, resume_from):
+    def _train_or_go_back(self, input_fn, hooks, steps, max_steps, evaluation, resume_from, staging, lock):
         """As `train`, in a directory that is held."""
         checkpoint = self.latest_checkpoint() if resume_from is None else self.find_checkpoint(str(resume_from))
         start = checkpoint.step if checkpoint else 0
@@ -105,11 +110,11 @@ class Estimator:
         later = "refused" if resume_from is None else "set-aside"
         restarts = self.config.embedding.service_restarts
         words = last_words.of_this_process()
-        words.model_dir = self.model_dir
+        words.model_dir = staging.path
         words.going_on = functools.partial(finding.where_it_goes_on, self.model_dir)
         while True:
             try:
-                return self._train(input_fn, hooks, checkpoint, last, evaluation, later)
+                return self._train(input_fn, hooks, checkpoint, last, evaluation, later, staging, lock)
             except ServiceLost as error:
                 going_on = words.going_on()
                 if not restarts:
@@ -120,7 +125,7 @@ class Estimator:
                 _log.error("%s. Starting it again, %d restarts left. %s", error, restarts, going_on)
                 checkpoint = self.latest_checkpoint()
 
-    def _train(self, input_fn, hooks, checkpoint, last, evaluation, later):
+    def _train(self, input_fn, hooks, checkpoint, last, evaluation, later, staging, lock):
         start = checkpoint.step if checkpoint else 0
         if last is not None and start >= last:
             return self._nothing_to_do(start, f"it is to stop at step {last}")
@@ -134,7 +139,7 @@ class Estimator:
             retention.set_aside(self.model_dir, start, later)
             retention.remove_unfinished(self.model_dir)
             latest_file.point_to(self.model_dir, checkpoint)
-        seen = Observation(self.config, self.model_dir)
+        seen = Observation(self.config, staging.path)
         clock = seen.clock
         made = (self.model_fn, self.params, self.config, self.model_dir)
         with seen.by_others(), training_graph(*made, input_fn, checkpoint, seen, last) as (feed, spec, store):
@@ -148,8 +153,9 @@ class Estimator:
             saver = tf1.train.Saver(max_to_keep=None)
             step = OptimizerStep(spec.train_op, step_plan.current(), self.config.prepared_runs)
             model = self._model.to_dict(features)
-            save = Saving(saver, feed, store, checkpoint, self.model_dir, self.config, model, step.settle)
-            own, measuring = training_hooks(feed, spec, store, self.config, self.model_dir, save, last, step, clock)
+            kept = (self.model_dir, staging, lock)
+            save = Saving(saver, feed, store, checkpoint, *kept, self.config, model, step.settle)
+            own, measuring = training_hooks(feed, spec, store, self.config, staging.path, save, last, step, clock)
             stop = stop_hook(self.config.grace_secs)
             evaluations = NoEvaluations()
             if evaluation:
@@ -165,7 +171,7 @@ class Estimator:
                         step(runs)
 
             with save.naming_the_last_checkpoint(lambda: seen.step > start), _closing([evaluations, *own, stop]):
-                session, every_hook = training_session(checkpoint, observed.hooks, self.model_dir, self.config, saver)
+                session, every_hook = training_session(checkpoint, observed.hooks, staging.path, self.config, saver)
                 with session:
                     run_steps(session, every_hook, steps, self.config.prepared_runs)
             if stop.signal:
@@ -240,9 +246,9 @@ class Estimator:
           the path written.
         """
         version = int(time.time())
-        while os.path.exists(os.path.join(export_dir_base, str(version))):  # of an export in the same second
+        while (path_of(export_dir_base) / str(version)).exists():  # of an export in the same second
             version += 1
-        return self.export_to(os.path.join(export_dir_base, str(version)), serving_input_receiver_fn, checkpoint)
+        return self.export_to(str(path_of(export_dir_base) / str(version)), serving_input_receiver_fn, checkpoint)
 
     def export_to(self, path, serving_input_receiver_fn=None, checkpoint=None, rows="all"):
         """As `export_saved_model`, to `path` itself; an earlier export there is replaced, and nothing else ever is.

@@ -2,9 +2,8 @@
 
 import dataclasses
 import math
-import os
 
-from ctr_trainer.files import durable_file
+from ctr_trainer.files.paths import path_of
 
 FILE = "evaluations.json"
 
@@ -24,17 +23,17 @@ class EvaluationHistory:
     @staticmethod
     def load(model_dir):
         """-> the EvaluationHistory of a model directory, empty where there is none."""
-        path = os.path.join(model_dir, FILE)
-        if not os.path.exists(path):
+        path = path_of(model_dir) / FILE
+        if not path.exists():
             return EvaluationHistory()
-        values = durable_file.read_json(path, "remove it to go on without the evaluations so far")
+        values = path.read_json("remove it to go on without the evaluations so far")
         evaluations = [{name: math.nan if v is None else v for name, v in e.items()} for e in values["evaluations"]]
         return EvaluationHistory(evaluations, values["best"])
 
     def save(self, model_dir):
-        """Replaces the file at once, by rename."""
+        """Replaces the file, whole."""
         values = {"best": self.best, "evaluations": [without_nan(each) for each in self.evaluations]}
-        durable_file.write_json(os.path.join(model_dir, FILE), values, indent=None)
+        (path_of(model_dir) / FILE).write_json(values, indent=None)
 
     def go_back(self, step):
         """Forgets the evaluations after `step`, from where training goes on; the best checkpoint stays what it is."""

@@ -6,6 +6,7 @@ import tensorflow as tf
 
 from ctr_trainer.estimator.checkpoint import BEST, RECENT
 from ctr_trainer.files import durable_file
+from ctr_trainer.files.paths import is_local
 from ctr_trainer.messages.errors import UserError
 
 tf1 = tf.compat.v1
@@ -15,9 +16,13 @@ _NAME = "checkpoint"
 def point_to(model_dir, checkpoint):
     """Has `tf.train.latest_checkpoint(model_dir)` find the dense variables of a `Checkpoint`; of None, nothing.
 
+    Does nothing for a model directory in a store, where TensorFlow does not look.
+
     Raises:
       UserError: the file is of another program, whose checkpoints would no longer be found; or cannot be written.
     """
+    if not is_local(model_dir):
+        return
     path = os.path.join(model_dir, _NAME)
     if os.path.lexists(path):
         _refuse_foreign(path)
@@ -27,6 +32,19 @@ def point_to(model_dir, checkpoint):
         durable_file.write_text(path, str(state))
     elif os.path.lexists(path):
         os.remove(path)
+
+
+def directory_of(checkpoint, model_dir):
+    """-> the directory by whose file `checkpoint` TensorFlow finds a `Checkpoint` with local dense variables.
+
+    Args:
+      checkpoint: the `Checkpoint` that `point_to` named last, or None.
+      model_dir: local directory of the model; of one in a store, a directory without the file.
+    """
+    if checkpoint is None or is_local(checkpoint.path):
+        return model_dir
+    tf1.train.update_checkpoint_state(checkpoint.dense_directory, checkpoint.dense_prefix)
+    return checkpoint.dense_directory
 
 
 def _refuse_foreign(path):

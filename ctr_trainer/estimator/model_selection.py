@@ -9,6 +9,8 @@ import tensorflow as tf
 
 from ctr_trainer.estimator import quality, retention
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.staging import local_directory
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
 from ctr_trainer.ranks import distributed
@@ -126,12 +128,14 @@ class ModelSelection:
         # From here on the new one is the best; until here it was the one before.
         self._history.save(self._model_dir)
         retention.remove_other_bests(self._model_dir, step)
-        _log.info("the best model so far: step %d, %s = %.6g, in %s", step, name, value, self._model_dir + "/best")
+        _log.info(
+            "the best model so far: step %d, %s = %.6g, in %s", step, name, value, path_of(self._model_dir) / "best"
+        )
 
     def _summarise(self, step, metrics):
         if self._writer is None:
             name = f"eval_{self._spec.name}" if self._spec.name else "eval"
-            self._writer = tf1.summary.FileWriter(os.path.join(self._model_dir, name))
+            self._writer = tf1.summary.FileWriter(os.path.join(local_directory(self._model_dir), name))
         values = [tf1.Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
         self._writer.add_summary(tf1.Summary(value=values), step)
         self._writer.flush()

@@ -10,6 +10,9 @@ from ctr_trainer.ranks import distributed
 def one_job(model_dir):
     """Rank 0 holds the directory within the block; evaluations, predictions and exports do not ask for it.
 
+    Yields:
+      of rank 0 the lock, whose `check` raises UserError if it was lost; of others None.
+
     Raises:
       UserError: another job trains there; names its process, its host and since when.
     """
@@ -21,6 +24,4 @@ def one_job(model_dir):
         )
 
     with contextlib.ExitStack() as stack:
-        if distributed.is_chief():
-            stack.enter_context(held(model_dir, refusal))
-        yield
+        yield stack.enter_context(held(model_dir, refusal)) if distributed.is_chief() else None

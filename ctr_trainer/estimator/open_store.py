@@ -14,6 +14,7 @@ from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.shared_table import SharedTables
 from ctr_trainer.estimator.host_memory import any_host_has_several_workers, copies_of_hosts, open_host_memory
+from ctr_trainer.files.staging import local_directory
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import reach
 from ctr_trainer.ranks import distributed
@@ -65,9 +66,10 @@ def _open_store(config, model_dir, host_memory):
     with contextlib.ExitStack() as stack:
         started, watches, shards = None, [], config.service_shards
         if distributed.is_chief():
-            os.makedirs(model_dir, exist_ok=True)
+            logs = local_directory(model_dir)
+            os.makedirs(logs, exist_ok=True)
             watches = stack.enter_context(
-                local_services(shards, model_dir, config.service_timeout, distributed.service_cores(shards))
+                local_services(shards, model_dir, logs, config.service_timeout, distributed.service_cores(shards))
             )
             started = [(service.address, service.token, service.pid, service.log_file) for service in watches]
         started = distributed.broadcast_object(started, "embedding_services")

@@ -8,11 +8,9 @@ whole checkpoint that does without.
 
 import contextlib
 import logging
-import os
-import shutil
 
 from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.files.durable_file import fsync_path
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -27,7 +25,7 @@ def base_of_next(model_dir, last, full_every):
     """
     if last is None or last.chain_length >= full_every:
         return None
-    if os.path.dirname(last.path) != os.path.join(model_dir, checkpoints.RECENT):
+    if path_of(last.path).parent != path_of(model_dir) / checkpoints.RECENT:
         return None  # The best one's files are its own.
     earlier = [each for each in checkpoints.list_checkpoints(model_dir) if each.base != last.base]
     return last if earlier else None
@@ -46,7 +44,7 @@ def extend(path, files, before):
     if not files or files[0].get("since") is None:
         return files
     for entry in before.tables:
-        _link(before.path, path, entry["file"])
+        (path_of(path) / entry["file"]).share(path_of(before.path) / entry["file"])
     return before.tables + files
 
 
@@ -65,7 +63,7 @@ def remove_old(model_dir, keep):
 def remove_unfinished(model_dir):
     """Removes what killed processes have left of checkpoints; call it as the one job in the model directory."""
     for path in checkpoints.unfinished(model_dir):
-        shutil.rmtree(path)
+        path_of(path).remove_all()
 
 
 def set_aside(model_dir, after, why):
@@ -79,11 +77,11 @@ def set_aside(model_dir, after, why):
     """
     for path in checkpoints.directories(model_dir):
         if checkpoints.step_of(path) > after:
-            aside, number = os.path.join(os.path.dirname(path), f"{why}-{os.path.basename(path)}"), 2
-            free = aside
-            while os.path.exists(free):
-                free, number = f"{aside}.{number}", number + 1
-            os.rename(path, free)
+            there, number = path_of(path), 2
+            free = there.with_name(f"{why}-{there.name}")
+            while free.exists():
+                free, number = there.with_name(f"{why}-{there.name}.{number}"), number + 1
+            there.move_to(free, checkpoints.MANIFEST)
             _log.error("the %s checkpoint %s is now %s; remove it when you have looked at it", why, path, free)
 
 
@@ -96,28 +94,29 @@ def keep_best(model_dir, path):
     Raises:
       UserError: a file cannot be copied, or is damaged; names it.
     """
-    kept = os.path.join(model_dir, checkpoints.BEST, os.path.basename(path))
-    draft = os.path.join(model_dir, checkpoints.BEST, checkpoints.DRAFT + os.path.basename(path))
+    source = path_of(path)
+    kept = path_of(model_dir) / checkpoints.BEST / source.name
+    draft = kept.with_name(f"{checkpoints.DRAFT}{kept.name}")
     checkpoints.begin(draft)
     checkpoint = checkpoints.load(path)
     before = {}
     for other in checkpoints.directories(model_dir, checkpoints.BEST):
         with contextlib.suppress(UserError):
             found = checkpoints.load(other)
-            before |= {_identity(entry): other for entry in (*found.tables, *found.dense)}
+            before |= {_identity(entry): path_of(other) for entry in (*found.tables, *found.dense)}
     for entry in (*checkpoint.tables, *checkpoint.dense):
         own = before.get(_identity(entry))
         if own and _is_whole(own, entry):
-            _link(own, draft, entry["file"])
+            (draft / entry["file"]).share(own / entry["file"])
         else:
-            _copy(path, draft, entry["file"])
+            (draft / entry["file"]).copy_from(source / entry["file"])
             if not _is_whole(draft, entry):
-                raise UserError(f"{os.path.join(path, entry['file'])}: altered since the checkpoint was written")
-    _copy(path, draft, checkpoints.MANIFEST)
-    fsync_path(draft)
-    shutil.rmtree(kept, ignore_errors=True)  # Of this step too, if training went back before it.
-    os.rename(draft, kept)
-    fsync_path(os.path.dirname(kept))
+                raise UserError(f"{source / entry['file']}: altered since the checkpoint was written")
+    (draft / checkpoints.MANIFEST).copy_from(source / checkpoints.MANIFEST)
+    draft.sync()
+    kept.remove_all()  # Of this step too, if training went back before it.
+    draft.move_to(kept, checkpoints.MANIFEST)
+    kept.parent.sync()
 
 
 def remove_other_bests(model_dir, step):
@@ -128,8 +127,8 @@ def remove_other_bests(model_dir, step):
 
 
 def _remove(path):
-    os.remove(os.path.join(path, checkpoints.MANIFEST))  # first, so that a half-removed one does not count
-    shutil.rmtree(path)
+    (path_of(path) / checkpoints.MANIFEST).unlink()  # First, so that a half-removed one does not count.
+    path_of(path).remove_all()
 
 
 def _identity(entry):
@@ -139,23 +138,3 @@ def _identity(entry):
 def _is_whole(path, entry):
     described = checkpoints.describe_file(path, entry["file"])
     return (described["bytes"], described["crc32"]) == (entry["bytes"], entry["crc32"])
-
-
-def _link(source, target, name):
-    """Gives a file of the directory `source` to `target` as well."""
-    try:
-        os.link(os.path.join(source, name), os.path.join(target, name))
-    except OSError:
-        _copy(source, target, name)  # A file system without hard links.
-
-
-def _copy(source, target, name):
-    """Copies a file of the directory `source` to the directory `target`; its bytes are on the disk then."""
-    source, target = (os.path.join(directory, name) for directory in (source, target))
-    try:
-        with open(source, "rb") as original, open(target, "wb") as copy:
-            shutil.copyfileobj(original, copy, 1 << 22)
-            copy.flush()
-            os.fsync(copy.fileno())
-    except OSError as error:
-        raise UserError(f"{target}: cannot be made from {source}: {error.strerror}") from None

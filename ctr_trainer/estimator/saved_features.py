@@ -1,11 +1,10 @@
 """The feature spec and the dense statistics of a model, as they are kept beside it."""
 
 import logging
-import os
 
 from ctr_trainer.estimator.finding import newest_record
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files import durable_file
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -15,13 +14,13 @@ _CURE = "put a copy of this file in its place, or train into another --model_dir
 
 def features_path(model_dir):
     """-> the file that has them."""
-    return os.path.join(model_dir, _FILE)
+    return path_of(model_dir) / _FILE
 
 
 def save_features(model_dir, features):
     """Keeps the feature spec and the dense statistics beside the model, for evaluation and export."""
     values = {"spec": features.spec.to_dict(), "statistics": features.statistics}
-    durable_file.write_json(features_path(model_dir), values)
+    features_path(model_dir).write_json(values)
 
 
 def load_features(model_dir):
@@ -34,10 +33,10 @@ def load_features(model_dir):
     """
     path = features_path(model_dir)
     try:
-        saved = durable_file.read_json(path, _CURE)
+        saved = path.read_json(_CURE)
     except UserError as error:
         saved = (newest_record(model_dir) or {}).get("features")
-        if saved is None and os.path.exists(path):
+        if saved is None and path.exists():
             raise
         if saved is None:
             return None

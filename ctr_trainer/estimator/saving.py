@@ -2,13 +2,13 @@
 
 import contextlib
 import logging
-import os
 
 import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import latest_file, retention
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.graph_notes import negative_share, run_length, step_plan
 from ctr_trainer.hooks.service_loss_hook import raise_together
 from ctr_trainer.messages.divergence import diverged
@@ -27,14 +27,16 @@ class Saving:
       feed: the `Feed` of the training.
       store: where the rows are.
       restored: the `Checkpoint` that training goes on from, or None.
-      model_dir: where checkpoints are kept.
+      model_dir: where checkpoints are kept: a path or a URL.
+      staging: `Staging` of the model directory, whose files are copied to it with each checkpoint.
+      lock: the lock of the model directory, of rank 0; None of others.
       config: `RunConfig`.
       model: what makes the model's graph, see `ModelRecord.to_dict`.
       settle: f(session) after which the dense variables are what all steps made of them, on all ranks; a collective.
     """
 
-    def __init__(self, saver, feed, store, restored, model_dir, config, model, settle):
-        self._settle = settle
+    def __init__(self, saver, feed, store, restored, model_dir, staging, lock, config, model, settle):
+        self._settle, self._staging, self._lock = settle, staging, lock
         self._saver, self._feed, self._store = saver, feed, store
         self._model_dir, self._config, self._model = model_dir, config, model
         self._start, self._examples_before = (restored.step, restored.examples) if restored else (0, 0)
@@ -98,6 +100,7 @@ class Saving:
     def _write(self, session, path, step, examples):
         """-> the `Checkpoint`; None if the service was lost meanwhile."""
         self._refuse_not_finite(session, step)
+        self._lock.check()
         checkpoints.begin(path)
         base = retention.base_of_next(self._model_dir, self._last, self._config.full_checkpoint_every)
         files = self._store.save(path, step, base.snapshot if base else None)
@@ -105,7 +108,8 @@ class Saving:
             return None
         tables = retention.extend(path, files, base)
         try:
-            self._saver.save(session, os.path.join(path, checkpoints.DENSE), write_meta_graph=False)
+            with path_of(path).filled_locally() as directory:
+                self._saver.save(session, str(directory / checkpoints.DENSE), write_meta_graph=False)
             position = self._feed.position_after(step - self._start)
             written = checkpoints.commit(
                 path, step, tables, position, examples, self._negative_sampling, self._model, self._decay
@@ -117,6 +121,7 @@ class Saving:
                 "before it are whole"
             ) from None
         retention.remove_old(self._model_dir, self._config.keep_checkpoint_max)
+        self._staging.upload()
         return written
 
     def _refuse_not_finite(self, session, step):

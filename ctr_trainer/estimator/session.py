@@ -1,7 +1,10 @@
 """The session of a training, an evaluation or a prediction."""
 
+import contextlib
+
 import tensorflow as tf
 
+from ctr_trainer.estimator import latest_file
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.messages.restoring import refusing_other_variables
 from ctr_trainer.ranks import distributed
@@ -20,7 +23,7 @@ def training_session(checkpoint, hooks, model_dir, config, saver):
     Args:
       checkpoint: the `Checkpoint` to restore; None for the variables' initial values.
       hooks: of the session.
-      model_dir: for its summaries.
+      model_dir: local directory for its summaries.
       config: `RunConfig`.
       saver: of the dense variables.
 
@@ -33,9 +36,10 @@ def training_session(checkpoint, hooks, model_dir, config, saver):
     hooks = [distributed.broadcast_hook(), _OneSessionHook(), *hooks]
     if summary_steps and is_chief and config.prepared_runs:
         hooks.insert(0, tf1.train.SummarySaverHook(summary_steps, output_dir=model_dir, scaffold=scaffold))
-    with refusing_other_variables(checkpoint if is_chief else None, tf1.global_variables()):
+    with _restored(checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
         session = tf1.train.MonitoredTrainingSession(
-            checkpoint_dir=model_dir if is_chief else None,
+            checkpoint_dir=latest_file.directory_of(restored, model_dir) if is_chief else None,
+            summary_dir=model_dir if is_chief else None,
             scaffold=scaffold,
             hooks=hooks,
             config=distributed.session_config(config.threads, config.mixed_precision),
@@ -62,16 +66,25 @@ def session_of(checkpoint, hooks, config):
     Raises:
       UserError: the checkpoint has not the graph's variables.
     """
-    restored = checkpoint if distributed.is_chief() else None
-    creator = tf1.train.ChiefSessionCreator(
-        tf1.train.Scaffold(saver=tf1.train.Saver(max_to_keep=None)),
-        config=distributed.session_config(config.threads),
-        # Not by its directory: there TensorFlow keeps the absolute path that it was first written to.
-        checkpoint_filename_with_path=restored.dense_prefix if restored else None,
-    )
     hooks = [distributed.broadcast_hook(), *hooks]
-    with refusing_other_variables(restored, tf1.global_variables()):
+    with _restored(checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
+        creator = tf1.train.ChiefSessionCreator(
+            tf1.train.Scaffold(saver=tf1.train.Saver(max_to_keep=None)),
+            config=distributed.session_config(config.threads),
+            # Not by its directory: there TensorFlow keeps the absolute path that it was first written to.
+            checkpoint_filename_with_path=restored.dense_prefix if restored else None,
+        )
         return tf1.train.MonitoredSession(creator, hooks), hooks
+
+
+@contextlib.contextmanager
+def _restored(checkpoint):
+    """Gives the `Checkpoint` that this rank restores, with local dense variables; None to all ranks but 0."""
+    if checkpoint is None or not distributed.is_chief():
+        yield None
+        return
+    with checkpoint.with_local_dense() as found:
+        yield found
 
 
 class _OneSessionHook(tf1.train.SessionRunHook):

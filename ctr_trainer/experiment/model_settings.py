@@ -9,7 +9,9 @@ from ctr_trainer.settings.setting import Settings, setting
 class ModelSettings(Settings, title="Model"):
     """Which model is trained, and where its checkpoints lie."""
 
-    model_dir: str = setting("", "directory of the checkpoints, summaries and feature spec of one model", "path")
+    model_dir: str = setting(
+        "", "directory, or its URL, of the checkpoints, summaries and feature spec of one model", "path"
+    )
     model: str = setting(
         "deepfm",
         "one of the models listed below, or your own function as my.module:model_fn; if --model_dir has checkpoints, "

@@ -10,7 +10,7 @@ from ctr_trainer.data.source import ConvertedData
 from ctr_trainer.estimator.saved_features import load_features
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.outputs import refuse_overlap
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import chief_work
 
@@ -38,7 +38,7 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True, fitted=T
     Raises:
       UserError: nothing is there, or it does not fit the spec.
     """
-    data_cache = data_cache or os.path.join(model_dir, _CACHE)
+    data_cache = data_cache or str(path_of(model_dir) / _CACHE)
 
     def look(advanced):
         return _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced)
@@ -78,6 +78,11 @@ def _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced):
         return {"converted": path}  # which it is not, and opening it says so
     files = path.split(",")
     if not parquet.is_parquet(list_files(files)[0].path):
+        if not is_local(data_cache):
+            raise UserError(
+                f"{path}: TFRecords and text are converted on first use to a directory on a disk that all workers see, "
+                f"and {data_cache} is in a store: name such a --data_cache, or convert the data first"
+            )
         refuse_overlap(data_cache, files, [])
         files = [file.path for file in list_files(files)]
         return {

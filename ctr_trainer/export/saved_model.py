@@ -59,7 +59,7 @@ def export_saved_model(
     """
     params = negative_share.as_trained(params, checkpoint)
     path = str(path_of(path).absolute())
-    with directory.replacing(path) as draft, tf.Graph().as_default():
+    with checkpoint.with_local_dense() as checkpoint, directory.replacing(path) as draft, tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
         features, receivers, tables = _receive(checkpoint, trained_features, serving_input_receiver_fn, rows)
         predictions = model_fn(features, None, ModeKeys.PREDICT, params).predictions

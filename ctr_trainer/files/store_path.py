@@ -238,14 +238,14 @@ class StorePath:
             raise UserError(refusal(error.strerror)) from None
 
     def copy_from(self, source):
-        if source.size() > _MOST_COPIED:
+        filesystem, path = self._opened()
+        with self._asking(f"made from {source}"):
+            if source.size() <= _MOST_COPIED:
+                filesystem.copy_file(source._opened()[1], path)
+                return
             with self.writing() as file:
                 for block in source.blocks(_STREAM_BYTES):
                     file.write(block)
-            return
-        filesystem, path = self._opened()
-        with self._asking(f"made from {source}"):
-            filesystem.copy_file(source._opened()[1], path)
 
     share = copy_from
 

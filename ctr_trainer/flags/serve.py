@@ -11,7 +11,7 @@ class ServeFlags(Settings, title="Serve"):
     """Serve."""
 
     bind: str = setting("127.0.0.1:0", "host:port to listen on; port 0 picks one", "address")
-    data_dir: str = setting("", "the only directory that snapshots are written to and read from", "path")
+    data_dir: str = setting("", "the only directory, or its URL, that snapshots are written to and read from", "path")
     token_file: str = setting("", "file with the token that clients must send; needed off loopback", "path")
     token_fd: int = setting(
         -1,

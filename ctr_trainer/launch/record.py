@@ -1,10 +1,8 @@
 """What is kept of each restart: a line of the log, and an entry of `train_summary.json`."""
 
 import dataclasses
-import json
-import os
 
-from ctr_trainer.files import durable_file
+from ctr_trainer.files.paths import path_of
 
 _SUMMARY = "train_summary.json"  # As `commands.train` names it.
 _KEY = "restarts"
@@ -51,16 +49,11 @@ def add_to_summary(model_dir, restarts, since):
     """Adds the restarts to the summary of the training.
 
     Args:
-      model_dir: of the training.
+      model_dir: of the training, a path or a URL.
       restarts: list of `Restart`.
       since: seconds since 1970; a summary that was written earlier is of another training, and stays as it is.
     """
-    path = os.path.join(model_dir, _SUMMARY)
-    try:
-        if os.path.getmtime(path) < since:
-            return
-        with open(path) as file:
-            summary = json.load(file)
-    except FileNotFoundError:
-        return
-    durable_file.write_json(path, {**summary, _KEY: [dataclasses.asdict(restart) for restart in restarts]})
+    path = path_of(model_dir) / _SUMMARY
+    if path.exists() and path.stamp()[1] / 1e9 >= since:
+        summary = path.read_json("`train` writes it anew")
+        path.write_json({**summary, _KEY: [dataclasses.asdict(restart) for restart in restarts]})

@@ -2,12 +2,14 @@
 
 import contextlib
 import dataclasses
-import os
 import re
 import time
 
+from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.staging import local_directory
 from ctr_trainer.launch.hosts import listed, slots
 from ctr_trainer.launch.record import Restart
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import heartbeat
 
 # Names that checkpoints have. They are written out here, so that the launcher need not import TensorFlow.
@@ -29,13 +31,12 @@ class Saved:
     @staticmethod
     def newest(model_dir):
         """-> that of the last step."""
-        directory, found = os.path.join(model_dir, _CHECKPOINTS), []
-        with contextlib.suppress(OSError):
-            for name in os.listdir(directory):
+        directory, found = path_of(model_dir) / _CHECKPOINTS, []
+        with contextlib.suppress(OSError, UserError):  # The next look may succeed.
+            for path in directory.iterdir():
                 with contextlib.suppress(OSError):  # It is being written, or is removed just now.
-                    if step := _STEP.fullmatch(name):
-                        path = os.path.join(directory, name, _MANIFEST)
-                        found.append(Saved(int(step[1]), os.path.getmtime(path)))
+                    if step := _STEP.fullmatch(path.name):
+                        found.append(Saved(int(step[1]), (path / _MANIFEST).stamp()[1] / 1e9))
         return max(found, key=lambda saved: saved.step, default=Saved())
 
 
@@ -43,7 +44,7 @@ class Reached:
     """How far the training has come since a start of its workers.
 
     Args:
-      model_dir: of the training.
+      model_dir: of the training, a path or a URL.
       attempt: `Attempt`.
 
     Attributes:
@@ -59,7 +60,7 @@ class Reached:
 
     def look(self):
         """Looks again. -> whether there is a new checkpoint"""
-        beats = [heartbeat.read(self._model_dir, rank) for rank in range(self._attempt.workers)]
+        beats = [heartbeat.read(local_directory(self._model_dir), rank) for rank in range(self._attempt.workers)]
         beats = [beat for beat in beats if beat is not None]
         # What ranks of an earlier start have left says nothing; before its first step a rank is in step 0.
         beats = [beat for beat in beats if beat.alive >= self._attempt.began and beat.step and beat.phase != "start"]

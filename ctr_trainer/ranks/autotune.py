@@ -5,6 +5,7 @@ import logging
 import os
 import pathlib
 
+from ctr_trainer.files.paths import is_local
 from ctr_trainer.messages.errors import UserError
 
 _FLAGS = {
@@ -32,6 +33,11 @@ def prepare(tune, log_file, model_dir):
       UserError: `log_file` is not such a log, or has no row; or it would be overwritten and is some other file.
     """
     if tune:
+        if not log_file and not is_local(model_dir):
+            raise UserError(
+                f"--autotune: Horovod writes its log to a local file, and --model_dir={model_dir} is in a store: name "
+                "--autotune_log=FILE"
+            )
         path = os.path.abspath(log_file or os.path.join(model_dir, "autotune.csv"))
         _refuse_foreign(path)
         os.makedirs(os.path.dirname(path), exist_ok=True)

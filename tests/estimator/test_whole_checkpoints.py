@@ -11,12 +11,13 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 CONFIG = TableConfig("t", (2,), (0.1,), "sgd")
 
 
-class _Job:
+class Job:
     """Saves a store that grows by one row a step."""
 
     def __init__(self, model_dir, full_every=3):
@@ -30,7 +31,8 @@ class _Job:
         base = retention.base_of_next(self.model_dir, self.before, self._full_every)
         files = self.store.save(path, step, base.snapshot if base else None)
         tables = retention.extend(path, files, base)
-        pathlib.Path(path, "dense.data").write_bytes(b"weights of %d" % step)
+        with path_of(path).filled_locally() as directory:
+            pathlib.Path(directory, "dense.data").write_bytes(b"weights of %d" % step)
         self.before = checkpoints.commit(path, step, tables, position=None, examples=step)
         return self.before
 
@@ -49,17 +51,17 @@ def _damage(path, name, how):
             stream.write(bytes([data[len(data) // 2] ^ 1]))
 
 
-def _keys(checkpoint):
+def keys_of(checkpoint):
     blocks = snapshot.iterate(checkpoint.path, checkpoint.tables)
     return sorted(key for _, keys, _ in blocks for key in keys.tolist())
 
 
 def test_every_third_checkpoint_is_full_and_the_second_too_and_each_has_all_of_its_chain(tmp_path):
-    job = _Job(tmp_path)
+    job = Job(tmp_path)
     saved = [job.save(step) for step in range(1, 9)]
     assert [checkpoint.chain_length for checkpoint in saved] == [1, 1, 2, 3, 1, 2, 3, 1]
     for checkpoint in saved:
-        assert _keys(checkpoint) == list(range(1, checkpoint.step + 1))
+        assert keys_of(checkpoint) == list(range(1, checkpoint.step + 1))
         checkpoint.verify()
     base = saved[1].tables[0]["file"]
     assert os.path.samefile(os.path.join(saved[1].path, base), os.path.join(saved[3].path, base))
@@ -67,7 +69,7 @@ def test_every_third_checkpoint_is_full_and_the_second_too_and_each_has_all_of_i
 
 @pytest.mark.parametrize("keep", [1, 2, 5])
 def test_the_newest_checkpoints_stay_and_one_whole_chain_before_theirs(tmp_path, keep):
-    job = _Job(tmp_path, full_every=4)
+    job = Job(tmp_path, full_every=4)
     chains = [[1], [2, 3, 4, 5], [6, 7, 8, 9], [10, 11]]
     for step in range(1, 12):
         job.save(step)
@@ -78,7 +80,7 @@ def test_the_newest_checkpoints_stay_and_one_whole_chain_before_theirs(tmp_path,
         before = chains[own - 1][-1:] if own else []
         assert [each.step for each in found] == sorted({*newest, *before})
         for each in found:
-            assert _keys(each) == list(range(1, each.step + 1))
+            assert keys_of(each) == list(range(1, each.step + 1))
 
 
 @pytest.mark.parametrize("keep", [1, 3])
@@ -86,7 +88,7 @@ def test_of_no_file_that_is_altered_are_all_checkpoints_damaged_nor_the_best_one
     """Flips one bit of each file of the newest checkpoint in turn."""
     for number in range(100):
         model_dir = str(tmp_path / str(number))
-        job = _Job(model_dir, full_every=4)
+        job = Job(model_dir, full_every=4)
         for step in range(1, 5):
             newest = job.save(step)
             retention.remove_old(model_dir, keep=keep)
@@ -101,12 +103,12 @@ def test_of_no_file_that_is_altered_are_all_checkpoints_damaged_nor_the_best_one
         found = checkpoints.newest_whole(model_dir)
         first_with_it = {base: 2, "t-00000-of-00001.0000000003.delta.arrow": 3}.get(names[number], 4)
         assert found.step == (1 if keep == 1 else first_with_it - 1)
-        assert _keys(found) == list(range(1, found.step + 1))
+        assert keys_of(found) == list(range(1, found.step + 1))
         assert f"REFUSED the checkpoint {newest.path}" in caplog.text
         assert names[number] in caplog.text
         assert f"going on from the checkpoint before it: {found.path}" in caplog.text
         best = checkpoints.whole(model_dir, 4, (checkpoints.BEST, checkpoints.RECENT))
-        assert _keys(best) == [1, 2, 3, 4]
+        assert keys_of(best) == [1, 2, 3, 4]
         # And the other way round: a damaged copy is not the end of the best one.
         _damage(best.path, names[number], "altered")
         with pytest.raises(UserError, match=names[number]):
@@ -115,7 +117,7 @@ def test_of_no_file_that_is_altered_are_all_checkpoints_damaged_nor_the_best_one
 
 
 def test_the_best_one_of_the_same_chain_is_copied_as_far_as_it_is_new(tmp_path):
-    job = _Job(tmp_path, full_every=5)
+    job = Job(tmp_path, full_every=5)
     saved = [job.save(step) for step in (1, 2, 3)]
     kept = []
     for each in saved[1:]:
@@ -130,7 +132,7 @@ def test_the_best_one_of_the_same_chain_is_copied_as_far_as_it_is_new(tmp_path):
 
 
 def test_a_chain_is_not_made_longer_while_no_other_is_whole(tmp_path):
-    job = _Job(tmp_path, full_every=10)
+    job = Job(tmp_path, full_every=10)
     for step in (1, 2, 3):
         job.save(step)
     _damage(job.before.path, job.before.tables[0]["file"], "altered")
@@ -141,7 +143,7 @@ def test_a_chain_is_not_made_longer_while_no_other_is_whole(tmp_path):
 
 
 def test_what_goes_on_from_the_best_one_takes_none_of_its_files(tmp_path):
-    job = _Job(tmp_path, full_every=10)
+    job = Job(tmp_path, full_every=10)
     for step in (1, 2):
         path = job.save(step).path
     retention.keep_best(str(tmp_path), path)
@@ -154,7 +156,7 @@ def test_what_goes_on_from_the_best_one_takes_none_of_its_files(tmp_path):
     "name", ["dense.data", "t-00000-of-00001.arrow", "t-00000-of-00001.0000000003.delta.arrow", "manifest.json"]
 )
 def test_a_damaged_file_is_refused_by_name_and_the_checkpoint_before_it_is_taken(tmp_path, caplog, name, how):
-    job = _Job(tmp_path)
+    job = Job(tmp_path)
     first, second, third = (job.save(step) for step in (1, 2, 3))
     _damage(third.path, name, how)
     # What is missing is so in one directory only.
@@ -167,7 +169,7 @@ def test_a_damaged_file_is_refused_by_name_and_the_checkpoint_before_it_is_taken
 
 
 def test_without_a_whole_checkpoint_training_does_not_start_from_nothing(tmp_path):
-    saved = _Job(tmp_path).save(1)
+    saved = Job(tmp_path).save(1)
     _damage(saved.path, "dense.data", "altered")
     with pytest.raises(UserError, match=r"(?s)no checkpoint in .* is whole.*dense\.data"):
         checkpoints.newest_whole(tmp_path)
@@ -175,7 +177,7 @@ def test_without_a_whole_checkpoint_training_does_not_start_from_nothing(tmp_pat
 
 
 def test_refused_checkpoints_are_set_aside_so_that_whole_ones_are_kept(tmp_path):
-    job = _Job(tmp_path)
+    job = Job(tmp_path)
     for step in (10, 20, 30):
         job.save(step)
     retention.set_aside(tmp_path, after=10, why="refused")
@@ -193,8 +195,8 @@ def test_a_chain_is_copied_where_there_are_no_hard_links(tmp_path, monkeypatch):
         raise OSError("no hard links here")
 
     monkeypatch.setattr(os, "link", refuse)
-    job = _Job(tmp_path)
+    job = Job(tmp_path)
     for step in (1, 2, 3):
         last = job.save(step)
     last.verify()
-    assert (last.chain_length, _keys(last)) == (2, [1, 2, 3])
+    assert (last.chain_length, keys_of(last)) == (2, [1, 2, 3])

@@ -54,11 +54,12 @@ class Watch:
 
 
 @contextlib.contextmanager
-def local_services(count, directory, timeout, cores=None):
+def local_services(count, data_dir, log_dir, timeout, cores=None):
     """Gives `count` services of one token, started at the same time and stopped at the end of the block.
 
     Args:
-      directory: for their snapshots, and for their logs, `service.log`, `service-1.log`, ...
+      data_dir: directory of their snapshots, or its URL.
+      log_dir: directory of their logs, `service.log`, `service-1.log`, ...
       timeout: seconds to wait for each.
       cores: see `LocalService`.
 
@@ -66,9 +67,9 @@ def local_services(count, directory, timeout, cores=None):
       UserError: one did not start.
     """
     token = secrets.token_hex()
-    logs = [os.path.join(directory, f"service-{number}.log" if number else "service.log") for number in range(count)]
+    logs = [os.path.join(log_dir, f"service-{number}.log" if number else "service.log") for number in range(count)]
     with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(count) as threads:
-        futures = [threads.submit(LocalService, directory, log, timeout, cores, token) for log in logs]
+        futures = [threads.submit(LocalService, data_dir, log, timeout, cores, token) for log in logs]
         concurrent.futures.wait(futures)
         for future in futures:
             if future.exception() is None:
@@ -93,7 +94,7 @@ class LocalService:
         """Starts the service and waits until it answers.
 
         Args:
-          data_dir: the directory that its snapshots lie under.
+          data_dir: the directory that its snapshots lie under, or its URL.
           log_file: where its output goes, appended.
           timeout: seconds to wait.
           cores: that the service may use; None for those of this process.

@@ -227,6 +227,11 @@ class Service(flight.FlightServerBase):
             "resident_bytes": resident_bytes(),
         }
 
+    def leave_directory(self):
+        """Gives this shard's place below the data_dir back."""
+        if self._directory_lock is not None:
+            self._directory_lock.close()
+
     def restore_exit(self, path):
         """Reads the rows that a service saved at its exit, and takes that service's place among the shards."""
         self._place = exit_snapshot.read(self._store, path)

@@ -100,6 +100,7 @@ def serve(
         path = service.save_exit()
         if path:
             _log.info("saved all rows in %s; `serve --restore=%s` starts from them", path, path)
+    service.leave_directory()
     if cut_off:
         _log.warning("calls still under way after %d s are cut off", _SHUTDOWN_SECONDS)
         os._exit(0)

@@ -1,0 +1,113 @@
+"""The local directory of a job whose directory is in a store, for files that are appended to."""
+
+import contextlib
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+
+from ctr_trainer.files.local_path import LocalPath
+from ctr_trainer.files.paths import is_local, path_of
+from ctr_trainer.messages.errors import UserError
+
+_log = logging.getLogger(__name__)
+_FETCHED = ("*.jsonl", "*.log", "autotune.csv")  # Patterns of the files that another run goes on to write.
+
+
+def local_directory(directory):
+    """-> path of the local directory for what a job writes piece by piece: `directory` itself, or of a URL one below
+    `TMPDIR`, the same for all processes of this user on this host."""
+    path = path_of(directory)
+    if is_local(directory):
+        return str(path)
+    name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
+    return os.path.join(tempfile.gettempdir(), f"ctr_trainer-{os.getuid()}-{name}")
+
+
+class InPlace:
+    """The staging of a local directory: there is nothing to do.
+
+    Attributes:
+      path: of the directory.
+    """
+
+    def __init__(self, path):
+        self.path = path
+
+    def upload(self):
+        """Does nothing: the files are where they belong."""
+
+
+class Staging:
+    """A local directory whose files are copied to one in a store.
+
+    Hidden files stay here: they are for the processes of this host.
+
+    Attributes:
+      path: of the local directory.
+    """
+
+    def __init__(self, directory):
+        self.path, self._store, self._sent = local_directory(directory), path_of(directory), {}
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        if os.stat(self.path).st_uid != os.getuid():
+            raise UserError(f"{self.path} belongs to another user: set TMPDIR to a directory of yours")
+
+    def clear(self):
+        """Removes what a killed job has left."""
+        for name in LocalPath(self.path).files():
+            LocalPath(self.path, name).unlink(missing_ok=True)
+
+    def fetch(self):
+        """Copies the files from the store that this job goes on to write."""
+        for pattern in _FETCHED:
+            for file in self._store.glob(pattern):
+                LocalPath(self.path, file.name).write_bytes(file.read_bytes())
+
+    def upload(self):
+        """Copies to the store what has changed since the last time.
+
+        Raises:
+          UserError: the store does not take a file; names it.
+        """
+        local = LocalPath(self.path)
+        for name in local.files():
+            if any(part.startswith(".") for part in name.split("/")):
+                continue
+            with contextlib.suppress(FileNotFoundError):  # Another process has removed its file.
+                stamp = (local / name).stamp()
+                if self._sent.get(name) != stamp:
+                    (self._store / name).upload(local / name)
+                    self._sent[name] = stamp
+
+
+@contextlib.contextmanager
+def staged(directory, fetches, owns):
+    """Gives the `Staging` of a directory, or the `InPlace` of a local one.
+
+    Caveat: a killed job leaves the local directory. The next job with this URL on this host removes the files in it.
+
+    Args:
+      directory: path or URL.
+      fetches: whether this process gets the files that the job goes on to write; one process of the job does.
+      owns: whether this process makes the local directory empty at the beginning, and copies its files to the store and
+        removes them at the end; one process of each host does. No other process writes there before a collective.
+    """
+    if is_local(directory):
+        yield InPlace(str(path_of(directory)))
+        return
+    staging = Staging(directory)
+    if owns:
+        staging.clear()
+    if fetches:
+        staging.fetch()
+    try:
+        yield staging
+    finally:
+        if owns:
+            try:
+                staging.upload()
+                shutil.rmtree(staging.path, ignore_errors=True)
+            except UserError as error:
+                _log.error("%s; the files are kept in %s", error, staging.path)

@@ -1,0 +1,55 @@
+"""Checkpoints in a store, which is moto's server: what counts, what stays, and what goes first."""
+
+import pytest
+
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator import retention
+from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+from ctr_trainer.messages.errors import UserError
+from tests import object_store
+from tests.estimator.test_whole_checkpoints import Job, keys_of
+
+MODEL = f"s3://{object_store.BUCKET}/model"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    with object_store.running(tmp_path_factory.mktemp("store")) as found, object_store.environment(found):
+        yield found
+
+
+def test_a_checkpoint_is_there_with_its_manifest_and_goes_with_it(store):
+    assert checkpoints.list_checkpoints(MODEL) == [] and EvaluationHistory.load(MODEL).evaluations == []
+    job = Job(MODEL)
+    job.store.save(checkpoints.checkpoint_path(MODEL, 7), 7)
+    assert checkpoints.list_checkpoints(MODEL) == []  # Its manifest is missing.
+    written = [job.save(step) for step in range(1, 5)]
+    assert checkpoints.list_checkpoints(MODEL) == written
+    assert [each.chain_length for each in written] == [1, 1, 2, 3]
+    assert [keys_of(each) for each in written] == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
+    with written[1].with_local_dense() as local:
+        assert open(f"{local.dense_prefix}.data").read() == "weights of 2"
+    restored = LocalStore()
+    restored.restore(written[3].path, written[3].tables)
+    assert sorted(restored.tables["t"].keys.tolist()) == [1, 2, 3, 4]
+
+    store.put("model/checkpoints/step-0000000004/dense.data", b"other")
+    assert checkpoints.newest_whole(MODEL).step == 3
+    retention.set_aside(MODEL, 3, "refused")
+    assert [each.step for each in checkpoints.list_checkpoints(MODEL)] == [1, 2, 3]
+    assert "model/checkpoints/refused-step-0000000004/manifest.json" in store.keys("model")
+
+    retention.keep_best(MODEL, written[0].path)
+    retention.keep_best(MODEL, written[1].path)
+    retention.remove_other_bests(MODEL, 2)
+    assert checkpoints.directories(MODEL, checkpoints.BEST) == [f"{MODEL}/best/step-0000000002"]
+    assert checkpoints.whole(MODEL, 2, [checkpoints.BEST]).examples == 2
+    retention.remove_old(MODEL, keep=1)
+    assert [each.step for each in checkpoints.list_checkpoints(MODEL)] == [1, 3]  # 2 and 3 are one chain.
+    assert not [key for key in store.keys("model") if "checkpoints/step-0000000002" in key or "draft" in key]
+    with pytest.raises(UserError, match="there is no checkpoint of step 9 in s3://tests/model; there are: 1, 3"):
+        checkpoints.whole(MODEL, 9)
+    history = EvaluationHistory([{"step": 3, "auc": 0.5}])
+    history.save(MODEL)
+    assert EvaluationHistory.load(MODEL) == history

@@ -1,0 +1,64 @@
+"""The local directory of a job whose directory is in a store, which is moto's server."""
+
+import os
+
+import pytest
+
+from ctr_trainer.files.staging import local_directory, staged
+from ctr_trainer.messages.errors import UserError
+from tests import object_store
+
+URL = f"s3://{object_store.BUCKET}/job"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    with object_store.running(tmp_path_factory.mktemp("store")) as found, object_store.environment(found):
+        yield found
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_what_is_appended_to_is_copied_and_gone_on_with(store, temporary):
+    store.put("job/metrics.jsonl", b"1\n")
+    store.put("job/features.json", b"{}")
+    left = os.path.join(local_directory(URL), ".ranks", "3")
+    os.makedirs(os.path.dirname(left))
+    open(left, "w").close()
+    with staged(URL, fetches=True, owns=True) as staging:
+        assert os.path.relpath(staging.path, temporary).count("/") == 0 and not os.path.exists(left)
+        with open(os.path.join(staging.path, "metrics.jsonl"), "a") as file:
+            file.write("2\n")
+        staging.upload()
+        assert store.get("job/metrics.jsonl") == b"1\n2\n"
+        store.put("job/metrics.jsonl", b"")
+        staging.upload()  # It has not changed since.
+        assert store.get("job/metrics.jsonl") == b""
+        os.makedirs(os.path.join(staging.path, "eval"))
+        for name in ("eval/events", ".ranks/0"):
+            with open(os.path.join(staging.path, name), "w") as file:
+                file.write("x")
+    assert store.keys("job") == ["job/eval/events", "job/features.json", "job/metrics.jsonl"]
+    assert os.listdir(temporary) == []
+
+
+def test_files_that_the_store_does_not_take_are_kept(store, temporary, monkeypatch, caplog):
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    url = "s3://none/job"  # There is no such bucket.
+    with staged(url, fetches=False, owns=True) as staging:
+        with open(os.path.join(staging.path, "events"), "w") as file:
+            file.write("x")
+        with pytest.raises(UserError, match="s3://none/job/events: cannot be written"):
+            staging.upload()
+    assert "the files are kept in" in caplog.text and os.listdir(staging.path) == ["events"]
+
+
+def test_a_local_directory_is_its_own(tmp_path):
+    with staged(tmp_path, fetches=True, owns=True) as staging:
+        (tmp_path / "x").touch()
+        staging.upload()
+    assert staging.path == str(tmp_path) == local_directory(tmp_path) and os.listdir(tmp_path) == ["x"]
