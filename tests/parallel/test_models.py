@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -9,25 +10,41 @@ from tests import small
 from tests.models import every
 from tests.parallel import launch
 
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1200)]
 ROWS, STEPS = 600, 16
+NAMES = [next(iter(every.variants(model))) for model in MODELS]
+# Of a kind each: rows of another width, histories, two labels. One process trains, resumes and exports every model in
+# tests/models, where nothing of this depends on the workers.
+WHOLE = ("ffm", "din", "esmm")
 
 
-@pytest.mark.integration
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_every_model_trains_resumes_evaluates_and_exports_on_two_workers(tmp_path):
-    """What the two evaluate on their shares is what one process says of the same checkpoint."""
-    data = [small.make(tmp_path / f"labels{labels}", ROWS, labels=labels) for labels in (1, 2)]
-    names = [next(iter(every.variants(model))) for model in MODELS]
-    launch.run(2, launch.WORKERS / "models.py", *data, tmp_path, STEPS, *names, seconds=900)
-    first, second = (json.loads((tmp_path / f"metrics-{rank}.json").read_text()) for rank in (0, 1))
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """-> (directory, metrics of each rank by model, the data of one label and of two)."""
+    out = tmp_path_factory.mktemp("models")
+    data = [small.make(out / f"labels{labels}", ROWS, labels=labels) for labels in (1, 2)]
+    names = [f"+{name}" if name in WHOLE else name for name in NAMES]
+    launch.run(2, launch.WORKERS / "models.py", *data, out, STEPS, *names, seconds=900)
+    return out, [json.loads((out / f"metrics-{rank}.json").read_text()) for rank in (0, 1)], data
+
+
+def test_every_model_trains_and_evaluates_on_two_workers(job):
+    _, (first, second), _ = job
     assert first == second
+    assert list(first) == NAMES
+    for name, metrics in first.items():
+        assert (metrics["global_step"], metrics["examples"]) == (STEPS, ROWS), name
+        assert np.isfinite(metrics["loss"]), name
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_model_resumes_and_is_exported_and_two_workers_evaluate_it_as_one_process_does(job, name):
+    out, (metrics, _), data = job
     distributed.init()
-    for name in names:
-        own = data[every.labels(name) - 1]
-        alone = every.estimator(name, tmp_path / name).evaluate(lambda name=name, own=own: every.once(name, own))
-        assert (alone["global_step"], alone["examples"]) == (STEPS, ROWS)
-        # Reliability tables, which are no numbers, have a test of their own.
-        numbers = {key: value for key, value in alone.items() if not isinstance(value, list)}
-        assert {key: first[name][key] for key in numbers} == pytest.approx(numbers, abs=1e-5), name
-        assert tf.saved_model.contains_saved_model(tmp_path / "export" / name)
+    own = data[every.labels(name) - 1]
+    alone = every.estimator(name, out / name).evaluate(lambda: every.once(name, own))
+    assert (alone["global_step"], alone["examples"]) == (STEPS, ROWS)
+    # Reliability tables, which are no numbers, have a test of their own.
+    numbers = {key: value for key, value in alone.items() if not isinstance(value, list)}
+    assert {key: metrics[name][key] for key in numbers} == pytest.approx(numbers, abs=1e-5)
+    assert tf.saved_model.contains_saved_model(out / "export" / name)

@@ -1,4 +1,6 @@
-"""Trains a variant of every model in one job, stopping half-way; each rank writes its metrics, rank 0 its export.
+"""Trains a variant of every model in one job; each rank writes its metrics.
+
+Those named with a `+` train to the half, resume, have their rows in a service, and are exported by rank 0.
 
 python models.py DATA_OF_ONE_LABEL DATA_OF_TWO OUT STEPS NAME...
 """
@@ -34,19 +36,22 @@ def service(model_dir):
         distributed.barrier("service_end")
 
 
-def run(name, own):
-    """Trains to the half, resumes, evaluates, exports. -> the metrics"""
-    with service(out / name) as rows:
+def run(name, own, is_whole):
+    """-> the metrics"""
+    with service(out / name) if is_whole else contextlib.nullcontext(dict(service="shared")) as rows:
         estimator = every.estimator(name, out / name, dict(rows, sync_steps=5))
-        for last in (steps // 2, steps):
+        for last in (steps // 2, steps) if is_whole else (steps,):
             estimator.train(
                 lambda position: every.reader(name, own, rank=rank, size=size, position=position), max_steps=last
             )
         metrics = estimator.evaluate(lambda: every.once(name, own, rank=rank, size=size))
-        if rank == 0:
+        if rank == 0 and is_whole:
             estimator.export_to(out / "export" / name)
         return metrics
 
 
-results = {name: run(name, data[every.labels(name) - 1]) for name in names}
+results = {}
+for given in names:
+    name = given.removeprefix("+")
+    results[name] = run(name, data[every.labels(name) - 1], given != name)
 (out / f"metrics-{rank}.json").write_text(json.dumps(results))
