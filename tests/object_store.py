@@ -17,6 +17,13 @@ from ctr_trainer.files.file_systems import opened
 
 BUCKET = "tests"
 _SECONDS = 60
+# Ends with the process of the tests, however that ends.
+_SERVER = """
+import os, sys, threading
+from moto.server import main
+threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+main(sys.argv[1:])
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,15 +89,15 @@ def running(directory):
     }
     log_file = pathlib.Path(directory) / "moto.log"
     with open(log_file, "w") as log:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        command = [sys.executable, "-c", _SERVER, "-H", "127.0.0.1", "-p", str(port)]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
     try:
         _await_answer(address, process, log_file)
         store = ObjectStore(address, environment)
         store._filesystem().create_dir(BUCKET)
         yield store
     finally:
-        process.kill()
+        process.stdin.close()
         process.wait(_SECONDS)
 
 
