@@ -178,7 +178,9 @@ def _child(source, output, cores):
 
     def run(source, output):
         if not output:
-            pa_csv.read_csv(source, pa_csv.ReadOptions(autogenerate_column_names=True), pa_csv.ParseOptions("\t"))
+            pa_csv.read_csv(
+                source, pa_csv.ReadOptions(autogenerate_column_names=True), pa_csv.ParseOptions(delimiter="\t")
+            )
             return
         convert("criteo", source, output, spec, progress=False)
 
