@@ -143,7 +143,7 @@ def test_slots_that_come_are_taken_in_at_the_next_checkpoint(data, tmp_path):
     (restart,) = json.loads((job.model_dir / "train_summary.json").read_text())["restarts"]
     assert restart["reason"] == "there are 2 slots now, on localhost:2"
     assert (restart["workers_before"], restart["workers"]) == (1, 2)
-    assert restart["step"] % 10 == 0 and restart["steps_lost"] <= 10
+    assert restart["steps_lost"] == 0  # They were asked to end, and saved.
     last = latest_checkpoint(job.model_dir).step
     (rows,) = BatchReader(data, ROWS, shuffle=False, epochs=1)
     assert trained(job.seen, [restart], last) == collections.Counter(names(rows))
