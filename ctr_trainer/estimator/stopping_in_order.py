@@ -1,10 +1,15 @@
 """Stops a training in order when a signal asks it to."""
 
+import itertools
+
 import numpy as np
 
 from ctr_trainer.hooks.stop_hook import StopHook
 from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.stopping import Stopping
+
+_TRAININGS = itertools.count()  # Of this process, the same on all ranks.
 
 
 def stop_hook(grace_secs):
@@ -18,9 +23,13 @@ def stop_hook(grace_secs):
     def all_sum(told):
         return distributed.all_sum(told, "stopping", watched=False)
 
-    all_sum(np.zeros((1, size), np.int64))  # Makes its graph and its session now, and not beside steps.
-    stopping = Stopping(rank, size, all_sum, distributed.watchdog())
-    return StopHook(stopping, last_words.of_this_process().signals, grace_secs)
+    all_sum(np.zeros((2, size), np.int64))  # Makes its graph and its session now, and not beside steps.
+    notices = Notices.of_this_job()
+    if size > 1 and not notices.address:
+        grace_secs = 0.0  # Without horovodrun a rank could not tell the others.
+    words, name = last_words.of_this_process(), next(_TRAININGS)
+    stopping = Stopping(rank, size, name, notices, all_sum, distributed.watchdog(), words.is_one_lost)
+    return StopHook(stopping, words.signals, grace_secs)
 
 
 def stopped_text(stop, step, path):

@@ -61,10 +61,16 @@ class LastWords:
         self._is_one_host, self._is_beside_rank_0 = placement.is_on_one_host, 0 in placement.host_ranks
         self._roll_call = RollCall(notices, placement)
         # A rank of several is at its end once its work is done: if horovodrun ends it then, the reason has been said.
-        self.signals = StopSignals(self._say_of_signal, self._warn_of_launcher, is_ignored_after=self._size > 1)
+        self.signals = StopSignals(
+            self._say_of_signal, self._warn_of_launcher, self._roll_call.is_one_lost, is_ignored_after=self._size > 1
+        )
         self._forget()
         self._lock = threading.RLock()
         self.model_dir, self.going_on = "", None
+
+    def is_one_lost(self):
+        """-> whether a rank is known to have ended without a word, while none may end in order."""
+        return self._roll_call.is_one_lost()
 
     @contextlib.contextmanager
     def claimed_on_error(self):

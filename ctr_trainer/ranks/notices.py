@@ -61,7 +61,8 @@ class Notices:
             return None
         try:
             with contextlib.closing(http.client.HTTPConnection(self.address, timeout=_SECONDS)) as connection:
-                connection.request(method, f"/{_SCOPE}/{urllib.parse.quote(key)}", body)
+                path = "/".join(["", _SCOPE, urllib.parse.quote(key, safe="")])  # The server takes two parts, no more.
+                connection.request(method, path, body)
                 answer = connection.getresponse()
                 return answer.read() if answer.status == http.client.OK else None
         except TimeoutError:

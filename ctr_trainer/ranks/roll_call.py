@@ -32,13 +32,12 @@ class RollCall:
     def end(self):
         """Writes that this rank ends, and which processes of its host have gone."""
         self._notices.put(f"ends.{self._placement.rank}", "")
-        for rank in self._placement.host_ranks:
-            process, host = self._process(rank)
-            if host != socket.gethostname():
-                continue
-            is_gone = not _runs(int(process)) or _kill_if_stopped(int(process), rank)
-            if is_gone and self._notices.get(f"ends.{rank}") is None:
-                self._notices.put(f"lost.{rank}", "")
+        self._name_those_gone(_kill_if_stopped)
+
+    def is_one_lost(self):
+        """-> whether a rank is known to have ended without a word, while none may end in order."""
+        self._name_those_gone()
+        return bool(self._ranks_of("lost"))
 
     def lost(self):
         """-> a sentence that names the ranks that ended without a word; "" if none is known. Call it after `end`."""
@@ -61,6 +60,16 @@ class RollCall:
             return ""
         ranks = f"rank{'s' * (len(unheard) > 1)} {', '.join(unheard)}"
         return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"
+
+    def _name_those_gone(self, has_gone_too=lambda process, rank: False):
+        """Writes which processes of this host have gone without a word, or are counted so."""
+        for rank in self._placement.host_ranks:
+            process, host = self._process(rank)
+            if host != socket.gethostname():
+                continue
+            is_gone = not _runs(int(process)) or has_gone_too(int(process), rank)
+            if is_gone and self._notices.get(f"ends.{rank}") is None:
+                self._notices.put(f"lost.{rank}", "")
 
     def _ranks_of(self, kind):
         """-> the ranks that have such a notice."""

@@ -8,7 +8,7 @@ import time
 
 # A scheduler and horovodrun may both pass on one and the same wish; and who presses Ctrl-C twice means it.
 _SAME_SECONDS = 1.0
-_WARN_SECONDS = 4.0
+_WARN_SECONDS, _LOOK_SECONDS = 4.0, 0.25
 _CLOSING_SECONDS = 3.0
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
@@ -27,14 +27,15 @@ class StopSignals:
     Args:
       say: f(number, late) that says why the process ends now; `late` is "", or what a training took too long for.
       warn: f(), called after 4 s in which a training has not stopped.
+      is_one_lost: f() -> whether a rank was lost: then horovodrun ends the others, and they cannot stop in order.
       is_ignored_after: whether SIGTERM is ignored once the block of `handled` has ended.
 
     Attributes:
       has_failed: whether the work has failed and what is open is being closed: then a signal ends the process at once.
     """
 
-    def __init__(self, say, warn, is_ignored_after):
-        self._say, self._warn, self._is_ignored_after = say, warn, is_ignored_after
+    def __init__(self, say, warn, is_one_lost, is_ignored_after):
+        self._say, self._warn, self._is_one_lost, self._is_ignored_after = say, warn, is_one_lost, is_ignored_after
         self._stopping, self._grace_secs = None, 0.0
         self._begin()
 
@@ -114,10 +115,14 @@ class StopSignals:
             threading.Thread(target=self._end, args=[number, "", _CLOSING_SECONDS], name="end", daemon=True).start()
 
     def _end_late(self, number, stopping):
-        time.sleep(min(_WARN_SECONDS, self._grace_secs))
-        if self._grace_secs > _WARN_SECONDS:
-            self._warn()
-            time.sleep(max(self._since + self._grace_secs - time.monotonic(), 0.0))
+        is_warned = False
+        while (seconds := time.monotonic() - self._since) < self._grace_secs:
+            if self._stopping is stopping and self._is_one_lost():
+                self._end(number)
+            if seconds > _WARN_SECONDS and not is_warned:
+                is_warned = True
+                self._warn()
+            time.sleep(min(_LOOK_SECONDS, self._grace_secs - seconds))
         late = f"the training did not end within --grace_secs={self._grace_secs:g}{stopping.explain()}"
         self._end(number, late)
 

@@ -223,7 +223,7 @@ def test_a_users_own_model_is_named_by_module(tmp_path, data, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["fly"], 2, "no command 'fly'; there are train, evaluate"),
+        (["fly"], 2, "no command 'fly'; there are train, launch, evaluate"),
         (["train", "--max_step=3"], 2, "Did you mean: max_steps"),
         (["train", "--batch_size=0"], 2, "batch_size"),
         (["train", "--scale_lr=cubic"], 2, "--scale_lr=cubic: choose one of linear, sqrt, none, linear_batches"),
@@ -272,7 +272,8 @@ def test_help_shows_what_the_command_does_examples_and_its_flags_by_group(capsys
     text = capsys.readouterr().out
     assert f"python -m ctr_trainer {command}" in text
     assert "Examples:" in text
-    groups_of_their_own = {"convert": ["Convert"], "serve": ["Serve"], "service": ["Service"], "report": ["Report"]}
+    names = ("launch", "convert", "serve", "service", "report")
+    groups_of_their_own = {name: [name.capitalize()] for name in names}
     groups = groups_of_their_own.get(command, ["Model", "Data", "Training"])
     assert all(f"\n{group}:\n" in text for group in groups)
     assert ("--max_steps" in text) == (command not in groups_of_their_own)

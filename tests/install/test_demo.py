@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+MODULES = ("__init__", "messages/errors", "messages/exit_status", "processes/command", "files/durable_file")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Writes down how it was called, and does what the demo relies on, with numbers that can be told apart.
@@ -41,10 +42,7 @@ class Demo:
         self.directory = directory
         for name in (
             "scripts/demo.py",
-            *(
-                f"ctr_trainer/{module}.py"
-                for module in ("__init__", "messages/errors", "processes/command", "files/durable_file")
-            ),
+            *(f"ctr_trainer/{module}.py" for module in MODULES),
         ):
             (directory / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, directory / name)

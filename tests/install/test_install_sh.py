@@ -10,6 +10,7 @@ import pytest
 # What `scripts/install.sh` runs before anything is installed.
 MODULES_OF_INSTALLATION = (
     "messages/errors",
+    "messages/exit_status",
     "processes/command",
     "installation/horovod_patches",
     "installation/build_horovod",

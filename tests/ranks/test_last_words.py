@@ -40,10 +40,12 @@ def other_rank():
     fail(RuntimeError("rank 1 has ended, and rank 0 waits for its part of a sum"))
 
 class Training:
-    # One that does not stop.
+    # One that does not stop; more than one `ask` is as one.
+    first = threading.Lock()
 
     def ask(self, number):
-        print("asked", flush=True)
+        if self.first.acquire(blocking=False):
+            print("asked", flush=True)
 
     def explain(self):
         return " (rank 1 on host-b is missing)"
@@ -173,7 +175,11 @@ def test_a_rank_that_another_one_leaves_alone_keeps_silent_where_that_one_speaks
     assert failing.end() == (1, ["error: the disk is full"])
     other.process.stdin.write("go\n")
     other.process.stdin.flush()
-    assert other.end(signal.SIGTERM) == (143, [])
+    status, said = other.end(signal.SIGTERM)
+    assert (status in (75, 143), said) == (
+        True,
+        [],
+    )  # It has ended by itself, as a rank that lost another, or was stopped.
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,6 @@
 """Ranks, here threads, that stop after the same step."""
 
+import functools
 import random
 import signal
 import threading
@@ -14,14 +15,22 @@ from tests.metrics.ranks import Ranks
 LAST = 400
 
 
+class Board:
+    """Keeps notices as the server of horovodrun does."""
+
+    def __init__(self):
+        self.put, self.get = (kept := {}).__setitem__, kept.get
+
+
 class _Training(threading.Thread):
     """The steps of a rank. Each waits for the other ranks, or none does."""
 
-    def __init__(self, ranks, rank, step_seconds, exchange, last=LAST):
+    def __init__(self, ranks, notices, rank, step_seconds, exchange, last=LAST):
         super().__init__(daemon=True)
         watchdog = Watchdog(f"rank {rank}", timeout=60.0)
         all_sum, _ = ranks.collectives(rank)
-        self.stopping = Stopping(rank, ranks.size, lambda told: all_sum(told, "stopping"), watchdog, period=0.02)
+        told = functools.partial(all_sum, name="stopping")
+        self.stopping = Stopping(rank, ranks.size, "0", notices, told, watchdog, lambda: False, period=0.02)
         self.step, self._seconds, self._exchange, self._last = 0, step_seconds, exchange, last
         self.signal = None
 
@@ -39,8 +48,8 @@ class _Training(threading.Thread):
 
 def _train(seconds, exchange=None, last=LAST):
     """-> the started trainings of so many ranks, by the seconds of their steps."""
-    ranks = Ranks(len(seconds))
-    trainings = [_Training(ranks, rank, each, exchange, last) for rank, each in enumerate(seconds)]
+    ranks, notices = Ranks(len(seconds)), Board()
+    trainings = [_Training(ranks, notices, rank, each, exchange, last) for rank, each in enumerate(seconds)]
     for training in trainings:
         training.start()
     return trainings
@@ -88,7 +97,7 @@ def test_ranks_that_are_asked_in_their_last_step_know_it_in_the_end():
 
 
 def test_a_lone_worker_stops_after_the_step_that_it_is_in():
-    stopping = Stopping(0, 1, None, Watchdog("rank 0", timeout=60.0))
+    stopping = Stopping(0, 1, "0", None, None, Watchdog("rank 0", timeout=60.0), lambda: False)
     stopping.begin(8)
     assert not stopping.done(8)
     stopping.ask(signal.SIGTERM)
@@ -100,8 +109,17 @@ def test_a_rank_whose_others_have_ended_goes_on_to_meet_the_error_that_says_so()
     def all_sum(told):
         raise RuntimeError("Horovod has been shut down")
 
-    stopping = Stopping(0, 2, all_sum, Watchdog("rank 0", timeout=60.0), period=0.01)
+    stopping = Stopping(0, 2, "0", Board(), all_sum, Watchdog("rank 0", timeout=60.0), lambda: False, period=0.01)
     stopping.begin(1)
     stopping.ask(signal.SIGTERM)
     assert [stopping.done(step) for step in (1, 2)] == [False, False]
+    stopping.close()
+
+
+def test_a_rank_that_horovodrun_ends_for_a_lost_one_tells_nothing_and_meets_the_error_that_says_so():
+    stopping = Stopping(0, 2, "0", Board(), None, Watchdog("rank 0", timeout=60.0), lambda: True, period=0.01)
+    stopping.begin(1)
+    stopping.ask(signal.SIGTERM)
+    assert not stopping.done(1)
+    assert stopping.signal == 0
     stopping.close()
