@@ -34,7 +34,7 @@ _NOT_NEEDED = ("matplotlib", "scipy", "sklearn")
 
 
 def install():
-    """Has the first import of TensorFlow here go without these lines, and no others, and without these libraries."""
+    """Has this process's first import of TensorFlow write none of the lines above, and import none of `_NOT_NEEDED`."""
     # TensorFlow's C++ code writes warnings that are not about the experiment. Its errors are, and stay on.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     if "tensorflow" not in sys.modules and _FINDER not in sys.meta_path:

@@ -267,8 +267,8 @@ class Table:
         self._evict(self.limits.surplus(self._index, made, slots))
         made = made[: self.limits.room(self._index, len(made))]
         self.counters.refused += len(unknown) - len(made)
-        self._make(made, initialize=True)
-        slots[missing] = self._index.find(unknown)
+        found = self._make(made, initialize=True)
+        slots[missing] = found if len(made) == len(unknown) else self._index.find(unknown)
 
     def _make(self, keys, initialize=False):
         """-> int64[U] slots; every missing row is created."""
