@@ -11,13 +11,13 @@ import re
 import zlib
 
 from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.files.checksum import bytes_and_crc32
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
 _DIRECTORY = re.compile(r"step-(\d{10})")
-_BLOCK = 1 << 22
 DENSE = "dense"
 DRAFT = "draft-"  # Stands before the name of a directory of BEST that is being written.
 RECENT, BEST = "checkpoints", "best"  # Below the model directory: those kept by age, and the best one.
@@ -103,10 +103,8 @@ class Checkpoint:
 
 def describe_file(directory, name):
     """-> {`file`, `bytes`, `crc32`} of a file."""
-    crc = size = 0
-    for block in (path_of(directory) / name).blocks(_BLOCK):
-        crc, size = zlib.crc32(block, crc), size + len(block)
-    return {"file": name, "bytes": size, "crc32": crc}
+    size, crc32 = bytes_and_crc32(path_of(directory) / name)
+    return {"file": name, "bytes": size, "crc32": crc32}
 
 
 def checkpoint_path(model_dir, step):

@@ -18,24 +18,23 @@ them, with their sizes and checksums, in its manifest.
 import contextlib
 import json
 import pathlib
-import zlib
 
 import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.files.checksum import bytes_and_crc32
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _BATCH_BYTES = 16 << 20
-_CRC_BYTES = 4 << 20
-_CONFIG = b"ctr_trainer.table"
+CONFIG = b"ctr_trainer.table"
 _MOST_WEIGHTS = 1 << 16
-_REMOVED = [pa.field("key", pa.int64(), nullable=False)]
+KEY = pa.field("key", pa.int64(), nullable=False)
 _COUNTED = b"ctr_trainer.counted"
 _COUNTS = [pa.field(name, pa.uint8(), nullable=False) for name in ("first", "second")]
-_USE = [*_REMOVED, *(pa.field(name, pa.uint32(), nullable=False) for name in ("last_used", "frequency"))]
+_USE = [KEY, *(pa.field(name, pa.uint32(), nullable=False) for name in ("last_used", "frequency"))]
 
 
 def config_to_json(config):
@@ -62,9 +61,9 @@ def config_from_json(text):
 
 def schema(config, kind="full", counted=None):
     """-> the pyarrow schema of this table's files of a kind; `counted` is part of that of `counts`."""
-    rows = [*_REMOVED, pa.field("row", row_type(config.width), nullable=False)]
-    fields = {"full": rows, "delta": rows, "removed": _REMOVED, "use": _USE, "counts": _COUNTS}[kind]
-    metadata = {_CONFIG: config_to_json(config)}
+    rows = [KEY, pa.field("row", row_type(config.width), nullable=False)]
+    fields = {"full": rows, "delta": rows, "removed": [KEY], "use": _USE, "counts": _COUNTS}[kind]
+    metadata = {CONFIG: config_to_json(config)}
     return pa.schema(fields, metadata if counted is None else {**metadata, _COUNTED: str(counted)})
 
 
@@ -102,9 +101,7 @@ def check(path, entry):
         size = file.size()
         if size != entry["bytes"]:
             raise UserError(f"{file}: {size} bytes, not {entry['bytes']}: truncated or replaced; use another snapshot")
-        crc32 = 0
-        for block in file.blocks(_CRC_BYTES):
-            crc32 = zlib.crc32(block, crc32)
+        _, crc32 = bytes_and_crc32(file)
     except OSError as error:
         raise UserError(f"{file}: {error.strerror}; the snapshot needs this file") from None
     if crc32 != entry["crc32"]:
@@ -143,7 +140,7 @@ def _open(path, entry):
     file = _file(path, entry)
     try:
         with file.open_input() as source, pa.ipc.open_file(source) as reader:
-            config = config_from_json((reader.schema.metadata or {}).get(_CONFIG, b"null"))
+            config = config_from_json((reader.schema.metadata or {}).get(CONFIG, b"null"))
             expected = schema(config, entry.get("kind", "full"))
             if not reader.schema.equals(expected):
                 raise UserError(f"{file}: columns {reader.schema}, expected {expected}")
