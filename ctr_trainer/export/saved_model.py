@@ -14,6 +14,7 @@ from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.export import directory
 from ctr_trainer.export.exported_table import ExportedTable
 from ctr_trainer.export.key_index import KeyIndex
+from ctr_trainer.export.raw_keys import SIGNATURE, RawKeys, key_outputs
 from ctr_trainer.export.receiver import ExportedFeatures
 from ctr_trainer.export.row_inputs import RowInputs
 from ctr_trainer.export.table_saver import TableSaver
@@ -27,7 +28,7 @@ from ctr_trainer.messages.restoring import refusing_other_variables
 tf1 = tf.compat.v1
 # TensorFlow Serving leaves `assets.extra` alone.
 _SPEC = ("assets.extra", "feature_spec.json")
-
+_SERVING = tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 ROWS = ("all", "none")
 
@@ -38,7 +39,9 @@ def export_saved_model(
     """Writes the SavedModel. An earlier export at `path` is replaced once the new one is complete.
 
     The signature `serving_default` takes the raw values of the features that the model reads (see
-    `receiver.ExportedFeatures`) and returns the model's predictions.
+    `receiver.ExportedFeatures`) and returns the model's predictions. With the rows `none` it takes rows in place of
+    sparse features, see `RowInputs`, and the signature `keys` turns raw values into the keys of these rows, see
+    `raw_keys.key_outputs`.
 
     Memory: about 25 bytes per row for the keys of all tables and their index. Rows are read and written in pieces.
 
@@ -65,7 +68,9 @@ def export_saved_model(
         predictions = model_fn(features, None, ModeKeys.PREDICT, params).predictions
         predictions = predictions if isinstance(predictions, dict) else {"output": predictions}
         saver = TableSaver(checkpoint, tables)
-        signature = tf1.saved_model.predict_signature_def(receivers, predictions)
+        signatures = {_SERVING: tf1.saved_model.predict_signature_def(receivers, predictions)}
+        if isinstance(features, RowInputs):
+            signatures |= _keys_signature(trained_features, receivers)
         with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
             with refusing_other_variables(checkpoint, saver.dense_variables):
                 saver.dense.restore(session, checkpoint.dense_prefix)
@@ -73,7 +78,7 @@ def export_saved_model(
             builder.add_meta_graph_and_variables(
                 session,
                 [tf1.saved_model.tag_constants.SERVING],
-                {tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY: signature},
+                signatures,
                 strip_default_attrs=True,
                 saver=saver,
             )
@@ -134,6 +139,13 @@ def _receive(checkpoint, trained_features, serving_input_receiver_fn, rows):
     tables = _tables(checkpoint)
     features = ExportedFeatures(*trained_features, tables)
     return features, features.receivers, tables
+
+
+def _keys_signature(trained_features, receivers):
+    """-> dict of the signature `keys` of a tower with these inputs; empty if it reads no sparse feature."""
+    raw = RawKeys(*trained_features)
+    outputs = key_outputs(raw, trained_features[0], receivers.keys())
+    return {SIGNATURE: tf1.saved_model.predict_signature_def(raw.receivers, outputs)} if outputs else {}
 
 
 def _tables(checkpoint):

@@ -155,6 +155,33 @@ def test_the_dense_tower_alone_takes_the_rows_as_inputs(trained, tmp_path):
     assert [f.name for f in load_spec(path).sparse] == [f.name for f in served.spec.sparse]
 
 
+@pytest.mark.parametrize("model_fn", [lr.model_fn, _with_history], ids=["lr", "history"])
+def test_the_dense_tower_turns_raw_values_into_the_keys_of_its_rows(trained, tmp_path, model_fn):
+    directory, data = trained
+    path = _estimator(model_fn, tmp_path / "model", data).export_to(tmp_path / "tower", rows="none")
+    served = BatchReader(directory / "served", 128, shuffle=False, epochs=1)
+    (batch, *_) = served.with_statistics(BatchReader(data, 32).statistics)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        signature = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def["keys"]
+        feed = {}
+        for name, tensor in signature.inputs.items():
+            values = _raw(directory / "served.csv")[name]
+            if isinstance(values[0], list):
+                longest = max(map(len, values))
+                values = [value + [""] * (longest - len(value)) for value in values]
+            feed[tensor.name] = values
+        found = session.run({name: tensor.name for name, tensor in signature.outputs.items()}, feed)
+    np.testing.assert_array_equal(found["keys/dim4"], batch.keys["dim4"][:100])
+    bags = {"tags", "topics", "words"} | ({"history"} if model_fn is _with_history else set())
+    assert {name.partition("/")[2] for name in found} == {"dim4", *bags}
+    for name in bags:
+        splits = batch.bags[name].splits[:101]
+        np.testing.assert_array_equal(found[f"splits/{name}"], splits)
+        np.testing.assert_array_equal(found[f"values/{name}"], batch.bags[name].values[: splits[-1]])
+    np.testing.assert_array_equal(found["weights/topics"], batch.bags["topics"].weights[: len(found["values/topics"])])
+    assert found["splits/words"].dtype == np.int32 and "weights/tags" not in found
+
+
 def test_replaces_an_earlier_export_and_refuses_another_directory(trained, tmp_path):
     estimator = _estimator(lr.model_fn, tmp_path / "model", trained[1])
     first = estimator.export_to(tmp_path / "export")
