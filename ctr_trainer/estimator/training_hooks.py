@@ -136,7 +136,7 @@ def _worker_figures(rate, sync, embeddings):
 
 
 def _checkpoint_period(config):
-    """-> when checkpoints are due. A collective."""
+    """-> when checkpoints are due."""
     if config.save_checkpoints_epochs:
         flags = "save_checkpoints_epochs", "save_checkpoints_steps"
         length, accumulation_steps = run_length.current(), step_plan.current().accumulation_steps
@@ -144,8 +144,8 @@ def _checkpoint_period(config):
     if config.save_checkpoints_secs and distributed.size() == 1:
         return EverySeconds(config.save_checkpoints_secs)
     if config.save_checkpoints_secs:
-        chief, all_sum = distributed.is_chief(), _beside("checkpoint_due")
-        return SecondsOfChief(config.save_checkpoints_secs, chief, all_sum, distributed.watchdog().waiting)
+        all_sum = functools.partial(distributed.all_sum, name="checkpoint_due")
+        return SecondsOfChief(config.save_checkpoints_secs, distributed.is_chief(), all_sum)
     return EverySteps(config.checkpoint_steps)
 
 
@@ -153,17 +153,12 @@ def _lines():
     """-> whose figures this rank's lines show. A collective."""
     if distributed.size() == 1:
         return OwnLines()
-    return MergedLines(distributed.rank(), distributed.size(), _beside("figures"), distributed.watchdog().waiting)
-
-
-def _beside(name):
-    """-> f(float64[n]) -> the sum of all ranks' arrays, for a thread beside the steps. A collective."""
 
     def all_sum(sums):
-        return distributed.all_sum(sums, name, watched=False)
+        return distributed.all_sum(sums, "figures", watched=False)
 
     all_sum(np.zeros(1))  # Makes its graph and its session now, and not beside steps.
-    return all_sum
+    return MergedLines(distributed.rank(), distributed.size(), all_sum, distributed.watchdog().waiting)
 
 
 def _keep_lines(feed, config, model_dir, last_step, clock):

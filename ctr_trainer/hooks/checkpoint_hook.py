@@ -35,10 +35,6 @@ class CheckpointHook(PeriodicHook):
         with self._clock.within(self.phase):
             self._save_once(session)
 
-    def close(self):
-        """Ends what the period has under way, after an error too."""
-        self._period.close()
-
     def _save_once(self, session):
         if self._saved != self.step:
             path = self._save(session, self.step)

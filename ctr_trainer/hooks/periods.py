@@ -1,14 +1,13 @@
 """When a checkpoint or an evaluation is due: after the same step on all ranks."""
 
-import contextlib
 import time
 
 import numpy as np
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes.background import Background
 
-_ASK_SECONDS, _MOST_STEPS, _CLOSE_SECONDS = 0.5, 1000, 2.0
+# Of a period: what is little. The first steps of a training say no more of the pace than of so many times their number.
+_LITTLE, _MOST_TIMES = 0.15, 4
 
 
 class EverySteps:
@@ -28,9 +27,6 @@ class EverySteps:
 
     def begin(self):
         """Counts from now on: training begins, or has acted."""
-
-    def close(self):
-        """Ends what is under way, also after an error."""
 
 
 class EveryEpochs(EverySteps):
@@ -82,58 +78,59 @@ class EverySeconds(EverySteps):
 
 
 class SecondsOfChief(EverySeconds):
-    """The same for several workers: by rank 0's clock, after the same step on all ranks, and without a wait for it.
+    """The same for several workers: by rank 0's clock, after the same step on all ranks.
 
-    Rank 0's wish is added up over the ranks in a thread beside some steps. All know the sum when they ask again, and
-    act after that step. They ask about twice a second: rank 0 says how many steps that is. So they act up to a second,
-    or two steps if these are longer, after the time was over.
+    Some steps apart, between two steps, rank 0 tells the others how many steps the rest of the time will take, at the
+    pace of the last steps: after half of these it tells again, and once little is left all act after the rest. So it
+    tells three or four times in a period, and no collective is ever under way beside the steps.
+
+    Caveat: where steps become slower after rank 0 has told, all act later by as much.
 
     Args:
       seconds, clock: see `EverySeconds`.
       is_chief: whether this is rank 0.
-      all_sum: f(float64[2]) -> the sum of all ranks' arrays; called in the thread, always by one at a time.
-      waiting: f(what) -> context manager around a wait for the other ranks.
+      all_sum: f(int64[2]) -> the sum of all ranks' arrays.
     """
 
-    def __init__(self, seconds, is_chief, all_sum, waiting, clock=time.monotonic):
+    def __init__(self, seconds, is_chief, all_sum, clock=time.monotonic):
         super().__init__(seconds, clock)
-        self._is_chief, self._all_sum, self._waiting = is_chief, all_sum, waiting
-        self._background = Background("asking rank 0 whether a checkpoint is due")
-        self._told = self._asked_at = None
-        self._next, self._last = 0, 0
+        self._is_chief, self._all_sum = is_chief, all_sum
+        self._next, self._then = 0, 0
+        self._first = None  # The step after which rank 0 has told first.
+        self._pace_from = None  # (step, time) that the pace is of the steps after.
 
     def is_due(self, step):
         """As `EverySteps`; call it after each step, on all ranks."""
         if step < self._next:
             return False
-        wishes, steps = self._answer()
-        self._ask(step, wishes)
-        self._last, self._next = step, step + int(steps)
-        return bool(wishes)
+        if not self._then:
+            told = self._tell(step) if self._is_chief else (0, 0)
+            steps, self._then = map(int, self._all_sum(np.array(told, np.int64)))
+            self._next = step + steps
+            if steps:
+                return False
+        self._next, self._then, self._pace_from = step + self._then, 0, (step, self._clock())
+        return True
 
-    def close(self):
-        """As `EverySteps`: what the other ranks have no part in any more is left alone after two seconds."""
-        with contextlib.suppress(UserError):
-            self._background.close(_CLOSE_SECONDS)
+    def begin(self):
+        """As `EverySteps`; what took so long is of no step's pace."""
+        super().begin()
+        if self._pace_from:
+            self._pace_from = self._pace_from[0], self._since
 
-    def _answer(self):
-        """-> (whether rank 0 wished to act, how many steps later to ask again), the same on all ranks."""
-        if self._told is None:
-            return False, 1
-        with self._waiting("the other ranks, to know whether a checkpoint is due"):
-            self._background.wait()
-        return self._told
+    def _tell(self, step):
+        """-> (steps until all act, or rank 0 tells again; steps from that act until it tells again, 0 for no act)."""
+        now, (before, since) = self._clock(), self._pace_from or (step, 0.0)
+        self._pace_from = step, now
+        self._first = step if self._first is None else self._first
+        if step == before:
+            return 1, 0  # Nothing is known of the pace.
+        pace, most = (step - before) / max(now - since, 1e-9), _MOST_TIMES * (step - self._first)
+        left = max(self._seconds - (now - self._since), 0.0)
+        if left <= _LITTLE * self._seconds or left * pace < 1:
+            return min(round(left * pace), most), _half(self._seconds * pace, most)
+        return _half(left * pace, most), 0
 
-    def _ask(self, step, has_wished):
-        now, told = self._clock(), np.zeros(2)
-        if self._is_chief:
-            seconds = now - self._asked_at if self._asked_at is not None else 0.0
-            steps = (step - self._last) * _ASK_SECONDS / seconds if seconds else 1
-            # Where it has wished, all act now, and the time counts from then on.
-            told[:] = super().is_due(step) and not has_wished, min(max(round(steps), 1), _MOST_STEPS)
-        self._asked_at, self._told = now, told
 
-        def add_up():
-            self._told = self._all_sum(told)
-
-        self._background.start(add_up)
+def _half(steps, most):
+    return min(max(int(steps / 2), 1), most)

@@ -63,7 +63,7 @@ class RunConfig(Settings, title="Run"):
     save_checkpoints_epochs: int = setting(0, "epochs between checkpoints; 0 for another period", "epochs", minimum=0)
     save_checkpoints_secs: float = setting(
         0.0,
-        "seconds between checkpoints, by rank 0's clock, up to a second or two steps later; 0 for another period",
+        "seconds between checkpoints, by rank 0's clock and the pace of its steps; 0 for another period",
         "seconds",
         minimum=0.0,
     )

@@ -1,7 +1,5 @@
 """When checkpoints and evaluations are due, by hand."""
 
-import contextlib
-
 import pytest
 
 from ctr_trainer.graph_notes.run_length import Epochs, RunLength
@@ -64,32 +62,43 @@ def test_one_worker_saves_when_the_time_is_over_counted_from_the_last_checkpoint
     assert saved == [3, 6, 8]
 
 
-def _save_by_rank_0s_clock(seconds_of_step, period_seconds):
-    """-> by rank, after which of 30 steps it saves, and how often it asks; the clocks of ranks 1 and 2 stand still."""
+def _save_by_rank_0s_clock(seconds_of_step, period_seconds, steps=30):
+    """-> by rank, after which steps it saves, and after which it is told; the clocks of ranks 1 and 2 stand still.
+
+    Args:
+      seconds_of_step: f(step) -> how long it takes.
+    """
 
     def work(rank, all_sum, all_gather):
-        now, saved, asked = Clock(), [], []
-        clock = (lambda: now() * seconds_of_step) if rank == 0 else (lambda: 0)
-        waiting = lambda what: contextlib.nullcontext()  # noqa: E731
+        done, saved, asked = Clock(), [], []
+        clock = (lambda: sum(map(seconds_of_step, range(1, done() + 1)))) if rank == 0 else (lambda: 0)
 
         def add_up(told):
-            asked.append(told)
+            asked.append(done())
             return all_sum(told, "checkpoint_due")
 
-        period = SecondsOfChief(period_seconds, rank == 0, add_up, waiting, clock)
-        hook = CheckpointHook(lambda session, step: saved.append(step), period)
-        _run(lambda: [now, hook], steps=30)
-        hook.close()
-        return saved, len(asked)
+        period = SecondsOfChief(period_seconds, rank == 0, add_up, clock)
+        _run(lambda: [done, CheckpointHook(lambda session, step: saved.append(step), period)], steps=steps)
+        return saved, asked
 
     return Ranks(3).run(work)
 
 
 def test_all_workers_save_after_the_same_step_by_rank_0s_clock():
-    """A step of 1 s: rank 0 wishes after step 5, all know after step 6, and the next 5 s count from there."""
-    assert _save_by_rank_0s_clock(1.0, 5) == [([6, 12, 18, 24, 30], 30)] * 3
+    """Steps of 1 s: the pace is known after step 2, and then what is left is halved: 3, 2, 1, 0 s of 5."""
+    assert (
+        _save_by_rank_0s_clock(lambda step: 1.0, 5, steps=16)
+        == [([5, 10, 15, 16], [1, 2, 3, 4, 5, 7, 8, 9, 10, 12, 13, 14, 15])] * 3
+    )
 
 
-def test_workers_with_short_steps_ask_rank_0_twice_a_second_and_not_after_each():
-    """With steps of a tenth of a second they ask after steps 1, 2, 3, 8, 13, 18, 23, 28, once they know the rate."""
-    assert _save_by_rank_0s_clock(0.1, 1) == [([18, 30], 8)] * 3
+def test_workers_with_short_steps_are_told_four_times_in_a_period():
+    """Steps of 0.1 s: at first after four times the steps that were done, then after half of what is left."""
+    saved, asked = _save_by_rank_0s_clock(lambda step: 0.1, 10, steps=300)[0]
+    assert (saved, asked) == ([100, 200, 300], [1, 2, 6, 26, 62, 81, 90, 150, 175, 187, 249, 274, 286])
+
+
+def test_steps_that_become_slower_put_a_checkpoint_off_by_a_part_of_its_period_and_not_for_good():
+    """Steps of 0.1 s are of 0.2 s after the 100th: told after 150, by when the time is over, all save at once."""
+    saved, _ = _save_by_rank_0s_clock(lambda step: 0.1 if step <= 100 else 0.2, 10, steps=250)[0]
+    assert saved == [100, 150, 200, 250]
