@@ -49,6 +49,11 @@ class CachedRows:
     def __len__(self):
         return len(self.table)
 
+    @property
+    def nbytes(self):
+        """About how many bytes the rows and their bases take."""
+        return 2 * self.table.nbytes
+
     def stale(self, keys, since):
         """Looks keys up, and says which rows have to be pulled.
 

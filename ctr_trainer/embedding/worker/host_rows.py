@@ -4,9 +4,12 @@ import contextlib
 
 import numpy as np
 
+from ctr_trainer.embedding.memory.memory_limits import memory_total
 from ctr_trainer.embedding.worker.cached_rows import KEPT_WINDOWS
 from ctr_trainer.embedding.worker.row_cache import RowCache
 
+# Of the machine's memory: a copy that takes less drops nothing at a flush. To drop and to pull again costs steps.
+_MUCH = 0.1
 _HAS_ALL = 1  # Which of the cache's numbers says whether all rows that the service has are here.
 
 
@@ -67,8 +70,9 @@ class HostRows(RowCache):
     def flush(self):
         """As `RowCache.flush`. Slots may change: all workers of the host wait for the flush."""
         if self.is_synced_here:
-            with self._lock.alone():
-                self._tidy()
+            if self._copies.nbytes > _MUCH * memory_total():
+                with self._lock.alone():
+                    self._tidy()
             super().flush()
 
     def pull_ahead(self, keys):

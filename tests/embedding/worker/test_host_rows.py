@@ -11,7 +11,7 @@ from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.embedding.worker import cached_rows, merging
+from ctr_trainer.embedding.worker import cached_rows, host_rows, merging
 from ctr_trainer.embedding.worker.host_rows import HostRows
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory needs Linux's memfd_create")
@@ -100,6 +100,7 @@ def test_a_key_is_asked_for_once_by_one_worker_of_a_lone_host(store):
 
 def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, monkeypatch):
     monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 1)
+    monkeypatch.setattr(host_rows, "_MUCH", 0.0)
     one, other = host = _host(store)
     for worker in host:
         worker.begin()
@@ -180,6 +181,7 @@ def test_a_flush_brings_all_of_both_workers_to_the_service_to_the_bit(store, cod
 
 def test_a_flush_drops_rows_that_are_not_used_any_more_and_the_other_worker_finds_its_own(store, monkeypatch):
     monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 1)
+    monkeypatch.setattr(host_rows, "_MUCH", 0.0)
     one, other = host = _host(store)
     _step(other, np.arange(1, 101), 1.0)
     for _ in range(10):
@@ -188,6 +190,22 @@ def test_a_flush_drops_rows_that_are_not_used_any_more_and_the_other_worker_find
     one.flush()
     assert len(one) == len(other) == 2
     assert _read(other, _keys(50, 60, 70)) == [[-11, -11], [-11, -11], [-1, -1]]
+
+
+def test_a_flush_drops_nothing_while_the_rows_take_little_of_the_memory(store, monkeypatch):
+    """Else each checkpoint would cost the steps after it what it takes to pull the rows again."""
+    monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 1)
+    one, other = host = _host(store)
+    for worker in host:
+        worker.begin()
+    _step(other, np.arange(1, 101), 1.0)
+    for _ in range(10):
+        _step(other, _keys(50), 1.0)
+        _sync(host)
+    one.flush()
+    assert len(one) == 100
+    assert _read(other, _keys(7)) == [[-1, -1]]
+    assert store.keys == []
 
 
 def test_a_row_that_the_service_evicted_begins_anew(store):
