@@ -3,6 +3,7 @@
 from typing import Protocol
 
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.publication.records import Record
 
 
 class RowsAhead(UserError):
@@ -32,7 +33,7 @@ class RowReader(Protocol):
       record: the `records.Record` that is served; its `tables` have the configurations of the tables.
     """
 
-    record: object
+    record: Record
 
     def refresh(self):
         """Looks for a newer record, and gets it ready. `record` and what `read` gives stay as they are, but for rows

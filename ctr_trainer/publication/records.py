@@ -204,19 +204,29 @@ def check_files(url, record):
     """
     directory = generation_path(url, record.generation)
     for entry in record.files:
-        _check(directory / entry["file"], entry)
+        check_file(directory / entry["file"], entry)
     for entry in record.dense_files:
-        _check(directory / record.dense / entry["file"], entry)
+        check_file(directory / record.dense / entry["file"], entry)
 
 
-def _check(path, entry):
+def check_file(path, entry, name=None):
+    """Reads a file of a record.
+
+    Args:
+      path: `Path` of the file.
+      entry: {`bytes`, `crc32`} of it.
+      name: path that the message names; None for `path`.
+
+    Raises:
+      UserError: it is missing, or not as it was written.
+    """
     try:
         size, crc32 = bytes_and_crc32(path)
     except OSError as error:
-        raise UserError(f"{path}: {error.strerror or error}; {_CURE}") from None
+        raise UserError(f"{name or path}: {error.strerror or error}; {_CURE}") from None
     if (size, crc32) != (entry["bytes"], entry["crc32"]):
         raise UserError(
-            f"{path}: {size} bytes with the checksum {crc32:08x}, expected {entry['bytes']} with "
+            f"{name or path}: {size} bytes with the checksum {crc32:08x}, expected {entry['bytes']} with "
             f"{entry['crc32']:08x}: cut off or altered; {_CURE}"
         )
 

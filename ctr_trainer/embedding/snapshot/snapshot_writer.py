@@ -40,7 +40,7 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
     with contextlib.ExitStack() as stack:
 
         def begin(kind, file, counted=None):
-            files.append(stack.enter_context(_arrow_file(path, file, schema(config, kind, counted))))
+            files.append(stack.enter_context(arrow_file(path, file, schema(config, kind, counted))))
             entries.append(dict(file=file, kind=kind, **common))
             return files[-1]
 
@@ -92,7 +92,7 @@ def _finite(blocks, table, step):
 
 
 @contextlib.contextmanager
-def _arrow_file(path, name, of_schema):
+def arrow_file(path, name, of_schema):
     """Gives the `_ArrowFile` of a file that has its name, and is on the disk, once the block has ended.
 
     Raises:

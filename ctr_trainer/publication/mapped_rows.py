@@ -1,0 +1,96 @@
+"""Packed rows by key, in a file that is mapped into memory: the table may be larger than the memory."""
+
+import mmap
+import os
+import tempfile
+import threading
+import weakref
+
+import numpy as np
+
+from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.embedding.snapshot.packed_rows import unpack, value_bytes
+from ctr_trainer.messages.errors import UserError
+
+_FIRST_ROWS = 1024
+_ROWS_A_LOCK = 4096  # A reader waits for the end of so many rows at most.
+
+
+class MappedRows:
+    """The rows of one table. Several threads may use it at a time.
+
+    The file has no name, so that it is gone when this process ends, however it ends. The index takes 16 bytes of memory
+    per key.
+
+    Args:
+      config: the table's `TableConfig`.
+      dtype: of the packed rows, see `packed_rows`.
+      directory: where the file lies; on a disk with room for the rows.
+    """
+
+    def __init__(self, config, dtype, directory):
+        self._config, self._dtype, self._directory = config, dtype, directory
+        self._width = value_bytes(config, dtype)
+        self._index, self._lock = Index(), threading.Lock()
+        self._file = tempfile.TemporaryFile(dir=directory)
+        self._close_file = weakref.finalize(self, self._file.close)
+        self._values = np.empty((0, self._width), np.uint8)
+
+    def __len__(self):
+        return len(self._index)
+
+    def put(self, keys, values):
+        """Adds rows, or replaces them.
+
+        Args:
+          keys: int64[n], distinct.
+          values: uint8[n, value_bytes].
+
+        Raises:
+          UserError: the disk is full.
+        """
+        for first in range(0, len(keys), _ROWS_A_LOCK):
+            some = np.require(keys[first : first + _ROWS_A_LOCK], requirements=("C", "A"))
+            with self._lock:
+                slots = self._index.find_or_add(some)
+                self._reserve(self._index.slots)
+                self._values[slots] = values[first : first + _ROWS_A_LOCK]
+
+    def remove(self, keys):
+        """Forgets int64[n] keys; unknown ones do no harm."""
+        for first in range(0, len(keys), _ROWS_A_LOCK):
+            with self._lock:
+                self._index.remove(np.require(keys[first : first + _ROWS_A_LOCK], requirements=("C", "A")))
+
+    def read(self, keys):
+        """-> float32[U, weights] of int64[U] keys; zeros for a key without a row."""
+        keys = np.require(keys, np.int64, ("C", "A"))
+        with self._lock:
+            slots = self._index.find(keys)
+            found = slots >= 0
+            values = self._values[slots[found]]
+        weights = np.zeros((len(keys), self._config.weights), np.float32)
+        weights[found] = unpack(values, self._config, self._dtype)[0]
+        return weights
+
+    def close(self):
+        """Gives back memory and disk."""
+        with self._lock:
+            self._values = np.empty((0, self._width), np.uint8)
+            self._index = Index()
+            self._close_file()
+
+    def _reserve(self, rows):
+        if rows <= len(self._values):
+            return
+        rows = max(rows, len(self._values) * 3 // 2, _FIRST_ROWS)
+        size = rows * self._width
+        try:
+            os.posix_fallocate(self._file.fileno(), 0, size)  # Else a full disk would end the process with SIGBUS.
+            pages = mmap.mmap(self._file.fileno(), size)
+        except OSError as error:
+            raise UserError(
+                f"{self._directory}: {size >> 20} MiB for the rows of the table {self._config.name}: "
+                f"{error.strerror or error}; make room there, or set TMPDIR to a directory with room"
+            ) from None
+        self._values = np.frombuffer(pages, np.uint8).reshape(rows, self._width)

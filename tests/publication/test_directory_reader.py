@@ -1,0 +1,142 @@
+import numpy as np
+import pytest
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.publication import records
+from ctr_trainer.publication.open_reader import open_reader
+from tests import object_store
+from tests.publication.published import Published, tower_of
+
+KEYS = np.arange(0, 20, dtype=np.int64)
+
+
+@pytest.fixture
+def reading():
+    readers = []
+
+    def read(url):
+        readers.append(open_reader(url))
+        return readers[-1]
+
+    yield read
+    for reader in readers:
+        reader.close()
+
+
+def assert_serves(reader, published, state=None):
+    np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS, state))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8"])
+def test_a_reader_begins_with_the_newest_base_and_all_epochs_after_it(tmp_path, reading, dtype):
+    published = Published(tmp_path, dtype=dtype)
+    published.epoch([2, 11], [3])
+    published.base()
+    published.epoch([3, 4], [11])
+    reader = reading(tmp_path)
+    assert (reader.record.epoch, tower_of(reader)) == (2, "tower 1 2")
+    assert_serves(reader, published)
+    assert not reader.read("dim3", np.array([11, 99]))[:, 0].any()
+
+
+def test_a_newer_record_is_served_after_advance_and_is_never_two_epochs_ahead(tmp_path, reading):
+    published = Published(tmp_path)
+    reader = reading(tmp_path)
+    assert reader.refresh() is None
+    published.epoch([2, 11], [3])
+    after_first = dict(published.state)
+    published.epoch([2, 12], [4])
+    newer = reader.refresh()
+    assert (newer.epoch, reader.record.epoch, tower_of(reader), tower_of(reader, newer)) == (
+        1,
+        0,
+        "tower 1 0",
+        "tower 1 1",
+    )
+    assert reader.refresh() is newer
+    assert_serves(reader, published, after_first)
+    reader.advance()
+    assert reader.record is newer
+    assert_serves(reader, published, after_first)
+    assert reader.refresh().epoch == 2
+    reader.advance()
+    assert_serves(reader, published)
+    assert reader.refresh() is None
+
+
+def test_a_reader_that_missed_an_epoch_goes_on_from_a_newer_base_and_not_before_advance(tmp_path, reading):
+    published = Published(tmp_path)
+    reader = reading(tmp_path)
+    before = dict(published.state)
+    for number in range(4):
+        published.epoch([number + 1, 11], [8])
+    published.base()
+    directory = records.generation_path(tmp_path, 1)
+    for epoch in (1, 2):
+        (directory / f"{records.name_of('epoch', epoch)}.json").unlink()
+    assert reader.refresh().epoch == 4
+    assert_serves(reader, published, before)
+    reader.advance()
+    assert_serves(reader, published)
+
+
+def test_a_gap_or_a_damaged_epoch_without_a_newer_base_is_refused_by_name_and_served_on(tmp_path, reading):
+    published = Published(tmp_path)
+    reader, other = reading(tmp_path), reading(tmp_path)
+    before = dict(published.state)
+    published.epoch([1])
+    published.epoch([2])
+    directory = records.generation_path(tmp_path, 1)
+    rows = directory / "epoch-0000000001" / "dim3-00000-of-00001.rows.arrow"
+    rows.write_bytes(rows.read_bytes()[:-3] + b"abc")
+    with pytest.raises(UserError, match="epoch-0000000001/dim3.*altered"):
+        reader.refresh()
+    (directory / "epoch-0000000001.json").unlink()
+    with pytest.raises(UserError, match="epoch 1 is missing"):
+        other.refresh()
+    for each in (reader, other):
+        assert each.record.epoch == 0
+        assert_serves(each, published, before)
+
+
+def test_a_new_generation_takes_the_place_of_the_one_before(tmp_path, reading):
+    first = Published(tmp_path)
+    first.epoch([1, 30])
+    reader = reading(tmp_path)
+    before = dict(first.state)
+    rolled_back = Published(tmp_path, generation=2, rows=[5, 6])
+    newer = reader.refresh()
+    assert (newer.generation, newer.epoch, tower_of(reader, newer)) == (2, 0, "tower 2 0")
+    assert_serves(reader, first, before)
+    reader.advance()
+    assert_serves(reader, rolled_back)
+
+
+def test_a_large_table_grows_and_keeps_its_rows(tmp_path, reading):
+    published = Published(tmp_path, rows=range(1, 5000))
+    for first in (4000, 9000):
+        published.epoch(range(first, first + 9000), range(1, 100))
+    reader, keys = reading(tmp_path), np.arange(1, 20_000)
+    np.testing.assert_array_equal(reader.read("dim3", keys), published.weights(keys))
+
+
+def test_what_is_no_publication_is_said(tmp_path, reading):
+    with pytest.raises(UserError, match="there is no publication"):
+        reading(tmp_path)
+    Published(tmp_path)
+    with pytest.raises(UserError, match="no table dim9; there are dim3"):
+        reading(tmp_path).read("dim9", KEYS)
+
+
+@pytest.mark.integration
+def test_a_publication_in_a_store_is_read(tmp_path, reading):
+    with object_store.running(tmp_path) as store, object_store.environment(store):
+        url = f"s3://{object_store.BUCKET}/ctr"
+        published = Published(url)
+        published.epoch([2, 11], [3])
+        reader = reading(url)
+        published.epoch([3], [11])
+        assert reader.refresh().epoch == 2
+        reader.advance()
+        assert_serves(reader, published)
+        assert tower_of(reader) == "tower 1 2"
