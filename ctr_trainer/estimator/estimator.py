@@ -8,7 +8,7 @@ import time
 import tensorflow as tf
 
 from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator import finding, latest_file, plateau, retention
+from ctr_trainer.estimator import finding, latest_file, plateau, retention, warm_start
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.graphs import trained_graph, training_graph
@@ -82,7 +82,7 @@ class Estimator:
           and with `evaluation` also `evaluation` (the last one's metrics), `evaluation_seconds` and `stopped_early`;
           None where nothing was to do. Evaluations do not count as `seconds`. Besides, what `RunSummary.results` says,
           and with `phase_steps` also `phases` and `load`, of this rank; see `StepTraceHook.results` and
-          `LoadHook.results`.
+          `LoadHook.results`. After a warm start, on rank 0, `warm_start`: what was taken and what was left.
           After a lost service, of what was trained since the checkpoint that all went back to.
 
         Raises:
@@ -139,10 +139,11 @@ class Estimator:
             retention.set_aside(self.model_dir, start, later)
             retention.remove_unfinished(self.model_dir)
             latest_file.point_to(self.model_dir, checkpoint)
+        warm = warm_start.of(self.config.warm_start, checkpoint)
         seen = Observation(self.config, staging.path)
         clock = seen.clock
         made = (self.model_fn, self.params, self.config, self.model_dir)
-        with seen.by_others(), training_graph(*made, input_fn, checkpoint, seen, last) as (feed, spec, store):
+        with seen.by_others(), training_graph(*made, input_fn, checkpoint, warm, seen, last) as (feed, spec, store):
             if feed.steps == 0:
                 return self._nothing_to_do(start, "its data have been read to the end of the last epoch")
             if plateau.current():
@@ -177,7 +178,7 @@ class Estimator:
             if stop.signal:
                 raise StoppedInOrder(stopped_text(stop, seen.step, save.path), stop.signal)
             results = observed.results()
-        return {**results, **evaluations.results()}
+        return {**results, **evaluations.results(), **warm.results()}
 
     def _nothing_to_do(self, step, why):
         if distributed.is_chief():

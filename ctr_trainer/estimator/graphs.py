@@ -22,13 +22,14 @@ tf1 = tf.compat.v1
 
 
 @contextlib.contextmanager
-def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, seen, last):
+def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, warm, seen, last):
     """Gives (`Feed`, EstimatorSpec, store) of a training whose rows are as the checkpoint has them. A collective.
 
     Args:
       model_fn, params, config, model_dir: see `Estimator`.
       input_fn: see `Estimator.train`.
       checkpoint: the `Checkpoint` that training goes on from, or None.
+      warm: what it begins with if there is no checkpoint, see `warm_start.of`.
       seen: the `Observation` of the training.
       last: the step that training stops at, or None.
 
@@ -51,6 +52,7 @@ def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, se
         spec = with_train_op(spec, inputs, config.embedding.learning_rate)
         if pads:
             refuse_unweighed()
+        stack.enter_context(warm.variables())
         store = LocalStore()
         if inputs.uses_embeddings:
             store = stack.enter_context(open_store(config.embedding, model_dir))
@@ -58,6 +60,8 @@ def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, se
         stack.callback(feed.close)  # Its threads use the store, so they end before that closes.
         if distributed.is_chief():
             _restore_rows(store, checkpoint, model_dir)
+            tables = feed.embeddings.rows.values() if feed.embeddings else ()
+            warm.rows(store, [rows.config for rows in tables], model_dir)
         distributed.barrier("embedding_rows_restored")
         store.reopen()
         yield _ready(stack, feed), spec, store

@@ -14,6 +14,7 @@ class RunConfig(Settings, title="Run"):
     """The settings of a run.
 
     Attributes:
+      warm_start: see `warm_start.WarmStart`; once there is a checkpoint, it is not read again.
       save_checkpoints_steps: None for 1000 if no other period is given.
       save_checkpoints_secs: see `periods.SecondsOfChief`.
       save_checkpoints_epochs: counted from the very first one.
@@ -35,6 +36,12 @@ class RunConfig(Settings, title="Run"):
     """
 
     seed: int = setting(1, "seed of the data's order, the dense variables and new embedding rows", minimum=0)
+    warm_start: str = setting(
+        "",
+        "model directory, checkpoint's directory, or directory of Parquet files with key and row, or its URL: a new "
+        "training begins with its rows and dense variables",
+        "path",
+    )
     threads: int = setting(
         int(os.environ.get("CTR_TRAINER_THREADS", "0")),
         "CPU threads of a worker; 0 lets TensorFlow choose",

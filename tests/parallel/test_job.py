@@ -60,8 +60,9 @@ def trained(source, tmp_path_factory):
     loose += [training(f"limited-{by}", "--epochs=3", "--loose", "--limits", f"--service={by}") for by in LIMITED]
     ended = [training("ended", "--epochs=0", "--max_steps=10", name=name) for name in ("first", "again")]
     two = training("resized", "--epochs=1", "--max_steps=13", name="two")
+    warm = training("warm", "--epochs=0", "--max_steps=1", "--loose", f"--warm_start={directory / 'strict' / 'model'}")
     launch.run(1, *_arguments(shards[1]))
-    of_two = _arguments(shards[2], training("strict", *STRICT), *loose, *ended, two)
+    of_two = _arguments(shards[2], training("strict", *STRICT), *loose, *ended, two, warm)
     launch.run(2, *of_two, seconds=2 * launch.TIMEOUT_SECONDS)
     shutil.copytree(directory / "resized" / "model", directory / "resized" / "of_two")
     launch.run(3, *_arguments(shards[3], training("resized", "--epochs=1", name="three")))
@@ -115,6 +116,21 @@ def test_limits_count_for_all_workers_in_every_mode_and_no_example_is_lost(train
     keys = np.concatenate([keys for _, keys, _ in snapshot.iterate(saved.path, saved.tables)])
     assert 40 < len(np.unique(keys)) == len(keys) <= 50
     assert len(np.load(trained / "--row_copies=host" / "out" / "rows.npz")["keys"]) > 100
+
+
+def test_two_workers_with_a_service_begin_with_the_rows_and_variables_of_another_model(trained):
+    there, rows = (np.load(trained / path / "out" / "rows.npz") for path in ("strict", "warm"))
+    assert np.array_equal(rows["keys"], there["keys"])
+    same = (rows["rows"] == there["rows"]).all(axis=1)
+    assert 0.3 < same.mean() < 1  # All but those of the one step that each worker made.
+    starts = [np.load(trained / "warm" / "out" / f"start-{rank}.npz") for rank in (0, 1)]
+    source = latest_checkpoint(trained / "strict" / "model")
+    dense = tf.train.load_checkpoint(source.dense_prefix)
+    for name in set(starts[0].files) - {"global_step"}:
+        assert np.array_equal(starts[0][name], starts[1][name])
+        assert np.array_equal(starts[0][name], dense.get_tensor(name.replace(".", "/")))
+    said = json.loads((trained / "warm" / "out" / "result-0.json").read_text())["warm_start"]
+    assert sum(said["rows"].values()) == len(there["keys"]) and said["step"] == source.step
 
 
 def test_a_run_goes_on_with_another_number_of_workers_and_repeats_no_example(trained):

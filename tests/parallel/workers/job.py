@@ -46,6 +46,7 @@ parser.add_argument("--evaluate", action="store_true")
 parser.add_argument("--loose", action="store_true", help="sync beside the training, with lookups ahead")
 parser.add_argument("--sync_compression", default="none")
 parser.add_argument("--row_copies", default="auto")
+parser.add_argument("--warm_start", default="")
 parser.add_argument("--limits", action="store_true", help="a table of at most 50 rows, of keys that came twice")
 parser.add_argument("--stall_warning", type=float, default=0.0)
 parser.add_argument("--stall_timeout", type=float, default=1800.0)
@@ -105,6 +106,7 @@ def make_estimator(flags):
         threads=1,
         prefetch_batches=3 if flags.loose else 0,
         save_checkpoints_steps=10,
+        warm_start=flags.warm_start,
         log_steps=5,
         embedding=embedding,
     )
