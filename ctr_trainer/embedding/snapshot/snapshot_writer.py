@@ -79,7 +79,7 @@ def write_blocks(path, config, blocks, identity):
       UserError: the file cannot be written; names it.
     """
     file = f"{config.name}-00000-of-00001.arrow"
-    with _arrow_file(path, file, schema(config)) as rows_file:
+    with arrow_file(path, file, schema(config)) as rows_file:
         for keys, rows in blocks:
             rows_file.write([key_array(keys), row_array(rows)])
         written = rows_file.finish()
