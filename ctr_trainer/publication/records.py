@@ -221,7 +221,7 @@ def check_file(path, entry, name=None):
       UserError: it is missing, or not as it was written.
     """
     try:
-        size, crc32 = bytes_and_crc32(path)
+        size, crc32 = bytes_and_crc32(path_of(path))
     except OSError as error:
         raise UserError(f"{name or path}: {error.strerror or error}; {_CURE}") from None
     if (size, crc32) != (entry["bytes"], entry["crc32"]):

@@ -1,0 +1,131 @@
+"""Delivers a publication to a directory or a store."""
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+
+from ctr_trainer.files.local_path import LocalPath
+from ctr_trainer.files.paths import path_of
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes.background import Background
+from ctr_trainer.publication import compaction, old_records, records
+from ctr_trainer.publication.records import BASE, EPOCH, Publication
+
+_log = logging.getLogger(__name__)
+_TIDY_SECONDS = 10.0
+_CLOSE_SECONDS = 5.0
+GRACE_SECONDS = 600.0
+
+
+class DirectoryTarget:
+    """A `Target` in a directory, or at its URL.
+
+    Files come first, then their record. A local directory shares the files of a spool on its disk. Now and then the
+    epochs since a base are made a new base, in a thread beside; what is older than it, and older generations, are
+    removed after a while in which a reader may still load them.
+
+    Args:
+      url: path or URL.
+      grace_secs: how long what is replaced stays for readers.
+
+    Raises:
+      UserError: another process delivers there, or the place cannot be written to.
+    """
+
+    def __init__(self, url, grace_secs=GRACE_SECONDS):
+        self._url, self._path, self._grace = str(url), path_of(url), grace_secs
+        self._path.mkdir(parents=True, exist_ok=True)
+        self._fence = (self._path / ".lock").hold(
+            lambda holder: f"{url}: {holder} publishes there now; wait for its end, or publish to another place"
+        )
+        self._current = records.read_publication(url)
+        self._chain, self._chain_lock = self._read_chain(), threading.Lock()
+        self._work, self._tidied = Background(f"the compaction of {url}"), -_TIDY_SECONDS
+
+    def delivered(self, holder):
+        if self._current is None or self._current.holder != holder:
+            return None
+        return self._chain[-1].epoch
+
+    def deliver(self, holder, record, directory):
+        begins = self.delivered(holder) is None
+        generation = old_records.newest_generation(self._url) + 1 if begins else self._current.generation
+        record = dataclasses.replace(record, generation=generation)
+        target = records.generation_path(self._url, generation)
+        for entry in record.files:
+            _copy(directory / entry["file"], target / entry["file"])
+        for entry in record.dense_files:
+            name = f"{record.dense}/{entry['file']}"
+            if begins or self._chain[-1].dense != record.dense:
+                _copy(directory / name, target / name)
+        for place in {(target / entry["file"]).parent for entry in record.files}:
+            place.sync()
+        self._fence.check()
+        records.write_record(self._url, record)
+        if begins:
+            self._current = Publication(record.model, generation, holder)
+            records.write_publication(self._url, self._current)
+        with self._chain_lock:
+            self._chain = [record] if begins else [*self._chain, record]
+
+    def tidy(self):
+        if self._current is None or self._work.is_busy or time.monotonic() < self._tidied + _TIDY_SECONDS:
+            return
+        self._tidied = time.monotonic()
+        self._work.start(self._tidy)
+
+    def close(self):
+        with contextlib.suppress(UserError):  # A compaction that was begun leaves files without a record.
+            self._work.close(_CLOSE_SECONDS)
+        self._fence.close()
+
+    def _read_chain(self):
+        """-> list of the newest base's `Record` and of those of the epochs after it."""
+        if self._current is None:
+            return []
+        generation = self._current.generation
+        names = records.list_records(self._url, generation)
+        base = records.newest_base(names)
+        if base is None:
+            raise UserError(f"{self._url}: generation {generation} has no base: remove the directory to publish anew")
+        chain = [records.read_record(self._url, generation, BASE, base)]
+        while (EPOCH, chain[-1].epoch + 1) in names:
+            chain.append(records.read_record(self._url, generation, EPOCH, chain[-1].epoch + 1))
+        return chain
+
+    def _tidy(self):
+        try:
+            chain = list(self._chain)
+            if compaction.is_due(chain[0], chain[1:]):
+                self._fence.check()
+                base = compaction.compact(self._url, chain[0], chain[1:])
+                with self._chain_lock:
+                    if self._chain[0] is chain[0]:
+                        self._chain = [base, *self._chain[len(chain) :]]
+            self._remove_old(self._chain[0])
+        except (OSError, UserError) as error:
+            _log.warning("%s: was not tidied up, and goes on to grow: %s", self._url, error)
+
+    def _remove_old(self, base):
+        """Removes what readers have had time to do without."""
+        if self._is_old(self._path / records.PUBLICATION):
+            old_records.remove_generations_before(self._url, base.generation)
+        if self._is_old(records.generation_path(self._url, base.generation) / f"{base.name}.json"):
+            old_records.remove_before(self._url, base)
+
+    def _is_old(self, path):
+        return time.time() - path.stamp()[1] / 1e9 > self._grace
+
+
+def _copy(source, target):
+    """Makes `target` a file of its own with the bytes of `source`, or one that shares them."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(source, LocalPath) and isinstance(target, LocalPath):
+        target.unlink(missing_ok=True)  # What a killed process left may be the same file: it must not be written to.
+        target.share(source)
+        target.sync()
+        return
+    with source.local_file() as local:
+        target.upload(local)

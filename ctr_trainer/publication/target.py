@@ -1,0 +1,39 @@
+"""Where a publication is delivered to."""
+
+from typing import Protocol
+
+
+class Target(Protocol):
+    """A place that readers look at; `open_target` makes one, which holds the fence of the place until `close`.
+
+    While one process holds the fence, any other is refused by the name of the holder. A process that has lost the fence
+    cannot make a record there.
+    """
+
+    def delivered(self, holder):
+        """-> the epoch of the newest record that a holder's generation has there; None if another generation is
+        current, or none.
+
+        Raises:
+          NeedsBase: rows that were delivered are lost there.
+        """
+
+    def deliver(self, holder, record, directory):
+        """Makes a record's rows and its tower part of the place, and then the record; all of it may be done again.
+
+        A base of a holder that is not the current one begins a new generation there, whose number is the place's own.
+
+        Args:
+          holder: of the generation.
+          record: `records.Record`; the first one, or the one after that of `delivered`.
+          directory: `Path` of the generation's directory, which has the record's files; they were checked.
+
+        Raises:
+          UserError: the place cannot take it; says why. The same call may succeed later.
+        """
+
+    def tidy(self):
+        """Removes some of what no reader needs any more, for some tens of milliseconds or beside the caller."""
+
+    def close(self):
+        """Gives the fence back."""

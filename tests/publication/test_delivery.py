@@ -1,0 +1,169 @@
+import numpy as np
+import pytest
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.publication import compaction, records
+from ctr_trainer.publication.delivered import NeedsBase, read_delivered
+from ctr_trainer.publication.delivery import Delivery
+from ctr_trainer.publication.directory_target import DirectoryTarget
+from ctr_trainer.publication.open_reader import open_reader
+from tests import object_store
+from tests.publication.published import Published, tower_of
+
+KEYS = np.arange(0, 20, dtype=np.int64)
+
+
+@pytest.fixture
+def target(tmp_path):
+    target = DirectoryTarget(tmp_path / "target", grace_secs=0.0)
+    yield target
+    target.close()
+
+
+def deliver_all(spool, target):
+    delivery = Delivery(spool, target)
+    while delivery.step() is not None:
+        pass
+
+
+def assert_there(url, published, generation=1):
+    reader = open_reader(url)
+    np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+    assert (reader.record.generation, reader.record.epoch) == (generation, published.record.epoch)
+    assert tower_of(reader) == f"tower {published.generation} {published.record.epoch}"
+    reader.close()
+
+
+def names(directory):
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_epochs_are_delivered_in_order_and_leave_the_spool(tmp_path, target):
+    spool = tmp_path / "spool"
+    published = Published(spool)
+    deliver_all(spool, target)
+    assert_there(tmp_path / "target", published)
+    published.epoch([2, 11], [3])
+    published.epoch([4], [11])
+    deliver_all(spool, target)
+    assert_there(tmp_path / "target", published)
+    assert read_delivered(spool).epoch == 2
+    assert names(spool / "generation-0000000001") == [
+        "dense-0000000002",
+        "epoch-0000000002",
+        "epoch-0000000002.json",
+    ]
+
+
+def test_a_delivery_goes_on_from_what_the_target_has(tmp_path):
+    spool, place = tmp_path / "spool", tmp_path / "target"
+    published = Published(spool)
+    for number in range(3):
+        target = DirectoryTarget(place)
+        Delivery(spool, target).step()  # What a killed process leaves: the target has it, or not.
+        target.close()
+        published.epoch([number + 1], [8 - number])
+    target = DirectoryTarget(place)
+    deliver_all(spool, target)
+    target.close()
+    assert_there(place, published)
+
+
+def test_files_of_a_killed_delivery_are_replaced_and_the_spool_keeps_its_own(tmp_path, target):
+    spool = tmp_path / "spool"
+    published = Published(spool)
+    for part in ("generation-0000000001/base-0000000000", "generation-0000000001/dense-0000000000"):
+        (tmp_path / "target" / part).mkdir(parents=True)
+        for file in (spool / part).iterdir():
+            (tmp_path / "target" / part / file.name).hardlink_to(file)
+    deliver_all(spool, target)
+    assert_there(tmp_path / "target", published, generation=2)
+    records.check_files(spool, published.record)
+
+
+def test_a_new_generation_of_the_spool_is_one_of_the_target(tmp_path, target):
+    spool = tmp_path / "spool"
+    Published(spool, generation=1, holder="a")
+    deliver_all(spool, target)
+    rolled_back = Published(spool, generation=2, holder="b", rows=[5, 6])
+    rolled_back.epoch([7])
+    deliver_all(spool, target)
+    assert_there(tmp_path / "target", rolled_back, generation=2)
+    assert names(spool) == ["delivered.json", "generation-0000000002", "publication.json"]
+
+
+def test_a_second_publisher_is_refused_by_name(tmp_path, target):
+    with pytest.raises(UserError, match=r"process \d+ on host .* publishes there now"):
+        DirectoryTarget(tmp_path / "target")
+
+
+def test_a_publisher_that_comes_back_after_another_asks_for_a_base(tmp_path, target):
+    first = Published(tmp_path / "first", holder="a")
+    deliver_all(tmp_path / "first", target)
+    first.epoch([1])
+    deliver_all(tmp_path / "first", target)
+    second = Published(tmp_path / "second", holder="b")
+    deliver_all(tmp_path / "second", target)
+    first.epoch([2])
+    with pytest.raises(NeedsBase, match="another generation since"):
+        Delivery(tmp_path / "first", target).step()
+    said = read_delivered(tmp_path / "first")
+    assert (said.holder, said.needs_base) == ("a", True)
+    assert_there(tmp_path / "target", second, generation=2)
+
+
+def test_a_damaged_epoch_of_the_spool_is_named_and_not_delivered(tmp_path, target):
+    spool = tmp_path / "spool"
+    published = Published(spool)
+    deliver_all(spool, target)
+    published.epoch([1])
+    rows = spool / "generation-0000000001" / "epoch-0000000001" / "dim3-00000-of-00001.rows.arrow"
+    whole = rows.read_bytes()
+    rows.write_bytes(whole[:-1])
+    delivery = Delivery(spool, target)
+    with pytest.raises(UserError, match="epoch-0000000001"):
+        delivery.step()
+    assert "epoch-0000000001" in read_delivered(spool).problem
+    rows.write_bytes(whole)
+    assert delivery.step().epoch == 1
+    assert read_delivered(spool).problem == ""
+
+
+def test_epochs_become_a_base_when_they_are_as_large_and_readers_go_on(tmp_path, target, monkeypatch):
+    monkeypatch.setattr(compaction, "_LEAST_EPOCHS", 3)
+    spool, place = tmp_path / "spool", tmp_path / "target"
+    published = Published(spool)
+    deliver_all(spool, target)
+    reader = open_reader(place)
+    for number in range(3):
+        published.epoch([*range(1, 8), 10 + number], [9 + number] if number else [])
+    deliver_all(spool, target)
+    target.tidy()
+    target._work.wait()
+    assert names(place / "generation-0000000001") == [
+        "base-0000000003",
+        "base-0000000003.json",
+        "dense-0000000003",
+    ]
+    assert_there(place, published)
+    assert records.read_record(place, 1, "base", 3).rows == len(published.state)
+    published.epoch([13])
+    deliver_all(spool, target)
+    assert_there(place, published)
+    assert reader.refresh().epoch == 4
+    reader.advance()
+    np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+    reader.close()
+
+
+@pytest.mark.integration
+def test_a_store_is_a_target(tmp_path):
+    with object_store.running(tmp_path) as store, object_store.environment(store):
+        url = f"s3://{object_store.BUCKET}/ctr"
+        published = Published(tmp_path / "spool")
+        target = DirectoryTarget(url)
+        published.epoch([2, 11], [3])
+        deliver_all(tmp_path / "spool", target)
+        target.close()
+        assert_there(url, published)
+        assert store.keys("ctr/.lock") == []
