@@ -6,9 +6,9 @@ import dataclasses
 import numpy as np
 
 from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.embedding.snapshot.arrow_file import arrow_file
 from ctr_trainer.embedding.snapshot.packed_files import ROWS, file_name, read_removed, read_rows, schema, value_array
 from ctr_trainer.embedding.snapshot.snapshot import key_array
-from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.publication import records
 
 _LEAST_EPOCHS, _MOST_EPOCHS = 10, 1000

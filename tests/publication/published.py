@@ -5,9 +5,9 @@ import json
 import numpy as np
 
 from ctr_trainer.embedding.snapshot import packed_files
+from ctr_trainer.embedding.snapshot.arrow_file import arrow_file
 from ctr_trainer.embedding.snapshot.packed_rows import pack, unpack, value_bytes
 from ctr_trainer.embedding.snapshot.snapshot import key_array
-from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.files.checksum import bytes_and_crc32
 from ctr_trainer.files.paths import path_of

@@ -135,6 +135,10 @@ class ServiceClient(Store):
             return self.save(path, step)  # One shard has written all rows, so all shards have to.
         return files
 
+    def publish(self, path, epoch, dtype, after=None):
+        body = {"path": _absolute(path), "epoch": epoch, "dtype": dtype, "after": after}
+        return [file for files in self._on_all(lambda shard: shard.action("publish", body)) for file in files]
+
     def copy(self, path):
         """Writes all rows into the directory `path`, replacing no file; needs no lease. -> as `save`"""
         return [file for files in self._on_all(lambda shard: shard.copy(_absolute(path))) for file in files]

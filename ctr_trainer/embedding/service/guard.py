@@ -59,6 +59,9 @@ class Guard(Store):
         """Writes every table, as `Store.save`. -> [] if the service is lost"""
         return self._guarded(self._store.save, path, step, since) or []
 
+    def publish(self, path, epoch, dtype, after=None):
+        return self._store.publish(path, epoch, dtype, after)
+
     def restore(self, path, files):
         self._store.restore(path, files)
 

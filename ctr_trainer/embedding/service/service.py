@@ -21,7 +21,7 @@ from ctr_trainer.measuring.resources import resident_bytes
 from ctr_trainer.messages.errors import UserError
 
 # The actions that need the lease, and the actions that need not know which rows there are now.
-_WRITES = ("push", "sync", "create_table", "save", "advance", "restore", "clear")
+_WRITES = ("push", "sync", "create_table", "save", "publish", "advance", "restore", "clear")
 _OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore", "clear")
 
 
@@ -58,6 +58,7 @@ class Service(flight.FlightServerBase):
             "release": lambda body: self._leases.release(body.get("lease")),
             "create_table": self._create_table,
             "save": self._save,
+            "publish": self._publish,
             "copy": self._copy,
             "advance": self._advance,
             "restore": self._restore,
@@ -86,7 +87,7 @@ class Service(flight.FlightServerBase):
             body = self._request(wire.from_json(action.body), action.type in _OF_ANY_ROWS)
             if action.type in _WRITES:
                 self._leases.renew(body.get("lease"), action.type)
-            if self._place is None and action.type in ("save", "restore"):
+            if self._place is None and action.type in ("save", "publish", "restore"):
                 raise UserError(f"{action.type}: say hello first, with this service's shard and the number of shards")
             return [flight.Result(wire.to_json(self._actions[action.type](body)))]
 
@@ -252,6 +253,11 @@ class Service(flight.FlightServerBase):
     def _save(self, body):
         path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
         return self._store.save(path, int(body["step"]), since, *self._place, identity)
+
+    def _publish(self, body):
+        path, after = self._inside(body["path"]), body.get("after")
+        after = None if after is None else int(after)
+        return self._store.publish(path, int(body["epoch"]), str(body["dtype"]), after, *self._place)
 
     def _copy(self, body):
         """Saves all rows into a directory without files of this shard; any client may ask for it."""

@@ -20,7 +20,7 @@ _FIRST_ANSWER_SECONDS = 15.0
 _FIRST_BACKOFF = 0.05
 _LONGEST_BACKOFF = 2.0
 # A snapshot takes as long as its disk needs. If the service is gone, the broken connection tells earlier.
-_SNAPSHOT_SECONDS = 3600
+_SNAPSHOT_SECONDS, _OF_SNAPSHOTS = 3600, ("save", "publish", "copy", "restore")
 # Seconds between two looks at a lease that another training holds, and the timeout of a renewal.
 _LEASE_LOOK_SECONDS = 1.0
 _RENEWAL_SECONDS = 2.0
@@ -142,7 +142,7 @@ class Shard:
                 raise flight.FlightUnavailableError("the answer was cut off")
             return wire.json.loads(results[0].body.to_pybytes())
 
-        return self._retried(name, call, _SNAPSHOT_SECONDS if name in ("save", "copy", "restore") else None)
+        return self._retried(name, call, _SNAPSHOT_SECONDS if name in _OF_SNAPSHOTS else None)
 
     def pull(self, request, keys, width):
         """-> float32[U, width]"""

@@ -1,16 +1,19 @@
 """Writes the files of a snapshot; see `snapshot` for what they are."""
 
 import contextlib
-import zlib
 
 import numpy as np
 import pyarrow as pa
 
+from ctr_trainer.embedding.snapshot.arrow_file import arrow_file
 from ctr_trainer.embedding.snapshot.snapshot import key_array, row_array, schema
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
-from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.divergence import diverged
-from ctr_trainer.messages.errors import UserError
+
+_CURE = (
+    "make room there (the snapshots before it are whole), then start the same command again to go on from the last "
+    "checkpoint"
+)
 
 
 def write(path, capture, lock, identity, since, step, shard=0, shards=1):
@@ -40,7 +43,7 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
     with contextlib.ExitStack() as stack:
 
         def begin(kind, file, counted=None):
-            files.append(stack.enter_context(arrow_file(path, file, schema(config, kind, counted))))
+            files.append(stack.enter_context(arrow_file(path, file, schema(config, kind, counted), _CURE)))
             entries.append(dict(file=file, kind=kind, **common))
             return files[-1]
 
@@ -61,29 +64,6 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
             counters, counted = capture.counts
             begin("counts", f"{name}{of_step}.counts.arrow", counted).write([pa.array(line) for line in counters])
         return [{**entry, **file.finish()} for entry, file in zip(entries, files, strict=True)]
-
-
-def write_blocks(path, config, blocks, identity):
-    """Writes rows that are in no store, as a full snapshot of a table.
-
-    Args:
-      path: the directory, which exists.
-      config: TableConfig.
-      blocks: iterable of (keys int64[n], rows float32[n, width]), C-contiguous; each key comes once.
-      identity: str, of the snapshot.
-
-    Returns:
-      a dict as those of `write`.
-
-    Raises:
-      UserError: the file cannot be written; names it.
-    """
-    file = f"{config.name}-00000-of-00001.arrow"
-    with arrow_file(path, file, schema(config)) as rows_file:
-        for keys, rows in blocks:
-            rows_file.write([key_array(keys), row_array(rows)])
-        written = rows_file.finish()
-    return dict(file=file, kind="full", table=config.name, snapshot=identity, since=None, **written)
 
 
 def _blocks(capture, lock):
@@ -112,74 +92,3 @@ def _finite(blocks, table, step):
     if count:
         rows = "row is" if count == 1 else "rows are"
         raise diverged(f"table {table}, step {step}: {count} {rows} not finite, as that of key {key}")
-
-
-@contextlib.contextmanager
-def arrow_file(path, name, of_schema):
-    """Gives the `_ArrowFile` of a file that has its name, and is on the disk, once the block has ended.
-
-    Raises:
-      UserError: it cannot be written; names it.
-    """
-    target = path_of(path) / name
-    with _told(target), target.writing() as file:
-        yield _ArrowFile(file, target, of_schema)
-
-
-@contextlib.contextmanager
-def _told(target):
-    """Says which file cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"{target}: cannot be written: {error.strerror or error}; make room there (the snapshots before it are "
-            "whole), then start the same command again to go on from the last checkpoint"
-        ) from None
-
-
-class _ArrowFile:
-    """An Arrow file that knows its rows, its size and its CRC-32."""
-
-    def __init__(self, file, target, of_schema):
-        self._file, self._target, self._schema = file, target, of_schema
-        self._sink, self._rows = _ChecksumFile(file), 0
-        with _told(target):
-            self._arrow_file = pa.PythonFile(self._sink, mode="w")
-            self._writer = pa.ipc.new_file(self._arrow_file, self._schema)
-
-    def write(self, columns):
-        """Writes a batch."""
-        self._rows += len(columns[0])
-        with _told(self._target):
-            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
-
-    def finish(self):
-        """-> dict of `rows`, `bytes` and `crc32`, once all is written."""
-        with _told(self._target):
-            self._writer.close()
-            self._arrow_file.close()
-            self._file.flush()
-        return dict(rows=self._rows, bytes=self._sink.bytes, crc32=self._sink.crc32)
-
-
-class _ChecksumFile:
-    """A file to write to that knows its size and its CRC-32."""
-
-    closed = False
-
-    def __init__(self, file):
-        self._file = file
-        self.bytes = 0
-        self.crc32 = 0
-
-    def write(self, data):
-        self.crc32 = zlib.crc32(data, self.crc32)
-        self.bytes += len(data)
-        return self._file.write(data)
-
-    def flush(self):
-        self._file.flush()
-
-    def close(self):
-        """Left open: who opened it closes it."""

@@ -9,7 +9,7 @@ import uuid
 import numpy as np
 
 from ctr_trainer.embedding.index.key_hash import shard_of
-from ctr_trainer.embedding.snapshot import snapshot, snapshot_writer
+from ctr_trainer.embedding.snapshot import packed_writer, snapshot, snapshot_writer
 from ctr_trainer.embedding.store.changed_rows import merge, newer
 from ctr_trainer.embedding.store.request_checks import check_deltas, check_versions
 from ctr_trainer.embedding.store.row_codec import PLAIN
@@ -44,7 +44,7 @@ class LocalStore(Store):
         self._locks = {}
         self._sequences = {}
         self._lock = threading.RLock()
-        self._snapshot_lock = threading.Lock()
+        self._snapshot_lock, self._one_epoch = threading.Lock(), threading.Lock()
         self._last_snapshot = None
 
     def create_table(self, config, shard=0, shards=1):
@@ -165,6 +165,24 @@ class LocalStore(Store):
                         table.changes.end()
             self._last_snapshot = identity
             return files
+
+    def publish(self, path, epoch, dtype, after=None, shard=0, shards=1):
+        """Writes an epoch of a publication, as `Store.publish`; `shard` and `shards` are as for `save`."""
+        path = path_of(path)
+        with self._one_epoch:
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                takings = []
+                for name in sorted(self.tables):
+                    with self._locked(name) as table, table.locked():
+                        table.keep_published()
+                        takings.append((self._locked(name), table.published.begin(table, epoch, after)))
+                files = []
+                for lock, taking in takings:
+                    files += packed_writer.write(path, taking, lock, dtype, epoch, shard, shards)
+                return files
+            except OSError as error:
+                raise UserError(f"epoch {epoch} in {path}: {error.strerror} ({error.filename})") from None
 
     def restore(self, path, files, shard=0, shards=1, replacing=_NOTHING):
         """Replaces all rows, as `Store.restore`; keeps only the rows that belong to `shard` of `shards`.

@@ -111,6 +111,26 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
+    def publish(self, path, epoch, dtype, after=None):
+        """Writes the rows that changed since an epoch of a publication into the directory `path`; rows go on changing.
+
+        Each row is whole, and as it was at the call or later.
+
+        Args:
+          path: the directory; made if it does not exist.
+          epoch: number of the epoch that is written.
+          dtype: of the packed rows, see `packed_rows`.
+          after: the epoch that was published last, with what this store has written for it; None writes all rows.
+
+        Returns:
+          a list of dicts, see `packed_writer.write`.
+
+        Raises:
+          UserError: the files cannot be written, or the store does not know what changed since `after`: publish all
+            rows. What was to be written goes into the next epoch.
+        """
+
+    @abc.abstractmethod
     def restore(self, path, files):
         """Replaces all rows by those of a chain of snapshots, written by any number of shards.
 

@@ -44,6 +44,16 @@ class Bits:
         found[inside] = self._bits.array[own >> 3] >> (own & 7) & 1
         return found
 
+    def fill(self, slots):
+        """Makes room for the slots below `slots`, and adds all of them."""
+        self.reserve(slots)
+        self._bits.array[: slots // 8] = 0xFF
+        self.add(np.arange(slots // 8 * 8, slots))
+
+    def update(self, other):
+        """Adds the slots of `other`, `Bits` with at most this set's room."""
+        self._bits.array[: _bytes(other._size)] |= other._bits.array[: _bytes(other._size)]
+
     def clear(self):
         """Takes every slot out."""
         self._bits.array[: _bytes(self._size)] = 0

@@ -1,5 +1,7 @@
 """A table of embedding rows that grows as keys come."""
 
+import contextlib
+
 import numpy as np
 
 from ctr_trainer.embedding.index.hash_index import Index
@@ -9,6 +11,7 @@ from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.initial_rows import InitialRows
+from ctr_trainer.embedding.table.published_rows import PublishedRows
 from ctr_trainer.embedding.table.row_counters import RowCounters
 from ctr_trainer.embedding.table.row_limits import RowLimits
 from ctr_trainer.embedding.table.row_space import RowSpace
@@ -30,6 +33,7 @@ class Table:
     Attributes:
       config: the TableConfig.
       changes: `Changes` since the last snapshot; None if they are not kept.
+      published: `PublishedRows`; None until `keep_published`.
       limits: `RowLimits`.
       counters: `RowCounters`.
       lock_times: how long this process has waited for the rows' lock and held it; 0 if there is no lock.
@@ -51,12 +55,13 @@ class Table:
           UserError: see `InitialRows`.
         """
         self.config, self._initial = config, InitialRows(config)
-        memory = memory or PrivateMemory()
+        self._memory = memory = memory or PrivateMemory()
         self._index = Index(memory, resting)
         self._space = space or RowSpace(memory, config.width)
         self._optimizer = OPTIMIZERS[config.optimizer.name]
         self._settings = self._optimizer.kernel_settings(config.optimizer)
-        self.changes = Changes(memory) if tracked else None
+        self.changes, self.published = Changes(memory) if tracked else None, None
+        self._told = [self.changes] if tracked else []
         self.limits = RowLimits(config, most_rows, memory)
         self._followers = [each for each in (self.changes, self.limits.usage) if each is not None]
         self.counters = RowCounters(memory)
@@ -176,13 +181,24 @@ class Table:
         """Has `follower.created(slots int64[U], size)` called whenever slots, new or used before, get new rows."""
         self._followers.append(follower)
 
+    def keep_published(self):
+        """Has `published` kept from now on. If it is kept already, this does nothing."""
+        if self.published is None:
+            self.published = PublishedRows(self._memory)
+            self._told.append(self.published)
+            self.follow(self.published)
+
+    def locked(self):
+        """-> context manager to hold in another thread than the one that trains the rows; see `LockedTable`."""
+        return contextlib.nullcontext()
+
     def remove(self, keys):
         """Removes the rows of `keys`, int64[U]; unknown keys are skipped. -> how many rows were removed."""
         keys = int64(keys)
         slots = self._index.find(keys)
         slots = slots[slots >= 0]
-        if self.changes is not None:
-            self.changes.before_removal(self, slots)
+        for each in self._told:
+            each.before_removal(self, slots)
         self._index.remove(keys)
         return len(slots)
 
@@ -210,8 +226,8 @@ class Table:
 
     def before_change(self, slots):
         """Has to be called before the rows at `slots`, int64[U], distinct, are trained or set; -1 is skipped."""
-        if self.changes is not None:
-            self.changes.before_change(self, slots)
+        for each in self._told:
+            each.before_change(self, slots)
         if self.limits.usage is not None:
             self.limits.usage.trained(slots, self._index.slots)
 
@@ -251,8 +267,8 @@ class Table:
 
     def clear(self):
         """Forgets every row."""
-        if self.changes is not None:
-            self.changes.before_clear(self)
+        for each in self._told:
+            each.before_clear(self)
         self._index.clear()
         self._space.end_lending()
         self.limits.clear()

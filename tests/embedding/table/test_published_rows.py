@@ -1,0 +1,226 @@
+"""What an epoch of a publication takes from a table, as a reader of all epochs sees it."""
+
+import dataclasses
+import os
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.table import published_rows
+from ctr_trainer.embedding.table.locked_table import LockedTable, PublishedTables
+from ctr_trainer.embedding.table.shared_table import SharedTable
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.messages.errors import UserError
+from tests.embedding.table import shared_worker as worker
+
+CONFIG = TableConfig("dim2", (2,), (0.5,), optimizer="sgd", seed=7)
+
+
+@pytest.fixture(autouse=True)
+def three_rows_a_block(monkeypatch):
+    monkeypatch.setattr(published_rows, "_BLOCK_BYTES", 3 * CONFIG.width * 4)
+
+
+def _table(**limits):
+    return PublishedTables()(dataclasses.replace(CONFIG, **limits), tracked=True, most_rows=None)
+
+
+def _step(table, *keys):
+    keys = np.array(keys, np.int64)
+    table.apply_gradients(table.find_or_create(keys), [np.ones((len(keys), 2), np.float32)], 1.0)
+
+
+def _remove(table, *keys):
+    table.remove(np.array(keys, np.int64))
+
+
+class Reader:
+    """Applies epochs in order, as a server does.
+
+    Attributes:
+      rows: dict of key -> row, the state after the last epoch.
+    """
+
+    def __init__(self):
+        self.rows, self.epoch = {}, None
+
+    def read(self, table, between=lambda: None, fail=False):
+        """Takes an epoch; `between` is called after each block. -> (keys of rows, removed keys) of the epoch"""
+        epoch = 0 if self.epoch is None else self.epoch + 1
+        with table.locked():
+            taking = table.published.begin(table, epoch, self.epoch)
+        rows = {}
+        while True:
+            with table.locked():
+                block = taking.read(table)
+            if block is None:
+                break
+            for key, row in zip(block[0].tolist(), block[1].tolist(), strict=True):
+                assert key not in rows and key != 0
+                rows[key] = row
+            between()
+        removed = taking.removed.tolist()
+        assert not set(removed) & set(rows)
+        if not fail:
+            self.epoch = epoch
+            self.rows = {key: row for key, row in (self.rows | rows).items() if key not in removed}
+        return sorted(rows), removed
+
+
+def _all(table):
+    return {key: row for key, row in zip(table.keys.tolist(), table.rows.tolist(), strict=False) if key}
+
+
+def test_an_epoch_has_the_rows_that_changed_and_the_keys_that_went():
+    table, reader = _table(), Reader()
+    _step(table, 1, 2, 3, 4, 5, 6, 7)
+    assert reader.read(table) == ([1, 2, 3, 4, 5, 6, 7], [])
+    assert reader.read(table) == ([], [])
+    _step(table, 2, 8)
+    _remove(table, 3, 5)
+    assert reader.read(table) == ([2, 8], [3, 5])
+    assert reader.rows == _all(table) and len(reader.rows) == 6
+
+
+def test_a_key_that_came_and_went_between_two_epochs_is_in_neither():
+    table, reader = _table(), Reader()
+    reader.read(table)
+    _step(table, 1)
+    _remove(table, 1)
+    assert reader.read(table) == ([], [])
+
+
+def test_a_key_that_went_and_came_back_has_its_new_row_and_its_slot_may_be_another_keys():
+    table, reader = _table(), Reader()
+    _step(table, 1, 2)
+    reader.read(table)
+    _remove(table, 1, 2)
+    _step(table, 2, 3)  # In the slots of the two.
+    assert reader.read(table) == ([2, 3], [1])
+    assert reader.rows == _all(table)
+    assert reader.rows[2] == (table.initial_rows(np.array([2]))[0] - 1).tolist()
+
+
+def test_a_row_that_changes_while_an_epoch_is_taken_is_in_the_next_one_too():
+    table, reader = _table(), Reader()
+    _step(table, *range(1, 10))
+    changes = iter([lambda: _step(table, 1, 9)])
+    reader.read(table, lambda: next(changes, lambda: None)())
+    assert reader.read(table) == ([1, 9], [])  # Also 9, whose block had not been read.
+    assert reader.rows == _all(table)
+
+
+def test_a_key_that_goes_while_an_epoch_is_taken_goes_in_the_next_one():
+    table, reader = _table(), Reader()
+    _step(table, *range(1, 10))
+    changes = iter([lambda: _remove(table, 1, 9)])
+    assert reader.read(table, lambda: next(changes, lambda: None)()) == (list(range(1, 9)), [])
+    assert reader.read(table) == ([], [1, 9])  # Also 9, which no reader has.
+    assert reader.rows == _all(table)
+
+
+def test_a_removed_key_that_comes_back_while_the_epoch_is_taken_goes_out_in_it_and_comes_in_the_next_one():
+    table, reader = _table(), Reader()
+    _step(table, *range(1, 10))
+    reader.read(table)
+    _remove(table, 2, 9)
+    _step(table, 1, 3, 4, 5)
+    changes = iter([lambda: _step(table, 9, 2)])  # In slots of which one has been passed and one has not.
+    assert reader.read(table, lambda: next(changes, lambda: None)()) == ([1, 3, 4, 5], [2, 9])
+    assert reader.read(table) == ([2, 9], [])
+    assert reader.rows == _all(table)
+
+
+def test_a_key_that_goes_and_comes_back_while_its_epoch_is_taken_is_in_it_once():
+    table, reader = _table(), Reader()
+    _step(table, *range(1, 10))
+
+    def back():
+        _remove(table, 1, 9)
+        _step(table, 1)  # In the slot of 9, which is still to be read.
+
+    changes = iter([back])
+    assert reader.read(table, lambda: next(changes, lambda: None)()) == (list(range(1, 9)), [])
+    assert reader.read(table) == ([1], [9])
+    assert reader.read(table) == ([], [])
+    assert reader.rows == _all(table)
+
+
+def test_an_epoch_that_was_not_published_is_taken_again():
+    table, reader = _table(), Reader()
+    _step(table, 1, 2, 3, 4)
+    reader.read(table)
+    _step(table, 1, 5)
+    _remove(table, 2, 3)
+    assert reader.read(table, fail=True) == ([1, 5], [2, 3])
+    _step(table, 3)
+    _remove(table, 4)
+    assert reader.read(table, fail=True) == ([1, 3, 5], [2, 4])
+    _remove(table, 3)
+    assert reader.read(table) == ([1, 5], [2, 3, 4])
+    assert reader.rows == _all(table)
+
+
+def test_a_base_that_was_not_published_is_taken_whole_again():
+    table, reader = _table(), Reader()
+    _step(table, 1, 2, 3, 4)
+    reader.read(table, fail=True)
+    _remove(table, 2)
+    assert reader.read(table) == ([1, 3, 4], [])
+
+
+def test_after_a_clear_only_a_base_can_follow():
+    table, reader = _table(), Reader()
+    _step(table, 1)
+    reader.read(table)
+    table.clear()
+    with pytest.raises(UserError, match="since epoch 0 is not known.*publish all rows"):
+        reader.read(table)
+    _step(table, 2)
+    assert Reader().read(table) == ([2], [])
+
+
+def test_an_epoch_after_another_than_the_last_ones_is_refused():
+    table, reader = _table(), Reader()
+    for _ in range(3):
+        reader.read(table)
+    reader.epoch = 0
+    with pytest.raises(UserError, match="since epoch 0 is not known, the last epoch taken is 2"):
+        reader.read(table)
+
+
+def test_a_reader_of_all_epochs_has_the_table_whatever_came_went_or_failed():
+    rng = np.random.default_rng(3)
+    table, reader = _table(max_rows=60), Reader()
+
+    def change():
+        _step(table, *np.unique(rng.integers(1, 200, rng.integers(1, 12))))
+        if rng.random() < 0.3:
+            _remove(table, *np.unique(rng.integers(1, 200, 5)))
+
+    for _ in range(300):
+        change()
+        reader.read(table, change if rng.random() < 0.5 else lambda: None, fail=rng.random() < 0.3)
+    reader.read(table)
+    assert reader.rows == _all(table) and len(reader.rows) > 20 and table.counters.evicted > 1000
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared tables need Linux's memfd_create")
+def test_changes_of_another_process_are_published():
+    rng = np.random.default_rng(3)
+    memory, table = worker.open_table(config=worker.LIMITED)
+    other = SharedTable(worker.LIMITED, True, type(memory)(memory.address).under(worker.CONFIG.name), 1, 2)
+    for each in (table, other):
+        each.keep_published()
+    reader = Reader()
+    for number in range(40):
+        for each in (table, other):
+            _step(each, *np.unique(rng.integers(1, 2000, 100)))
+        reader.read(table, lambda number=number: _step(other, number + 1), fail=number % 3 == 1)
+    reader.read(table)
+    assert reader.rows == _all(table) and len(reader.rows) > 600
+
+
+def test_a_table_that_is_not_published_keeps_nothing():
+    assert Table(CONFIG).published is LockedTable(CONFIG).published is None
