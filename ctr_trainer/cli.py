@@ -20,6 +20,7 @@ COMMANDS = {
     "predict": "write a trained model's predictions for a data set",
     "report": "compare training runs: a table and curves",
     "export": "write a trained model as a SavedModel",
+    "publish": "give a checkpoint's rows and tower to servers, or what a training publishes",
     "convert": "turn raw logs into the Parquet files that the others read",
     "serve": "run one shard of the embedding lookup service",
     "service": "look into running shards",

@@ -18,6 +18,7 @@ from ctr_trainer.files.paths import path_of
 from ctr_trainer.measuring.latency import UNIT
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes.standard_input import set_at_end_of
 
 _log = logging.getLogger(__name__)
 _STATUS_SECONDS = 30
@@ -64,7 +65,7 @@ def serve(
         handler = signal.SIG_IGN if is_left else lambda *_: (signalled.append(True), stop.set())
         signal.signal(signal_number, handler)
     if exit_with_stdin:
-        threading.Thread(target=_set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
+        threading.Thread(target=set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
     path_of(data_dir).mkdir(parents=True, exist_ok=True)
     keep_freed_memory(_KEPT_BYTES)
     try:
@@ -111,9 +112,3 @@ def _split(bind):
     if not colon or not host or not port.isdigit():
         raise UserError(f"--bind={bind}: expected host:port, as 127.0.0.1:0")
     return host, int(port)
-
-
-def _set_at_end_of(descriptor, event):
-    while os.read(descriptor, 4096):  # Not through sys.stdin, whose lock would be held at exit.
-        pass
-    event.set()

@@ -1,0 +1,76 @@
+"""Publishes a checkpoint whole, as a new generation of what servers read; or delivers what a training publishes.
+
+A training with --publish starts the latter by itself. What is published, and how servers read it: docs/serving.md.
+"""
+
+import json
+
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.experiment.paths import require_model
+from ctr_trainer.flags import CheckpointFlags
+from ctr_trainer.flags.publish import PublishFlags
+from ctr_trainer.settings.by_flag import alike, require
+
+GROUPS = (Experiment, CheckpointFlags, PublishFlags)
+GIVEN = True
+EXAMPLES = (
+    "python -m ctr_trainer publish --model_dir=demo/model --to=publications/ctr",
+    "python -m ctr_trainer publish --model_dir=demo/model --checkpoint=best --to=s3://bucket/ctr "
+    "--publish_dtype=float16",
+    "python -m ctr_trainer publish --model_dir=demo/model --checkpoint=1000 "
+    "--to=rediss://redis-1:7000,redis-2:7000/ctr --redis_auth_file=auth --redis_ca=ca.pem",
+    "python -m ctr_trainer publish --from=demo/model/publication --to=redis://127.0.0.1:7000/ctr",
+)
+
+
+def run(given, experiment, checkpoint, publish):
+    """Publishes; the last line printed of a checkpoint is one JSON object."""
+    require(publish, "to")
+    if publish.source:
+        _deliver(publish)
+    else:
+        _publish(given, experiment, checkpoint, publish)
+
+
+def _deliver(publish):
+    """Delivers a spool until SIGTERM, or until standard input closes."""
+    import functools
+    import signal
+    import sys
+    import threading
+
+    from ctr_trainer.processes.standard_input import set_at_end_of
+    from ctr_trainer.publication.deliver import deliver
+    from ctr_trainer.publication.open_target import open_target
+
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # A machine that shuts down sends SIGTERM to all processes, and the training still publishes a last epoch.
+        signal.signal(number, signal.SIG_IGN if publish.exit_with_stdin else lambda *_: ended.set())
+    if publish.exit_with_stdin:
+        threading.Thread(target=set_at_end_of, args=(sys.stdin.fileno(), ended), daemon=True).start()
+    deliver(publish.source, publish.to, functools.partial(open_target, publish.to, publish.redis), ended)
+
+
+def _publish(given, experiment, checkpoint, publish):
+    require_model(experiment.model)
+
+    import contextlib
+    import tempfile
+
+    from ctr_trainer.estimator.published_checkpoint import write_publication
+    from ctr_trainer.experiment.as_trained import as_trained
+    from ctr_trainer.experiment.build import make_estimator
+    from ctr_trainer.publication.delivery import Delivery
+    from ctr_trainer.publication.open_target import open_target
+    from ctr_trainer.ranks import distributed
+
+    distributed.init(experiment.workers.stall_timeout, flags=alike(experiment))
+    with contextlib.closing(open_target(publish.to, publish.redis)) as target:
+        estimator = make_estimator(as_trained(given, experiment))
+        found = estimator.find_checkpoint(checkpoint.checkpoint)
+        with tempfile.TemporaryDirectory(prefix="ctr_trainer-") as spool:
+            write_publication(spool, estimator, found, publish.publish_dtype)
+            record = Delivery(spool, target).step()
+    said = dict(to=publish.to, checkpoint=found.path, global_step=record.global_step, rows=record.rows)
+    print(json.dumps(said), flush=True)

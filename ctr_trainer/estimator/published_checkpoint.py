@@ -1,0 +1,74 @@
+"""Makes a publication of a checkpoint: a generation whose base has all rows."""
+
+import contextlib
+import sys
+import uuid
+
+import tqdm
+
+from ctr_trainer.embedding.snapshot import packed_files, snapshot
+from ctr_trainer.embedding.snapshot.packed_rows import pack
+from ctr_trainer.embedding.snapshot.snapshot import key_array
+from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
+from ctr_trainer.estimator.checkpoint import MANIFEST, describe_file
+from ctr_trainer.files.paths import path_of
+from ctr_trainer.publication import records
+from ctr_trainer.publication.records import BASE, Publication, Record
+
+_GENERATION, _EPOCH = 1, 0
+
+
+def write_publication(url, estimator, checkpoint, dtype):
+    """Writes the first generation of a publication. -> its `Record`
+
+    Args:
+      url: path or URL of the publication; nothing is there yet.
+      estimator: the `Estimator` of the model.
+      checkpoint: a `Checkpoint` of it.
+      dtype: of the packed rows, see `packed_rows`.
+
+    Raises:
+      UserError: the checkpoint is damaged or of another model, or the publication cannot be written.
+    """
+    directory = records.generation_path(url, _GENERATION)
+    dense, base = records.dense_name(_EPOCH), records.name_of(BASE, _EPOCH)
+    estimator.export_to(str(directory / dense), checkpoint=checkpoint, rows="none")
+    (directory / base).mkdir(parents=True, exist_ok=True)
+    configs, files = _write_rows(directory, base, checkpoint, dtype)
+    record = Record(
+        model=(checkpoint.model or {}).get("name") or "",
+        generation=_GENERATION,
+        epoch=_EPOCH,
+        kind=BASE,
+        global_step=checkpoint.step,
+        time=(path_of(checkpoint.path) / MANIFEST).stamp()[1] / 1e9,
+        dtype=dtype,
+        tables=[{"config": config.to_dict()} for config in configs],
+        files=files,
+        dense=dense,
+        dense_files=[describe_file(directory / dense, name) for name in (directory / dense).files()],
+    )
+    records.write_record(url, record)
+    records.write_publication(url, Publication(record.model, _GENERATION, uuid.uuid4().hex))
+    return record
+
+
+def _write_rows(directory, base, checkpoint, dtype):
+    """-> (the tables' configurations, the files' entries of the record)."""
+    configs, files, entries = {}, {}, []
+    with (
+        contextlib.ExitStack() as stack,
+        tqdm.tqdm(desc="packing rows", unit=" rows", disable=not sys.stderr.isatty()) as bar,
+    ):
+        for config, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
+            table = config.name
+            if table not in files:
+                file = f"{base}/{packed_files.file_name(table, packed_files.ROWS)}"
+                schema = packed_files.schema(config, dtype, packed_files.ROWS)
+                configs[table], files[table] = config, stack.enter_context(arrow_file(directory, file, schema))
+                entries.append(dict(file=file, table=table, kind=packed_files.ROWS))
+            values = packed_files.value_array(pack(rows, config, dtype, _EPOCH))
+            files[table].write([key_array(keys), values])
+            bar.update(len(keys))
+        entries = [{**entry, **files[entry["table"]].finish()} for entry in entries]
+    return configs.values(), entries

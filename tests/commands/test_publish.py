@@ -1,0 +1,75 @@
+"""`publish`: a checkpoint whole, and the spool of a training."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ctr_trainer import cli
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.estimator.checkpoint import latest_checkpoint
+from ctr_trainer.publication.open_reader import open_reader
+from tests import small
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """Holds a `model`, whose item `3` and others have rows."""
+    directory = tmp_path_factory.mktemp("publish")
+    data = small.make(directory, rows=100)
+    flags = [f"--train_data={data}", f"--model_dir={directory / 'model'}", "--hidden_units=4", "--batch_size=32"]
+    assert cli.main(["train", *flags, "--threads=1"]) == 0
+    return directory
+
+
+def publish(directory, to, *more):
+    return cli.main(["publish", f"--model_dir={directory / 'model'}", f"--to={to}", *more])
+
+
+def test_a_checkpoint_is_published_whole_each_time_as_a_new_generation(directory, tmp_path, capsys):
+    checkpoint = latest_checkpoint(str(directory / "model"))
+    for generation in (1, 2):
+        assert publish(directory, tmp_path / "to") == 0
+        said = json.loads(capsys.readouterr().out.splitlines()[-1])
+        reader = open_reader(tmp_path / "to")
+        assert (reader.record.generation, reader.record.global_step) == (generation, checkpoint.step)
+        assert (said["rows"], said["checkpoint"]) == (reader.record.rows, checkpoint.path)
+        configs, rows = checkpoint.table_configs(), 0
+        for config, keys, trained in snapshot.iterate(checkpoint.path, checkpoint.tables):
+            assert reader.record.configs()[config.name] == configs[config.name]
+            np.testing.assert_array_equal(reader.read(config.name, keys), trained[:, : config.weights])
+            rows += len(keys)
+        assert rows == said["rows"] > 100
+        from ctr_trainer.export.saved_model import load_spec
+
+        assert load_spec(reader.dense_path()).name == "small"
+        reader.close()
+
+
+def test_rows_of_other_dtypes_differ_by_the_error_that_is_stated(directory, tmp_path):
+    checkpoint = latest_checkpoint(str(directory / "model"))
+    for dtype, error in (("float16", 2**-11), ("int8", 1 / 254)):
+        assert publish(directory, tmp_path / dtype, f"--publish_dtype={dtype}") == 0
+        reader = open_reader(tmp_path / dtype)
+        for config, keys, trained in snapshot.iterate(checkpoint.path, checkpoint.tables):
+            weights = trained[:, : config.weights]
+            largest = np.abs(weights).max(axis=1, keepdims=True, initial=0.0) + 1e-6
+            assert (np.abs(reader.read(config.name, keys) - weights) <= error * largest + 2**-25).all()
+        reader.close()
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "said"),
+    [
+        ([], 1, "--to is missing"),
+        (["--to=x"], 1, "--model_dir is missing"),
+        (["--to=x", "--model_dir=nowhere"], 1, "no such directory"),
+        (["--to=x", "--from=./x"], 1, "is the spool of the training itself"),
+        (["--to=x", "--publish_dtype=int4"], 2, "choose one of float32, float16, int8"),
+    ],
+)
+def test_what_is_missing_or_wrong_is_said(flags, status, said, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["publish", *flags]) == status
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

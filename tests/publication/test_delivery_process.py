@@ -1,0 +1,46 @@
+"""The process that delivers a spool: killed, restarted, ended with its parent."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from ctr_trainer.publication.delivered import Delivered, read_delivered
+from ctr_trainer.publication.delivery_process import DeliveryProcess
+from ctr_trainer.publication.open_reader import open_reader
+from ctr_trainer.settings.redis_files import RedisFiles
+from tests.publication.published import Published
+
+pytestmark = pytest.mark.integration
+_SECONDS = 60
+
+
+def await_epoch(spool, epoch, process):
+    deadline = time.monotonic() + _SECONDS
+    while (read_delivered(spool) or Delivered("")).epoch < epoch:
+        assert process.ended() is None, process.ended()
+        assert time.monotonic() < deadline, f"epoch {epoch} was not delivered: {read_delivered(spool)}"
+        time.sleep(0.02)
+
+
+def test_a_killed_delivery_says_how_it_ended_and_the_next_one_goes_on(tmp_path):
+    spool, to, log = tmp_path / "spool", tmp_path / "to", tmp_path / "delivery.log"
+    published = Published(spool)
+    with DeliveryProcess(spool, str(to), RedisFiles(), log) as process:
+        await_epoch(spool, 0, process)
+        os.kill(process.pid, signal.SIGKILL)
+        deadline = time.monotonic() + _SECONDS
+        while process.ended() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert "ended with status -9" in process.ended() and "delivered base 0" in process.ended()
+    published.epoch([2, 30], [3])
+    with DeliveryProcess(spool, str(to), RedisFiles(), log) as process:
+        await_epoch(spool, 1, process)
+    assert process.ended().startswith("its process ended with status 0")
+    reader, keys = open_reader(to), np.arange(40)
+    np.testing.assert_array_equal(reader.read("dim3", keys), published.weights(keys))
+    assert reader.record.generation == 1
+    reader.close()
