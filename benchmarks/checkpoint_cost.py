@@ -5,17 +5,15 @@ python benchmarks/checkpoint_cost.py --rounds=5
 
 import argparse
 import json
-import os
 import pathlib
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
+import demo_job
+
 # Epochs enough for several checkpoints. Both save at the end, so what that takes is in neither's rate.
-FLAGS = ("--eval_data=", "--epochs=3")
+FLAGS = ("--epochs=3",)
 NONE, EVERY_10_S = ("--save_checkpoints_steps=0",), ("--save_checkpoints_secs=10",)
 
 
@@ -32,14 +30,11 @@ def checkpoint_cost_percent(directory, rounds):
       (float, list of dicts of `percent`, `none`, `every_10_s` (examples/s), `checkpoints`, `checkpoint_seconds` and
       `phase_percent`, by how many percent they lengthen the training by its own clock)
     """
-    data = pathlib.Path(directory, "demo")
-    if not (data / "test" / "_dataset.json").exists():
-        _call(sys.executable, "-m", "ctr_trainer", "convert", "--format=synthetic", f"--output={data}")
-    found = []
+    data, found = demo_job.demo_data(directory), []
     for number in range(rounds):
         pair = {}
         for name, flags in [("none", NONE), ("every_10_s", EVERY_10_S)][:: -1 if number % 2 else 1]:
-            pair[name] = _train(data / "train", pathlib.Path(directory, f"model-{name}"), flags)
+            pair[name] = _train(data, pathlib.Path(directory, f"model-{name}"), flags)
         rates = {name: summary["examples_per_sec"] for name, (summary, _) in pair.items()}
         summary, checkpoints = pair["every_10_s"]
         found.append(
@@ -57,21 +52,8 @@ def checkpoint_cost_percent(directory, rounds):
 
 def _train(data, model, flags):
     """-> (the summary of a training, how many checkpoints it has written)."""
-    shutil.rmtree(model, ignore_errors=True)
-    job = ["horovodrun", "-np", "2", "--gloo", str(ROOT / "run.sh"), f"--flagfile={ROOT}/configs/demo.flags"]
-    log = _call(*job, f"--train_data={data}", f"--model_dir={model}", *FLAGS, *flags)
-    summary = json.loads((model / "train_summary.json").read_text(encoding="utf-8"))
+    summary, log = demo_job.train(data, model, *FLAGS, *flags)
     return summary, log.count("saved the checkpoint of step") // 2  # Each rank says so.
-
-
-def _call(*command):
-    """-> what the command has written to standard error."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    environment["PATH"] = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1800)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-    return done.stderr
 
 
 def main():
