@@ -106,7 +106,7 @@ def _with_service(stack, embedding, core, directory):
     from ctr_trainer.embedding.service.local_service import local_services
     from ctr_trainer.settings.security_files import SecurityFiles
 
-    (service,) = stack.enter_context(local_services(1, directory, directory, 60, {core}))
+    (service,) = stack.enter_context(local_services(1, directory, directory, timeout=60, cores={core}))
     token = os.path.join(directory, "token")
     with open(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
         file.write(service.token)

@@ -68,9 +68,9 @@ def _open_store(config, model_dir, host_memory):
         if distributed.is_chief():
             logs = local_directory(model_dir)
             os.makedirs(logs, exist_ok=True)
-            watches = stack.enter_context(
-                local_services(shards, model_dir, logs, config.service_timeout, distributed.service_cores(shards))
-            )
+            cores = distributed.service_cores(shards)
+            starting = local_services(shards, model_dir, logs, timeout=config.service_timeout, cores=cores)
+            watches = stack.enter_context(starting)
             started = [(service.address, service.token, service.pid, service.log_file) for service in watches]
         started = distributed.broadcast_object(started, "embedding_services")
         if not watches:

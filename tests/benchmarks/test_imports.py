@@ -1,19 +1,53 @@
-"""Every benchmark imports what it uses: its `--help`, and those of its modules that have none, load."""
+"""Every benchmark imports what it uses, and calls it with arguments that it takes."""
 
 import pathlib
 import subprocess
 import sys
 
-BENCHMARKS = pathlib.Path(__file__).parents[2] / "benchmarks"
+import pytest
+
+from tests.benchmarks.calls import wrong_calls
+
+ROOT = pathlib.Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+# In one process, since TensorFlow takes seconds to start; peers need libraries that the package does not.
+PROGRAM = """
+import pathlib, sys
+from tests.benchmarks.calls import wrong_calls
+directory = pathlib.Path(sys.argv[1])
+sys.path.insert(0, str(directory))
+paths = sorted(directory.glob("*.py"))
+modules = {"ctr_trainer", *(path.stem for path in paths)}
+for path in paths:
+    try:
+        __import__(path.stem)
+        for wrong in wrong_calls(path.read_text(encoding="utf-8"), modules):
+            print(f"{path.name}, {wrong}")
+    except ModuleNotFoundError as error:
+        assert error.name in ("torch", "lightgbm"), (path.stem, str(error))
+"""
 
 
-def test_every_module_of_the_benchmarks_imports():
-    # In one process, since TensorFlow takes seconds to start; peers need libraries that the package does not.
-    names = sorted(path.stem for path in BENCHMARKS.glob("*.py"))
-    program = f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r})\n" + "\n".join(
-        f"try:\n    import {name}\nexcept ModuleNotFoundError as error:\n"
-        f"    assert error.name in ('torch', 'lightgbm'), ({name!r}, str(error))"
-        for name in names
+def test_every_module_of_the_benchmarks_imports_and_no_call_has_arguments_that_are_not_taken():
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(BENCHMARKS)], capture_output=True, text=True, timeout=120, cwd=ROOT
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
+    assert ran.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("local_services(1, 'data', 'logs', timeout=60)", []),
+        ("local_services(1, 'data', 60, {0})", ["line 2: local_services(): too many positional arguments"]),
+        ("local_services(1, 'data', timeout=60)", ["line 2: local_services(): missing a required argument: 'log_dir'"]),
+        ("local_services(*arguments)", []),
+        ("local_service.Watch(1)", ["line 2: local_service.Watch(): missing a required argument: 'log_file'"]),
+        ("local_services = print\nlocal_services(1)", []),
+    ],
+)
+def test_a_call_is_bound_to_the_signature_of_what_it_calls(call, said):
+    imports = "from ctr_trainer.embedding.service.local_service import local_services"
+    imports += "; from ctr_trainer.embedding.service import local_service"
+    assert wrong_calls(f"{imports}\n{call}\n", {"ctr_trainer"}) == said

@@ -54,7 +54,7 @@ class Watch:
 
 
 @contextlib.contextmanager
-def local_services(count, data_dir, log_dir, timeout, cores=None):
+def local_services(count, data_dir, log_dir, *, timeout, cores=None):
     """Gives `count` services of one token, started at the same time and stopped at the end of the block.
 
     Args:
