@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import statistics
 import sys
 
 from absl import flags as absl_flags
@@ -84,20 +85,33 @@ def result(rank, trained, evaluations, examples_per_step):
     `phases` and `load` as `Estimator.train` returns them, what all ranks `held` of memory and GPUs (see
     `RunSummary.results`), `training_auc` of the training examples of all ranks as they came, `auc`, `logloss` and
     `copc` of the last evaluation, and `evaluations`, a list of dicts of each one's `step` and `auc`; what there is of
-    these.
+    these. Of several labels it is the mean.
     """
     phases = trained["phases"]
-    last = evaluations[-1] if evaluations else {}
+    learned = _mean_of_labels(evaluations[-1], ("auc", "logloss", "copc")) if evaluations else {}
+    training = _mean_of_labels(trained, ("auc",))
     return {
         "rank": rank,
         "examples_per_sec": examples_per_step / (phases["step_seconds"] - phases["seconds"].get("evaluation", 0.0)),
         "phases": phases,
         "load": trained["load"],
         "held": {name: trained[name] for name in ("resident_bytes", "service_resident_bytes", "gpu")},
-        **({"training_auc": trained["auc"]} if "auc" in trained else {}),
-        **{name: last[name] for name in ("auc", "logloss", "copc") if name in last},
-        "evaluations": [{name: each[name] for name in ("step", "auc") if name in each} for each in evaluations],
+        **({"training_auc": training["auc"]} if training else {}),
+        **learned,
+        "evaluations": [{"step": each["step"], **_mean_of_labels(each, ("auc",))} for each in evaluations],
     }
+
+
+def _mean_of_labels(metrics, names):
+    """-> dict of the metrics of these names; of `auc/click` and `auc/buy`, as models of several labels have them, the
+    mean is the `auc`.
+    """
+    found = {}
+    for name in names:
+        values = [value for key, value in metrics.items() if key.partition("/")[0] == name]
+        if values:
+            found[name] = statistics.fmean(values)
+    return found
 
 
 if __name__ == "__main__":

@@ -3,8 +3,9 @@
 TensorFlow 2.21 writes to the descriptor of standard error that oneDNN is on. No setting stops this line:
 TF_CPP_MIN_LOG_LEVEL does not affect it, and TF_ENABLE_ONEDNN_OPTS changes what is computed.
 
-It imports Keras, which imports matplotlib and scikit-learn where it finds them, for its galleries of images and for its
-wrappers. These are half as much work again as TensorFlow itself, at the start of each worker.
+It imports Keras, which imports matplotlib, scikit-learn and pandas where it finds them, for its galleries of images, for
+its wrappers and for data frames that it is given. These are half as much work again as TensorFlow itself, at the start
+of each worker.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ for line in sys.stdin.buffer:
 """
 _SECONDS = 10.0
 # All are optional to whom TensorFlow has import them.
-_NOT_NEEDED = ("matplotlib", "scipy", "sklearn")
+_NOT_NEEDED = ("matplotlib", "pandas", "scipy", "sklearn")
 
 
 def install():

@@ -133,6 +133,18 @@ def test_the_rate_of_a_worker_is_without_its_evaluations():
     assert "auc" not in worker.result(0, trained, [], 200)
 
 
+def test_of_several_labels_a_worker_gives_the_means():
+    own = {"phases": {"step_seconds": 2.0, "seconds": {}}, "load": {}}
+    trained = {**own, "resident_bytes": {}, "service_resident_bytes": None, "gpu": None}
+    trained |= {"auc/click": 0.6, "auc/buy": 0.8}
+    of_labels = {"auc/click": 0.5, "auc/buy": 0.6, "auc_pr/click": 0.0, "copc/click": 1.0, "copc/buy": 1.2}
+    evaluations = [{"step": 10, **of_labels, "logloss/click": 0.1, "logloss/buy": 0.3}]
+    found = worker.result(0, trained, evaluations, 200)
+    assert (found["training_auc"], found["auc"]) == pytest.approx((0.7, 0.55))
+    assert (found["logloss"], found["copc"]) == pytest.approx((0.2, 1.1))
+    assert found["evaluations"] == [{"step": 10, "auc": pytest.approx(0.55)}]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -1,0 +1,1 @@
+raise ImportError("pandas is for Spark only")
