@@ -171,17 +171,17 @@ def test_other_benchmarks_take_one_number_of_accumulation_steps(monkeypatch):
 @pytest.mark.integration
 def test_a_real_run_measures_a_list_at_equal_examples_and_at_equal_steps(tmp_path, capsys):
     sizes = ["--rows=3000", "--batch_size=32", "--hidden_units=8", "--steps=30", "--trace_steps=10", "--rounds=1"]
-    asked = ["--accumulation_steps=4", "--equal=examples,steps", "--evaluations=2"]
+    asked = ["--workers=1", "--accumulation_steps=4", "--equal=examples,steps", "--evaluations=2"]
     assert cli.main(["bench", "accumulation", f"--output={tmp_path}", *asked, *sizes]) == 0
     shown = capsys.readouterr().out
     assert "Equal examples:" in shown and "Equal optimizer steps:" in shown
     found = json.loads((tmp_path / "accumulation.json").read_text())
-    assert found["failed"] == {} and found["workers"] == 2
+    assert found["failed"] == {} and found["workers"] == 1
     sizes = {
         equal: [(row["accumulation_steps"], row["optimizer_steps"], row["examples"]) for row in rows]
         for equal, rows in found["equal"].items()
     }
-    assert sizes == {"examples": [(1, 40, 2560), (4, 10, 2560)], "steps": [(1, 40, 2560), (4, 40, 10240)]}
+    assert sizes == {"examples": [(1, 40, 1280), (4, 10, 1280)], "steps": [(1, 40, 1280), (4, 40, 5120)]}
     assert found["equal"]["examples"][0] == found["equal"]["steps"][0]
     for row in (row for rows in found["equal"].values() for row in rows):
         (evaluations,) = row["evaluations"]
@@ -191,5 +191,5 @@ def test_a_real_run_measures_a_list_at_equal_examples_and_at_equal_steps(tmp_pat
         assert 0 < row["training_auc"]["median"] < 1 and row["seconds"]["median"] > 0
     whole, larger, fewer = (found["auc_change"]["4"][name]["median"] for name in ("examples", "steps", "fewer_steps"))
     assert whole == pytest.approx(larger + fewer)
-    assert (tmp_path / "synthetic-10240").is_dir()  # So that no run reads an example twice.
+    assert (tmp_path / "synthetic-5120").is_dir()  # So that no run reads an example twice.
     assert (tmp_path / "accumulation.png").exists()

@@ -256,14 +256,14 @@ def test_a_namespace_of_a_process_that_is_gone_is_removed(monkeypatch):
 @pytest.mark.integration
 def test_a_real_run_has_a_column_for_each_job_the_search_among_them(can_make_machines, tmp_path, capsys):
     sizes = ["--batch_size=32", "--steps=10", "--trace_steps=4", "--rounds=1", "--machines=2", "--gbit=1"]
-    more = ["--dense_params=conv", "--scale=20000", "--ways=plain,accumulation,autotune"]
+    more = ["--dense_params=conv", "--scale=20000", "--ways=accumulation,autotune"]
     assert cli.main(["bench", "network", f"--output={tmp_path}", *sizes, *more]) == 0
     shown = capsys.readouterr().out
     found = json.loads((tmp_path / "network.json").read_text())
     assert found["failed"] == {}, found["failed"]
     assert shown.startswith("conv on W1") and found["experiment"].startswith("conv on W1")
     columns = found["columns"]["conv"]
-    ways = ["plain", "accumulation", "searching", "tuned"]
+    ways = ["accumulation", "searching", "tuned"]
     assert list(columns) == ["one worker", "one machine", *(f"1 Gbit {way}" for way in ways)]
     assert columns["one worker"]["percent"]["values"] == pytest.approx([100.0])
     for name, column in columns.items():

@@ -1,11 +1,12 @@
 """`bench simulate` from costs in a file, and measured and checked by real jobs."""
 
 import json
+import os
 
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.bench import simulate
+from ctr_trainer.bench import calibration, row_costs, service_costs, simulate
 from ctr_trainer.messages.errors import UserError
 from tests.bench.test_capacity import BASE
 
@@ -41,8 +42,40 @@ def test_a_network_is_one_number(texts):
         simulate.parse_gbit(texts)
 
 
+def test_the_costs_of_two_cores_are_those_of_one_worker_beside_those_of_two_and_of_four(tmp_path, monkeypatch):
+    def run(job, directory, timeout):
+        """A step takes 0.1 s alone, 0.1 and 0.14 s on two cores at once, and 2.5 times that where two share each."""
+        step = 0.14 if job.name.startswith("core1") else 0.10
+        step *= 2.5 if job.name.endswith(("-0", "-1")) else 1.0
+        return [{"phases": {"step_seconds": step, "step_deviation": 0.01, "seconds": {"forward": 0.03, "push": 0.02}}}]
+
+    def probe(flags, workers, directory, timeout):
+        small, dense = (0.002, 0.102) if workers == 2 else (0.012, 0.512)
+        memory = dict(memory_small_seconds=small / 2, memory_dense_seconds=small / 2 + 0.05, dense_cpu_seconds=0.04)
+        sizes = dict(dims=(16, 1), rows=100, growth=0.5, row_bytes=136, dense_bytes=1000, state_bytes=2000)
+        return {"workers": workers, "small_seconds": small, "dense_seconds": dense, **memory, **sizes}
+
+    names = ("push_seconds", "request_seconds", "shard_push_seconds", "shard_pull_seconds", "shard_request_seconds")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr(calibration.Job, "run", run)
+    monkeypatch.setattr(calibration, "_probe", probe)
+    monkeypatch.setattr(row_costs, "lock_seconds", lambda dims, optimizer, rows: 0.004)
+    monkeypatch.setattr(service_costs, "measure", lambda *arguments: dict.fromkeys(names, 0.001))
+    costs = calibration.measure((), 64, "adagrad", 9, 3, tmp_path, 60)
+    assert (costs.step_seconds, costs.host_seconds) == pytest.approx((0.03, 0.07))
+    assert costs.crowding == pytest.approx(0.12 / 0.10)
+    assert costs.sharing == pytest.approx(2.5 / 2)
+    assert costs.hop_seconds == pytest.approx(0.001)
+    assert costs.crowded_hop_seconds == pytest.approx(0.012 / 6)
+    assert costs.link_bytes_per_sec == pytest.approx(10_000)
+    assert (costs.meeting_seconds, costs.crowded_meeting_seconds) == pytest.approx((0.001, 0.006))
+    assert costs.memory_bytes_per_sec == pytest.approx(20_000)
+
+
 @pytest.mark.integration
-def test_costs_are_measured_and_compared_with_jobs_of_one_and_two_workers(tmp_path):
+def test_costs_are_measured_and_compared_with_jobs_of_one_and_two_workers(tmp_path, monkeypatch):
+    # As if of one core: each further one has three workers more started. The test above has two.
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
     flags = ("--check", "--workers=1,2", "--rounds=1", "--steps=9", "--trace_steps=3", "--batch_size=64")
     found = run(tmp_path, *flags, "--most_workers=4")
     costs = found["costs"]
