@@ -35,6 +35,14 @@ def attention_pooling(
     Returns:
       float32[B, dim].
 
+    Advice: take it for histories of which only a part bears on the target; `masked_mean` does where all of it
+    counts, and is far cheaper.
+
+    Example:
+      >>> history, mask = tf.ones([2, 5, 4]), tf.ones([2, 5])
+      >>> attention_pooling(tf.ones([2, 4]), history, mask, activation="relu").shape
+      TensorShape([2, 4])
+
     Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 4.3.
     """
     length = history.shape[1]

@@ -36,6 +36,13 @@ def batch_norm(inputs, training, momentum=0.99, epsilon=1e-3, name="batch_norm")
     Returns:
       float32[B, n].
 
+    Advice: give it batches of a few hundred examples; with small ones the statistics are noise, and `layer_norm` is
+    the better choice.
+
+    Example:
+      >>> batch_norm(tf.ones([4, 8]), training=True).shape
+      TensorShape([4, 8])
+
     Source: Ioffe and Szegedy, Batch Normalization, ICML 2015, algorithms 1 and 2.
     """
     width = [inputs.shape[-1]]

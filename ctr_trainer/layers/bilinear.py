@@ -19,6 +19,12 @@ def bilinear(embeddings, kind="all", name="bilinear"):
     Returns:
       float32[B, F (F - 1) / 2 * dim].
 
+    Advice: begin with `each`; `interaction` has about F / 2 times its matrices: for few fields and much data.
+
+    Example:
+      >>> bilinear(tf.ones([2, 4, 8]), "each").shape  # 6 pairs
+      TensorShape([2, 48])
+
     Source: Huang et al., FiBiNET: Combining Feature Importance and Bilinear Feature Interaction for Click-Through Rate
     Prediction, RecSys 2019, section 3, "Bilinear-interaction layer".
     """

@@ -20,6 +20,13 @@ def cin(embeddings, layer_sizes, name="cin"):
     Returns:
       p^1, p^2, ... side by side, float32[B, sum(layer_sizes)].
 
+    Advice: begin with two layers; the time grows with F and with the product of the sizes of two layers that follow
+    each other.
+
+    Example:
+      >>> cin(tf.ones([2, 5, 4]), (16, 8)).shape
+      TensorShape([2, 24])
+
     Source: Lian et al., xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender Systems, KDD
     2018, equations 6 and 7; with the identity as activation, which its section 4 finds best.
     """

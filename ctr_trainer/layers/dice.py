@@ -18,6 +18,12 @@ def prelu(inputs, name="prelu"):
     Returns:
       float32[..., n].
 
+    Advice: take it where the batches are too small for the statistics of `dice`.
+
+    Example:
+      >>> prelu(tf.ones([2, 8])).shape
+      TensorShape([2, 8])
+
     Source: He et al., Delving Deep into Rectifiers, ICCV 2015, section 2.1.
     """
     alpha = tf1.get_variable(f"{name}/alpha", [inputs.shape[-1]], initializer=tf1.constant_initializer(0.25))
@@ -47,6 +53,12 @@ def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="d
       float32[B, ..., n].
 
     Caveat: with a `train_op` that is not made by `TrainOp`, the moving averages stay at E = 0 and Var = 1.
+
+    Advice: it is made for the activation units of `attention_pooling`; elsewhere relu is faster.
+
+    Example:
+      >>> dice(tf.ones([2, 5, 8]), mask=tf.ones([2, 5]), training=True).shape
+      TensorShape([2, 5, 8])
 
     Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 5.3.
     """

@@ -18,6 +18,14 @@ def experts(inputs, count, network, name="experts"):
 
     Returns:
       list of float32[B, n].
+
+    Advice: more experts than tasks, each narrower than a network alone would be.
+
+    Example:
+      >>> def network(inputs, name):
+      ...     return dense(inputs, 4, name)
+      >>> [expert.shape for expert in experts(tf.ones([2, 8]), 3, network)]
+      [TensorShape([2, 4]), TensorShape([2, 4]), TensorShape([2, 4])]
     """
     with tf1.variable_scope(name):
         return [network(inputs, name=f"expert_{index}") for index in range(count)]
@@ -33,6 +41,12 @@ def mixture(selector, outputs, name="gate"):
 
     Returns:
       float32[B, n].
+
+    Advice: give each task a gate of its own, by its name; one gate for all tasks mixes them alike.
+
+    Example:
+      >>> mixture(tf.ones([2, 8]), [tf.ones([2, 4]), tf.zeros([2, 4])], name="gate_click").shape
+      TensorShape([2, 4])
 
     Source: Ma et al., Modeling Task Relationships in Multi-task Learning with Multi-gate Mixture-of-Experts, KDD 2018,
     section 4.2.

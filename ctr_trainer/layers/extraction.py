@@ -20,6 +20,17 @@ def extraction(inputs, shared, task_experts, shared_experts, network, last=False
     Returns:
       (dict of task name -> x_k', float32[B, n]; x_s', float32[B, n], None at the last level).
 
+    Advice: choose it over shared experts alone where tasks disagree, so that one gains what another loses.
+
+    Example:
+      >>> from ctr_trainer.layers.mlp import dense
+      >>> def network(inputs, name):
+      ...     return dense(inputs, 4, name)
+      >>> x = tf.ones([2, 8])
+      >>> tasks, shared = extraction({"click": x, "buy": x}, x, 1, 1, network)
+      >>> tasks["buy"].shape, shared.shape
+      (TensorShape([2, 4]), TensorShape([2, 4]))
+
     Source: Tang et al., Progressive Layered Extraction (PLE), RecSys 2020, section 4.2.
     """
     of_all = experts(shared, shared_experts, network, "shared_experts")

@@ -17,6 +17,12 @@ def ffm(vectors):
     Returns:
       float32[B, 1].
 
+    Advice: small k, 2 to 4: each feature has F vectors, so the rows take F times the memory of `fm`.
+
+    Example:
+      >>> ffm(tf.constant([[[[9.0], [2.0]], [[5.0], [9.0]]]])).eval()  # 2 * 5; the 9s are of a field with itself
+      array([[10.]], dtype=float32)
+
     Source: Juan et al., Field-aware Factorization Machines for CTR Prediction, RecSys 2016, section 3.
     """
     count = vectors.shape[1]

@@ -18,6 +18,13 @@ def fm(embeddings):
     Returns:
       float32[B, 1].
 
+    Advice: add it to a deep network wherever all embeddings have one dim: it has no weights and costs next to
+    nothing.
+
+    Example:
+      >>> fm(tf.constant([[[1.0, 2.0], [3.0, 4.0]]])).eval().round()  # 1 * 3 + 2 * 4
+      array([[11.]], dtype=float32)
+
     Source: Rendle, Factorization Machines, ICDM 2010, lemma 3.1.
     """
     total = tf.reduce_sum(embeddings, 1, keepdims=True)

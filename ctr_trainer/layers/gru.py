@@ -30,6 +30,14 @@ def gru(inputs, mask, units, attention=None, name="gru"):
       float32[B, L, units], the state after each step. The last one, padding or not, is the state after the whole
       history.
 
+    Advice: cut histories to some tens of inputs, the newest: its steps follow one another, and each is a matrix
+    product.
+
+    Example:
+      >>> states = gru(tf.ones([2, 5, 4]), tf.ones([2, 5]), units=3)
+      >>> states[:, -1].shape  # After the whole history.
+      TensorShape([2, 3])
+
     Source: Cho et al., Learning Phrase Representations, EMNLP 2014, section 2.3; Zhou et al., Deep Interest Evolution
     Network for Click-Through Rate Prediction, AAAI 2019, section 3.4.
     """

@@ -15,6 +15,13 @@ def flat_embeddings(features):
 
     Returns:
       list of float32[B, F * dim], one per table: the vectors of its features one after another; [] if there are none.
+
+    Advice: give the list to `mlp` as it is, which saves the copy of a concatenation.
+
+    Example:
+      >>> features = {"embedding/dim4": tf.ones([2, 3, 4]), "embedding/dim8": tf.ones([2, 1, 8])}
+      >>> [x.shape for x in flat_embeddings(features)]
+      [TensorShape([2, 12]), TensorShape([2, 8])]
     """
     tables = [name for name in features if name.startswith(f"{EMBEDDING}/")]
     names = tables or [name for name in features if name == EMBEDDING]
@@ -45,6 +52,12 @@ def field_embeddings(features, model, fields=1):
 
     Raises:
       UserError: the feature spec has several dims, or fewer sparse features; the message names the features.
+
+    Advice: name the model, so that a spec of several dims is refused in words of its user.
+
+    Example:
+      >>> field_embeddings({"embedding": tf.ones([2, 3, 4])}, "mine", fields=2).shape
+      TensorShape([2, 3, 4])
     """
     if EMBEDDING not in features:
         spec = features.spec
@@ -76,6 +89,12 @@ def all_field_embeddings(features, model):
     Raises:
       UserError: as `field_embeddings`.
 
+    Advice: scale numbers with a `transform` in the feature spec first: a field of large values drowns the others.
+
+    Example:
+      >>> all_field_embeddings({"embedding": tf.ones([2, 3, 4]), "dense": tf.ones([2, 2])}, "mine").shape
+      TensorShape([2, 5, 4])
+
     Source: Song et al., AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural Networks, CIKM 2019,
     equation 4.
     """
@@ -100,6 +119,14 @@ def named_embeddings(features, names, model):
 
     Raises:
       UserError: the feature spec has no such feature, or it is a dense one or a sequence.
+
+    Advice: take it for the few features that a model treats on their own; each is cut out of its table at the cost
+    of a copy.
+
+    Example:
+      >>> features = {"feature/user": tf.ones([2, 4]), "feature/item": tf.ones([2, 4])}
+      >>> [x.shape for x in named_embeddings(features, ("item",), "mine")]
+      [TensorShape([2, 4])]
     """
     there_are = [name.partition("/")[2] for name in features if name.startswith(f"{FEATURE}/")]
     for name in names:

@@ -21,6 +21,12 @@ def interacting(fields, heads, head_dim, name):
     Returns:
       float32[B, F, heads * head_dim].
 
+    Advice: two or three in a row, of two heads each; more fields cost by their square.
+
+    Example:
+      >>> interacting(tf.ones([2, 5, 4]), heads=2, head_dim=8, name="attention").shape
+      TensorShape([2, 5, 16])
+
     Source: Song et al., AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural Networks, CIKM 2019,
     equations 5 to 8.
     """

@@ -17,6 +17,12 @@ def layer_norm(inputs, shared=True, epsilon=1e-5, name="layer_norm"):
     Returns:
       float32 of the shape of `inputs`.
 
+    Advice: normalise embeddings with `shared=False`: fields differ in their scale.
+
+    Example:
+      >>> layer_norm(tf.ones([2, 5, 4]), shared=False).shape
+      TensorShape([2, 5, 4])
+
     Source: Ba et al., Layer Normalization, arXiv 1607.06450, section 3.
     """
     shape = [inputs.shape[-1]] if shared else inputs.shape[1:]

@@ -18,6 +18,12 @@ def linear(features, name="linear"):
 
     Returns:
       logits, float32[B, 1].
+
+    Advice: keep it beside a deep network: one weight learns a rare value sooner than a vector does.
+
+    Example:
+      >>> linear({"linear": tf.ones([2, 3, 1]), "dense": tf.ones([2, 4])}).shape
+      TensorShape([2, 1])
     """
     if "linear" not in features:
         return dense(features["dense"], 1, name, zeros)

@@ -22,6 +22,12 @@ def mask_block(inputs, context, units, reduction, activation="relu", name="block
     Returns:
       float32[B, units].
 
+    Advice: normalise the embeddings first, by `layer_norm`; the context stays as it is.
+
+    Example:
+      >>> mask_block(tf.ones([2, 8]), tf.ones([2, 8]), units=4, reduction=1.0).shape
+      TensorShape([2, 4])
+
     Source: Wang et al., MaskNet: Introducing Feature-Wise Multiplication to CTR Ranking Models by Instance-Guided Mask,
     DLP-KDD 2021, section 3, "Instance-guided mask" and "MaskBlock".
     """

@@ -14,6 +14,12 @@ def masked_softmax(scores, mask):
 
     Returns:
       float32[..., L]; 0 at positions of mask 0.
+
+    Advice: give it scores as they are: it takes the largest off, so none overflows.
+
+    Example:
+      >>> masked_softmax(tf.constant([[1.0, 1.0, 9.0]]), tf.constant([[1.0, 1.0, 0.0]])).eval()
+      array([[0.5, 0.5, 0. ]], dtype=float32)
     """
     return tf.nn.softmax(scores + (1.0 - mask) * _FAR_BELOW) * mask
 
@@ -27,6 +33,12 @@ def masked_mean(inputs, mask):
 
     Returns:
       float32[B, n]; zeros for an example without a vector of mask 1.
+
+    Advice: the first thing to try for a history, before any attention.
+
+    Example:
+      >>> masked_mean(tf.constant([[[1.0], [3.0], [9.0]]]), tf.constant([[1.0, 1.0, 0.0]])).eval()
+      array([[2.]], dtype=float32)
     """
     total = tf.reduce_sum(inputs * mask[..., None], 1)
     return tf.math.divide_no_nan(total, tf.reduce_sum(mask, 1)[:, None])

@@ -21,6 +21,12 @@ def dense(inputs, units, name, weights=glorot):
 
     Returns:
       float32[B, units].
+
+    Advice: give it a list of inputs, not their concatenation.
+
+    Example:
+      >>> dense([tf.ones([2, 3]), tf.ones([2, 5])], 4, "layer").shape
+      TensorShape([2, 4])
     """
     inputs = inputs if isinstance(inputs, list | tuple) else [inputs]
     width = sum(x.shape[-1] for x in inputs)
@@ -46,6 +52,12 @@ def mlp(inputs, hidden_units, dropout=0.0, training=False, activation="relu", ba
 
     Returns:
       float32[B, hidden_units[-1]].
+
+    Advice: two or three layers of falling width; with much data widen them before you add one.
+
+    Example:
+      >>> mlp(tf.ones([2, 8]), (16, 4), dropout=0.1, training=True).shape
+      TensorShape([2, 4])
     """
     activate = getattr(tf.nn, activation)
     with tf1.variable_scope(name):

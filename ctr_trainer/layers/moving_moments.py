@@ -24,6 +24,14 @@ class MovingMoments:
     Attributes:
       moments: S, variable float32[2, n]; not trainable, but part of checkpoints and of exported graphs.
       weight: w, variable float32[].
+
+    Advice: give `keep` the share of a batch that counts, so that padding does not move them.
+
+    Example:
+      >>> moments = MovingMoments.make(8)
+      >>> mean, variance = moments.mean_and_variance()
+      >>> mean.shape, variance.shape
+      (TensorShape([8]), TensorShape([8]))
     """
 
     moments: Any

@@ -22,6 +22,13 @@ def next_behaviour_loss(states, history, mask, weight):
 
     Caveat: in a batch of one example, e' is the example's own next behaviour.
 
+    Advice: shuffle the data: the behaviours that did not happen are those of the example before in the batch.
+
+    Example:
+      >>> states = history = tf.ones([2, 5, 4])
+      >>> next_behaviour_loss(states, history, tf.ones([2, 5]), tf.ones([2])).shape
+      TensorShape([])
+
     Source: Zhou et al., Deep Interest Evolution Network for Click-Through Rate Prediction, AAAI 2019, section 3.3.
     """
     states, following, present = states[:, :-1], history[:, 1:], mask[:, 1:]

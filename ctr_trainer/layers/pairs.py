@@ -17,6 +17,13 @@ def pair_products(left, right):
 
     Returns:
       float32[B, F (F - 1) / 2, dim].
+
+    Advice: sum or project what comes out soon: it has F (F - 1) / 2 vectors an example.
+
+    Example:
+      >>> x = tf.constant([[[1.0], [2.0], [3.0]]])
+      >>> pair_products(x, x).eval().ravel()  # 1 * 2, 1 * 3, 2 * 3
+      array([2., 3., 6.], dtype=float32)
     """
     count = left.shape[1]
     products = tf.concat([left[:, i : i + 1] * right[:, i + 1 :] for i in range(count - 1)], 1)
@@ -50,6 +57,12 @@ def pair_dots(embeddings):
 
     Returns:
       float32[B, F (F - 1) / 2].
+
+    Advice: take `fm` where only their sum is wanted: it is linear in the number of fields.
+
+    Example:
+      >>> pair_dots(tf.constant([[[1.0, 0.0], [2.0, 1.0], [0.0, 3.0]]])).eval()  # 1 * 2, 0, 1 * 3
+      array([[2., 0., 3.]], dtype=float32)
     """
     count = embeddings.shape[1]
     rows, columns = np.triu_indices(count, 1)

@@ -16,6 +16,13 @@ def towers(inputs, network=None):
 
     Returns:
       dict of task name -> logits, float32[B, 1].
+
+    Advice: small ones of one hidden layer; what tasks share belongs below them.
+
+    Example:
+      >>> logits = towers({"click": tf.ones([2, 8]), "buy": tf.ones([2, 8])})
+      >>> logits["buy"].shape
+      TensorShape([2, 1])
     """
     logits = {}
     for index, (name, x) in enumerate(inputs.items()):

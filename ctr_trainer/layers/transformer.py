@@ -29,6 +29,12 @@ def transformer_block(inputs, mask, heads, feed_forward_units, dropout=0.0, trai
     Returns:
       float32[B, L, n].
 
+    Advice: one block is enough for histories of tens; add positions to the inputs, as attention knows no order.
+
+    Example:
+      >>> transformer_block(tf.ones([2, 5, 4]), tf.ones([2, 5]), heads=2, feed_forward_units=16).shape
+      TensorShape([2, 5, 4])
+
     Source: Vaswani et al., Attention Is All You Need, NIPS 2017, section 3; as in Chen et al., Behavior Sequence
     Transformer for E-commerce Recommendation in Alibaba, DLP-KDD 2019, section 2.2.
     """
@@ -53,6 +59,12 @@ def self_attention(inputs, mask, heads, name="attention"):
 
     Returns:
       float32[B, L, n].
+
+    Advice: take `transformer_block`, unless you have residuals and norms of your own.
+
+    Example:
+      >>> self_attention(tf.ones([2, 5, 4]), tf.ones([2, 5]), heads=2).shape
+      TensorShape([2, 5, 4])
     """
     length, width = inputs.shape[1:]
     size = width // heads

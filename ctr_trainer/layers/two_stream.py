@@ -20,6 +20,12 @@ def gated(inputs, context, units, name):
     Returns:
       float32[B, n].
 
+    Advice: gate the two streams by different contexts, as the user and the item: equal ones learn the same.
+
+    Example:
+      >>> gated(tf.ones([2, 8]), tf.ones([2, 4]), units=16, name="gate").shape
+      TensorShape([2, 8])
+
     Source: Mao et al., FinalMLP: An Enhanced Two-Stream MLP Model for CTR Prediction, AAAI 2023,
     "Stream-specific feature selection".
     """
@@ -39,6 +45,12 @@ def fusion(first, second, heads=1, name="fusion"):
 
     Returns:
       logits, float32[B, 1].
+
+    Advice: raise `heads` with the width of the streams: W_h takes n m / heads weights in all.
+
+    Example:
+      >>> fusion(tf.ones([2, 8]), tf.ones([2, 4]), heads=2).shape
+      TensorShape([2, 1])
 
     Source: as of `gated`, "Stream-level fusion".
     """

@@ -23,6 +23,12 @@ def glorot(name, shape, fan_in, fan_out):
     Returns:
       variable, float32 of that shape.
 
+    Advice: take it for all matrices; `zeros` is for weights of numbers that stand alone.
+
+    Example:
+      >>> glorot("w", [8, 4], 8, 4).shape
+      TensorShape([8, 4])
+
     Source: Glorot and Bengio, Understanding the difficulty of training deep feedforward neural networks, AISTATS 2010.
     """
     limit = math.sqrt(6.0 / (fan_in + fan_out))
@@ -40,5 +46,11 @@ def zeros(name, shape, fan_in, fan_out):
 
     Returns:
       variable, float32 of that shape.
+
+    Advice: never for a hidden layer, whose units would stay equal to each other.
+
+    Example:
+      >>> zeros("v", [8, 1], 8, 1).shape
+      TensorShape([8, 1])
     """
     return tf1.get_variable(name, shape, initializer=tf1.zeros_initializer())

@@ -34,6 +34,14 @@ class Params(ModelParams):
 def model_fn(features, labels, mode, params):
     """`p = sigmoid(w [attention(e), mlp([e_1, ..., e_F, x])] + b)`; e has a vector for each dense feature too.
 
+    Advice: it needs embeddings of one dim; its time grows with the square of the fields, so leave `deep` on and the
+    layers few.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(attention_layers=2, head_dim=8))
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
     Source: Song et al., AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural Networks, CIKM 2019,
     sections 4 and 5.5.
     """

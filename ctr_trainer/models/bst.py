@@ -48,6 +48,13 @@ def model_fn(features, labels, mode, params):
     Position 0 is the target, and position t the behaviour t steps before it. Each position has a learned vector; the
     paper has one per bucket of the time between the two.
 
+    Advice: for histories whose order tells something; `pooling=mean` keeps the tower small.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(target="item", pooling="mean"))
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
     Source: Chen et al., Behavior Sequence Transformer for E-commerce Recommendation in Alibaba, DLP-KDD 2019, section
     2.
     """

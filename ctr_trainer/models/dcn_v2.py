@@ -40,6 +40,13 @@ class Params(ModelParams):
 def model_fn(features, labels, mode, params):
     """`p = sigmoid(w mlp(cross(x_0)) + b)` stacked, `sigmoid(w [cross(x_0), mlp(x_0)] + b)` parallel; x_0 all features.
 
+    Advice: the first to try after DeepFM; with more than some hundred inputs give it a `cross_rank`.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(cross_layers=2, cross_rank=8))
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
     Source: Wang et al., DCN V2: Improved Deep & Cross Network, WWW 2021, section 3.
     """
     inputs = flat_inputs(features)

@@ -11,6 +11,13 @@ from ctr_trainer.models.tower import tower
 def model_fn(features, labels, mode, params):
     """`p = sigmoid(linear + fm(e) + mlp([e_1, ..., e_F, x]))`.
 
+    Advice: a good first model: it needs embeddings of one dim and no params.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", ModelParams(hidden_units=(64, 32)))
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
     Source: Guo et al., DeepFM: A Factorization-Machine based Neural Network for CTR Prediction, IJCAI 2017, section 2.
     """
     deep = tower(flat_inputs(features), mode, params)

@@ -41,6 +41,13 @@ class Params(HistoryParams):
 def model_fn(features, labels, mode, params):
     """`p = sigmoid(mlp([e_1, ..., e_F, x, v_1, ..., v_S]))`, with `v_s = sum_t a(target, h_st) h_st`.
 
+    Advice: give `target` if the histories share their slot with no feature; `wide=linear` helps on small data.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(target="item", attention_units=(80, 40)))
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
     Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 4.
     """
     interests = [

@@ -30,6 +30,13 @@ class Params(ModelParams):
 def model_fn(features, labels, mode, params):
     """`z = mlp_bottom(x)`, `p = sigmoid(mlp_top([z, <a, b> for all pairs of z, e_1, ..., e_F]))`.
 
+    Advice: for many sparse features beside some numbers, all embeddings of one dim.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(bottom_units=(16,)))
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
     Source: Naumov et al., Deep Learning Recommendation Model for Personalization and Recommendation Systems, arXiv
     1906.00091, section 2.
     """

@@ -38,6 +38,13 @@ def model_fn(features, labels, mode, params):
     `probabilities/<conversion>` is pCTCVR, the probability that an impression leads to a click and a conversion; the
     prediction `cvr` is pCVR, that a click leads to a conversion. A batch with a conversion and no click ends the run.
 
+    Advice: for conversions so rare that a model of clicked examples alone has too few.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(click="click", conversion="buy"))
+      >>> spec.predictions["probabilities/buy"].shape
+      TensorShape([32])
+
     Source: Ma et al., Entire Space Multi-Task Model, SIGIR 2018, section 2.2.
     """
     click, conversion = _labels(task_names(features, labels, "esmm"), params)

@@ -15,6 +15,13 @@ def model_fn(features, labels, mode, params):
     A feature's embedding holds its F vectors of width k one after another, so that with F sparse features
     `--embedding_dim` must be F * k.
 
+    Advice: for few fields: rows are F times as wide as those of `fm`.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", ModelParams())
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
     Source: Juan et al., Field-aware Factorization Machines for CTR Prediction, RecSys 2016, section 3.
     """
     embeddings = field_embeddings(features, "ffm")

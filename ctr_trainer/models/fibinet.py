@@ -33,6 +33,13 @@ class Params(ModelParams):
 def model_fn(features, labels, mode, params):
     """`p = sigmoid(linear + mlp([bilinear(e), bilinear(senet(e)), x]))`.
 
+    Advice: `bilinear=interaction` for few fields, `all` for many.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(bilinear="all"))
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
     Source: Huang et al., FiBiNET: Combining Feature Importance and Bilinear Feature Interaction for Click-Through Rate
     Prediction, RecSys 2019, section 3.
     """

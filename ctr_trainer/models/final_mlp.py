@@ -43,6 +43,13 @@ class Params(ModelParams):
 def model_fn(features, labels, mode, params):
     """`p = sigmoid(fusion(mlp_1(gate_1 * h), mlp_2(gate_2 * h)))`, with h all features side by side.
 
+    Advice: name contexts that differ, as user features for one stream and item features for the other.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(first_context=("user",), second_context=("item",)))
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
     Source: Mao et al., FinalMLP: An Enhanced Two-Stream MLP Model for CTR Prediction, AAAI 2023, section 3.
     """
     inputs = tf.concat(flat_inputs(features), 1)

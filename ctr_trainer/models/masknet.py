@@ -39,6 +39,13 @@ def model_fn(features, labels, mode, params):
     """`p = sigmoid(w block_n(... block_1(norm(e), e) ..., e) + b)` serial, `sigmoid(w mlp([block_i(norm(e), e)]) + b)`
     parallel; e has a vector for each dense feature too.
 
+    Advice: begin with `parallel`; `serial` takes the widths of its blocks from `hidden_units`.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(blocks=2, block_units=16))
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
     Source: Wang et al., MaskNet: Introducing Feature-Wise Multiplication to CTR Ranking Models by Instance-Guided Mask,
     DLP-KDD 2021, section 3, "MaskNet".
     """

@@ -28,6 +28,13 @@ class Params(TaskParams):
 def model_fn(features, labels, mode, params):
     """`p_t = sigmoid(tower_t(sum_e softmax(x W_t)_e expert_e(x)))`, with x the embeddings and the dense features.
 
+    Advice: for tasks that share most of what they need; try PLE if one task gets worse beside the others.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(experts=2))
+      >>> spec.predictions["probabilities/buy"].shape
+      TensorShape([32])
+
     Source: Ma et al., Modeling Task Relationships in Multi-task Learning with Multi-gate Mixture-of-Experts, KDD 2018,
     section 4.2.
     """

@@ -36,6 +36,13 @@ class Params(TaskParams):
 def model_fn(features, labels, mode, params):
     """`p_t = sigmoid(tower_t(x_t))`, with x_t the output of the last level of `layers.extraction` for task t.
 
+    Advice: for tasks that disagree; begin with two levels.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(task_experts=1, shared_experts=1))
+      >>> spec.predictions["probabilities/buy"].shape
+      TensorShape([32])
+
     Source: Tang et al., Progressive Layered Extraction (PLE): A Novel Multi-Task Learning Model for Personalized
     Recommendations, RecSys 2020, section 4.
     """

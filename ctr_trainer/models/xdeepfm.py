@@ -29,6 +29,13 @@ class Params(ModelParams):
 def model_fn(features, labels, mode, params):
     """`p = sigmoid(linear + w_cin cin(e) + w_mlp mlp([e_1, ..., e_F, x]) + b)`.
 
+    Advice: it costs several times DeepFM; keep `cin_units` small.
+
+    Example:
+      >>> spec = model_fn(features, None, "infer", Params(cin_units=(16, 16)))
+      >>> spec.predictions["probabilities"].shape
+      TensorShape([32])
+
     Source: Lian et al., xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender Systems, KDD
     2018, section 3.
     """

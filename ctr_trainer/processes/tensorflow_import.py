@@ -3,8 +3,8 @@
 TensorFlow 2.21 writes to the descriptor of standard error that oneDNN is on. No setting stops this line:
 TF_CPP_MIN_LOG_LEVEL does not affect it, and TF_ENABLE_ONEDNN_OPTS changes what is computed.
 
-It imports Keras, which imports matplotlib, scikit-learn and pandas where it finds them, for its galleries of images, for
-its wrappers and for data frames that it is given. These are half as much work again as TensorFlow itself, at the start
+It imports Keras, which imports matplotlib, scikit-learn and pandas where it finds them, for its galleries of images,
+its wrappers and the data frames that it is given. These are half as much work again as TensorFlow itself, at the start
 of each worker.
 """
 
