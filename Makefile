@@ -9,7 +9,8 @@ TF ?= tensorflow-cpu
 PYTHON ?=
 WORKERS ?= 2
 ARGS ?=
-PYTEST := .venv/bin/python -m pytest -q -rs -n 2 --dist loadfile --no-loadscope-reorder
+# Three processes keep two cores busy, since some tests wait. Bytecode is kept, or each of 250 workers compiles the package.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE .venv/bin/python -m pytest -q -rs -n 3 --dist loadfile --no-loadscope-reorder
 FAST := data embedding features files hooks layers measuring messages metrics processes ranks report settings
 export TF PYTHON WORKERS
 
@@ -26,10 +27,10 @@ install:  ## make .venv: the package, TensorFlow, and Horovod built for it; inst
 demo: install  ## generate a data set, train two workers on it, evaluate and export; the last line is JSON
 	@.venv/bin/python scripts/demo.py
 
-test: install  ## the whole test suite, in two processes, and what was skipped and why
+test: install  ## the whole test suite, in three processes, and what was skipped and why
 	@$(PYTEST) $(ARGS)
 
-test-fast: install  ## the tests of all but models, commands and what starts jobs and services, in two processes
+test-fast: install  ## the tests of all but models, commands and what starts jobs and services, in three processes
 	@$(PYTEST) -m 'not integration and not slow' $(addprefix tests/,$(FAST)) $(ARGS)
 
 docs: install  ## build the documentation site into site/; a link that leads nowhere is an error

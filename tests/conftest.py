@@ -5,7 +5,7 @@ import pytest
 
 
 def pytest_collection_modifyitems(items):
-    """Has the files with jobs and other long tests come first, so that two processes of tests end at the same time."""
+    """Has the files with jobs and other long tests come first, so that all processes of tests end at the same time."""
     long = {item.path for item in items if item.get_closest_marker("integration") or item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in long)
 

@@ -11,6 +11,7 @@ import psutil
 from ctr_trainer.ranks import dense_exchange
 
 WORKERS = pathlib.Path(__file__).parent / "workers"
+START = pathlib.Path(__file__).parent / "start.py"
 # Workers find no scikit-learn, nor what else `tensorflow_import` hides: Keras imports it wherever it is, which costs a
 # second of CPU.
 ABSENT = pathlib.Path(__file__).parent / "absent"
@@ -36,7 +37,8 @@ def environment():
 
 def command(workers, *arguments):
     """-> the command line of a job whose workers run `python arguments...`; without horovodrun for 0 workers."""
-    python = [sys.executable, *map(str, arguments)]
+    ours = isinstance(arguments[0], pathlib.Path) and arguments[0].parent == WORKERS
+    python = [sys.executable, *([str(START)] if ours else []), *map(str, arguments)]
     return python if not workers else ["horovodrun", "-np", str(workers), "--gloo", *python]
 
 

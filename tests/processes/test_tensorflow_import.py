@@ -44,6 +44,17 @@ def test_what_an_import_says_that_crashes_is_not_lost(tmp_path):
     assert said.endswith("ImportError: no such library\n")
 
 
+def test_the_collector_rests_while_tensorflow_is_imported_and_leaves_its_objects_alone(tmp_path):
+    (tmp_path / "tensorflow.py").write_text("import gc\nMEANWHILE, KEPT = gc.isenabled(), [[] for _ in range(1000)]")
+    program = (
+        "import gc, sys\nfrom ctr_trainer.processes import tensorflow_import\ntensorflow_import.install()\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\nbefore = gc.get_freeze_count()\nimport tensorflow\n"
+        "print(tensorflow.MEANWHILE, gc.isenabled(), gc.get_freeze_count() - before > 1000)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["False", "True", "True"], done.stderr
+
+
 def test_a_command_that_imports_tensorflow_says_nothing_of_it_and_takes_no_libraries_along(tmp_path):
     program = (
         "import sys\nfrom ctr_trainer import cli\nstatus = cli.main(['train', '--model=deepfm', '--help'])\n"
