@@ -27,12 +27,12 @@ def run(given, experiment, checkpoint, publish):
     """Publishes; the last line printed of a checkpoint is one JSON object."""
     require(publish, "to")
     if publish.source:
-        _deliver(publish)
+        _deliver(publish, experiment.run.publish.redis)
     else:
         _publish(given, experiment, checkpoint, publish)
 
 
-def _deliver(publish):
+def _deliver(publish, redis):
     """Delivers a spool until SIGTERM, or until standard input closes."""
     import functools
     import signal
@@ -49,7 +49,7 @@ def _deliver(publish):
         signal.signal(number, signal.SIG_IGN if publish.exit_with_stdin else lambda *_: ended.set())
     if publish.exit_with_stdin:
         threading.Thread(target=set_at_end_of, args=(sys.stdin.fileno(), ended), daemon=True).start()
-    deliver(publish.source, publish.to, functools.partial(open_target, publish.to, publish.redis), ended)
+    deliver(publish.source, publish.to, functools.partial(open_target, publish.to, redis), ended)
 
 
 def _publish(given, experiment, checkpoint, publish):
@@ -66,11 +66,11 @@ def _publish(given, experiment, checkpoint, publish):
     from ctr_trainer.ranks import distributed
 
     distributed.init(experiment.workers.stall_timeout, flags=alike(experiment))
-    with contextlib.closing(open_target(publish.to, publish.redis)) as target:
+    with contextlib.closing(open_target(publish.to, experiment.run.publish.redis)) as target:
         estimator = make_estimator(as_trained(given, experiment))
         found = estimator.find_checkpoint(checkpoint.checkpoint)
         with tempfile.TemporaryDirectory(prefix="ctr_trainer-") as spool:
-            write_publication(spool, estimator, found, publish.publish_dtype)
+            write_publication(spool, estimator, found, experiment.run.publish.dtype)
             record = Delivery(spool, target).step()
     said = dict(to=publish.to, checkpoint=found.path, global_step=record.global_step, rows=record.rows)
     print(json.dumps(said), flush=True)

@@ -18,6 +18,7 @@ from ctr_trainer.estimator.observation import Observation
 from ctr_trainer.estimator.one_job import one_job
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.estimator.prepared_runs import run_steps
+from ctr_trainer.estimator.publishing import open_publishing
 from ctr_trainer.estimator.saved_features import load_features, save_features
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.session import session_of, training_session
@@ -83,6 +84,7 @@ class Estimator:
           None where nothing was to do. Evaluations do not count as `seconds`. Besides, what `RunSummary.results` says,
           and with `phase_steps` also `phases` and `load`, of this rank; see `StepTraceHook.results` and
           `LoadHook.results`. After a warm start, on rank 0, `warm_start`: what was taken and what was left.
+          With `RunConfig.publish`, on rank 0, `publication`: see `Publisher.results`.
           After a lost service, of what was trained since the checkpoint that all went back to.
 
         Raises:
@@ -156,12 +158,17 @@ class Estimator:
             model = self._model.to_dict(features)
             kept = (self.model_dir, staging, lock)
             save = Saving(saver, feed, store, checkpoint, *kept, self.config, model, step.settle)
-            own, measuring = training_hooks(feed, spec, store, self.config, staging.path, save, last, step, clock)
             stop = stop_hook(self.config.grace_secs)
+            model_fn = self.model_fn, self.params, model["name"]
+            publishing = open_publishing(self.config, self.model_dir, *model_fn, feed, store, stop, clock)
+            own, measuring = training_hooks(
+                *(feed, spec, store, self.config, staging.path, save, last, step, clock, publishing.status_lines)
+            )
+            own += [stop, *publishing.hooks]
             evaluations = NoEvaluations()
             if evaluation:
                 evaluations = EvaluatedTraining(self, evaluation, feed, store, save, start, clock, stop, step.settle)
-            observed = seen.of_training([*own, stop, *evaluations.hooks, *hooks], measuring, feed, store)
+            observed = seen.of_training([*own, *evaluations.hooks, *hooks], measuring, feed, store)
 
             def steps(runs):
                 if seen.step != start:
@@ -171,14 +178,15 @@ class Estimator:
                     with waiting, seen.input_ends.noticed():
                         step(runs)
 
-            with save.naming_the_last_checkpoint(lambda: seen.step > start), _closing([evaluations, *own, stop]):
+            named = save.naming_the_last_checkpoint(lambda: seen.step > start)
+            with named, _closing([publishing, evaluations, *own]):
                 session, every_hook = training_session(checkpoint, observed.hooks, staging.path, self.config, saver)
                 with session:
                     run_steps(session, every_hook, steps, self.config.prepared_runs)
             if stop.signal:
                 raise StoppedInOrder(stopped_text(stop, seen.step, save.path), stop.signal)
             results = observed.results()
-        return {**results, **evaluations.results(), **warm.results()}
+        return {**results, **evaluations.results(), **warm.results(), **publishing.results()}
 
     def _nothing_to_do(self, step, why):
         if distributed.is_chief():

@@ -55,7 +55,7 @@ def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, wa
         stack.enter_context(warm.variables())
         store = LocalStore()
         if inputs.uses_embeddings:
-            store = stack.enter_context(open_store(config.embedding, model_dir))
+            store = stack.enter_context(open_store(config.embedding, model_dir, bool(config.publish.to)))
         feed = inputs.connect(store, config, spec, clock=seen.clock)
         stack.callback(feed.close)  # Its threads use the store, so they end before that closes.
         if distributed.is_chief():

@@ -12,7 +12,9 @@ from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.local_service import Watch, local_services
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.locked_table import PublishedTables
 from ctr_trainer.embedding.table.shared_table import SharedTables
+from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.estimator.host_memory import any_host_has_several_workers, copies_of_hosts, open_host_memory
 from ctr_trainer.files.staging import local_directory
 from ctr_trainer.messages.errors import UserError
@@ -25,10 +27,15 @@ _KEPT_BYTES = 256 << 20
 
 
 @contextlib.contextmanager
-def open_store(config, model_dir):
+def open_store(config, model_dir, is_published=False):
     """Gives the store that `config.service` names; local services, or shared memory, that it made end with the block.
 
     A collective where there are several workers. Running shards are this training's alone until the end of the block.
+
+    Args:
+      config: `EmbeddingConfig`.
+      model_dir: of the training.
+      is_published: whether a thread beside the steps publishes the rows.
 
     Raises:
       UserError: `auto` or `shared` was asked for workers on several hosts, the service does not start, or another
@@ -38,11 +45,11 @@ def open_store(config, model_dir):
         memory = None
         if copies_of_hosts(config) and config.service != "shared" and any_host_has_several_workers():
             memory = stack.enter_context(open_host_memory())
-        yield stack.enter_context(_open_store(config, model_dir, memory))
+        yield stack.enter_context(_open_store(config, model_dir, memory, is_published))
 
 
 @contextlib.contextmanager
-def _open_store(config, model_dir, host_memory):
+def _open_store(config, model_dir, host_memory, is_published):
     """As `open_store`; `host_memory` is the store's."""
     if config.service not in ("auto", "shared"):
         security, addresses = ClientSecurity.read(*vars(config.security).values()), config.service.split(",")
@@ -52,7 +59,7 @@ def _open_store(config, model_dir, host_memory):
             yield client
         return
     if distributed.size() == 1:
-        yield LocalStore()
+        yield LocalStore(PublishedTables() if is_published else Table)
         return
     if distributed.local_size() != distributed.size():
         raise UserError(
@@ -61,7 +68,8 @@ def _open_store(config, model_dir, host_memory):
         )
     if config.service == "shared":
         with open_host_memory() as memory:
-            yield LocalStore(SharedTables(memory, distributed.local_rank(), distributed.local_size()))
+            place = distributed.local_rank(), distributed.local_size()
+            yield LocalStore(SharedTables(memory, *place, is_published))
         return
     with contextlib.ExitStack() as stack:
         started, watches, shards = None, [], config.service_shards

@@ -37,7 +37,7 @@ tf1 = tf.compat.v1
 _FIRST_STEPS, _EXCHANGE_STEPS = 20, 1000
 
 
-def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, clock):
+def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, clock, status_lines=()):
     """-> (the session hooks of a training run, the `MeasuringHooks` among them). A collective.
 
     Each declares the phase that its time counts for and its place among the others, see `Order`.
@@ -52,6 +52,7 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
       last_step: where training stops, or None.
       step: `OptimizerStep`.
       clock: `Clock` of the training thread.
+      status_lines: list of f() -> a line that the log has with the latencies.
     """
     hooks = [*feed.hooks, FiniteLossHook(spec.loss), *spec.training_hooks]
     sync = None
@@ -85,7 +86,7 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
     resources = ResourcesHook(gpu, every_n_steps=config.log_steps)
     hooks.append(resources)
     hooks.append(StepRateHook(clock, config.log_steps, model_dir if distributed.is_chief() else None))
-    hooks.append(RunStatusHook([*feed.latencies, *clock.latencies], every_n_secs=config.log_secs))
+    hooks.append(RunStatusHook([*feed.latencies, *clock.latencies], status_lines, every_n_secs=config.log_secs))
     trace = _trace(config, clock, has_gpu)
     if distributed.size() > 1 or config.phase_steps:
         hooks.append(trace)

@@ -65,27 +65,17 @@ def export_saved_model(
     with checkpoint.with_local_dense() as checkpoint, directory.replacing(path) as draft, tf.Graph().as_default():
         tf1.train.get_or_create_global_step()
         features, receivers, tables = _receive(checkpoint, trained_features, serving_input_receiver_fn, rows)
-        predictions = model_fn(features, None, ModeKeys.PREDICT, params).predictions
-        predictions = predictions if isinstance(predictions, dict) else {"output": predictions}
+        signatures = signatures_of(model_fn, params, features, receivers)
         saver = TableSaver(checkpoint, tables)
-        signatures = {_SERVING: tf1.saved_model.predict_signature_def(receivers, predictions)}
         if isinstance(features, RowInputs):
-            signatures |= _keys_signature(trained_features, receivers)
+            signatures |= keys_signature(trained_features, receivers)
         with tf1.Session(config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
             with refusing_other_variables(checkpoint, saver.dense_variables):
                 saver.dense.restore(session, checkpoint.dense_prefix)
-            builder = tf1.saved_model.Builder(draft)
-            builder.add_meta_graph_and_variables(
-                session,
-                [tf1.saved_model.tag_constants.SERVING],
-                signatures,
-                strip_default_attrs=True,
-                saver=saver,
-            )
-            builder.save()
+            build(draft, session, signatures, saver)
         if trained_features is not None:
             spec = trained_features[0]
-            _write_spec(draft, spec if rows == "none" else _of_features(spec, receivers))
+            write_spec(draft, spec if rows == "none" else _of_features(spec, receivers))
     return path
 
 
@@ -115,7 +105,8 @@ def _of_features(spec, names):
     return dataclasses.replace(spec, dense=tuple(dense), sparse=tuple(sparse), limits=())
 
 
-def _write_spec(path, spec):
+def write_spec(path, spec):
+    """Writes the FeatureSpec that `load_spec` reads."""
     file = os.path.join(path, *_SPEC)
     os.makedirs(os.path.dirname(file), exist_ok=True)
     with open(file, "w") as stream:
@@ -141,7 +132,28 @@ def _receive(checkpoint, trained_features, serving_input_receiver_fn, rows):
     return features, features.receivers, tables
 
 
-def _keys_signature(trained_features, receivers):
+def signatures_of(model_fn, params, features, receivers):
+    """-> dict of the signature `serving_default`; makes the graph of the predictions.
+
+    Args:
+      model_fn, params: as for `Estimator`.
+      features: for the `model_fn`.
+      receivers: dict of the graph's inputs, to which reading features may add.
+    """
+    predictions = model_fn(features, None, ModeKeys.PREDICT, params).predictions
+    predictions = predictions if isinstance(predictions, dict) else {"output": predictions}
+    return {_SERVING: tf1.saved_model.predict_signature_def(receivers, predictions)}
+
+
+def build(path, session, signatures, saver):
+    """Writes the SavedModel of the session's graph into an empty directory."""
+    builder = tf1.saved_model.Builder(path)
+    tags = [tf1.saved_model.tag_constants.SERVING]
+    builder.add_meta_graph_and_variables(session, tags, signatures, strip_default_attrs=True, saver=saver)
+    builder.save()
+
+
+def keys_signature(trained_features, receivers):
     """-> dict of the signature `keys` of a tower with these inputs; empty if it reads no sparse feature."""
     raw = RawKeys(*trained_features)
     outputs = key_outputs(raw, trained_features[0], receivers.keys())

@@ -2,8 +2,6 @@
 
 import dataclasses
 
-from ctr_trainer.embedding.snapshot.packed_rows import DTYPES
-from ctr_trainer.settings.redis_files import RedisFiles
 from ctr_trainer.settings.setting import Settings, setting
 
 
@@ -15,6 +13,4 @@ class PublishFlags(Settings, title="Publish"):
     source: str = setting(
         "", "spool of a training to deliver, and to go on delivering, in place of a checkpoint", "path", flag="from"
     )
-    publish_dtype: str = setting("float32", "weights of the published rows", choices=DTYPES)
     exit_with_stdin: bool = setting(False, "end when standard input closes, that is with the process that started it")
-    redis: RedisFiles = RedisFiles()

@@ -45,3 +45,11 @@ def as_trained(params, checkpoint):
             "the flag out"
         )
     return dataclasses.replace(params, negative_sampling=checkpoint.negative_sampling)
+
+
+def with_current(params):
+    """-> the params of a model with the share that the current graph trains on, as `as_trained` of its checkpoints."""
+    share = current()
+    if share is None or not hasattr(params, "negative_sampling"):
+        return params
+    return dataclasses.replace(params, negative_sampling=share)

@@ -16,15 +16,16 @@ class RunStatusHook(StepHook):
 
     Args:
       latencies: list of `Latency`.
+      others: list of f() -> another line.
       every_n_steps, every_n_secs: exactly one.
     """
 
     order = Order.WATCH
 
-    def __init__(self, latencies, every_n_steps=None, every_n_secs=None):
+    def __init__(self, latencies, others=(), every_n_steps=None, every_n_secs=None):
         super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
-        self._latencies, self._has_said_unit = latencies, False
+        self._latencies, self._others, self._has_said_unit = latencies, others, False
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
@@ -46,3 +47,5 @@ class RunStatusHook(StepHook):
                     _log.info(UNIT)
                 _log.info(latency.status_line())
                 latency.reset()
+        for line in self._others:
+            _log.info(line())

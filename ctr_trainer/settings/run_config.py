@@ -4,6 +4,7 @@ import dataclasses
 import os
 
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
+from ctr_trainer.settings.publish_config import PublishConfig
 from ctr_trainer.settings.setting import Settings, setting
 
 _PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs", "save_checkpoints_epochs")
@@ -30,6 +31,7 @@ class RunConfig(Settings, title="Run"):
       prepared_runs: see `PreparedRuns`.
       uneven_inputs: `error` names the rank and the step; `pad`: see `PaddedInput`.
       embedding: `EmbeddingConfig`.
+      publish: `PublishConfig`.
 
     Raises:
       UserError: a setting out of its range, or settings that exclude each other.
@@ -120,6 +122,7 @@ class RunConfig(Settings, title="Run"):
         flag=None,
     )
     embedding: EmbeddingConfig = EmbeddingConfig()
+    publish: PublishConfig = PublishConfig()
 
     def __post_init__(self):
         super().__post_init__()

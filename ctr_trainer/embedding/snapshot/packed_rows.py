@@ -15,8 +15,8 @@ A scale is the largest \\|w\\| of its segment, divided by 127. A float16 weight 
 import numpy as np
 
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.publish_config import DTYPES
 
-DTYPES = ("float32", "float16", "int8")
 _LARGEST = {"float16": float(np.finfo(np.float16).max), "int8": 127}
 
 
@@ -25,7 +25,7 @@ def value_bytes(config, dtype):
 
     Args:
       config: the table's `TableConfig`.
-      dtype: one of `DTYPES`.
+      dtype: one of `publish_config.DTYPES`.
 
     Raises:
       UserError: there is no such dtype.
@@ -39,7 +39,7 @@ def pack(rows, config, dtype, epoch):
     Args:
       rows: float32[n, width], finite; their first `config.weights` columns are the weights.
       config: the table's `TableConfig`.
-      dtype: one of `DTYPES`.
+      dtype: one of `publish_config.DTYPES`.
       epoch: of the publication, a uint32.
 
     Returns:

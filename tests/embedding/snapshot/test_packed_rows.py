@@ -4,6 +4,7 @@ import pytest
 from ctr_trainer.embedding.snapshot import packed_rows
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.publish_config import DTYPES
 
 CONFIG = TableConfig("dim2", (2, 1), (0.01, 0.0), "adagrad")  # Rows of 3 weights and 3 floats of state.
 
@@ -31,7 +32,7 @@ def test_an_int8_value_has_a_scale_for_each_segment():
     assert values[0, 12:].view(np.int8).tolist() == [127, -64, 127]
 
 
-@pytest.mark.parametrize("dtype", packed_rows.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_the_error_is_within_what_is_stated(dtype):
     rng = np.random.default_rng(0)
     config = TableConfig("dim16", (16, 1), (0.01, 0.0))
@@ -46,7 +47,7 @@ def test_the_error_is_within_what_is_stated(dtype):
     assert (np.abs(weights - own) <= bound * (1 + 1e-5)).all()
 
 
-@pytest.mark.parametrize("dtype", packed_rows.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_zeros_stay_zeros_and_the_largest_stays_finite(dtype):
     rows = np.array([[0, 0, 0, 0, 0, 0], [3e38, 1e-45, -3e38, 0, 0, 0]], np.float32)
     weights, _ = packed_rows.unpack(packed_rows.pack(rows, CONFIG, dtype, 1), CONFIG, dtype)

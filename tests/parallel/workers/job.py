@@ -26,6 +26,7 @@ from ctr_trainer.features.limits import TableLimits
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.settings.publish_config import PublishConfig
 from tests.constant import CONSTANT
 
 NEXT = "--next"
@@ -47,6 +48,7 @@ parser.add_argument("--loose", action="store_true", help="sync beside the traini
 parser.add_argument("--sync_compression", default="none")
 parser.add_argument("--row_copies", default="auto")
 parser.add_argument("--warm_start", default="")
+parser.add_argument("--publish", default="")
 parser.add_argument("--limits", action="store_true", help="a table of at most 50 rows, of keys that came twice")
 parser.add_argument("--stall_warning", type=float, default=0.0)
 parser.add_argument("--stall_timeout", type=float, default=1800.0)
@@ -107,6 +109,7 @@ def make_estimator(flags):
         prefetch_batches=3 if flags.loose else 0,
         save_checkpoints_steps=10,
         warm_start=flags.warm_start,
+        publish=PublishConfig(to=flags.publish, secs=1.0),
         log_steps=5,
         embedding=embedding,
     )

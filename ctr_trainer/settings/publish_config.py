@@ -1,0 +1,46 @@
+"""Where a training is published to while it goes on."""
+
+import dataclasses
+
+from ctr_trainer.settings.redis_files import RedisFiles
+from ctr_trainer.settings.setting import Settings, setting
+
+# How the weights of a published row are packed; see `embedding.snapshot.packed_rows`.
+DTYPES = ("float32", "float16", "int8")
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishConfig(Settings, title="Publishing"):
+    """Where a training is published to, and how often; see `docs/serving.md`.
+
+    Attributes:
+      to: "" publishes nothing.
+      dense_secs: a record then names an older tower; 0 costs a few milliseconds of a thread each epoch.
+      redis: `RedisFiles`.
+    """
+
+    to: str = setting(
+        "",
+        "publish rows and dense tower while training: to a directory or its URL, or to a Redis or Valkey cluster, "
+        "redis://host:port,host:port/NAME",
+        "URL",
+        flag="publish",
+    )
+    secs: float = setting(
+        10.0,
+        "time from one published epoch to the next; epochs wait for those that are not delivered yet",
+        "seconds",
+        minimum=0.1,
+        flag="publish_secs",
+    )
+    dtype: str = setting(
+        "float32", "how the weights of a published row are packed", choices=DTYPES, flag="publish_dtype"
+    )
+    dense_secs: float = setting(
+        0.0,
+        "time from one published dense tower to the next; 0 publishes one with each epoch",
+        "seconds",
+        minimum=0.0,
+        flag="publish_dense_secs",
+    )
+    redis: RedisFiles = RedisFiles()

@@ -1,0 +1,80 @@
+"""Jobs of two workers that publish every second: what readers have in the end is what the checkpoint has."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+
+import pytest
+
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.estimator.checkpoint import latest_checkpoint
+from ctr_trainer.publication import records
+from tests import published, small
+from tests.parallel import launch
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+
+SERVICES = ("auto", "shared")
+NEXT = "--next"  # of workers/job.py
+
+
+def _flags(directory, data, service, steps):
+    named = dict(data=data, model_dir=directory / "model", out=directory / "out", publish=directory / "to")
+    flags = [f"--{name}={value}" for name, value in named.items()]
+    return [*flags, f"--service={service}", "--loose", "--limits", "--epochs=0", f"--max_steps={steps}"]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """-> the directories, by service, of trainings of which rank 0 was killed while it published, and their data."""
+    root = tmp_path_factory.mktemp("published")
+    data = small.make(root, rows=1003)
+    for service in SERVICES:
+        directory = root / service
+        flags = [*_flags(directory, data, service, 10_000), "--step_seconds=0.02"]
+        command = launch.command(2, launch.WORKERS / "job.py", *flags)
+        job = subprocess.Popen(command, env=launch.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            epochs = directory / "to" / "generation-0000000001"
+            launch.wait_until(lambda epochs=epochs: len(list(epochs.glob("epoch-*.json"))) >= 3, "three epochs")
+            launch.wait_until(lambda: random.random() < 0.1, "a moment")
+            os.kill(int((directory / "out" / "pid-0").read_text()), signal.SIGKILL)
+            job.communicate(timeout=launch.TIMEOUT_SECONDS)
+        finally:
+            job.kill()
+            job.wait()
+    return root, data
+
+
+@pytest.fixture(scope="module")
+def ended(killed):
+    """-> the same, after a job in which each of them went on to its end."""
+    root, data = killed
+    states = {service: published.state(root / service / "to") for service in SERVICES}
+    arguments = []
+    for service in SERVICES:
+        step = latest_checkpoint(root / service / "model").step
+        arguments += [NEXT, *_flags(root / service, data, service, step + 120), "--step_seconds=0.03"]
+    launch.run(2, launch.WORKERS / "job.py", *arguments[1:], seconds=2 * launch.TIMEOUT_SECONDS)
+    return root, states
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_job_that_is_killed_leaves_a_publication_of_whole_records(ended, service):
+    rows, record, epochs = ended[1][service]  # Every file of it was there and as it was written.
+    assert record.generation == 1 and epochs >= 3 and 40 < sum(map(len, rows.values())) <= 50  # 50 is the limit.
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_what_is_published_in_the_end_is_what_the_checkpoint_has(ended, service):
+    directory = ended[0] / service
+    checkpoint = latest_checkpoint(directory / "model")
+    rows, record, epochs = published.state(directory / "to")
+    assert rows == published.weights_of(snapshot.iterate(checkpoint.path, checkpoint.tables))
+    assert record.global_step == checkpoint.step and record.generation == 2 and epochs >= 3
+    said = json.loads((directory / "out" / "result-0.json").read_text())["publication"]
+    assert said["removed"] > 0 and said["waiting"] == said["failures"] == 0
+    assert records.read_publication(directory / "model" / "publication").generation == 2
+    assert "publication" not in json.loads((directory / "out" / "result-1.json").read_text())

@@ -1,0 +1,231 @@
+"""What a training writes for its delivery: one record after the other, whatever fails beside the steps."""
+
+import logging
+import time
+
+import numpy as np
+import pytest
+
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.embedding.table.locked_table import PublishedTables
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.publication import records
+from ctr_trainer.publication.delivered import Delivered, write_delivered
+from ctr_trainer.publication.delivery_keeper import DeliveryKeeper
+from ctr_trainer.publication.publisher import Publisher
+from ctr_trainer.publication.spool import Spool
+from ctr_trainer.settings.publish_config import PublishConfig
+from tests import published
+
+CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "sgd", seed=5)
+SECONDS = 20.0
+
+
+class Tower:
+    """Writes a file of the values it is given."""
+
+    def __init__(self):
+        self.is_full = False
+
+    def write(self, path, values):
+        if self.is_full:
+            raise OSError(28, "No space left on device", path)
+        with open(f"{path}/tower", "w") as file:
+            file.write(f"{values}")
+
+
+class Alive:
+    """A delivery that the test plays by `delivered.json`."""
+
+    def keep(self):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def store():
+    store = LocalStore(PublishedTables())
+    store.create_table(CONFIG)
+    return store
+
+
+@pytest.fixture
+def publish(store, tmp_path):
+    """publish(delivery, **settings) -> (Publisher, Spool, Tower); they end with the test."""
+    publishers = []
+
+    def publish(delivery=None, **settings):
+        spool, tower = Spool(tmp_path / "spool", "deepfm", store, [CONFIG], "float32"), Tower()
+        config = PublishConfig(to="there", **{"secs": 0.1, **settings})
+        publishers.append(Publisher(spool, tower, "there", delivery, config))
+        return publishers[-1], spool, tower
+
+    yield publish
+    for publisher in publishers:
+        publisher.close()
+
+
+def _push(store, first, stop, number):
+    keys = np.arange(first, stop)
+    store.push("t", keys, np.ones((len(keys), 3), np.float32), "w", number)
+
+
+def _until(true):
+    """Waits until true() is; a thread is at work."""
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def _published(publisher, spool, step):
+    publisher.offer(step, step)
+    _until(lambda: spool.last is not None and spool.last.global_step == step)
+    return spool.last
+
+
+def _of(rows):
+    return {"t": {key: [float(x) for x in row] for key, row in rows.items()}}
+
+
+def test_each_record_names_its_tower_and_is_the_table(store, publish):
+    publisher, spool, _ = publish()
+    _push(store, 1, 4, 0)
+    first = _published(publisher, spool, 5)
+    _push(store, 3, 6, 1)
+    second = _published(publisher, spool, 7)
+    rows, record, epochs = published.state(spool.path)
+    assert (first.kind, second.kind, epochs, record.to_dict()["files"]) == ("base", "epoch", 1, second.files)
+    assert (first.rows, second.rows) == (3, 3)
+    table = store.tables["t"]
+    assert rows == _of(dict(zip(table.keys.tolist(), table.rows.tolist(), strict=True)))
+    assert [
+        (records.generation_path(spool.path, 1) / each.dense / "tower").read_text() for each in (first, second)
+    ] == [
+        "5",
+        "7",
+    ]
+    assert publisher.results() == dict(
+        to="there", epochs=2, rows=6, removed=0, global_step=7, waiting=0, failures=0, age_secs=pytest.approx(0, abs=9)
+    )
+
+
+def test_a_tower_goes_out_less_often_if_it_is_to(store, publish):
+    publisher, spool, _ = publish(dense_secs=1000.0)
+    first, second = (_published(publisher, spool, step) for step in (1, 2))
+    assert (second.dense, second.dense_files) == (first.dense, first.dense_files)
+
+
+def test_two_records_wait_at_most_and_what_changes_gathers_in_one(store, publish, caplog):
+    publisher, spool, _ = publish(Alive())
+    for step in (1, 2):
+        _push(store, step, step + 1, step)
+        _published(publisher, spool, step)
+    for step in range(3, 6):
+        _push(store, step, step + 1, step)
+        publisher.offer(step, step)
+    time.sleep(0.3)  # What must not happen has no event.
+    assert spool.last.global_step == 2
+    publisher._begun -= 100
+    with caplog.at_level(logging.WARNING):
+        _until(lambda: caplog.messages)
+    assert "there: 2 records wait for their delivery, the rows there are 10" in caplog.text
+    write_delivered(spool.path, Delivered(_holder(spool), 0))
+    _until(lambda: spool.last.global_step == 5)
+    assert (spool.last.epoch, spool.last.rows) == (2, 3)
+    assert publisher.age_secs > 0 and "waiting: 2" in publisher.status_line()
+    write_delivered(spool.path, Delivered(_holder(spool), 2))
+    publisher.finish(SECONDS)
+    assert publisher.results()["waiting"] == 0
+
+
+def test_a_full_disk_is_said_and_nothing_is_lost(store, publish, caplog):
+    publisher, spool, tower = publish()
+    _push(store, 1, 4, 0)
+    _published(publisher, spool, 1)
+    tower.is_full = True
+    _push(store, 3, 6, 1)
+    publisher.offer(2, 2)
+    _until(lambda: publisher.failures)
+    assert "there: not published: [Errno 28] No space left on device" in caplog.text
+    assert "the training goes on" in caplog.text
+    assert published.state(spool.path)[1].global_step == 1
+    tower.is_full = False
+    publisher.finish(SECONDS)
+    assert spool.last.rows == 3 and len(published.state(spool.path)[0]["t"]) == 5
+
+
+def test_a_target_that_lost_its_rows_gets_all_of_them_anew(store, publish):
+    publisher, spool, _ = publish(Alive())
+    _push(store, 1, 4, 0)
+    _published(publisher, spool, 1)
+    write_delivered(spool.path, Delivered(_holder(spool), -1, problem="lost", needs_base=True))
+    publisher.offer(2, 2)
+    _until(lambda: spool.last is not None and spool.last.generation == 2)
+    assert (spool.last.kind, spool.last.rows) == ("base", 3)
+    assert [path.name for path in spool.path.glob("generation-*")] == ["generation-0000000002"]
+
+
+def test_an_end_that_is_not_delivered_is_said_in_time(publish, caplog):
+    publisher, spool, _ = publish(Alive())
+    _published(publisher, spool, 1)
+    began = time.monotonic()
+    publisher.offer(9, 9)
+    publisher.finish(0.4)
+    assert time.monotonic() - began < SECONDS
+    assert (
+        "the end of the training was not published to there within 0 s: step 9 is written, and not all" in caplog.text
+    )
+
+
+def test_a_new_training_begins_another_generation_after_one_that_was_killed_in_its_first_record(store, publish):
+    _, spool, _ = publish()
+    spool.write(1, lambda path: Tower().write(path, 1))
+    unfinished = records.generation_path(spool.path, 2)
+    unfinished.mkdir()
+    _, other, _ = publish()
+    assert other.write(1, lambda path: Tower().write(path, 1)).generation == 3
+    assert records.read_publication(spool.path).generation == 3 and not unfinished.exists()
+
+
+def test_no_record_is_written_once_the_store_may_be_closed(store, publish):
+    publisher, spool, _ = publish()
+    spool.write(1, lambda path: Tower().write(path, 1))
+    with pytest.raises(UserError, match="may be of a store that is closed"):
+        spool.write(2, lambda path: publisher.close())
+    assert published.state(spool.path)[1].epoch == 0
+
+
+def test_a_delivery_that_ends_is_started_again_and_its_last_words_are_said(caplog):
+    class Process:
+        def __init__(self):
+            self.end, self.is_stopped = None, False
+
+        def ended(self):
+            return self.end
+
+        def stop(self):
+            self.is_stopped = True
+
+    started, now = [], [0.0]
+    keeper = DeliveryKeeper(lambda: started.append(Process()) or started[-1], lambda: now[0])
+    for _ in range(2):
+        keeper.keep()
+    assert len(started) == 1
+    started[0].end = "its process ended with status -9"
+    keeper.keep()
+    assert started[0].is_stopped and "the delivery of the publication has ended: its process ended with" in caplog.text
+    keeper.keep()
+    assert len(started) == 1
+    now[0] = 1.5
+    keeper.keep()
+    assert len(started) == 2
+    keeper.close()
+    assert started[1].is_stopped
+
+
+def _holder(spool):
+    return records.read_publication(spool.path).holder
