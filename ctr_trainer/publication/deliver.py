@@ -6,6 +6,7 @@ import time
 
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.publication.cluster import is_cluster
 from ctr_trainer.publication.delivery import Delivery
 
 _log = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ def deliver(spool, to, open_target, ended=None):
       UserError: the spool is the target.
     """
     ended = ended or threading.Event()
-    if path_of(spool).absolute() == path_of(to).absolute():
+    if not is_cluster(to) and path_of(spool).absolute() == path_of(to).absolute():
         raise UserError(f"{to} is the spool of the training itself: name another place to publish to")
     said, target = _Said(), None
     try:

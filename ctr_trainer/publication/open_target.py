@@ -1,5 +1,7 @@
 """Makes the target of a publication, by its URL."""
 
+from ctr_trainer.publication.cluster import is_cluster
+from ctr_trainer.publication.cluster_target import ClusterTarget
 from ctr_trainer.publication.directory_target import DirectoryTarget
 from ctr_trainer.settings.redis_files import RedisFiles
 
@@ -14,4 +16,6 @@ def open_target(url, redis=RedisFiles()):  # noqa: B008, it is frozen
     Raises:
       UserError: another process publishes there, or the place does not answer.
     """
+    if is_cluster(url):
+        return ClusterTarget(url, redis)
     return DirectoryTarget(url)

@@ -1,0 +1,97 @@
+"""The fence of a publication in a cluster: a lease that one publisher renews."""
+
+import contextlib
+import datetime
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.publication.cluster_keys import control_name
+
+_log = logging.getLogger(__name__)
+_RENEWALS = 4  # In a lease.
+_LOOK_SECONDS = 0.2
+_RENEW = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], ARGV[2])"
+_GIVE_BACK = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1])"
+
+
+class ClusterFence:
+    """Holds the lease until `close`, or until some time after this process ended; a thread renews it.
+
+    A lease that is not renewed is waited for: that of a killed publisher.
+
+    Args:
+      cluster: `Cluster`.
+      lease_secs: how long a lease lives without a renewal.
+
+    Attributes:
+      name: of the lease.
+      token: its value; a script that writes a record makes sure that it is still there.
+      lease_ms: as the script sets it.
+
+    Raises:
+      UserError: another process renews the lease; the message names it.
+    """
+
+    def __init__(self, cluster, lease_secs):
+        self._cluster, self.lease_ms = cluster, int(lease_secs * 1000)
+        self.name = control_name(cluster.name, "fence")
+        self.token = json.dumps(
+            {
+                "token": secrets.token_hex(8),
+                "process": os.getpid(),
+                "host": socket.gethostname(),
+                "since": f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}",
+            }
+        )
+        self._take()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="publication fence", daemon=True)
+        self._thread.start()
+
+    def refusal(self, token):
+        """-> the UserError of a lease that another process has."""
+        return UserError(
+            f"{self._cluster.url}: {_holder(token)} publishes there now; wait for its end, or publish under another "
+            "name"
+        )
+
+    def close(self):
+        """Gives the lease back."""
+        self._ended.set()
+        self._thread.join(self.lease_ms / 1000)
+        with contextlib.suppress(UserError), self._cluster.told():
+            self._cluster.client.eval(_GIVE_BACK, 1, self.name, self.token)
+
+    def _take(self):
+        client, left = self._cluster.client, None
+        while True:
+            with self._cluster.told():
+                if client.set(self.name, self.token, nx=True, px=self.lease_ms):
+                    return
+                before, left = left, client.pttl(self.name)
+                holder = client.get(self.name)
+            if holder is not None and before is not None and left > before:
+                raise self.refusal(holder)
+            time.sleep(_LOOK_SECONDS)
+
+    def _live(self):
+        while not self._ended.wait(self.lease_ms / 1000 / _RENEWALS):
+            try:
+                with self._cluster.told():
+                    self._cluster.client.eval(_RENEW, 1, self.name, self.token, self.lease_ms)
+            except UserError as error:  # The next renewal may succeed in time.
+                _log.warning("the lease was not renewed: %s", error)
+
+
+def _holder(token):
+    try:
+        values = json.loads(token)
+        return f"process {values['process']} on host {values['host']} since {values['since']}"
+    except (ValueError, KeyError, TypeError):
+        return f"another process ({token!r})"

@@ -1,0 +1,78 @@
+"""The names of what a publication has in a Redis or Valkey cluster.
+
+    {NAME}fence, {NAME}generation, {NAME}state, {NAME}tower:GENERATION:VERSION       of one slot
+    {00a3}NAME:GENERATION:TABLE:KEY                                                  a row; KEY is 8 little-endian bytes
+    {00a3}NAME:mark                                                                  see `ClusterTarget`
+
+Rows are spread over 1,024 buckets, which lie in 1,024 slots: a command takes the rows of a bucket together, and each
+node has its share of the buckets.
+"""
+
+import binascii
+
+import numpy as np
+
+from ctr_trainer.embedding.index.key_hash import shard_of
+
+BUCKETS = 1024
+_SLOTS = 16384
+_TAGS = [b"{%04x}" % bucket for bucket in range(BUCKETS)]
+_TAG_BYTES = np.frombuffer(b"".join(_TAGS), np.uint8).reshape(BUCKETS, -1)
+# What is hashed is between the braces.
+SLOTS = [binascii.crc_hqx(tag[1:-1], 0) % _SLOTS for tag in _TAGS]
+
+
+def buckets_of(keys):
+    """int64[n] -> int32[n], the buckets of keys."""
+    buckets = np.empty(len(keys), np.int32)
+    shard_of(np.require(keys, np.int64, ("C", "A")), BUCKETS, buckets)
+    return buckets
+
+
+def row_names(name, generation, table, keys, buckets):
+    """-> list of bytes, the names of rows.
+
+    Args:
+      name: of the publication.
+      generation: number of the generation.
+      table: name of the table.
+      keys: int64[n].
+      buckets: int32[n], those of the keys.
+    """
+    middle = np.frombuffer(f"{name}:{generation}:{table}:".encode(), np.uint8)
+    names = np.empty((len(keys), _TAG_BYTES.shape[1] + len(middle) + 8), np.uint8)
+    names[:, : _TAG_BYTES.shape[1]] = _TAG_BYTES[buckets]
+    names[:, _TAG_BYTES.shape[1] : -8] = middle
+    names[:, -8:] = np.require(keys, "<i8", ("C",)).view(np.uint8).reshape(-1, 8)
+    return as_bytes(names)
+
+
+def rows_pattern(name):
+    """-> the pattern of the names of all rows of all generations."""
+    return f"{{????}}{name}:*"
+
+
+def generation_of(name, row):
+    """-> the generation of a row by its name; None if it is no row.
+
+    Args:
+      name: of the publication.
+      row: bytes, a name that matches `rows_pattern`.
+    """
+    found = row[_TAG_BYTES.shape[1] + len(name.encode()) + 1 :].split(b":", 1)
+    return int(found[0]) if len(found) == 2 and found[0].isdigit() else None
+
+
+def mark_name(name, bucket):
+    """-> the name of a bucket's mark."""
+    return _TAGS[bucket] + f"{name}:mark".encode()
+
+
+def control_name(name, what):
+    """-> the name of `fence`, `generation`, `state` or a tower."""
+    return f"{{{name}}}{what}"
+
+
+def as_bytes(values):
+    """uint8[n, bytes] -> list of n bytes."""
+    return np.ascontiguousarray(values).view(f"V{values.shape[1]}").ravel().tolist()

@@ -1,0 +1,290 @@
+"""A publication in a real cluster: three primaries with a replica each, which are killed, and filled up."""
+
+import contextlib
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.publication import cluster_keys, cluster_sweep, records
+from ctr_trainer.publication.cluster_target import ClusterTarget
+from ctr_trainer.publication.delivered import NeedsBase, read_delivered
+from ctr_trainer.publication.delivery import Delivery
+from ctr_trainer.publication.open_reader import open_reader
+from ctr_trainer.publication.reader import RowsAhead
+from ctr_trainer.settings.redis_files import RedisFiles
+from tests import redis_cluster
+from tests.publication.published import Published, tower_of
+
+pytestmark = pytest.mark.integration
+KEYS = np.arange(0, 3000, dtype=np.int64)
+LEASE = 1.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with redis_cluster.running(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def url(cluster, request):
+    """Of a publication of this test alone."""
+    cluster.await_whole()
+    yield f"{cluster.url.rpartition('/')[0]}/{request.node.originalname[5:40]}"
+    cluster.revive()
+    cluster.ask_all("CONFIG", "SET", "maxmemory", "0")
+    for port in cluster.primaries():
+        cluster.ask(port, "FLUSHALL")
+
+
+@contextlib.contextmanager
+def target_of(url, **settings):
+    with contextlib.closing(ClusterTarget(url, RedisFiles(), lease_secs=LEASE, **settings)) as target:
+        yield target
+
+
+def deliver_all(spool, target):
+    delivery = Delivery(spool, target)
+    while delivery.step() is not None:
+        pass
+
+
+@contextlib.contextmanager
+def reading(url, **settings):
+    with contextlib.closing(open_reader(url, cache_rows=0, **settings)) as reader:
+        yield reader
+
+
+def assert_there(url, published, generation=1):
+    with reading(url) as reader:
+        np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+        assert (reader.record.generation, reader.record.epoch) == (generation, published.record.epoch)
+        assert tower_of(reader) == f"tower {published.generation} {published.record.epoch}"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_epochs_are_delivered_and_read(url, tmp_path, dtype):
+    published = Published(tmp_path, dtype=dtype, rows=range(1, 2000))
+    with target_of(url) as target:
+        deliver_all(tmp_path, target)
+        assert_there(url, published)
+        with reading(url) as reader:
+            assert reader.refresh() is None
+            published.epoch([2, 2500], [3, 9])
+            deliver_all(tmp_path, target)
+            np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))  # One epoch ahead.
+            assert (reader.refresh().epoch, reader.record.epoch, tower_of(reader)) == (1, 0, "tower 1 0")
+            reader.advance()
+            assert tower_of(reader) == "tower 1 1"
+    assert_there(url, published)
+
+
+def test_a_reader_whose_record_is_two_epochs_old_is_told_so_of_rows_and_of_removed_keys(url, tmp_path):
+    published = Published(tmp_path)
+    with target_of(url) as target:
+        deliver_all(tmp_path, target)
+        with reading(url) as reader:
+            published.epoch([1])
+            published.epoch([2], [3])
+            deliver_all(tmp_path, target)
+            for key in (2, 3):
+                with pytest.raises(RowsAhead, match="rows of epoch 2 were read, and 0 is served"):
+                    reader.read("dim3", np.array([key]))
+            assert reader.read("dim3", np.array([4])).any()
+            assert reader.refresh().epoch == 2
+            reader.advance()
+            np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+
+
+def test_hot_rows_are_given_for_a_while_and_not_two_epochs_later(url, tmp_path):
+    published, key = Published(tmp_path), np.array([1, 99])
+    with target_of(url) as target, contextlib.closing(open_reader(_delivered(url, tmp_path, target))) as reader:
+        reader._cache = (10, 60.0)
+        reader._served.hot.update(reader._cold(reader.record))
+        first = reader.read("dim3", key)
+        state = dict(published.state)
+        published.epoch([1, 99])
+        deliver_all(tmp_path, target)
+        reader.refresh()
+        reader.advance()
+        np.testing.assert_array_equal(reader.read("dim3", key), published.weights(key, state))
+        assert (reader.hits, reader.lookups) == (2, 4)
+        published.epoch([2])
+        deliver_all(tmp_path, target)
+        reader.refresh()
+        reader.advance()
+        np.testing.assert_array_equal(reader.read("dim3", key), published.weights(key))
+        assert not np.array_equal(first, published.weights(key))
+
+
+def _delivered(url, spool, target):
+    deliver_all(spool, target)
+    return url
+
+
+def test_a_rollback_is_a_new_generation_and_the_rows_of_the_old_one_go(url, tmp_path, cluster, monkeypatch):
+    monkeypatch.setattr(cluster_sweep, "_NAMES_A_SCAN", 10)
+    first = Published(tmp_path, rows=range(1, 2000), holder="a")
+    with target_of(url, grace_secs=0) as target:
+        deliver_all(tmp_path, target)
+        first.epoch([7])
+        deliver_all(tmp_path, target)
+        rolled_back = Published(tmp_path, generation=2, holder="b", rows=range(5, 50))
+        rolled_back.epoch([7])
+        deliver_all(tmp_path, target)
+        assert_there(url, rolled_back, generation=2)
+        while target._sweep._swept != 2:
+            target.tidy()
+        assert_there(url, rolled_back, generation=2)
+    assert sum(cluster.ask(port, "DBSIZE") for port in cluster.primaries()) == 45 + 3 + 2 + 1
+
+
+def test_a_second_publisher_is_refused_by_name_and_takes_over_after_a_kill(url, tmp_path):
+    with target_of(url) as target:
+        with pytest.raises(UserError, match=rf"process {os.getpid()} on host .* publishes there now"):
+            ClusterTarget(url, RedisFiles(), lease_secs=LEASE)
+        target._fence._ended.set()  # As if it was killed: nobody renews the lease.
+        began = time.monotonic()
+        with target_of(url):
+            assert time.monotonic() - began < LEASE + 2
+
+
+def test_a_publisher_that_stood_still_can_write_no_record_after_another_took_over(url, tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first = Published(tmp_path / "a", holder="a")
+    with target_of(url) as target:
+        deliver_all(tmp_path / "a", target)
+        target._fence._ended.set()
+        with target_of(url) as other:
+            second = Published(tmp_path / "b", holder="b")
+            first.epoch([1])
+            with pytest.raises(UserError, match="publishes there now"):
+                deliver_all(tmp_path / "a", target)
+            deliver_all(tmp_path / "b", other)
+        first.epoch([1], number=1)
+        with pytest.raises(UserError, match="fenced out"):
+            deliver_all(tmp_path / "a", target)
+        assert_there(url, second, generation=2)
+
+
+def test_a_full_cluster_says_what_to_do_and_takes_the_epoch_later(url, tmp_path, cluster):
+    published = Published(tmp_path)
+    with target_of(url) as target:
+        deliver_all(tmp_path, target)
+        published.epoch(range(1, 2000))
+        cluster.ask_all("CONFIG", "SET", "maxmemory", "1mb")
+        with pytest.raises(UserError, match="the cluster is full .*raise maxmemory"):
+            Delivery(tmp_path, target).step()
+        assert "raise maxmemory" in read_delivered(tmp_path).problem
+        cluster.ask_all("CONFIG", "SET", "maxmemory", "0")
+        deliver_all(tmp_path, target)
+    assert_there(url, published)
+
+
+def test_a_cluster_that_evicts_is_refused(url, cluster):
+    cluster.ask_all("CONFIG", "SET", "maxmemory", "1gb", "maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(UserError, match="evicts rows when it is full"):
+            ClusterTarget(url, RedisFiles())
+    finally:
+        cluster.ask_all("CONFIG", "SET", "maxmemory-policy", "noeviction")
+
+
+def test_a_primary_that_is_killed_between_rows_and_record_costs_nothing(url, tmp_path, cluster, monkeypatch):
+    published = Published(tmp_path, rows=range(1, 2000))
+    killed = []
+
+    def kill_one(target, record, _mark=ClusterTarget._mark):
+        if not killed:
+            killed.append(cluster.primaries()[0])
+            cluster.kill(killed[0])
+        return _mark(target, record)
+
+    with target_of(url) as target, reading(_delivered(url, tmp_path, target)) as reader:
+        published.epoch(range(1000, 2500), range(1, 100))
+        monkeypatch.setattr(ClusterTarget, "_mark", kill_one)
+        deliver_all(tmp_path, target)
+        assert killed
+        reader.refresh()
+        reader.advance()
+        np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+        cluster.revive()
+    assert_there(url, published)
+
+
+def test_rows_that_are_lost_with_a_node_and_its_replica_are_noticed(url, tmp_path, cluster):
+    published = Published(tmp_path, rows=range(1, 2000))
+    with target_of(url) as target:
+        deliver_all(tmp_path, target)
+        cluster.ask(cluster.primaries()[0], "FLUSHALL")
+        published.epoch([5])
+        with pytest.raises(NeedsBase, match="are lost there"):
+            Delivery(tmp_path, target).step()
+    assert read_delivered(tmp_path).needs_base
+    published = Published(tmp_path, generation=2, holder="b", rows=range(1, 2000))
+    with target_of(url) as target:
+        deliver_all(tmp_path, target)
+    assert_there(url, published, generation=2)
+
+
+def test_slots_that_move_while_rows_are_written_and_read_lose_nothing(url, tmp_path, cluster):
+    published = Published(tmp_path, rows=range(1, 2000))
+    source, goal = cluster.primaries()[:2]
+    slots = [slot for slot in cluster_keys.SLOTS if cluster.has_slot(source, slot)][:6]
+    with target_of(url) as target, reading(_delivered(url, tmp_path, target)) as reader:
+        mover = threading.Thread(target=lambda: [cluster.move_slot(slot, source, goal) for slot in slots])
+        mover.start()
+        while mover.is_alive():
+            published.epoch(range(1, 2500))
+            deliver_all(tmp_path, target)
+            reader.refresh()
+            reader.advance()
+            np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+        mover.join()
+        for slot in slots:
+            cluster.move_slot(slot, goal, source)
+    assert_there(url, published)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("redis://127.0.0.1:1/ctr", "Connection refused.*is it a cluster that runs"),
+        ("redis://user:secret@127.0.0.1:1/ctr", "expected redis://HOST:PORT"),
+        ("redis://127.0.0.1:x/ctr", "expected redis://HOST:PORT"),
+        ("redis://", "expected redis://HOST:PORT"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_named(url, said):
+    with pytest.raises(UserError, match=said):
+        open_reader(url)
+
+
+def test_nothing_published_is_said(url):
+    with pytest.raises(UserError, match="there is no publication yet"):
+        open_reader(url)
+
+
+def test_a_user_and_a_password_are_shown(url, tmp_path, cluster):
+    published, file = Published(tmp_path / "spool"), tmp_path / "auth"
+    for port in cluster.ports:
+        cluster.ask(port, "ACL", "SETUSER", "ctr", "on", ">secret:2", "~*", "&*", "+@all")
+    cluster.ask_all("ACL", "SETUSER", "default", "-@all", "+ping", "+auth")
+    try:
+        with pytest.raises(UserError, match="--redis_auth_file"):
+            open_reader(url)
+        file.write_text("ctr:secret:2\n")
+        redis = RedisFiles(redis_auth_file=str(file))
+        with contextlib.closing(ClusterTarget(url, redis, lease_secs=LEASE)) as target:
+            deliver_all(tmp_path / "spool", target)
+        with contextlib.closing(open_reader(url, redis=redis)) as reader:
+            np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+    finally:
+        for port in cluster.ports:
+            cluster.ask(port, "ACL", "SETUSER", "default", "+@all", username="ctr", password="secret:2")
+    assert records.newest_base(records.list_records(tmp_path / "spool", 1)) == 0

