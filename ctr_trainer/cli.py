@@ -24,6 +24,7 @@ COMMANDS = {
     "convert": "turn raw logs into the Parquet files that the others read",
     "serve": "run one shard of the embedding lookup service",
     "service": "look into running shards",
+    "score": "serve a published model's predictions",
     "bench": "measure training jobs",
 }
 # Those that may run under horovodrun.
@@ -116,7 +117,7 @@ def _overview():
 def _print_help(name, command, arguments):
     """-> the exit status. With models, their names or the params of --model=NAME come last."""
     lines = [_help(name, command)]
-    if "model" in flags.define(command.GROUPS):
+    if "model_params" in flags.define(command.GROUPS):
         from ctr_trainer.models.help import describe_models, describe_params
 
         named = [argument.partition("=")[2] for argument in arguments if argument.lstrip("-").startswith("model=")]

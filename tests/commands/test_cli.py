@@ -272,7 +272,7 @@ def test_help_shows_what_the_command_does_examples_and_its_flags_by_group(capsys
     text = capsys.readouterr().out
     assert f"python -m ctr_trainer {command}" in text
     assert "Examples:" in text
-    names = ("launch", "convert", "serve", "service", "report")
+    names = ("launch", "convert", "serve", "service", "score", "report")
     groups_of_their_own = {name: [name.capitalize()] for name in names}
     groups = groups_of_their_own.get(command, ["Model", "Data", "Training"])
     assert all(f"\n{group}:\n" in text for group in groups)

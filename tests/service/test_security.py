@@ -11,6 +11,7 @@ from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.security import ClientSecurity, ServerSecurity
 from ctr_trainer.embedding.service.service import Service
 from ctr_trainer.messages.errors import UserError
+from tests import certificates
 from tests.service.conftest import CONFIG, LEASE
 
 pytestmark = [
@@ -21,22 +22,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory):
-    """The directory of ca.pem, other-ca.pem, and of server and client certificates that the first has signed."""
-    path = tmp_path_factory.mktemp("pem")
-
-    def openssl(*arguments):
-        subprocess.run(["openssl", *arguments], cwd=path, check=True, capture_output=True, timeout=60)
-
-    for name in ("ca", "other-ca"):
-        subject = ["-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.pem", "-days", "2"]
-        openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", *subject)
-    (path / "san").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost")
-    for name in ("server", "client"):
-        request = ["-subj", f"/CN={name}", "-keyout", f"{name}.key", "-out", f"{name}.csr"]
-        openssl("req", "-newkey", "rsa:2048", "-nodes", *request)
-        signing = ["-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "san"]
-        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signing)
-    return path
+    return certificates.make(tmp_path_factory.mktemp("pem"))
 
 
 def _server(pem, **more):

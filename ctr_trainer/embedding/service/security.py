@@ -181,25 +181,34 @@ def _shake_hands(address, context):
                 return False  # An alert: a client that lacks a certificate is told after the handshake.
 
 
+def token_refusal(header, token):
+    """-> why a call is refused, by its header `authorization`; "" if it is not.
+
+    Args:
+      header: what came, "" if nothing did.
+      token: that calls have to bring, or None.
+    """
+    if token is None:
+        return ""
+    if not header:
+        return "this service asks for a token, and none came: give --token_file"
+    if not hmac.compare_digest(header.encode(errors="replace"), f"Bearer {token}".encode()):
+        return "the token is wrong: it is not that of the service's own --token_file"
+    return ""
+
+
 class Gate(flight.ServerMiddlewareFactory):
     """Refuses calls without the token; puts the service's incarnation into every answer."""
 
     def __init__(self, token, incarnation):
         super().__init__()
-        self._expected = None if token is None else f"Bearer {token}".encode()
+        self._token = token
         self._incarnation = incarnation
 
     def start_call(self, info, headers):
-        if self._expected is not None:
-            given = (headers.get(wire.TOKEN) or [""])[0]
-            if not given:
-                raise flight.FlightUnauthenticatedError(
-                    "this service asks for a token, and none came: give --token_file"
-                )
-            if not hmac.compare_digest(given.encode(errors="replace"), self._expected):
-                raise flight.FlightUnauthenticatedError(
-                    "the token is wrong: it is not that of the service's own --token_file"
-                )
+        refusal = token_refusal((headers.get(wire.TOKEN) or [""])[0], self._token)
+        if refusal:
+            raise flight.FlightUnauthenticatedError(refusal)
         return _Answer({wire.INCARNATION: str(self._incarnation)})
 
 

@@ -1,0 +1,28 @@
+"""Serves a published model until SIGTERM: raw values in, predictions out, by HTTP and Arrow Flight."""
+
+from ctr_trainer.flags.score import ScoreFlags
+from ctr_trainer.settings.by_flag import require
+
+GROUPS = (ScoreFlags,)
+EXAMPLES = (
+    "python -m ctr_trainer score --model=models/ctr/publication",
+    "python -m ctr_trainer score --model=s3://bucket/ctr --port=8080 --flight_port=8081 --max_age_secs=600",
+    "python -m ctr_trainer score --model=/shared/ctr --bind=0.0.0.0 --token_file=token --tls_cert=cert.pem "
+    "--tls_key=key.pem",
+)
+
+
+def run(flags):
+    """Serves."""
+    from ctr_trainer.messages.errors import UserError
+
+    require(flags, "model")
+    try:
+        import starlette  # noqa: F401, asked for before TensorFlow is loaded
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"{error}: score needs the extra `score`: pip install 'ctr_trainer[score]'") from None
+
+    from ctr_trainer.scoring.server import serve
+
+    serve(flags)

@@ -1,0 +1,182 @@
+"""Examples of a request, and of several requests together."""
+
+import dataclasses
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_trainer.scoring import raw_inputs
+from ctr_trainer.scoring.raw_inputs import NUMBER, RawInputs
+from ctr_trainer.scoring.refusals import RequestRefused
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """`count` examples of raw values that were checked.
+
+    Attributes:
+      inputs: the `RawInputs` that they were checked against.
+      count: how many there are.
+      columns: dict of feature name -> float32[B], object[B] of bytes, or list of B lists of bytes.
+    """
+
+    inputs: RawInputs
+    count: int
+    columns: dict
+
+    @classmethod
+    def of_instances(cls, inputs, instances, limits):
+        """-> the Examples of the row form: a list with one {feature: value} per example.
+
+        A model with one feature takes a list of its values, too.
+
+        Args:
+          inputs: `RawInputs`.
+          instances: from JSON.
+          limits: `ScoreLimits`.
+
+        Raises:
+          RequestRefused: a feature is unknown or missing, a value is wrong, or there are too many.
+        """
+        if not isinstance(instances, list) or not instances:
+            raise RequestRefused('"instances": expected a list of examples, as [{"feature": value, ...}]')
+        _check_count(len(instances), limits)
+        if len(inputs.features) == 1 and not any(isinstance(each, dict) for each in instances):
+            return cls._checked(inputs, {inputs.features[0].name: instances}, len(instances), limits)
+        for place, instance in enumerate(instances):
+            if not isinstance(instance, dict):
+                given = raw_inputs.shown(instance)
+                raise RequestRefused(f'example {place}: {given} is not an object, as {{"feature": value, ...}}')
+            inputs.check_names(instance, f"example {place}")
+        columns = {f.name: [instance[f.name] for instance in instances] for f in inputs.features}
+        return cls._checked(inputs, columns, len(instances), limits)
+
+    @classmethod
+    def of_columns(cls, inputs, columns, limits):
+        """-> the Examples of the column form: {feature: list with one value per example}; see `of_instances`."""
+        if not isinstance(columns, dict):
+            if len(inputs.features) != 1 or not isinstance(columns, list):
+                raise RequestRefused('"inputs": expected the columns, as {"feature": [value, ...], ...}')
+            columns = {inputs.features[0].name: columns}
+        inputs.check_names(columns, '"inputs"')
+        first = inputs.features[0] if inputs.features else None
+        for feature in inputs.features:
+            values = columns[feature.name]
+            if not isinstance(values, list) or not values:
+                raise RequestRefused(
+                    f"feature {feature.name!r}: {raw_inputs.shown(values)} is not a list with one value per example"
+                )
+            if len(values) != len(columns[first.name]):
+                raise RequestRefused(
+                    f"feature {feature.name!r}: {len(values)} values, and {first.name!r} has "
+                    f"{len(columns[first.name])}: expected one value per example"
+                )
+        count = len(columns[first.name]) if first else 0
+        _check_count(count, limits)
+        return cls._checked(inputs, columns, count, limits)
+
+    @classmethod
+    def of_arrow(cls, inputs, batch, limits):
+        """-> the Examples of a pyarrow RecordBatch with one column per feature; see `of_instances`.
+
+        A number is of any numeric type; a text a string, binary or integer, plain or as a dictionary; a list a list of
+        these. A null is a missing value.
+        """
+        inputs.check_names(batch.schema.names, "columns")
+        _check_count(len(batch), limits)
+        columns = {f.name: _of_arrow(f, batch[f.name], limits) for f in inputs.features}
+        return cls(inputs, len(batch), columns)
+
+    @classmethod
+    def missing(cls, inputs, count):
+        """-> Examples whose values are all missing."""
+        empty = {f.name: [None] * count for f in inputs.features}
+        return cls(inputs, count, {f.name: _column(f, empty[f.name], 0) for f in inputs.features})
+
+    @classmethod
+    def merged(cls, parts):
+        """-> the Examples of several, one after the other; all have the same `inputs`."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = {}
+        for feature in parts[0].inputs.features:
+            of_parts = [part.columns[feature.name] for part in parts]
+            joined = [value for column in of_parts for value in column] if feature.is_list else np.concatenate(of_parts)
+            columns[feature.name] = joined
+        return cls(parts[0].inputs, sum(part.count for part in parts), columns)
+
+    def arrays(self):
+        """-> dict of feature name -> float32[B], string[B] or string[B, N], as `receiver.ExportedFeatures` says."""
+        return {f.name: _padded(self.columns[f.name]) if f.is_list else self.columns[f.name] for f in self.features}
+
+    @property
+    def features(self):
+        """-> the `RawFeature`s."""
+        return self.inputs.features
+
+    @classmethod
+    def _checked(cls, inputs, columns, count, limits):
+        made = {f.name: _column(f, columns[f.name], limits.max_list_length) for f in inputs.features}
+        return cls(inputs, count, made)
+
+
+def _column(feature, values, most):
+    if feature.kind == NUMBER:
+        return raw_inputs.numbers(feature, values)
+    return raw_inputs.lists(feature, values, most) if feature.is_list else raw_inputs.texts(feature, values)
+
+
+def _check_count(count, limits):
+    if not 0 < count <= limits.max_examples:
+        raise RequestRefused(f"{count} examples: expected 1 to {limits.max_examples} (--max_examples)")
+
+
+def _padded(rows):
+    """-> object[B, N] of bytes, b"" behind the values of each row."""
+    longest = max(map(len, rows), default=0)
+    out = np.full((len(rows), longest), b"", object)
+    for row, values in zip(out, rows, strict=True):
+        row[: len(values)] = values
+    return out
+
+
+def _of_arrow(feature, column, limits):
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    kind = column.type
+    if feature.kind == NUMBER:
+        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+            raise _wrong_type(feature, kind)
+        values = pc.cast(column, pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+        if np.isinf(values).any():
+            raise raw_inputs.refuse(feature, "inf", int(np.isinf(values).argmax()))
+        return values
+    if not feature.is_list:
+        return np.array(_texts(feature, column, kind).to_pylist() or [], object)
+    if pa.types.is_null(kind):
+        return [[] for _ in range(len(column))]
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        raise _wrong_type(feature, kind)
+    values = column.flatten()
+    values = _texts(feature, values.dictionary_decode() if pa.types.is_dictionary(values.type) else values, kind)
+    ends, values = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy()), values.to_pylist()
+    rows = [values[end - length : end] for end, length in zip(ends, np.diff(ends, prepend=0), strict=True)]
+    for place, row in enumerate(rows):
+        raw_inputs.check_list(feature, row, place, limits.max_list_length)
+    raw_inputs.check_weights(feature, rows)
+    return rows
+
+
+def _texts(feature, values, kind):
+    """-> the values as binary, b"" for null."""
+    if pa.types.is_integer(values.type):
+        values = values.cast(pa.string())
+    is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    if not pa.types.is_null(values.type) and not any(each(values.type) for each in is_text):
+        raise _wrong_type(feature, kind)
+    return pc.fill_null(values.cast(pa.large_binary()), b"")
+
+
+def _wrong_type(feature, kind):
+    return RequestRefused(f"column {feature.name!r}: type {kind}: expected {feature.expected}")

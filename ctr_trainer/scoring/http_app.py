@@ -1,0 +1,241 @@
+"""The HTTP side: TensorFlow Serving's REST form of a prediction, health, figures, and a page to try a request by hand.
+
+| request | answer |
+|---|---|
+| `POST /v1/models/NAME:predict` | predictions; row form `instances`, column form `inputs` |
+| `GET /v1/models/NAME` | state and version, which is the epoch |
+| `GET /v1/models/NAME/metadata` | the features to give, the predictions to get, and how fresh they are |
+| `GET /healthz` | 200, or 503 with the reason |
+| `GET /metrics` | figures for Prometheus |
+| `GET /` | the page |
+
+Source: https://www.tensorflow.org/tfx/serving/api_rest
+"""
+
+import asyncio
+import base64
+import dataclasses
+import json
+import logging
+import pathlib
+import time
+
+import numpy as np
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from ctr_trainer.embedding.service.security import token_refusal
+from ctr_trainer.scoring.examples import Examples
+from ctr_trainer.scoring.metrics import CONTENT_TYPE
+from ctr_trainer.scoring.refusals import (
+    NotThere,
+    PredictionFailed,
+    RequestRefused,
+    TookTooLong,
+    TooLarge,
+    WrongToken,
+)
+
+_log = logging.getLogger(__name__)
+_PREDICT = ":predict"
+_SIGNATURE = "serving_default"
+
+
+class HttpApp:
+    """The ASGI application.
+
+    Args:
+      live: `LiveModel`.
+      batcher: `Batcher`.
+      metrics: `ScoreMetrics`.
+      limits: `ScoreLimits`.
+      token: that requests about the model have to bring, or None.
+
+    Attributes:
+      asgi: what an ASGI server runs.
+    """
+
+    def __init__(self, live, batcher, metrics, limits, token=None):
+        self._live, self._batcher, self._metrics, self._limits, self._token = live, batcher, metrics, limits, token
+        page = pathlib.Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+        model = "/v1/models/{name:path}"
+        self.asgi = Starlette(
+            routes=[
+                Route("/", lambda request: HTMLResponse(page)),
+                Route("/healthz", self._health),
+                Route("/metrics", lambda request: Response(metrics.text(), media_type=CONTENT_TYPE)),
+                Route("/v1/models", self._models),
+                Route(model, self._about, methods=["GET"]),
+                Route(model, self._predict, methods=["POST"]),
+            ],
+            exception_handlers={RequestRefused: _refused, 404: _no_route, 405: _no_route},
+        )
+
+    async def _health(self, request):
+        wrong = self._live.what_is_wrong()
+        now = dataclasses.asdict(self._live.model.freshness) if self._live.is_loaded else {}
+        return JSONResponse({"status": wrong or "ok", **now}, 503 if wrong else 200)
+
+    async def _models(self, request):
+        """The name of the one model, for the page."""
+        self._check_token(request)
+        return JSONResponse({"models": [self._live.name] if self._live.is_loaded else []})
+
+    async def _about(self, request):
+        self._check_token(request)
+        name, _, what = request.path_params["name"].partition("/")
+        if what not in ("", "metadata"):
+            raise NotThere(f"{request.url.path}: there are /v1/models/NAME and /v1/models/NAME/metadata")
+        model = self._live.named(name)
+        now = model.freshness
+        if what:
+            return JSONResponse(_metadata(name, model), headers=_headers(now))
+        status = {"error_code": "OK", "error_message": ""}
+        version = {"version": str(now.epoch), "state": "AVAILABLE", "status": status}
+        return JSONResponse({"model_version_status": [version]}, headers=_headers(now))
+
+    async def _predict(self, request):
+        began, status = time.perf_counter(), 500
+        try:
+            response = await self._predictions(request, began)
+            status = response.status_code
+            return response
+        except RequestRefused as error:
+            status = error.status
+            raise
+        finally:
+            self._metrics.note_request("http", status, time.perf_counter() - began)
+
+    async def _predictions(self, request, began):
+        self._check_token(request)
+        name = request.path_params["name"]
+        if not name.endswith(_PREDICT):
+            raise NotThere(f"{request.url.path}: predictions are at /v1/models/NAME{_PREDICT}")
+        model = self._live.named(name.removesuffix(_PREDICT))
+        body = _json(await self._body(request))
+        examples, of_rows = self._examples(model, body)
+        future = asyncio.wrap_future(self._batcher.submit(examples))
+        try:
+            scored = await asyncio.wait_for(future, self._limits.timeout_secs)
+        except (TimeoutError, asyncio.TimeoutError):
+            raise TookTooLong(f"not scored within {self._limits.timeout_secs:g} s (--timeout_secs)") from None
+        except RequestRefused:
+            raise
+        except Exception as error:
+            raise PredictionFailed(f"the model failed: {type(error).__name__}; the server's log says more") from error
+        parts = {**scored.seconds, "total": time.perf_counter() - began}
+        timing = ", ".join(f"{part};dur={1000 * seconds:.3f}" for part, seconds in parts.items())
+        return Response(
+            _answer(scored.outputs, of_rows),
+            media_type="application/json",
+            headers={**_headers(scored.freshness), "Server-Timing": timing},
+        )
+
+    def _examples(self, model, body):
+        """-> (`Examples`, whether they came in the row form)."""
+        if not isinstance(body, dict) or ("instances" in body) == ("inputs" in body):
+            raise RequestRefused('the body is not {"instances": [...]} or {"inputs": {...}}, one of the two')
+        if body.get("signature_name", _SIGNATURE) != _SIGNATURE:
+            raise RequestRefused(f'"signature_name": there is {_SIGNATURE!r} alone')
+        if "instances" in body:
+            return Examples.of_instances(model.inputs, body["instances"], self._limits), True
+        return Examples.of_columns(model.inputs, body["inputs"], self._limits), False
+
+    async def _body(self, request):
+        most = self._limits.max_body_bytes
+        length = request.headers.get("content-length", "0")
+        parts, size = [], int(length) if length.isdecimal() else 0
+        if size <= most:
+            size = 0
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    break
+                parts.append(part)
+        if size > most:
+            raise TooLarge(f"the body has over {most} bytes (--max_body_bytes): send fewer examples at a time")
+        return b"".join(parts)
+
+    def _check_token(self, request):
+        refusal = token_refusal(request.headers.get("authorization", ""), self._token)
+        if refusal:
+            raise WrongToken(refusal.replace("give --token_file", "send it as `Authorization: Bearer TOKEN`"))
+
+
+async def _refused(request, error):
+    return JSONResponse({"error": str(error)}, error.status, headers=error.headers)
+
+
+async def _no_route(request, error):
+    text = f"{request.method} {request.url.path}: predictions are at POST /v1/models/NAME{_PREDICT}"
+    return JSONResponse({"error": text}, error.status_code)
+
+
+def _json(body):
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestRefused(f"the body is no JSON: {error}") from None
+
+
+def _headers(freshness):
+    return {
+        "X-Model-Generation": str(freshness.generation),
+        "X-Model-Epoch": str(freshness.epoch),
+        "X-Model-Step": str(freshness.global_step),
+        "X-Model-Age-Seconds": f"{freshness.age_secs:.3f}",
+    }
+
+
+def _answer(outputs, of_rows):
+    """-> JSON of the predictions: of one output its values alone, as TensorFlow Serving answers."""
+    values = {name: _values(array) for name, array in sorted(outputs.items())}
+    if len(values) == 1:
+        (found,) = values.values()
+    elif of_rows:
+        found = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+    else:
+        found = values
+    try:
+        return json.dumps({"predictions" if of_rows else "outputs": found}, allow_nan=False)
+    except ValueError:
+        raise PredictionFailed("a prediction is not a finite number: the model has diverged") from None
+
+
+def _values(array):
+    if array.dtype != object:
+        return array.tolist()
+    return np.vectorize(_text, [object])(array).tolist()
+
+
+def _text(value):
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"b64": base64.b64encode(value).decode()}
+
+
+def _metadata(name, model):
+    """-> the features and predictions; `metadata` has TensorFlow Serving's form, the rest is what the page shows."""
+    features = [
+        {"name": f.name, "kind": f.kind, "expected": f.expected, "separator": f.separator or ""}
+        for f in model.inputs.features
+    ]
+    inputs = {
+        f.name: _tensor("DT_FLOAT" if f.kind == "number" else "DT_STRING", f.is_list) for f in model.inputs.features
+    }
+    outputs = {each: _tensor("DT_FLOAT", False) for each in model.outputs}
+    signature = {"inputs": inputs, "outputs": outputs, "method_name": "tensorflow/serving/predict"}
+    now = model.freshness
+    return {
+        "model_spec": {"name": name, "signature_name": "", "version": str(now.epoch)},
+        "metadata": {"signature_def": {"signature_def": {_SIGNATURE: signature}}},
+        "features": features,
+        "outputs": list(model.outputs),
+        "freshness": dataclasses.asdict(now),
+    }
+
+
+def _tensor(dtype, is_list):
+    return {"dtype": dtype, "tensor_shape": {"dim": [{"size": "-1"}] * (1 + is_list), "unknown_rank": False}}

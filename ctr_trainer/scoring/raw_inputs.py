@@ -1,0 +1,218 @@
+"""The raw values that a model asks for: what kind each feature is, and the check of what a request gives."""
+
+import base64
+import binascii
+import dataclasses
+import json
+import math
+import re
+
+import numpy as np
+
+from ctr_trainer.scoring.refusals import RequestRefused
+
+NUMBER, TEXT, TEXTS, WEIGHTED = KINDS = ("number", "text", "texts", "weighted texts")
+_EXPECTED = {
+    NUMBER: "a number, or null for a missing one",
+    TEXT: 'a text, an integer, or null for a missing one; or {"b64": ...} for bytes',
+    TEXTS: 'a list of texts or integers, as ["a", "b"], or null for none',
+    WEIGHTED: 'a list of texts with weights, as ["a{0}0.5", "b{0}2"], or null for none',
+}
+_WEIGHT = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_SHOWN = 80
+_MOST = float(np.finfo(np.float32).max)
+
+
+@dataclasses.dataclass(frozen=True)
+class RawFeature:
+    """A feature as a request names it.
+
+    Attributes:
+      name: name of the feature.
+      kind: one of `KINDS`.
+      separator: between a text and its weight; None without weights.
+    """
+
+    name: str
+    kind: str
+    separator: str | None = None
+
+    @property
+    def expected(self):
+        """-> what a value of it is, in words."""
+        return _EXPECTED[self.kind].replace("{0}", self.separator or "")
+
+    @property
+    def is_list(self):
+        """Whether a value is a list."""
+        return self.kind in (TEXTS, WEIGHTED)
+
+
+@dataclasses.dataclass(frozen=True)
+class RawInputs:
+    """The features that requests give.
+
+    Attributes:
+      features: `RawFeature`s that the model reads; a request has to give each.
+      ignored: names of features that the spec has and this model does not read; a request may give them.
+    """
+
+    features: tuple[RawFeature, ...]
+    ignored: frozenset
+
+    @classmethod
+    def of(cls, spec, names):
+        """-> the RawInputs of a tower.
+
+        Args:
+          spec: FeatureSpec.
+          names: of the features that the model reads.
+        """
+        features = [RawFeature(f.name, NUMBER) for f in spec.dense]
+        for f in spec.sparse:
+            kind = NUMBER if f.is_bucketised else TEXT
+            if f.combiner is not None:
+                kind = TEXTS if f.weight_separator is None else WEIGHTED
+            features.append(RawFeature(f.name, kind, f.weight_separator))
+        read = tuple(feature for feature in features if feature.name in names)
+        return cls(read, frozenset(f.name for f in features if f.name not in names))
+
+    def check_names(self, names, where):
+        """Checks the names of what was given.
+
+        Raises:
+          RequestRefused: a feature is unknown, or one is missing; names it.
+        """
+        known = {feature.name for feature in self.features}
+        unknown = next((name for name in names if name not in known and name not in self.ignored), None)
+        if unknown is not None:
+            raise RequestRefused(f"{where}: unknown feature {shown(unknown)}; the model reads {self._names()}")
+        missing = next((feature for feature in self.features if feature.name not in names), None)
+        if missing is not None:
+            raise RequestRefused(f"{where}: feature {missing.name!r} is missing: expected {missing.expected}")
+
+    def _names(self):
+        return ", ".join(feature.name for feature in self.features) or "no feature"
+
+
+def shown(value):
+    """-> a value for a message, shortened."""
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def refuse(feature, value, place, expected=None):
+    """-> the RequestRefused of a value of a feature.
+
+    Args:
+      place: number of the example, from 0.
+      expected: in words; None for what the feature's kind expects.
+    """
+    return RequestRefused(
+        f"example {place}, feature {feature.name!r}: {shown(value)} is not {expected or feature.expected}"
+    )
+
+
+def numbers(feature, values):
+    """-> float32[B] of a column of JSON numbers, NaN for null.
+
+    Raises:
+      RequestRefused: a value is no number of float32.
+    """
+    for place, value in enumerate(values):
+        if value is not None and (type(value) not in (float, int) or not _fits(value)):
+            raise refuse(feature, value, place)
+    return np.array([math.nan if value is None else value for value in values], np.float32)
+
+
+def texts(feature, values):
+    """-> object[B] of bytes of a column of JSON texts, b"" for null.
+
+    Raises:
+      RequestRefused: a value is no text.
+    """
+    found = np.empty(len(values), object)
+    for place, value in enumerate(values):
+        found[place] = _bytes(feature, value, value, place)
+    return found
+
+
+def lists(feature, values, most):
+    """-> list of lists of bytes of a column of JSON lists, [] for null.
+
+    Args:
+      most: the most values that a list may have.
+
+    Raises:
+      RequestRefused: a value is no list of texts, or has more values, or a weight is no number.
+    """
+    found = []
+    for place, value in enumerate(values):
+        if value is None:
+            value = []
+        if not isinstance(value, list):
+            raise refuse(feature, value, place)
+        check_list(feature, value, place, most)
+        found.append([_bytes(feature, each, value, place) for each in value])
+    check_weights(feature, found)
+    return found
+
+
+def check_list(feature, value, place, most):
+    """Checks the length of one list.
+
+    Raises:
+      RequestRefused: it is above `most`.
+    """
+    if len(value) > most:
+        raise RequestRefused(
+            f"example {place}, feature {feature.name!r}: {len(value)} values, above the {most} of --max_list_length"
+        )
+
+
+def check_weights(feature, values):
+    """Checks the weights of a column of lists of bytes, if the feature has weights.
+
+    Raises:
+      RequestRefused: a weight is no number.
+    """
+    if feature.separator is None:
+        return
+    separator = feature.separator.encode()
+    for place, value in enumerate(values):
+        for each in value:
+            _, has_weight, weight = each.rpartition(separator)
+            if has_weight and not (_WEIGHT.fullmatch(weight) and _fits(float(weight))):
+                raise refuse(feature, each.decode(errors="replace"), place, "a text whose weight is a number")
+
+
+def _fits(value):
+    try:
+        return math.isnan(value) or abs(float(value)) <= _MOST
+    except OverflowError:
+        return False
+
+
+def _bytes(feature, value, whole, place):
+    if value is None:
+        return b""
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError:
+            raise refuse(feature, whole, place, "a text of whole characters") from None
+    if type(value) is int:
+        return str(value).encode()
+    if isinstance(value, dict) and value.keys() == {"b64"}:
+        return _of_base64(feature, value, place)
+    raise refuse(feature, whole, place)
+
+
+def _of_base64(feature, value, place):
+    try:
+        return base64.b64decode(value["b64"], validate=True)
+    except (binascii.Error, TypeError, ValueError):
+        raise refuse(feature, value, place, "base64") from None

@@ -1,0 +1,178 @@
+"""The process of a scoring server: from its address to its end."""
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import ssl
+import threading
+
+import pyarrow as pa
+import uvicorn
+
+from ctr_trainer.embedding.service.security import ServerSecurity
+from ctr_trainer.files import durable_file
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.publication.open_reader import open_reader
+from ctr_trainer.scoring.batcher import Batcher
+from ctr_trainer.scoring.flight_server import FlightScorer
+from ctr_trainer.scoring.http_app import HttpApp
+from ctr_trainer.scoring.live_model import LiveModel
+from ctr_trainer.scoring.metrics import ScoreMetrics
+
+_log = logging.getLogger(__name__)
+_BACKLOG = 2048
+
+
+class ScoreServer:
+    """A scoring server, which listens once it is made.
+
+    Args:
+      flags: `ScoreFlags`.
+      open_reader: f() -> `RowReader`.
+
+    Attributes:
+      port: of HTTP.
+      flight_port: of Arrow Flight, or None.
+      cut_off: whether streams were still under way at the end.
+
+    Raises:
+      UserError: a port is taken, a file of the security is missing, or other machines could connect without a token.
+    """
+
+    def __init__(self, flags, open_reader):
+        security = ServerSecurity.read(flags.token_file, flags.tls_cert, flags.tls_key, flags.tls_client_ca)
+        security.refuse_open_door(flags.bind)
+        self._failure, self.cut_off = None, False
+        with contextlib.ExitStack() as stack:
+            listening = stack.enter_context(_listen(flags.bind, flags.port))
+            self._metrics = ScoreMetrics(self._figures)
+            self._live = LiveModel(
+                open_reader,
+                flags.name,
+                flags.refresh_secs,
+                flags.start_timeout,
+                flags.max_age_secs,
+                self._metrics.note_refresh,
+                self._fail,
+            )
+            stack.callback(self._live.close)
+            self._batcher = Batcher(self._live.score, flags.limits, self._metrics.note_batch)
+            stack.callback(self._batcher.close)
+            self._flight = self._open_flight(flags, security) if flags.flight_port >= 0 else None
+            if self._flight is not None:
+                stack.callback(self._close_flight, flags.stop_secs)
+            app = HttpApp(self._live, self._batcher, self._metrics, flags.limits, security.token)
+            self._http = uvicorn.Server(_http_config(app.asgi, flags))
+            self._listening = listening
+            self._closing = stack.pop_all()
+        self.port = listening.getsockname()[1]
+        self.flight_port = self._flight and self._flight.port
+
+    def run(self):
+        """Serves until `stop`, or SIGTERM or SIGINT if this is the main thread; then ends what is under way.
+
+        Raises:
+          UserError: there was no publication in time.
+        """
+        with self._closing:
+            self._live.start()
+            self._http.run(sockets=[self._listening])
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self):
+        """Has `run` end, from any thread."""
+        self._http.should_exit = True
+
+    def _close_flight(self, seconds):
+        """Waits until the streams under way have ended, but not for a client that has stopped reading."""
+        closing = threading.Thread(target=self._flight.shutdown, name="the end of Arrow Flight", daemon=True)
+        closing.start()
+        closing.join(seconds)
+        self.cut_off = closing.is_alive()
+        if self.cut_off:
+            _log.warning("streams of Arrow Flight still under way after %g s are cut off", seconds)
+
+    def _fail(self, error):
+        self._failure = error
+        self.stop()
+
+    def _open_flight(self, flags, security):
+        try:
+            return FlightScorer(
+                flags.bind, flags.flight_port, self._live, self._batcher, self._metrics, flags.limits, security
+            )
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"--flight_port={flags.flight_port}: {error}; is the port taken?") from None
+
+    def _figures(self):
+        """-> the gauges of `ScoreMetrics`."""
+        figures = {"waiting_examples": ("Examples that wait", self._batcher.waiting)}
+        if self._live.is_loaded:
+            now = self._live.model.freshness
+            figures |= {
+                "generation": ("Generation that is served", now.generation),
+                "epoch": ("Epoch that is served", now.epoch),
+                "global_step": ("Global step of what is served", now.global_step),
+                "age_seconds": ("Since the served rows were taken from the training", now.age_secs),
+            }
+        return figures
+
+
+def serve(flags):
+    """Serves until SIGTERM or SIGINT; call it on the main thread.
+
+    Args:
+      flags: `ScoreFlags`.
+
+    Raises:
+      UserError: see `ScoreServer`.
+    """
+    server = ScoreServer(flags, lambda: open_reader(flags.model, cache_dir=flags.cache_dir))
+    # uvicorn has handlers of its own as it runs; it raises the signal that ended it once more after that.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: server.stop())
+    scheme = "https" if flags.tls_cert else "http"
+    _log.info("scoring server on %s://%s:%d, try it there by hand", scheme, flags.bind, server.port)
+    if server.flight_port:
+        _log.info("Arrow Flight on %s:%d", flags.bind, server.flight_port)
+    if flags.port_file:
+        durable_file.write_text(flags.port_file, f"{flags.bind}:{server.port}")
+    server.run()
+    _log.info("scoring server on port %d has ended", server.port)
+    if server.cut_off:
+        os._exit(0)  # Its threads cannot be ended in any other way.
+
+
+def _listen(host, port):
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host.strip("[]"), port))
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise UserError(f"--bind={host}, --port={port}: {os.strerror(error.errno or 0)}; name a free one") from None
+    return listening
+
+
+def _http_config(app, flags):
+    secure = {}
+    if flags.tls_cert:
+        secure = {"ssl_certfile": flags.tls_cert, "ssl_keyfile": flags.tls_key}
+    if flags.tls_client_ca:
+        secure |= {"ssl_ca_certs": flags.tls_client_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED}
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        log_level="warning",
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=max(round(flags.stop_secs), 1),
+        **secure,
+    )

@@ -1,0 +1,105 @@
+"""A dense tower that is ready to compute: an exported graph, and a session with its variables."""
+
+import os
+import pathlib
+
+import tensorflow as tf
+
+from ctr_trainer.export.raw_keys import SIGNATURE
+from ctr_trainer.export.saved_model import load_spec
+from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
+from ctr_trainer.messages.errors import UserError, reason
+from ctr_trainer.scoring.raw_inputs import RawInputs
+
+tf1 = tf.compat.v1
+_SERVING = tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+_GRAPH = tf.saved_model.SAVED_MODEL_FILENAME_PB
+_ROWS = (EMBEDDING, LINEAR, SEQUENCE, MASK)
+
+
+class Tower:
+    """The dense tower of one SavedModel of `export --export_rows=none`. Several threads may compute.
+
+    Args:
+      path: local directory of the SavedModel.
+      earlier: a Tower that was loaded before, or None. If it has the same graph, only the variables are read, which
+        takes milliseconds.
+
+    Attributes:
+      inputs: `RawInputs` that the signatures take.
+      spec: FeatureSpec.
+      rows: names of the inputs made of rows, see `row_inputs.RowInputs`.
+      outputs: names of the predictions.
+
+    Raises:
+      UserError: there is no such SavedModel.
+    """
+
+    def __init__(self, path, earlier=None):
+        try:
+            self._definition = pathlib.Path(path, _GRAPH).read_bytes()
+            self.spec = load_spec(path)
+            # The graph alone does not say how bags are pooled.
+            same = earlier is not None and (earlier._definition, earlier.spec) == (self._definition, self.spec)
+            graph = earlier._session.graph if same else tf.Graph()
+            self._session = tf1.Session(graph=graph, config=_config())
+            if same:
+                self._meta = earlier._meta
+                saver = self._meta.saver_def
+                prefix = os.path.join(path, tf.saved_model.VARIABLES_DIRECTORY, tf.saved_model.VARIABLES_FILENAME)
+                self._session.run(saver.restore_op_name, {saver.filename_tensor_name: prefix})
+            else:
+                self._meta = tf1.saved_model.load(self._session, [tf.saved_model.SERVING], str(path))
+        except (OSError, tf.errors.OpError) as error:
+            raise UserError(f"{path}: no SavedModel that can be served: {reason(error)}; publish it again") from None
+        signatures = self._meta.signature_def
+        self._tower = signatures[_SERVING]
+        self._keys = signatures[SIGNATURE] if SIGNATURE in signatures else None
+        self.rows = tuple(name for name in self._tower.inputs if name.partition("/")[0] in _ROWS and "/" in name)
+        if self.rows and self._keys is None:
+            raise UserError(
+                f"{path}: it has no signature {SIGNATURE!r}, which an older export lacks: export and publish it again"
+            )
+        dense = [name for name in self._tower.inputs if name not in self.rows]
+        self.inputs = RawInputs.of(self.spec, {*dense, *(self._keys.inputs if self._keys else ())})
+        self.outputs = tuple(sorted(self._tower.outputs))
+        self._dense = dense
+        self._make_keys = self._callable(self._keys) if self._keys else None
+        self._predict = self._callable(self._tower)
+
+    def keys(self, arrays):
+        """Computes the keys of raw values. -> dict of the outputs of `raw_keys.key_outputs`
+
+        Args:
+          arrays: of `Examples.arrays`.
+        """
+        if self._keys is None:
+            return {}
+        return dict(
+            zip(self._keys.outputs, self._make_keys(*(arrays[name] for name in self._keys.inputs)), strict=True)
+        )
+
+    def predict(self, arrays, rows):
+        """Computes predictions. -> dict of output -> array[B, ...]
+
+        Args:
+          arrays: of `Examples.arrays`.
+          rows: dict of name -> float32 tensor, of each of `self.rows`.
+        """
+        given = {**rows, **{name: arrays[name] for name in self._dense}}
+        return dict(zip(self._tower.outputs, self._predict(*(given[name] for name in self._tower.inputs)), strict=True))
+
+    def close(self):
+        """Frees the variables."""
+        self._session.close()
+
+    def _callable(self, signature):
+        graph = self._session.graph
+        fetches = [graph.get_tensor_by_name(tensor.name) for tensor in signature.outputs.values()]
+        feeds = [graph.get_tensor_by_name(tensor.name) for tensor in signature.inputs.values()]
+        return self._session.make_callable(fetches, feeds)
+
+
+def _config():
+    # A batch is small. -1 computes it in the thread that asks, so that no core is waited for.
+    return tf1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1)

@@ -1,0 +1,96 @@
+import contextlib
+import http.client
+import json
+import threading
+
+import pytest
+
+from ctr_trainer.flags.score import ScoreFlags
+from ctr_trainer.publication.open_reader import open_reader
+from ctr_trainer.ranks import distributed
+from ctr_trainer.scoring.server import ScoreServer
+from tests.scoring import trained
+
+_SECONDS = 60
+
+
+class Client:
+    """A client of one server, with a connection of its own."""
+
+    def __init__(self, port, headers=()):
+        self.port, self._headers = port, dict(headers)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_SECONDS)
+
+    def ask(self, path, body=None, headers=()):
+        """-> (status, JSON or text, headers) of a GET, or of a POST of a body: bytes, or what becomes JSON."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        self._connection.request("GET" if body is None else "POST", path, data, {**self._headers, **dict(headers)})
+        response = self._connection.getresponse()
+        content, kind = response.read(), response.headers["content-type"]
+        return (
+            response.status,
+            json.loads(content) if kind == "application/json" else content.decode(),
+            response.headers,
+        )
+
+    def predict(self, **body):
+        """-> as `ask`, of a prediction."""
+        return self.ask(f"/v1/models/{trained.NAME}:predict", body)
+
+    def close(self):
+        self._connection.close()
+
+
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory):
+    distributed.init()
+    return trained.train(tmp_path_factory.mktemp("scored"))
+
+
+@pytest.fixture(scope="session")
+def publication(small_model, tmp_path_factory):
+    """-> the path of a publication of the first checkpoint; no test changes it."""
+    url = tmp_path_factory.mktemp("publication")
+    trained.publish(url, small_model.estimator, small_model.checkpoints[0])
+    return url
+
+
+@contextlib.contextmanager
+def running(url, wait=True, reader=open_reader, **flags):
+    """-> a `ScoreServer` that serves in a thread of this process, and ends with the block."""
+    settings = dict(model=str(url), port=0, refresh_secs=0.05, start_timeout=_SECONDS) | flags
+    server = ScoreServer(ScoreFlags(**settings), lambda: reader(str(url)))
+    thread = threading.Thread(target=server.run, name="server")
+    thread.start()
+    try:
+        if wait:
+            client = Client(server.port)
+            until(lambda: client.ask("/healthz")[0] == 200, "the model to be loaded")
+            client.close()
+        yield server
+    finally:
+        server.stop()
+        thread.join(_SECONDS)
+        assert not thread.is_alive()
+
+
+def until(is_so, what):
+    """Waits until a condition holds."""
+    done = threading.Event()
+    for _ in range(_SECONDS * 100):
+        if is_so():
+            return
+        done.wait(0.01)
+    raise AssertionError(f"waited {_SECONDS} s for {what}")
+
+
+@pytest.fixture(scope="module")
+def server(publication):
+    with running(publication, flight_port=0) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server):
+    with contextlib.closing(Client(server.port)) as client:
+        yield client

@@ -1,0 +1,103 @@
+"""The page of a scoring server, in a real browser."""
+
+import shutil
+
+import pytest
+
+from tests.scoring import trained
+from tests.scoring.conftest import running
+
+selenium = pytest.importorskip("selenium", reason="no browser is driven without selenium (extra dev)")
+from selenium import webdriver  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+_BROWSER, _DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+_SECONDS = 60
+_FLAGS = (
+    *("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking"),
+    *("disable-component-update", "disable-sync", "disable-dev-shm-usage"),
+)
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        not (_BROWSER and _DRIVER), reason="no chromium and chromedriver: apt install chromium chromium-driver"
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    options = webdriver.ChromeOptions()
+    options.binary_location = _BROWSER
+    for flag in (*_FLAGS, f"user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options, webdriver.ChromeService(_DRIVER))
+    yield browser
+    browser.quit()
+
+
+def _until(browser, element, text):
+    find = (By.ID, element)
+    WebDriverWait(browser, _SECONDS).until(lambda b: text in b.find_element(*find).text, f"{text!r} in #{element}")
+    return browser.find_element(*find).text
+
+
+def _open(browser, server, width=1280):
+    browser.set_window_size(width, 900)
+    browser.get(f"http://127.0.0.1:{server.port}/")
+
+
+def _fill(browser, instance):
+    for name, value in instance.items():
+        text = "" if value is None else ", ".join(value) if isinstance(value, list) else str(value)
+        browser.find_element(By.NAME, name).send_keys(text)
+
+
+def test_the_form_gives_predicts_number_its_freshness_and_its_latency(browser, server, small_model):
+    _open(browser, server)
+    _until(browser, "name", trained.NAME)
+    _fill(browser, small_model.instances[1])
+    browser.find_element(By.ID, "predict").click()
+    _until(browser, "status", "200, predicted")
+    answer = _until(browser, "answer", "probabilities")
+    found = float(answer.partition('"probabilities": ')[2].split()[0].rstrip("}"))
+    assert found == pytest.approx(float(small_model.expected[0][1]), abs=1e-6)
+    assert "generation 1, epoch 0" in browser.find_element(By.ID, "record").text
+    assert " ms" in browser.find_element(By.ID, "latency").text and "rows" in browser.find_element(By.ID, "server").text
+    assert " s" in browser.find_element(By.ID, "age").text and "epoch 0" in _until(browser, "state", "old")
+    assert not [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+
+
+def test_a_refusal_names_the_feature(browser, server):
+    _open(browser, server)
+    _until(browser, "name", trained.NAME)
+    browser.find_element(By.NAME, "price").send_keys("dear")
+    browser.find_element(By.ID, "predict").click()
+    _until(browser, "status", "400, refused")
+    assert "feature 'price': \"dear\" is not a number" in browser.find_element(By.ID, "answer").text
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+def test_nothing_is_wider_than_the_window(browser, server, width):
+    _open(browser, server)
+    # A window has a least width of its own, a device that is emulated has none.
+    metrics = dict(width=width, height=800, deviceScaleFactor=1, mobile=False)
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    try:
+        _until(browser, "name", trained.NAME)
+        assert browser.execute_script("return window.innerWidth") == width
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_the_token_is_asked_for(browser, publication, tmp_path):
+    (tmp_path / "token").write_text("secret")
+    with running(publication, token_file=str(tmp_path / "token")) as server:
+        _open(browser, server)
+        _until(browser, "name", "asks for a token")
+        browser.find_element(By.ID, "token").send_keys("secret")
+        browser.find_element(By.ID, "use-token").click()
+        _until(browser, "name", trained.NAME)

@@ -1,0 +1,83 @@
+"""The process of a scoring server: its command, TLS, and its end by a signal."""
+
+import http.client
+import json
+import shutil
+import signal
+import ssl
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from ctr_trainer import cli
+from tests import certificates
+from tests.scoring import trained
+
+_SECONDS = 60
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="certificates are made with the openssl command")
+def test_serves_over_tls_until_sigterm_then_answers_what_is_under_way_and_ends(publication, small_model, tmp_path):
+    pem, port_file = certificates.make(tmp_path), tmp_path / "port"
+    score = [
+        *(sys.executable, "-m", "ctr_trainer", "score", f"--model={publication}", "--port=0", "--flight_port=0"),
+        *(f"--tls_cert={pem / 'server.pem'}", f"--tls_key={pem / 'server.key'}", f"--port_file={port_file}"),
+    ]
+    process = subprocess.Popen(score, stderr=subprocess.PIPE, text=True)
+    try:
+        lines = []
+        while not any("global step" in line for line in lines):
+            lines.append(process.stderr.readline())
+            assert lines[-1], lines
+        (flight_line,) = [line for line in lines if "Arrow Flight on" in line]
+        _, _, port = port_file.read_text().rpartition(":")
+        context = ssl.create_default_context(cafile=pem / "ca.pem")
+        connection = http.client.HTTPSConnection("127.0.0.1", int(port), timeout=_SECONDS, context=context)
+        body = json.dumps({"instances": small_model.instances[:5]}).encode()
+        connection.request("POST", f"/v1/models/{trained.NAME}:predict", body)
+        answer = json.loads(connection.getresponse().read())
+        found = [each["probabilities"] for each in answer["predictions"]]
+        assert found == pytest.approx(small_model.expected[0][:5].tolist(), abs=1e-6)
+        _, _, flight_port = flight_line.strip().rpartition(":")
+        with flight.connect(
+            f"grpc+tls://127.0.0.1:{flight_port}", tls_root_certs=(pem / "ca.pem").read_bytes()
+        ) as client:
+            writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(trained.NAME))
+            batch = pa.RecordBatch.from_pylist(small_model.instances[:5])
+            with writer:
+                writer.begin(batch.schema)
+                writer.write_batch(batch)
+                assert reader.read_chunk().data["probabilities"].to_pylist() == pytest.approx(found, abs=1e-6)
+                writer.done_writing()
+        # The head of a request, then the signal, then its body: the server answers it and only then ends.
+        connection.putrequest("POST", f"/v1/models/{trained.NAME}:predict")
+        connection.putheader("Content-Length", str(len(body)))
+        connection.endheaders()
+        connection.send(body[:10])
+        process.send_signal(signal.SIGTERM)
+        connection.send(body[10:])
+        response = connection.getresponse()
+        assert (response.status, json.loads(response.read())) == (200, answer)
+        assert process.wait(_SECONDS) == 0
+        assert "has ended" in process.stderr.read()
+    finally:
+        process.kill()
+        process.wait(_SECONDS)
+        process.stderr.close()
+
+
+def test_a_publication_that_does_not_come_ends_the_command_by_its_name(tmp_path, capsys):
+    status = cli.main(["score", f"--model={tmp_path / 'none'}", "--port=0", "--start_timeout=0.1"])
+    said = capsys.readouterr().err
+    assert status == 1 and "there is no publication" in said and "waited 0.1 s, --start_timeout" in said
+
+
+def test_a_port_that_is_taken_and_an_open_door_are_refused(tmp_path, capsys, server):
+    assert cli.main(["score", f"--model={tmp_path}", f"--port={server.port}"]) == 1
+    assert f"--port={server.port}: Address already in use; name a free one" in capsys.readouterr().err
+    assert cli.main(["score", f"--model={tmp_path}", "--bind=0.0.0.0"]) == 1
+    assert "--bind=0.0.0.0 lets other machines in" in capsys.readouterr().err

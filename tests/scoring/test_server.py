@@ -1,0 +1,292 @@
+"""A scoring server against `predict`, over its sockets."""
+
+import concurrent.futures
+import contextlib
+import json
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from ctr_trainer.publication.open_reader import open_reader
+from ctr_trainer.settings.score_limits import ScoreLimits
+from tests.scoring import trained
+from tests.scoring.conftest import Client, running, until
+
+_PREDICT = f"/v1/models/{trained.NAME}:predict"
+
+
+def _columns(instances):
+    return {name: [each[name] for each in instances] for name in instances[0]}
+
+
+def _probabilities(answer):
+    return np.array([each["probabilities"] for each in answer["predictions"]], np.float32)
+
+
+def test_gives_predicts_numbers_for_raw_values_unknown_ones_included(client, small_model):
+    status, answer, headers = client.predict(instances=small_model.instances)
+    assert status == 200, answer
+    expected = small_model.expected[0]
+    np.testing.assert_allclose(_probabilities(answer), expected, atol=1e-6, rtol=0)
+    assert expected.std() > 0.02  # different examples get different predictions
+    assert (headers["X-Model-Generation"], headers["X-Model-Epoch"]) == ("1", "0")
+    assert headers["X-Model-Step"] == str(small_model.checkpoints[0].step)
+    assert 0 < float(headers["X-Model-Age-Seconds"]) < 3600 and "rows;dur=" in headers["Server-Timing"]
+
+
+def test_one_example_gets_what_it_gets_among_others(client, small_model):
+    for place in (0, 1, 99):
+        _, answer, _ = client.predict(instances=[small_model.instances[place]])
+        np.testing.assert_allclose(_probabilities(answer), small_model.expected[0][[place]], atol=1e-6, rtol=0)
+
+
+def test_the_column_form_gives_the_same_numbers(client, small_model):
+    status, answer, _ = client.predict(inputs=_columns(small_model.instances), signature_name="serving_default")
+    assert status == 200, answer
+    np.testing.assert_allclose(answer["outputs"]["probabilities"], small_model.expected[0], atol=1e-6, rtol=0)
+    assert sorted(answer["outputs"]) == ["logits", "probabilities"]
+
+
+def test_bytes_come_as_base64_and_integers_as_their_digits(client, small_model):
+    text = {**small_model.instances[0], "user": "12", "tags": ["7", "t1"]}
+    other = {**text, "user": {"b64": "MTI="}, "tags": [7, {"b64": "dDE="}]}
+    _, answer, _ = client.predict(instances=[text, other, {**text, "user": 12}])
+    assert len(set(_probabilities(answer).tolist())) == 1
+
+
+def test_flight_gives_the_same_numbers_in_order(server, small_model):
+    table = pa.table(_columns(small_model.instances))
+    table = table.set_column(0, "user", table["user"].dictionary_encode())
+    with flight.connect(f"grpc://127.0.0.1:{server.flight_port}") as client:
+        writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(trained.NAME))
+        found = []
+        with writer:
+            writer.begin(table.schema)
+            for batch in table.to_batches(max_chunksize=30):
+                writer.write_batch(batch)
+                answer = reader.read_chunk()
+                found.append(answer.data["probabilities"].to_numpy())
+                assert json.loads(answer.app_metadata.to_pybytes())["epoch"] == 0
+            writer.done_writing()
+    assert [len(each) for each in found] == [30, 30, 30, 10]
+    np.testing.assert_allclose(np.concatenate(found), small_model.expected[0], atol=1e-6, rtol=0)
+
+
+def _exchanged(server, batch, name=trained.NAME):
+    with flight.connect(f"grpc://127.0.0.1:{server.flight_port}") as client:
+        writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(name))
+        with writer:
+            writer.begin(batch.schema)
+            writer.write_batch(batch)
+            writer.done_writing()
+            return reader.read_chunk()
+
+
+def test_flight_names_what_is_wrong_with_a_batch(server, small_model):
+    batch = pa.table(_columns(small_model.instances[:2])).to_batches()[0]
+    with pytest.raises(pa.ArrowInvalid, match="column 'price': type string: expected a number"):
+        _exchanged(server, batch.set_column(batch.schema.names.index("price"), "price", pa.array(["1", "2"])))
+    with pytest.raises(pa.ArrowInvalid, match="feature 'user' is missing"):
+        _exchanged(server, batch.drop_columns(["user"]))
+    with pytest.raises(pa.ArrowKeyError, match="no model 'other'; this server has 'small'"):
+        _exchanged(server, batch, "other")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("user", 1.5, "example 1, feature 'user': 1.5 is not a text, an integer, or null"),
+        ("user", ["u1"], "feature 'user': [\"u1\"] is not a text"),
+        ("user", True, "feature 'user': true is not a text"),
+        ("user", {"b64": "!"}, "is not base64"),
+        ("price", "12", "feature 'price': \"12\" is not a number"),
+        ("price", 1e39, "feature 'price': 1e+39 is not a number"),
+        ("price", 10**400, "is not a number"),
+        ("age_group", True, "feature 'age_group': true is not a number"),
+        ("tags", "t1", "feature 'tags': \"t1\" is not a list of texts"),
+        ("tags", [1.5], "feature 'tags': [1.5] is not a list of texts"),
+        ("tags", ["t"] * 1001, "feature 'tags': 1001 values, above the 1000 of --max_list_length"),
+        ("topics", ["p1:half"], "feature 'topics': \"p1:half\" is not a text whose weight is a number"),
+        ("topics", ["p1:1e999"], "is not a text whose weight is a number"),
+        ("colour", "red", 'unknown feature "colour"; the model reads price, age, user'),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_by_the_name_of_its_feature(client, small_model, name, value, message):
+    good, bad = small_model.instances[0], {**small_model.instances[1], name: value}
+    status, answer, _ = client.predict(instances=[good, bad])
+    assert status == 400 and message in answer["error"] and "example 1" in answer["error"]
+
+
+def test_what_is_no_request_is_refused(client, small_model):
+    instance = small_model.instances[0]
+    without = {name: value for name, value in instance.items() if name != "item"}
+    for body, message in [
+        (b"{", "the body is no JSON"),
+        (b"[" * 100_000, "the body is no JSON"),
+        ({}, 'the body is not {"instances": [...]}'),
+        ({"instances": [], "inputs": {}}, "one of the two"),
+        ({"instances": []}, "expected a list of examples"),
+        ({"instances": [1]}, "example 0: 1 is not an object"),
+        ({"instances": [without]}, "example 0: feature 'item' is missing: expected a text"),
+        ({"instances": [instance] * 1025}, "1025 examples: expected 1 to 1024"),
+        ({"inputs": [1]}, '"inputs": expected the columns'),
+        ({"inputs": {**_columns([instance]), "item": []}}, "feature 'item': [] is not a list with one value"),
+        ({"inputs": {**_columns([instance]), "item": ["a", "b"]}}, "feature 'item': 2 values, and 'price' has 1"),
+        ({"instances": [instance], "signature_name": "keys"}, "there is 'serving_default' alone"),
+    ]:
+        status, answer, _ = client.ask(_PREDICT, body)
+        assert status == 400 and message in answer["error"], answer
+    for path, status in (("/v1/models/other:predict", 404), (f"/v1/models/{trained.NAME}", 404), ("/x", 405)):
+        assert client.ask(path, {"instances": [instance]})[0] in (status, 404)
+
+
+def test_says_its_state_and_what_it_takes(client):
+    _, answer, _ = client.ask(f"/v1/models/{trained.NAME}")
+    assert answer["model_version_status"][0]["version"] == "0"
+    assert answer["model_version_status"][0]["state"] == "AVAILABLE"
+    _, answer, _ = client.ask(f"/v1/models/{trained.NAME}/metadata")
+    kinds = {each["name"]: each["kind"] for each in answer["features"]}
+    assert (kinds["price"], kinds["user"], kinds["tags"], kinds["topics"]) == (
+        "number", "text", "texts", "weighted texts",
+    )  # fmt: skip
+    inputs = answer["metadata"]["signature_def"]["signature_def"]["serving_default"]["inputs"]
+    assert inputs["price"]["dtype"] == "DT_FLOAT" and len(inputs["tags"]["tensor_shape"]["dim"]) == 2
+    assert client.ask("/v1/models")[1] == {"models": [trained.NAME]}
+    assert client.ask("/healthz")[1]["status"] == "ok"
+
+
+def test_prometheus_sees_requests_batches_and_freshness(client, small_model):
+    client.predict(instances=small_model.instances[:3])
+    client.predict(instances=[])
+    lines = client.ask("/metrics")[1].splitlines()
+    figures = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert float(figures['ctr_score_requests_total{status="200",transport="http"}']) >= 1
+    assert float(figures['ctr_score_requests_total{status="400",transport="http"}']) >= 1
+    assert float(figures['ctr_score_batch_examples_bucket{le="4.0"}']) >= 1
+    assert float(figures["ctr_score_keys_total"]) > 0 and figures["ctr_score_epoch"] == "0.0"
+    assert float(figures["ctr_score_age_seconds"]) > 0 and float(figures['ctr_score_part_seconds_count{part="rows"}'])
+
+
+def test_a_newer_record_is_served_while_requests_come_and_no_answer_mixes_two(small_model, tmp_path):
+    estimator, (older, newer) = small_model.estimator, small_model.checkpoints
+    trained.publish(tmp_path, estimator, older)
+    with running(tmp_path) as server, concurrent.futures.ThreadPoolExecutor(2) as threads:
+        ends = threading.Event()
+
+        def ask_on():
+            answers = []
+            with contextlib.closing(Client(server.port)) as client:
+                while not ends.is_set():
+                    answers.append(client.predict(instances=small_model.instances[:20]))
+            return answers
+
+        asking = [threads.submit(ask_on) for _ in range(2)]
+        try:
+            with contextlib.closing(Client(server.port)) as client:
+                for generation, epoch, checkpoint in ((1, 1, newer), (2, 0, older)):
+                    trained.publish(tmp_path, estimator, checkpoint, generation, epoch)
+                    served = {"x-model-generation": str(generation), "x-model-epoch": str(epoch)}
+                    one = dict(instances=small_model.instances[:1])
+                    until(lambda s=served, one=one: s.items() <= dict(client.predict(**one)[2]).items(), str(served))
+        finally:
+            ends.set()
+        answers = [answer for each in asking for answer in each.result(60)]
+    of_record = {("1", "0"): 0, ("1", "1"): 1, ("2", "0"): 0}
+    for status, answer, headers in answers:
+        assert status == 200, answer
+        which = of_record[headers["X-Model-Generation"], headers["X-Model-Epoch"]]
+        found = _probabilities(answer)
+        # Rows are applied in place before the record changes: those of one epoch ahead of the tower are allowed.
+        if which or headers["X-Model-Generation"] == "2":
+            np.testing.assert_allclose(found, small_model.expected[which][:20], atol=1e-6, rtol=0)
+    assert {headers["X-Model-Epoch"] for _, _, headers in answers} == {"0", "1"}
+
+
+def test_waits_for_its_publication_and_says_so(small_model, tmp_path):
+    url = tmp_path / "later"
+    with running(url, wait=False) as server, contextlib.closing(Client(server.port)) as client:
+        until(lambda: "there is no publication" in client.ask("/healthz")[1]["status"], "the reason")
+        status, answer, headers = client.predict(instances=small_model.instances[:1])
+        assert status == 503 and "there is no publication" in answer["error"] and headers["Retry-After"] == "1"
+        trained.publish(url, small_model.estimator, small_model.checkpoints[0])
+        until(lambda: client.ask("/healthz")[0] == 200, "the model")
+
+
+def test_old_rows_are_served_on_but_health_says_so(publication, small_model):
+    with running(publication, wait=False, max_age_secs=1e-3) as server:
+        with contextlib.closing(Client(server.port)) as client:
+            until(lambda: "above the 0.001 s of --max_age_secs" in client.ask("/healthz")[1]["status"], "the age")
+            assert client.ask("/healthz")[0] == 503
+            assert client.predict(instances=small_model.instances[:1])[0] == 200
+
+
+class _Slow:
+    """A reader whose reads say that they began, then wait for `goes_on`."""
+
+    def __init__(self, reader, goes_on, began):
+        self._reader, self._goes_on, self._began = reader, goes_on, began
+
+    def __getattr__(self, name):
+        return getattr(self._reader, name)
+
+    def read(self, table, keys):
+        self._began.set()
+        assert self._goes_on.wait(60)
+        return self._reader.read(table, keys)
+
+
+def test_a_full_queue_and_a_slow_store_are_said_and_the_end_waits_for_requests(publication, small_model):
+    goes_on, began, instances = threading.Event(), threading.Event(), small_model.instances
+    limits = ScoreLimits(max_queue=3, timeout_secs=30.0, max_body_bytes=100_000)
+    slow = dict(reader=lambda url: _Slow(open_reader(url), goes_on, began), limits=limits)
+    with running(publication, **slow) as server, concurrent.futures.ThreadPoolExecutor(3) as threads:
+
+        def ask(count):
+            with contextlib.closing(Client(server.port)) as client:
+                return client.predict(instances=instances[:count])
+
+        with contextlib.closing(Client(server.port)) as client:
+            first = threads.submit(ask, 1)
+            assert began.wait(60)
+            second = threads.submit(ask, 2)
+            until(lambda: server._batcher.waiting == 2, "two that wait")
+            status, answer, headers = client.predict(instances=instances[:2])
+            assert status == 429 and "2 examples wait, and 3 may" in answer["error"] and headers["Retry-After"] == "1"
+            status, answer, _ = client.ask(_PREDICT, b" " * 100_001)
+            assert status == 413 and "over 100000 bytes" in answer["error"]
+        server.stop()
+        goes_on.set()
+        for future, count in ((first, 1), (second, 2)):
+            status, answer, _ = future.result(60)
+            assert status == 200
+            np.testing.assert_allclose(_probabilities(answer), small_model.expected[0][:count], atol=1e-6, rtol=0)
+
+
+def test_a_request_that_takes_too_long_is_answered_504(publication, small_model):
+    goes_on = threading.Event()
+    slow = dict(
+        reader=lambda url: _Slow(open_reader(url), goes_on, threading.Event()), limits=ScoreLimits(timeout_secs=0.2)
+    )
+    with running(publication, **slow) as server, contextlib.closing(Client(server.port)) as client:
+        status, answer, _ = client.predict(instances=small_model.instances[:1])
+        goes_on.set()
+        assert status == 504 and "not scored within 0.2 s (--timeout_secs)" in answer["error"]
+        until(lambda: client.predict(instances=small_model.instances[:1])[0] == 200, "the next request")
+
+
+def test_a_token_is_asked_for_where_there_is_one(publication, small_model, tmp_path):
+    (tmp_path / "token").write_text("secret\n")
+    with running(publication, token_file=str(tmp_path / "token")) as server:
+        for headers, status in (
+            ({}, 401),
+            ({"Authorization": "Bearer x"}, 401),
+            ({"Authorization": "Bearer secret"}, 200),
+        ):
+            with contextlib.closing(Client(server.port, headers)) as client:
+                found, answer, _ = client.predict(instances=small_model.instances[:1])
+                assert found == status, answer
+                assert client.ask(f"/v1/models/{trained.NAME}")[0] == status
+                assert client.ask("/healthz")[0] == 200
