@@ -3,6 +3,8 @@ import pathlib
 
 import pytest
 
+from tests import object_store
+
 
 def pytest_collection_modifyitems(items):
     """Has the files with jobs and other long tests come first, so that all processes of tests end at the same time."""
@@ -21,3 +23,10 @@ def real_data():
             "directory with movielens/, criteo/ and adult/ to run this test"
         )
     return path
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """An `ObjectStore` with an empty bucket, which this process and those that it starts use."""
+    with object_store.running(tmp_path_factory.mktemp("store")) as found, object_store.environment(found):
+        yield found

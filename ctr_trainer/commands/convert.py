@@ -59,13 +59,13 @@ def run(flags):
 
 
 def _with_spark(flags, source, spec, options):
-    from ctr_trainer.spark import convert_files
+    from ctr_trainer.spark import Layout, convert_files
     from ctr_trainer.spark.session import session
 
     if flags.num_threads:
         raise UserError("--num_threads is of --engine=local; Spark's own settings say how many tasks run at a time")
     with session() as spark:
-        return convert_files(spark, flags.format, source, flags.output, spec, **options)
+        return convert_files(spark, flags.format, source, flags.output, spec, Layout(**options))
 
 
 def _infer(flags):

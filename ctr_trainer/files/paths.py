@@ -3,7 +3,8 @@
 import urllib.parse
 
 from ctr_trainer.files.local_path import LocalPath
-from ctr_trainer.files.store_path import StorePath, is_url
+from ctr_trainer.files.pure_store_path import is_url
+from ctr_trainer.files.store_path import StorePath
 
 _LOCAL = "file://"
 

@@ -9,24 +9,18 @@ import re
 import tempfile
 
 from ctr_trainer.files import durable_file
-from ctr_trainer.files.file_systems import Root, advice, opened
+from ctr_trainer.files.file_systems import advice, opened
 from ctr_trainer.files.local_path import LocalPath
+from ctr_trainer.files.pure_store_path import PureStorePath
 from ctr_trainer.files.store_lock import StoreLock
 from ctr_trainer.messages.errors import UserError, reason
 
-# A `?` is part of a pattern, unless options of the connection follow it.
-_URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?]*)(/.*?)?(?:\?([a-z_]+=[^/?]*(?:/[^?]*)?))?", re.DOTALL)
 _PATTERN = re.compile(r"[*?\[]")
 _STREAM_BYTES = 8 << 20  # Of a request for the next bytes of a stream.
 _MOST_COPIED = 5_000_000_000  # Bytes of the largest object that S3 copies by one request.
 
 
-def is_url(text):
-    """-> whether a text is a URL, and not a path."""
-    return re.match(r"[a-z][a-z0-9+.-]*://", text) is not None
-
-
-class StorePath:
+class StorePath(PureStorePath):
     """A `Path` in a store: the name of an object, and of all objects whose names begin with it and a `/`.
 
     What a store cannot do is left out: nothing is renamed, locked or appended to in place. An object is there, whole,
@@ -40,71 +34,8 @@ class StorePath:
     """
 
     def __init__(self, root, key, kind=None):
-        self._root, self._key, self._kind = root, key, kind
-
-    @staticmethod
-    def of(url):
-        """-> the StorePath of a URL."""
-        scheme, authority, key, query = _URL.fullmatch(url).groups()
-        return StorePath(Root(scheme, authority, query or ""), _normal(key or ""))
-
-    def __str__(self):
-        return self._root.url(self._key)
-
-    __repr__ = __str__
-
-    def __eq__(self, other):
-        return str(self) == str(other)
-
-    def __hash__(self):
-        return hash(str(self))
-
-    def __lt__(self, other):
-        return str(self) < str(other)
-
-    def __truediv__(self, name):
-        if is_url(str(name)):
-            return StorePath.of(str(name))  # As an absolute path: below another one it stays what it is.
-        return StorePath(self._root, _normal(posixpath.join(self._key, str(name))))
-
-    def __rtruediv__(self, other):
-        return self
-
-    @property
-    def name(self):
-        return posixpath.basename(self._key)
-
-    @property
-    def stem(self):
-        return pathlib.PurePosixPath(self._key).stem
-
-    @property
-    def suffix(self):
-        return pathlib.PurePosixPath(self._key).suffix
-
-    @property
-    def parent(self):
-        return StorePath(self._root, posixpath.dirname(self._key))
-
-    @property
-    def parents(self):
-        return [self.parent, *self.parent.parents] if self._key else []
-
-    def with_name(self, name):
-        return self.parent / name
-
-    def resolve(self):
-        return self
-
-    def absolute(self):
-        return self
-
-    def is_relative_to(self, other):
-        return self == other or other in self.parents
-
-    def match(self, pattern):
-        own, wanted = str(self).split("/"), pattern.split("/")
-        return len(own) == len(wanted) and all(map(fnmatch.fnmatchcase, own, wanted))
+        super().__init__(root, key)
+        self._kind = kind
 
     def exists(self):
         return self._type() != "NotFound"
@@ -326,8 +257,3 @@ class StorePath:
             raise UserError(f"{self}: cannot be {what}: there is no such file") from None
         except OSError as error:
             raise UserError(f"{self}: cannot be {what}: {reason(error)}; {advice(self._root)}") from None
-
-
-def _normal(key):
-    """-> a key without `.`, `..`, and `/` at its ends."""
-    return posixpath.normpath(f"/{key}").strip("/")

@@ -45,10 +45,11 @@ def drop_unused_source(cmake_lists):
 
 
 def set_interface(gloo_context):
-    """Has `gloo_context.cc` connect the workers of a process set by the interface that it was told.
+    """Has `gloo_context.cc` connect the workers of a process set by the interface of `horovodrun --network-interface`.
 
-    Without it, the workers of several hosts listen where their host's name leads and not, but for their first
-    connection, on `horovodrun --network-interface`: on Debian, where that is 127.0.1.1, such a job dies at its start.
+    Horovod takes this interface for the first connection of the workers only. Each later one listens at the address
+    that the host's own name leads to. On Debian that is 127.0.1.1, which no other host reaches, so a job of several
+    hosts dies at its start.
     """
     _replace_line(gloo_context, INTERFACE_UNSET, f"  {INTERFACE_UNSET}\n  gloo_iface_ = global_context.gloo_iface_;\n")
 

@@ -11,6 +11,7 @@ import socket
 import time
 
 from ctr_trainer import __version__
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
 
 # Ranks of several hosts tell each other when they were last alive, and one that was silent for 5 s is called dead
@@ -18,6 +19,7 @@ from ctr_trainer.processes import hardware
 MOST_SECONDS_APART = 2.0
 _LOOPBACK_NAMES = ("localhost", "127.")
 _NAMED_FLAGS = 4
+_CLOCK_LOOKS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +64,21 @@ def package_version():
     for path in sorted(root.rglob("*.py")):
         found.update(f"{path.relative_to(root)} {path.stat().st_size} ".encode() + path.read_bytes())
     return f"{__version__} (sources {found.hexdigest()})"
+
+
+def agree(introductions):
+    """Raises UserError where the ranks are not one job. A collective, if `introductions` is one.
+
+    Args:
+      introductions: f() -> the `Introduction` of each rank, of about the same moment.
+    """
+    ranks = introductions()
+    for _ in range(_CLOCK_LOOKS):
+        if not are_apart(ranks):
+            break
+        ranks = introductions()  # On a busy machine a rank may have been held up.
+    if found := fault(ranks):
+        raise UserError(found)
 
 
 def fault(ranks):

@@ -18,7 +18,6 @@ import tensorflow as tf
 
 from ctr_trainer.graph_notes import batch_weight
 from ctr_trainer.graph_notes.batch_weight import WeighedOptimizer
-from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
 from ctr_trainer.processes.watchdog import Watchdog
 from ctr_trainer.ranks import agreement, horovod_timeline, last_words
@@ -43,7 +42,6 @@ if not hasattr(hvd, "BroadcastGlobalVariablesHook"):  # It was imported before, 
     hvd = importlib.reload(hvd)
 
 _IDLE_CYCLE_MS = 20
-_CLOCK_LOOKS = 4
 
 _watchdog = None
 _all_cores = None
@@ -90,20 +88,8 @@ def init(
     period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
     speak = last_words.of_this_process().say
     _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning, speak)
-    _agree(flags or {})
-
-
-def _agree(flags):
-    """Raises UserError on all ranks where they are not one job."""
-    if size() == 1:
-        return
-    ranks = _introductions(flags)
-    for _ in range(_CLOCK_LOOKS):
-        if not agreement.are_apart(ranks):
-            break
-        ranks = _introductions(flags)  # On a busy machine a rank may have been held up behind the barrier.
-    if fault := agreement.fault(ranks):
-        raise UserError(fault)
+    if size() > 1:
+        agreement.agree(functools.partial(_introductions, flags or {}))
 
 
 def _introductions(flags):

@@ -5,6 +5,6 @@ from ctr_trainer.spark import convert
 convert(spark.table("clicks"), FeatureSpec.load("my.toml"), "/shared/data/my")
 """
 
-from ctr_trainer.spark.conversion import convert, convert_files
+from ctr_trainer.spark.conversion import Layout, convert, convert_files
 
-__all__ = ["convert", "convert_files"]
+__all__ = ["Layout", "convert", "convert_files"]

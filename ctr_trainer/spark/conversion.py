@@ -24,33 +24,41 @@ _MERGED = 32  # Number of results that become one before the driver gets them: e
 UNIT_BYTES = 256 << 20  # Bytes of files of a task, about: a million rows of Criteo's text.
 
 
-def convert(
-    dataframe,
-    spec,
-    output,
-    split=None,
-    split_seed=2026,
-    rows_per_file=1_000_000,
-    rows_per_group=50_000,
-    max_bad_rows=0,
-    sized=True,
-):
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What a conversion makes of the rows.
+
+    Attributes:
+      split: as for `data.convert.convert`, but at random only, and the parts' shares are met on average: each row is
+        drawn by itself, from `split_seed` and the number of its task.
+      split_seed: seed of the split.
+      rows_per_file, rows_per_group: rows per Parquet file and per row group.
+      max_bad_rows: number of unusable rows that all tasks together may leave out.
+    """
+
+    split: str | None = None
+    split_seed: int = 2026
+    rows_per_file: int = 1_000_000
+    rows_per_group: int = 50_000
+    max_bad_rows: int = 0
+
+
+DEFAULT = Layout()
+
+
+def convert(dataframe, spec, output, layout=DEFAULT, sized=True):
     """Converts a DataFrame to a data set. Columns become keys, numbers and labels as those of Parquet do.
 
-    Each partition becomes a file, or several of `rows_per_file` rows. The rows of a file have the partition's order.
+    Each partition becomes a file, or several of `layout.rows_per_file` rows, which have the partition's order.
 
     Args:
       dataframe: DataFrame of Spark 3.5 or 4, with the columns of the spec.
       spec: FeatureSpec; for data to predict on, `spec.without_labels()`.
       output: directory to write, which all machines of the cluster see under this path. It must not exist, be empty, or
         hold an unfinished conversion, which is removed.
-      split: as for `data.convert.convert`, but at random only, and the parts' shares are met on average: each row is
-        drawn by itself, from `split_seed` and the number of its partition.
-      split_seed: seed of the split.
-      rows_per_file, rows_per_group: rows per Parquet file and per row group.
-      max_bad_rows: number of unusable rows that all tasks together may leave out.
+      layout: `Layout`.
       sized: whether to count the rows first, in a pass of their own, and to join partitions with `coalesce` until they
-        have `rows_per_group` rows on average.
+        have `layout.rows_per_group` rows on average.
 
     Returns:
       dict, as `data.convert.convert`. The numbers of distinct keys are exact up to 16,384 per feature, and beyond that
@@ -63,26 +71,15 @@ def convert(
     check(uses(spec), dataframe.columns, "the DataFrame", spec)
     dataframe = dataframe.select(*(f"`{column}`" for column in uses(spec)))
     if sized:
-        dataframe = _sized(dataframe, rows_per_group)
+        dataframe = _sized(dataframe, layout.rows_per_group)
 
     def run(task):
         return dataframe.mapInArrow(task.convert_rows, SCHEMA)
 
-    return _convert(run, "row", spec, output, split, split_seed, rows_per_file, rows_per_group, max_bad_rows)
+    return _convert(run, "row", spec, output, layout)
 
 
-def convert_files(
-    spark,
-    format,
-    input,
-    output,
-    spec,
-    split=None,
-    split_seed=2026,
-    rows_per_file=1_000_000,
-    rows_per_group=50_000,
-    max_bad_rows=0,
-):
+def convert_files(spark, format, input, output, spec, layout=DEFAULT):
     """Converts files, which all machines of the cluster see under the same paths, to a data set.
 
     A task reads whole files, small ones together up to 256 MB, as a conversion without Spark reads them. So the rows
@@ -92,7 +89,7 @@ def convert_files(
       spark: SparkSession.
       format: one of `FORMATS`.
       input: as for `data.convert.convert`.
-      output, spec, split, split_seed, rows_per_file, rows_per_group, max_bad_rows: as for `convert`.
+      output, spec, layout: as for `convert`.
 
     Returns:
       dict, as `convert`.
@@ -102,7 +99,6 @@ def convert_files(
     """
     if format not in FORMATS:
         raise UserError(f"--engine=spark converts {', '.join(FORMATS)}, not {format}: take --engine=local")
-    sizes = dict(split=split, split_seed=split_seed, rows_per_file=rows_per_file, rows_per_group=rows_per_group)
     refuse_inputs(output, format, input)
     files = [dataclasses.replace(file, path=str(path_of(file.path).absolute())) for file in list_files(input)]
     units = _units(files)
@@ -112,29 +108,31 @@ def convert_files(
         return numbers.mapInArrow(functools.partial(task.convert_files, format=format, units=units), SCHEMA)
 
     unit = "row" if format in TYPED else "line"
-    return _convert(run, unit, spec, output, max_bad_rows=max_bad_rows, **sizes)
+    return _convert(run, unit, spec, output, layout)
 
 
-def _convert(run, unit, spec, output, split, split_seed, rows_per_file, rows_per_group, max_bad_rows):
+def _convert(run, unit, spec, output, layout):
     """Runs the tasks, and commits what they wrote; see `convert`.
 
     Args:
       run: f(Task) -> DataFrame of `task.SCHEMA`, a row per task.
       unit: what the number of a bad row counts, see `BadRows`.
     """
-    split, start, output = Split.parse(split) if split else None, time.perf_counter(), path_of(output).absolute()
+    start, output = time.perf_counter(), path_of(output).absolute()
+    split = Split.parse(layout.split) if layout.split else None
     if split and split.kind != "random":
         raise UserError(
             f"split {split.kind}: Spark splits at random only; filter the rows by time, and convert each part"
         )
     fractions = dict(zip(split.parts, split.fractions, strict=True)) if split else {"": 1.0}
-    bad_rows, observed = BadRows(max_bad_rows, unit=unit), Observations(spec)
+    bad_rows, observed = BadRows(layout.max_bad_rows, unit=unit), Observations(spec)
     refuse_data_set(output)
     with Unfinished(output, "conversion") as directory:
         directory.clear()
         try:
             directory.add(*(posixpath.join(part, PARTS) for part in fractions))
-            task = Task(spec, str(output), max_bad_rows, rows_per_file, rows_per_group, fractions, split_seed)
+            rows = (layout.max_bad_rows, layout.rows_per_file, layout.rows_per_group)
+            task = Task(spec, str(output), *rows, fractions, layout.split_seed)
             parts = _judged(_collected(run(task)), bad_rows, observed)
             fitted, infos = next(iter(parts.values())).statistics.to_dict()["fitted"], {}
             for name, part in parts.items():

@@ -22,12 +22,6 @@ BUCKET = f"s3://{object_store.BUCKET}"
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    with object_store.running(tmp_path_factory.mktemp("store")) as found, object_store.environment(found):
-        yield found
-
-
-@pytest.fixture(scope="module")
 def local(tmp_path_factory):
     """A converted data set beside its CSV file `rows.csv` and its spec `spec.toml`."""
     return small.make(tmp_path_factory.mktemp("local"), 400)

@@ -13,12 +13,6 @@ from tests.estimator.test_whole_checkpoints import Job, keys_of
 MODEL = f"s3://{object_store.BUCKET}/model"
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    with object_store.running(tmp_path_factory.mktemp("store")) as found, object_store.environment(found):
-        yield found
-
-
 def test_a_checkpoint_is_there_with_its_manifest_and_goes_with_it(store):
     assert checkpoints.list_checkpoints(MODEL) == [] and EvaluationHistory.load(MODEL).evaluations == []
     job = Job(MODEL)

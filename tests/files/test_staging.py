@@ -11,12 +11,6 @@ from tests import object_store
 URL = f"s3://{object_store.BUCKET}/job"
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    with object_store.running(tmp_path_factory.mktemp("store")) as found, object_store.environment(found):
-        yield found
-
-
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -20,12 +20,6 @@ from tests import object_store
 from tests.files.failing_proxy import FailingProxy
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    with object_store.running(tmp_path_factory.mktemp("store")) as found, object_store.environment(found):
-        yield found
-
-
 @pytest.mark.parametrize(
     ("named", "text", "name"),
     [

@@ -20,12 +20,6 @@ _SECONDS = 900  # The store, which has one thread, runs beside the job.
 MODEL = f"s3://{object_store.BUCKET}/model"
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    with object_store.running(tmp_path_factory.mktemp("store")) as found, object_store.environment(found):
-        yield found
-
-
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
     """The directory of temporary files, empty."""

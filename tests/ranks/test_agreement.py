@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 
 from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import agreement
 from ctr_trainer.ranks.agreement import Introduction
 from ctr_trainer.settings.by_flag import alike
@@ -67,3 +68,17 @@ def test_a_changed_source_is_another_version(tmp_path, monkeypatch):
     assert agreement.package_version() == before
     (tmp_path / "a.py").write_text("2")
     assert agreement.package_version() != before
+
+
+def test_clocks_are_looked_at_again_before_they_are_called_apart():
+    late, looks = _changed((2, 3), clock=1e9 + 3), []
+
+    def introductions(*found):
+        found = iter(found)
+        return lambda: looks.append(1) or next(found)
+
+    agreement.agree(introductions(late, late, RANKS))
+    assert len(looks) == 3
+    with pytest.raises(UserError, match="the clocks of the hosts are 3 s apart"):
+        agreement.agree(introductions(*[late] * 5))
+    assert len(looks) == 3 + 5

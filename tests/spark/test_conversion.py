@@ -64,11 +64,11 @@ def files_of(path):
 
 
 def test_parquet_of_a_cluster_and_of_this_machine_have_equal_columns(spark, clicks, tmp_path, monkeypatch):
-    from ctr_trainer.spark import conversion, convert_files
+    from ctr_trainer.spark import Layout, conversion, convert_files
 
     monkeypatch.setattr(conversion, "UNIT_BYTES", 20_000)
 
-    summary = convert_files(spark, "parquet", str(clicks), tmp_path / "spark", foreign.SPEC, rows_per_group=50)
+    summary = convert_files(spark, "parquet", str(clicks), tmp_path / "spark", foreign.SPEC, Layout(rows_per_group=50))
     convert_here("parquet", clicks, tmp_path / "here", foreign.SPEC, rows_per_group=50, progress=False)
     found, wanted = open_dataset(tmp_path / "spark"), open_dataset(tmp_path / "here")
     rows = [list(map(repr, read(tmp_path / name).to_pylist())) for name in ("spark", "here")]  # where NaN is NaN
@@ -99,27 +99,27 @@ def write_texts(directory, bad=()):
 
 
 def test_text_keeps_its_order_and_bad_rows_count_over_all_tasks(spark, tmp_path, monkeypatch):
-    from ctr_trainer.spark import conversion
+    from ctr_trainer.spark import Layout, conversion
 
     monkeypatch.setattr(conversion, "UNIT_BYTES", 1000)  # a task per file
     source, output = write_texts(tmp_path / "texts", bad=(0, 2)), tmp_path / "spark"
     with pytest.raises(UserError, match=r"2.csv, line 52, column 'y': '\?0' is not .*\(now 1\)"):
-        conversion.convert_files(spark, "csv", source, output, SPEC, max_bad_rows=1)
+        conversion.convert_files(spark, "csv", source, output, SPEC, Layout(max_bad_rows=1))
     assert not output.exists()
-    summary = conversion.convert_files(spark, "csv", source, output, SPEC, max_bad_rows=2)
+    summary = conversion.convert_files(spark, "csv", source, output, SPEC, Layout(max_bad_rows=2))
     convert_here("csv", source, tmp_path / "here", SPEC, max_bad_rows=2, progress=False)
     assert read(output).equals(read(tmp_path / "here"))
     assert [file["rows"] for file in open_dataset(output).files] == [99, 100, 99]
     assert summary["bad_rows"] == open_dataset(output).bad_rows == 2
     with pytest.raises(UserError, match="holds a data set already"):
-        conversion.convert_files(spark, "csv", source, output, SPEC, max_bad_rows=2)
+        conversion.convert_files(spark, "csv", source, output, SPEC, Layout(max_bad_rows=2))
 
 
 def test_a_split_gives_each_row_to_one_part(spark, tmp_path):
-    from ctr_trainer.spark import convert_files
+    from ctr_trainer.spark import Layout, convert_files
 
     source = write_texts(tmp_path / "texts")
-    parts = convert_files(spark, "csv", source, tmp_path / "out", SPEC, split="random:0.8,0.2")["parts"]
+    parts = convert_files(spark, "csv", source, tmp_path / "out", SPEC, Layout(split="random:0.8,0.2"))["parts"]
     assert {name: part.rows for name, part in parts.items()} == pytest.approx({"train": 240, "test": 60}, abs=30)
     ids = [value for part in parts for value in read(tmp_path / "out" / part)["id:row"].to_pylist()]
     assert sorted(map(int, ids)) == list(range(300))
@@ -127,7 +127,7 @@ def test_a_split_gives_each_row_to_one_part(spark, tmp_path):
 
 
 def test_a_task_that_is_killed_is_done_again_and_its_rows_are_there_once(spark, tmp_path):
-    from ctr_trainer.spark import convert
+    from ctr_trainer.spark import Layout, convert
 
     def rows(batches):
         from pyspark import TaskContext
@@ -140,7 +140,7 @@ def test_a_task_that_is_killed_is_done_again_and_its_rows_are_there_once(spark, 
     values = [(i, i % 2, i / 7, 1.0, str(i % 9), [f"a{i % 7}"]) for i in range(200)]
     frame = spark.createDataFrame(values, columns).repartition(2)
     frame = frame.mapInArrow(rows, frame.schema)
-    info = convert(frame, SPEC, tmp_path / "out", rows_per_group=20)["parts"]["all"]
+    info = convert(frame, SPEC, tmp_path / "out", Layout(rows_per_group=20))["parts"]["all"]
     assert sorted(read(tmp_path / "out")["id:row"].to_pylist()) == list(range(200))
     assert (info.rows, len(info.files)) == (200, 2)
     assert files_of(tmp_path / "out") == sorted(["_dataset.json", *(file["name"] for file in info.files)])
@@ -148,7 +148,7 @@ def test_a_task_that_is_killed_is_done_again_and_its_rows_are_there_once(spark, 
 
 
 def test_what_spark_cannot_do_is_said(spark, tmp_path):
-    from ctr_trainer.spark import convert, convert_files
+    from ctr_trainer.spark import Layout, convert, convert_files
 
     frame = spark.createDataFrame([(1, 2)], ["row", "x"])
     with pytest.raises(UserError, match="the DataFrame: no column 'y'"):
@@ -156,4 +156,6 @@ def test_what_spark_cannot_do_is_said(spark, tmp_path):
     with pytest.raises(UserError, match="not movielens: take --engine=local"):
         convert_files(spark, "movielens", str(tmp_path), tmp_path / "out", SPEC)
     with pytest.raises(UserError, match="splits at random only"):
-        convert_files(spark, "csv", write_texts(tmp_path / "texts"), tmp_path / "out", SPEC, split="time:0.5,0.5:x")
+        convert_files(
+            spark, "csv", write_texts(tmp_path / "texts"), tmp_path / "out", SPEC, Layout(split="time:0.5,0.5:x")
+        )
