@@ -1,4 +1,4 @@
-"""W1 with the embeddings as variables in the graph, see `ctr_trainer.bench.peer_in_graph`. Prints examples/s as JSON.
+"""W1 with the embeddings as variables in the graph, see `peer_in_graph.py`. Prints examples/s as JSON.
 
 Under horovodrun this is the naive port, which gathers all workers' sparse gradients.
 """
@@ -20,7 +20,8 @@ def main():
     rank, workers = (int(os.environ.get(f"HOROVOD_{name}", default)) for name, default in (("RANK", 0), ("SIZE", 1)))
     os.sched_setaffinity(0, {cores[rank]})
 
-    from ctr_trainer.bench import peer_in_graph, peers
+    import peer_in_graph
+    import peers
 
     with tempfile.TemporaryDirectory() as directory:
         peers.write_workload(directory, flags.batch_size, rank)

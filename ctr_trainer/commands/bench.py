@@ -7,12 +7,11 @@ memory: DeepFM's 26 fields and 13 numbers with random labels, which is about spe
 
 import dataclasses
 
-from ctr_trainer.bench import accumulation, methods, network, peers, scaling, settings, simulate
+from ctr_trainer.bench import accumulation, methods, network, scaling, settings, simulate
 from ctr_trainer.files import outputs
 from ctr_trainer.flags.accumulation import AccumulationFlags
 from ctr_trainer.flags.bench import BenchFlags, ListedExperiment
 from ctr_trainer.flags.network import NetworkFlags
-from ctr_trainer.flags.peers import PeersFlags
 from ctr_trainer.flags.simulate import SimulateFlags
 from ctr_trainer.messages.errors import UserError
 
@@ -24,7 +23,6 @@ _MODULES = {
     "methods": methods,
     "accumulation": accumulation,
     "network": network,
-    "peers": peers,
     "simulate": simulate,
 }
 # What --rounds=0 and --steps=0 stand for; the jobs of `network` are many, and of many workers.
@@ -32,7 +30,6 @@ _SIZES, _SIZES_OF = {"rounds": 3, "steps": 200}, {network: {"rounds": 1, "steps"
 _USED = {
     accumulation: (AccumulationFlags, ListedExperiment),
     network: (NetworkFlags,),
-    peers: (PeersFlags,),
     simulate: (SimulateFlags, NetworkFlags),
 }
 ACTIONS = {name: module.SUMMARY for name, module in _MODULES.items()}
@@ -41,7 +38,6 @@ GROUPS = (
     AccumulationFlags,
     SimulateFlags,
     NetworkFlags,
-    PeersFlags,
     ListedExperiment,
 )
 EXAMPLES = (
@@ -52,11 +48,10 @@ EXAMPLES = (
     "python -m ctr_trainer bench accumulation --accumulation_steps=1,2,4,8 --equal=examples,steps",
     "python -m ctr_trainer bench simulate --check --workers=1,2,4 --gbit=10",
     "python -m ctr_trainer bench network --machines=4 --gbit=2.5,5 --dense_params=resnet50,vgg16 --scale=100",
-    "python -m ctr_trainer bench peers --workers=1,2 --peer_python=tfra=/envs/tfra/bin/python",
 )
 
 
-def run(action, bench, compared, simulation, machines, others, experiment):
+def run(action, bench, compared, simulation, machines, experiment):
     """Runs the action."""
     module = _MODULES[action]
     sizes = _SIZES_OF.get(module, _SIZES)
@@ -77,6 +72,6 @@ def run(action, bench, compared, simulation, machines, others, experiment):
         )
     # Now, and not after an hour of measuring.
     outputs.refuse_foreign_files(bench.output, [f"{action}.txt", f"{action}.json", f"{action}*.png"])
-    extra = (compared, experiment, simulation, machines, others)
+    extra = (compared, experiment, simulation, machines)
     used = [group for group in extra if type(group) in _USED.get(module, ())]
     module.run(bench, experiment.of_job(*batches), *used)

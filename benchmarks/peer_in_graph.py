@@ -5,7 +5,7 @@ Under horovodrun it is the naive port: `hvd.DistributedOptimizer`, which gathers
 
 import os
 
-from ctr_trainer.bench import peer
+import peer
 
 
 def main():

@@ -2,7 +2,7 @@
 
 import os
 
-from ctr_trainer.bench import peer
+import peer
 
 _FILLED_AT_ONCE = 100_000
 

@@ -1,5 +1,12 @@
-"""Our job beside those of other libraries: equal data, model, batch, threads and cores, in turn in one run."""
+"""Our job beside those of other libraries on W1: equal data, model, batch, threads and cores, all in turn.
 
+Prints a table, and leaves it in --output with JSON and a PNG. A side that is not installed has a row that says so.
+
+Examples: python benchmarks/peers.py --workers=1,2
+          python benchmarks/peers.py --peer_python=tfra=/envs/tfra/bin/python
+"""
+
+import argparse
 import dataclasses
 import json
 import os
@@ -8,17 +15,17 @@ import subprocess
 import sys
 import tempfile
 
+from peer import write_batches
+
 from ctr_trainer.bench import chart, machine, workload
 from ctr_trainer.bench.calibration import lone_worker
 from ctr_trainer.bench.figures import cell, figure, format_table
-from ctr_trainer.bench.job_flags import described, job_flags
 from ctr_trainer.bench.jobs import Job, environment, require_horovodrun, run_rounds
-from ctr_trainer.bench.peer import write_batches
 from ctr_trainer.bench.results import write_report
+from ctr_trainer.files import outputs
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import command, hardware
 
-SUMMARY = "our job beside in-graph variables, PyTorch and TFRA, where they are installed"
 _OURS = "ours"
 _OF_W1 = (
     "--model=deepfm",
@@ -39,6 +46,7 @@ _WAYS = {
     "30 steps, service": ("--embedding_service=auto", "--dense_sync_steps=30", "--sync_steps=30"),
 }
 _CHECK_SECONDS = 60
+_HERE = pathlib.Path(__file__).resolve().parent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +55,7 @@ class Peer:
 
     Attributes:
       title: in the table.
-      module: of this package, its script.
+      script: beside this one.
       package: that its Python has to find.
       install: what to give pip for it.
       by_horovodrun: whether that starts its workers; else it does so itself.
@@ -55,7 +63,7 @@ class Peer:
     """
 
     title: str
-    module: str
+    script: str
     package: str
     install: str
     by_horovodrun: bool = False
@@ -63,10 +71,10 @@ class Peer:
 
 
 PEERS = {
-    "in_graph": Peer("in-graph tf.Variable", "peer_in_graph", "tensorflow", "tensorflow-cpu", by_horovodrun=True),
-    "torch": Peer("PyTorch sparse, DDP", "peer_torch", "torch", "torch"),
+    "in_graph": Peer("in-graph tf.Variable", "peer_in_graph.py", "tensorflow", "tensorflow-cpu", by_horovodrun=True),
+    "torch": Peer("PyTorch sparse, DDP", "peer_torch.py", "torch", "torch"),
     "tfra": Peer(
-        "TFRA", "peer_tfra", "tensorflow_recommenders_addons", "tensorflow-recommenders-addons", most_workers=1
+        "TFRA", "peer_tfra.py", "tensorflow_recommenders_addons", "tensorflow-recommenders-addons", most_workers=1
     ),
 }
 
@@ -101,71 +109,94 @@ class PeerJob:
         """-> list of the ranks' results, dicts with `examples_per_sec` and `version`."""
         directory = pathlib.Path(directory).resolve()
         directory.mkdir(parents=True)
-        script = [self.python, "-m", f"ctr_trainer.bench.{self.peer.module}", f"--data={self.data}"]
+        script = [self.python, str(_HERE / self.peer.script), f"--data={self.data}"]
         script += [f"--result_dir={directory}", f"--steps={self.steps}", f"--warmup={self.warmup}"]
         script += [f"--workers={self.workers}"]
         command.run([*self.launcher, *script], f"the job {self.name!r}", timeout, env=_environment(), merge_stderr=True)
         return [json.loads((directory / f"rank-{rank}.json").read_text()) for rank in range(self.workers)]
 
 
-def run(bench, experiment, flags):
-    """Measures and reports.
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workers", default="1,2", help="of each job")
+    parser.add_argument("--batch_size", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=200, help="that count in a run")
+    parser.add_argument("--warmup", type=int, default=20, help="steps before them")
+    parser.add_argument("--job_timeout", type=float, default=1800.0, help="seconds that one run may take")
+    parser.add_argument("--output", default="bench", help="directory of the reports")
+    parser.add_argument(
+        "--peer_python",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help=f"interpreter of a peer ({', '.join(PEERS)}) that is installed elsewhere",
+    )
+    return parser.parse_args()
 
-    Args:
-      bench: BenchFlags.
-      experiment: `Experiment`.
-      flags: PeersFlags.
-    """
-    if experiment.data.train_data:
-        raise UserError("`bench peers` is on W1, which all libraries read alike: leave out --train_data")
+
+def main():
+    """-> the exit status."""
+    try:
+        run(parse())
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def run(flags):
+    """Measures and reports; `flags` as of `parse`."""
+    outputs.refuse_foreign_files(flags.output, ["peers.txt", "peers.json", "peers.png"])
     pythons = _pythons(flags.peer_python)
-    host, cores = machine.describe(), hardware.usable_cores()
-    sizes = sorted(set(bench.workers))
+    sizes = sorted({int(workers) for workers in flags.workers.split(",")})
     if max(sizes) > 1:
         require_horovodrun()
     missing = {name: why for name in PEERS if (why := _missing(PEERS[name], pythons[name]))}
-    ours = (*job_flags(experiment), *_OF_W1)
     with tempfile.TemporaryDirectory() as data:
         for rank in range(max(sizes)):
-            write_workload(data, experiment.data.batch_size, rank)
+            write_workload(data, flags.batch_size, rank)
         jobs = []
         for workers in sizes:
-            steps = (bench.steps, bench.trace_steps)
-            if workers == 1:
-                jobs.append(lone_worker(ours, min(os.sched_getaffinity(0)), *steps, f"{_OURS}: 1"))
-            else:
-                shares = cores if workers <= cores else 0
-                threads = (("CTR_TRAINER_THREADS", "1"), ("OMP_NUM_THREADS", "1"))
-                jobs += [
-                    Job(f"{_OURS}, {way}: {workers}", workers, (*ours, *more), *steps, shares, threads)
-                    for way, more in _WAYS.items()
-                ]
+            jobs += _ours(workers, flags)
             jobs += [
-                PeerJob(f"{peer.title}: {workers}", peer, workers, pythons[name], data, *steps)
+                PeerJob(f"{peer.title}: {workers}", peer, workers, pythons[name], data, flags.steps, flags.warmup)
                 for name, peer in PEERS.items()
                 if name not in missing and workers <= (peer.most_workers or workers)
             ]
-        runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout)
+        runs, failed = run_rounds(jobs, flags.rounds, flags.output, flags.job_timeout)
     found = {
         name: figure(sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds)
         for name, rounds in runs.items()
     }
     versions = {name: rounds[0][0].get("version", "") for name, rounds in runs.items()}
-    lines = _lines(found, missing, failed, versions, bench, experiment)
     results = {
-        "experiment": described(experiment),
-        "rounds": bench.rounds,
-        "steps": bench.steps,
+        "batch_size": flags.batch_size,
+        "rounds": flags.rounds,
+        "steps": flags.steps,
         "examples_per_sec": {name: value.to_dict() for name, value in found.items()},
         "versions": {name: version for name, version in versions.items() if version},
         "not_installed": missing,
         "failed": failed,
     }
+    lines = _lines(found, missing, failed, versions, flags)
     charts = {"peers.png": lambda path: chart.draw_bars(path, "W1, workers together", "examples/s", found)}
-    write_report(bench.output, "peers", host, lines, results, charts)
+    write_report(flags.output, "peers", machine.describe(), lines, results, charts)
 
 
-def _lines(found, missing, failed, versions, bench, experiment):
+def _ours(workers, flags):
+    """-> list of our Jobs of so many workers."""
+    settings, cores = (f"--batch_size={flags.batch_size}", *_OF_W1), hardware.usable_cores()
+    if workers == 1:
+        return [lone_worker(settings, min(os.sched_getaffinity(0)), flags.steps, flags.warmup, f"{_OURS}: 1")]
+    shares, threads = cores if workers <= cores else 0, (("CTR_TRAINER_THREADS", "1"), ("OMP_NUM_THREADS", "1"))
+    return [
+        Job(f"{_OURS}, {way}: {workers}", workers, (*settings, *more), flags.steps, flags.warmup, shares, threads)
+        for way, more in _WAYS.items()
+    ]
+
+
+def _lines(found, missing, failed, versions, flags):
     rows = []
     for name, value in found.items():
         title, _, workers = name.rpartition(": ")
@@ -175,8 +206,8 @@ def _lines(found, missing, failed, versions, bench, experiment):
         rows.append([PEERS[name].title, "-", why, "-", "-"])
     headings = ["", "workers", "examples/s, together", f"of {next(iter(found))}", "version"]
     lines = [
-        f"{described(experiment)}; one thread and, as far as they go, one core a worker; {bench.steps} steps a run; "
-        f"median (range) of {bench.rounds} rounds, all in turn",
+        f"W1, batches of {flags.batch_size:,}; one thread and, as far as they go, one core a worker; {flags.steps} "
+        f"steps a run; median (range) of {flags.rounds} rounds, all in turn",
         "",
         *format_table(headings, rows),
     ]
@@ -219,3 +250,7 @@ def write_workload(directory, batch_size, rank):
         stddev=workload.STDDEV,
     )
     write_batches(directory, *workload.arrays(batch_size, rank), rank, **sizes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import sys
 
-from ctr_trainer.bench import peer
+import peer
 
 
 def main():

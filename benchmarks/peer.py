@@ -1,4 +1,4 @@
-"""What every peer of `bench peers` has in common: equal batches from a file, the steps that count, its result.
+"""What every peer of `peers.py` has in common: equal batches from a file, the steps that count, its result.
 
 A peer is a script of its own, which may run in another Python with its own packages, so this takes NumPy and no more.
 """
