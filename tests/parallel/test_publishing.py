@@ -16,7 +16,9 @@ from tests.parallel import launch
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-SERVICES = ("auto", "shared")
+# How each job is ended first, while it publishes.
+SIGNALS = {"auto": signal.SIGKILL, "shared": signal.SIGTERM}
+SERVICES = tuple(SIGNALS)
 NEXT = "--next"  # of workers/job.py
 
 
@@ -27,8 +29,8 @@ def _flags(directory, data, service, steps):
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory):
-    """-> the directories, by service, of trainings of which rank 0 was killed while it published, and their data."""
+def stopped(tmp_path_factory):
+    """-> the directories, by service, of trainings of which rank 0 got its signal while it published, and their data."""
     root = tmp_path_factory.mktemp("published")
     data = small.make(root, rows=1003)
     for service in SERVICES:
@@ -40,7 +42,7 @@ def killed(tmp_path_factory):
             epochs = directory / "to" / "generation-0000000001"
             launch.wait_until(lambda epochs=epochs: len(list(epochs.glob("epoch-*.json"))) >= 3, "three epochs")
             launch.wait_until(lambda: random.random() < 0.1, "a moment")
-            os.kill(int((directory / "out" / "pid-0").read_text()), signal.SIGKILL)
+            os.kill(int((directory / "out" / "pid-0").read_text()), SIGNALS[service])
             job.communicate(timeout=launch.TIMEOUT_SECONDS)
         finally:
             job.kill()
@@ -49,22 +51,34 @@ def killed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ended(killed):
-    """-> the same, after a job in which each of them went on to its end."""
-    root, data = killed
+def ended(stopped):
+    """-> (directory of the directories, what each had published, rows and step of the one that was stopped), after a job in which each went on to its end."""
+    root, data = stopped
     states = {service: published.state(root / service / "to") for service in SERVICES}
+    of_stopped = _trained(root / "shared"), latest_checkpoint(root / "shared" / "model").step
     arguments = []
     for service in SERVICES:
         step = latest_checkpoint(root / service / "model").step
         arguments += [NEXT, *_flags(root / service, data, service, step + 120), "--step_seconds=0.03"]
     launch.run(2, launch.WORKERS / "job.py", *arguments[1:], seconds=2 * launch.TIMEOUT_SECONDS)
-    return root, states
+    return root, states, *of_stopped
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_a_job_that_is_killed_leaves_a_publication_of_whole_records(ended, service):
-    rows, record, epochs = ended[1][service]  # Every file of it was there and as it was written.
+def _trained(directory):
+    """-> by table a dict of key -> weights, of the last checkpoint."""
+    checkpoint = latest_checkpoint(directory / "model")
+    return published.weights_of(snapshot.iterate(checkpoint.path, checkpoint.tables))
+
+
+def test_a_job_that_is_killed_leaves_a_publication_of_whole_records(ended):
+    rows, record, epochs = ended[1]["auto"]  # Every file of it was there and as it was written.
     assert record.generation == 1 and epochs >= 3 and 40 < sum(map(len, rows.values())) <= 50  # 50 is the limit.
+
+
+def test_a_job_that_is_stopped_in_order_publishes_its_last_step(ended):
+    rows, record, epochs = ended[1]["shared"]
+    assert rows == ended[2] and epochs >= 3
+    assert record.global_step == ended[3]
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -72,7 +86,7 @@ def test_what_is_published_in_the_end_is_what_the_checkpoint_has(ended, service)
     directory = ended[0] / service
     checkpoint = latest_checkpoint(directory / "model")
     rows, record, epochs = published.state(directory / "to")
-    assert rows == published.weights_of(snapshot.iterate(checkpoint.path, checkpoint.tables))
+    assert rows == _trained(directory)
     assert record.global_step == checkpoint.step and record.generation == 2 and epochs >= 3
     said = json.loads((directory / "out" / "result-0.json").read_text())["publication"]
     assert said["removed"] > 0 and said["waiting"] == said["failures"] == 0
