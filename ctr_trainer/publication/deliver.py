@@ -1,12 +1,15 @@
 """Delivers a spool for as long as its training publishes."""
 
+import dataclasses
 import logging
 import threading
 import time
 
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.publication import records
 from ctr_trainer.publication.cluster import is_cluster
+from ctr_trainer.publication.delivered import Delivered, read_delivered, write_delivered
 from ctr_trainer.publication.delivery import Delivery
 
 _log = logging.getLogger(__name__)
@@ -38,11 +41,23 @@ def deliver(spool, to, open_target, ended=None):
                 delivery = Delivery(spool, target)
                 _deliver_all(delivery, target, to, ended, said)
             except UserError as error:
+                if target is None:
+                    _tell(spool, str(error))
                 said.problem(f"not delivered to {to}: {error}")
                 ended.wait(said.wait_seconds)
     finally:
         if target is not None:
             target.close()
+
+
+def _tell(spool, problem):
+    """Tells the training, in its spool, why there is no target."""
+    publication, delivered = records.read_publication(spool), read_delivered(spool)
+    if publication is None:
+        return
+    if delivered is None or delivered.holder != publication.holder:
+        delivered = Delivered(publication.holder)
+    write_delivered(spool, dataclasses.replace(delivered, problem=problem))
 
 
 def _deliver_all(delivery, target, to, ended, said):

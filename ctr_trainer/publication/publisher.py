@@ -38,7 +38,7 @@ class Publisher:
         self._woken, self._ending, self._done = threading.Event(), threading.Event(), threading.Event()
         self._tower_at = self._retry_at = None
         self._times, self._delivered, self._begun = {}, None, time.time()
-        self.failures, self._said, self._said_at = 0, "", 0.0
+        self.failures, self._problem, self._said_at = 0, "", {}
         self._thread = threading.Thread(target=self._run, name="publishing", daemon=True)
 
     def offer(self, step, values):
@@ -62,7 +62,7 @@ class Publisher:
             _log.error(
                 "the end of the training was not published to %s within %.0f s: %s%s. The next training publishes all "
                 "rows anew",
-                *(self._to, seconds, what, f"; {self._said}" if self._said else ""),
+                *(self._to, seconds, what, f"; {self._problem}" if self._problem else ""),
             )
 
     def close(self):
@@ -121,7 +121,7 @@ class Publisher:
                 self._retry_at = self._clock() + max(self._config.secs, 1.0)
                 if not isinstance(error, (UserError, OSError)):
                     _log.debug("publishing", exc_info=True)
-                self._say(f"not published: {error or type(error).__name__}")
+                self._say("writing", f"not published: {error or type(error).__name__}")
 
     def _look(self):
         if self._delivery:
@@ -131,6 +131,8 @@ class Publisher:
                 _log.warning("publishing all rows anew to %s: %s", self._to, self._delivered.problem)
                 self._spool.begin()
                 self._times, self._delivered = {}, None
+            if self._delivered and self._delivered.problem:
+                self._say("delivery", f"not delivered: {self._delivered.problem}")
         with self._lock:
             offer = self._offer
         if offer is None or (self._retry_at and self._clock() < self._retry_at):
@@ -152,7 +154,8 @@ class Publisher:
             self._tower_at = begun
         self._times[record.epoch] = record.time
         self._times.pop(record.epoch - _MOST_WAITING - 2, None)
-        self._retry_at, self._said = None, ""
+        self._retry_at, self._problem = None, ""
+        self._said_at.pop("writing", None)
         log = _log.info if is_first else _log.debug
         seconds = self._clock() - begun
         log("published %s %d of step %d: %d rows, %.1f s", record.kind, record.epoch, step, record.rows, seconds)
@@ -160,11 +163,12 @@ class Publisher:
     def _say_if_old(self):
         age = self.age_secs
         if age > max(_OLD_PERIODS * self._config.secs, _OLD_SECONDS):
-            why = f": {self._delivered.problem}" if self._delivered and self._delivered.problem else ""
-            self._say(f"{self._waiting()} records wait for their delivery, the rows there are {age:.0f} s old{why}")
+            self._say("age", f"{self._waiting()} records wait for their delivery, the rows there are {age:.0f} s old")
 
-    def _say(self, text):
-        is_new = text.split(",")[0] != self._said.split(",")[0]
-        if is_new or self._clock() > self._said_at + _REPEAT_SECONDS:
+    def _say(self, what, text):
+        """Logs a problem; another one of the same kind not before a minute has passed."""
+        self._problem = text
+        now = self._clock()
+        if now > self._said_at.get(what, -_REPEAT_SECONDS) + _REPEAT_SECONDS:
             _log.warning("%s: %s; the training goes on, and what has changed is published later", self._to, text)
-            self._said, self._said_at = text, self._clock()
+            self._said_at[what] = now

@@ -30,7 +30,7 @@ def _flags(directory, data, service, steps):
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory):
-    """-> the directories, by service, of trainings of which rank 0 got its signal while it published, and their data."""
+    """-> the directory of trainings, by service, of which rank 0 got its signal while it published, and their data."""
     root = tmp_path_factory.mktemp("published")
     data = small.make(root, rows=1003)
     for service in SERVICES:
@@ -52,7 +52,7 @@ def stopped(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ended(stopped):
-    """-> (directory of the directories, what each had published, rows and step of the one that was stopped), after a job in which each went on to its end."""
+    """-> (directory, what each had published, rows and step of the one stopped in order), after each went on."""
     root, data = stopped
     states = {service: published.state(root / service / "to") for service in SERVICES}
     of_stopped = _trained(root / "shared"), latest_checkpoint(root / "shared" / "model").step

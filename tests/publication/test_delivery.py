@@ -1,8 +1,11 @@
+import threading
+
 import numpy as np
 import pytest
 
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import compaction, records
+from ctr_trainer.publication.deliver import deliver
 from ctr_trainer.publication.delivered import NeedsBase, read_delivered
 from ctr_trainer.publication.delivery import Delivery
 from ctr_trainer.publication.directory_target import DirectoryTarget
@@ -95,6 +98,20 @@ def test_a_new_generation_of_the_spool_is_one_of_the_target(tmp_path, target):
 def test_a_second_publisher_is_refused_by_name(tmp_path, target):
     with pytest.raises(UserError, match=r"process \d+ on host .* publishes there now"):
         DirectoryTarget(tmp_path / "target")
+
+
+def test_why_there_is_no_target_is_told_to_the_training(tmp_path, target):
+    Published(tmp_path / "spool", holder="a")
+    ended = threading.Event()
+
+    def refused():
+        ended.set()
+        return DirectoryTarget(tmp_path / "target")
+
+    deliver(tmp_path / "spool", "there", refused, ended)
+    delivered = read_delivered(tmp_path / "spool")
+    assert "publishes there now" in delivered.problem
+    assert (delivered.holder, delivered.epoch) == ("a", -1)
 
 
 def test_a_publisher_that_comes_back_after_another_asks_for_a_base(tmp_path, target):

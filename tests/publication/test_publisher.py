@@ -158,6 +158,16 @@ def test_a_full_disk_is_said_and_nothing_is_lost(store, publish, caplog):
     assert spool.last.rows == 3 and len(published.state(spool.path)[0]["t"]) == 5
 
 
+def test_why_nothing_is_delivered_is_said_at_once_and_not_again_with_each_epoch(store, publish, caplog):
+    publisher, spool, _ = publish(Alive())
+    _published(publisher, spool, 1)
+    write_delivered(spool.path, Delivered(_holder(spool), -1, problem="another training publishes there"))
+    _until(lambda: caplog.messages)
+    _published(publisher, spool, 2)
+    time.sleep(0.5)
+    assert caplog.text.count("there: not delivered: another training publishes there; the training goes on") == 1
+
+
 def test_a_target_that_lost_its_rows_gets_all_of_them_anew(store, publish):
     publisher, spool, _ = publish(Alive())
     _push(store, 1, 4, 0)
