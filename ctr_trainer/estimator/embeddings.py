@@ -70,7 +70,7 @@ class Embeddings:
     """
 
     def __init__(self, features, config, seed, store, ahead=0, trained=None, scale=None, uncached=False):
-        self._strict, self._ahead = config.strict_sync, ahead
+        self._strict, self._ahead, self._store = config.strict_sync, ahead, store
         self._inputs = {
             table.name: TableInputs(table, features.segments[table.name])
             for table in features.spec.tables
@@ -196,6 +196,12 @@ class Embeddings:
             for rows in self._copies.values():
                 rows.begin_window()
             self._background.start(lambda: self._timed(self._sync_window))
+
+    def look(self):
+        """Raises what ended the sync beside the steps, or that the service has ended, as soon as either is known."""
+        self._store.look()
+        if not self._background.is_busy:
+            self._background.wait()
 
     def flush(self):
         """As `sync`, but returns when the service has, to the bit, all that this worker's steps changed.

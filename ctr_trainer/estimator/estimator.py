@@ -179,7 +179,7 @@ class Estimator:
                         step(runs)
 
             named = save.naming_the_last_checkpoint(lambda: seen.step > start)
-            with named, _closing([publishing, evaluations, *own]):
+            with named, _closing([save, publishing, evaluations, *own]):
                 session, every_hook = training_session(checkpoint, observed.hooks, staging.path, self.config, saver)
                 with session:
                     run_steps(session, every_hook, steps, self.config.prepared_runs)

@@ -10,17 +10,22 @@ from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import latest_file, retention
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.graph_notes import negative_share, run_length, step_plan
-from ctr_trainer.hooks.service_loss_hook import raise_together
+from ctr_trainer.hooks.service_loss_hook import raise_if_lost
 from ctr_trainer.messages.divergence import diverged
 from ctr_trainer.messages.errors import ServiceLost, UserError, reason
+from ctr_trainer.processes.background import Background
 from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
+_CLOSE_SECONDS = 5.0
 
 
 class Saving:
     """Writes checkpoints of the rows and the dense variables of one step.
+
+    The steps wait while both halves are captured. The service writes the rows, and a thread of rank 0 does the rest,
+    beside the steps that follow; the manifest comes last. One checkpoint at a time: the next one waits for it.
 
     Args:
       saver: `tf.compat.v1.train.Saver` of the dense variables.
@@ -41,13 +46,14 @@ class Saving:
         self._model_dir, self._config, self._model = model_dir, config, model
         self._start, self._examples_before = (restored.step, restored.examples) if restored else (0, 0)
         self._last = restored  # The checkpoint that the rows of the next one add to; rank 0's from the first save on.
-        self._last_path = restored.path if restored else None
+        self._begun_path = self._last_path = restored.path if restored else None
         self._finite = _finite_variables()
         self._negative_sampling = negative_share.current()
         self._decay = run_length.current().decay(step_plan.current().accumulation_steps)
         if restored and distributed.is_chief():
             _log_change(restored, self._negative_sampling)
-        self._saved_step = None
+        self._begun_step = None
+        self._writing = Background("the writing of a checkpoint")
 
     def __call__(self, session, step):
         """-> the path of the checkpoint of `step`, which is written when this returns. A collective.
@@ -58,20 +64,48 @@ class Saving:
           UserError: it cannot be written, or a variable or a row is not finite; the checkpoints before it are whole.
           ServiceLost: the embedding service is gone, and all ranks have agreed on it.
         """
-        path = checkpoints.checkpoint_path(self._model_dir, step)
-        if step == self._saved_step:
-            return path
+        self.begin(session, step)
+        self._wait()
+        raise_if_lost(self._store, distributed.all_sum(np.int64(self._store.lost is not None), "checkpoint_written"))
+        self._last_path = self._begun_path
+        return self._last_path
+
+    def begin(self, session, step):
+        """Captures both halves of `step`, and has them written beside the steps that follow. A collective.
+
+        Raises:
+          UserError, ServiceLost: as above, of this checkpoint or of the one before it.
+        """
+        if step == self._begun_step:
+            return
         self._settle(session)
         self._feed.flush()
-        # Also the barrier after which every rank's rows are at the service.
-        examples = int(distributed.all_sum(np.int64(self._feed.examples), "checkpoint_examples"))
-        raise_together(self._store)
+        self._wait()
+        # Also the barrier after which every rank's rows are at the service, and the checkpoint before is written.
+        own = np.int64([self._feed.examples, self._store.lost is not None])
+        examples, lost = distributed.all_sum(own, "checkpoint_examples")
+        raise_if_lost(self._store, lost)
+        self._last_path = self._begun_path
+        path = checkpoints.checkpoint_path(self._model_dir, step)
         if distributed.is_chief():
-            self._last = self._write(session, path, step, self._examples_before + examples)
-        distributed.barrier("checkpoint_written")
-        raise_together(self._store)
-        self._saved_step, self._last_path = step, path
-        return path
+            self._begin_writing(session, path, step, self._examples_before + int(examples))
+        # The barrier after which rows and variables may change again.
+        raise_if_lost(self._store, distributed.all_sum(np.int64(self._store.lost is not None), "checkpoint_captured"))
+        self._begun_step, self._begun_path = step, path
+
+    def look(self):
+        """Raises what the writing beside the steps has raised, once that has ended."""
+        if not self._writing.is_busy:
+            self._writing.wait()
+
+    def close(self):
+        """Ends, also after an error: what is still to be written of a checkpoint gets a few seconds."""
+        with contextlib.suppress(UserError):
+            self._writing.close(_CLOSE_SECONDS)
+
+    def _wait(self):
+        with distributed.watchdog().waiting("the files of the last checkpoint"):
+            self._writing.wait()
 
     @property
     def path(self):
@@ -97,32 +131,36 @@ class Saving:
                 last = f"The last checkpoint is {self._last_path}: the same command goes on from it"
             raise UserError(f"{str(error).rstrip('.')}. {last}") from None
 
-    def _write(self, session, path, step, examples):
-        """-> the `Checkpoint`; None if the service was lost meanwhile."""
+    def _begin_writing(self, session, path, step, examples):
+        """Captures a checkpoint, and has it written by the thread beside the steps."""
         self._refuse_not_finite(session, step)
         self._lock.check()
         checkpoints.begin(path)
         base = retention.base_of_next(self._model_dir, self._last, self._config.full_checkpoint_every)
-        files = self._store.save(path, step, base.snapshot if base else None)
-        if self._store.lost:
-            return None
-        tables = retention.extend(path, files, base)
-        try:
-            with path_of(path).filled_locally() as directory:
-                self._saver.save(session, str(directory / checkpoints.DENSE), write_meta_graph=False)
+        with contextlib.ExitStack() as dense, _told_of(path):
+            directory = dense.enter_context(path_of(path).filled_locally())
+            self._saver.save(session, str(directory / checkpoints.DENSE), write_meta_graph=False)
             position = self._feed.position_after(step - self._start)
-            written = checkpoints.commit(
-                path, step, tables, position, examples, self._negative_sampling, self._model, self._decay
-            )
-            latest_file.point_to(self._model_dir, written)
-        except (OSError, tf.errors.OpError) as error:
-            raise UserError(
-                f"the checkpoint {path} cannot be written: {reason(error)}; make room there. The checkpoints "
-                "before it are whole"
-            ) from None
-        retention.remove_old(self._model_dir, self._config.keep_checkpoint_max)
-        self._staging.upload()
-        return written
+            finish = self._store.begin_save(path, step, base.snapshot if base else None)
+            dense = dense.pop_all()
+
+        def write():
+            with _told_of(path), dense:
+                files = finish()
+            if self._store.lost:
+                return  # All ranks will know at their next sync.
+            with _told_of(path):
+                tables = retention.extend(path, files, base)
+                self._last = checkpoints.commit(
+                    path, step, tables, position, examples, self._negative_sampling, self._model, self._decay
+                )
+                latest_file.point_to(self._model_dir, self._last)
+            self._last_path = path
+            _log.info("saved the checkpoint of step %d: %s", step, path)
+            retention.remove_old(self._model_dir, self._config.keep_checkpoint_max)
+            self._staging.upload()
+
+        self._writing.start(write)
 
     def _refuse_not_finite(self, session, step):
         finite = session.run(self._finite) if self._finite else {}
@@ -130,6 +168,18 @@ class Saving:
         if bad:
             more = f" and {len(bad) - 1} more variables are" if len(bad) > 1 else " is"
             raise diverged(f"{bad[0]}{more} not finite at step {step}")
+
+
+@contextlib.contextmanager
+def _told_of(path):
+    """Says which checkpoint cannot be written."""
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        raise UserError(
+            f"the checkpoint {path} cannot be written: {reason(error)}; make room there. The checkpoints before it are "
+            "whole"
+        ) from None
 
 
 def _finite_variables():

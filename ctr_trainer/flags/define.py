@@ -5,7 +5,7 @@ import typing
 from absl import flags as absl_flags
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.settings.by_flag import FORMER, replaced, sections
+from ctr_trainer.settings.by_flag import ALSO, FORMER, replaced, sections
 
 _NUMBERS = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
 
@@ -24,14 +24,14 @@ def flags_of(groups):
 
 
 def define(groups):
-    """-> absl FlagValues with the flags of the groups, by their names of now and of before."""
+    """-> absl FlagValues with the flags of the groups, by all of their names."""
     values = absl_flags.FlagValues()
     for title, flags in flags_of(groups).items():
         for flag in flags:
             _define(flag, title, values)
-    for former, name in FORMER.items():
+    for other, name in {**FORMER, **ALSO}.items():
         if name in values:
-            absl_flags.DEFINE_alias(former, name, values)
+            absl_flags.DEFINE_alias(other, name, values)
     return values
 
 

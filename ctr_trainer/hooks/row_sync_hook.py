@@ -31,6 +31,10 @@ class RowSyncHook(PeriodicHook):
         super().__init__(EverySteps(every_n_steps, offset), clock)
         self._embeddings, self.wait_ms = embeddings, None
 
+    def after_step(self, run_context, run_values):
+        self._embeddings.look()
+        super().after_step(run_context, run_values)
+
     def act(self, run_context):
         self._embeddings.sync()
         self.wait_ms = 1000 * self._clock.lasted()

@@ -32,6 +32,10 @@ def raise_together(store):
     """Raises ServiceLost on every rank if a guarded store was lost on one. A collective if the store is guarded."""
     if not store.is_guarded:
         return
-    lost = distributed.all_sum(np.int32(store.lost is not None), "service_lost")
+    raise_if_lost(store, distributed.all_sum(np.int32(store.lost is not None), "service_lost"))
+
+
+def raise_if_lost(store, lost):
+    """Raises ServiceLost if the number of ranks that have lost the store, `lost`, is not 0."""
     if lost:
         raise store.lost or ServiceLost(f"{lost} of {distributed.size()} workers lost the embedding service")

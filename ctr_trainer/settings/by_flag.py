@@ -8,6 +8,8 @@ from ctr_trainer.settings.setting import Setting, SettingError, Settings, declar
 
 # Flags by the name of before, which the command line and earlier checkpoints have; it goes with the next release.
 FORMER = {"initial_accumulator": "embedding_initial_accumulator"}
+# Names that a flag has besides: that of `MonitoredTrainingSession`.
+ALSO = {"save_checkpoint_secs": "save_checkpoints_secs"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,7 +17,8 @@ class RunConfig(Settings, title="Run"):
     Attributes:
       warm_start: see `warm_start.WarmStart`; once there is a checkpoint, it is not read again.
       save_checkpoints_steps: None for 1000 if no other period is given.
-      save_checkpoints_secs: see `periods.SecondsOfChief`.
+      save_checkpoints_secs: see `periods.SecondsOfChief`. It may be given as `save_checkpoint_secs`, the name that
+        `MonitoredTrainingSession` has.
       save_checkpoints_epochs: counted from the very first one.
       grace_secs: see `StopHook`.
       keep_checkpoint_max: see `retention`.
@@ -123,8 +124,13 @@ class RunConfig(Settings, title="Run"):
     )
     embedding: EmbeddingConfig = EmbeddingConfig()
     publish: PublishConfig = PublishConfig()
+    save_checkpoint_secs: dataclasses.InitVar[float | None] = None
 
-    def __post_init__(self):
+    def __post_init__(self, save_checkpoint_secs):
+        if save_checkpoint_secs is not None:
+            if self.save_checkpoints_secs:
+                raise self.refused("save_checkpoint_secs is another name of {save_checkpoints_secs}: give one of them")
+            object.__setattr__(self, "save_checkpoints_secs", save_checkpoint_secs)
         super().__post_init__()
         given = [f"{{{name}}}" for name in _PERIODS if getattr(self, name)]
         if len(given) > 1:

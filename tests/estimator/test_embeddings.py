@@ -165,6 +165,9 @@ class _Counting:
     def __init__(self):
         self.synced_at, self.hook = [], None
 
+    def look(self):
+        pass
+
     def sync(self):
         self.synced_at.append(self.hook.step)
 

@@ -17,10 +17,13 @@ from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.periods import EverySteps
 from ctr_trainer.hooks.row_sync_hook import RowSyncHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
+from ctr_trainer.hooks.step_hook import StepHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
 from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.metrics.worker_figures import WorkerFigures
+from tests.hooks.saved import Saved
 from tests.metrics.ranks import Ranks
 
 tf1 = tf.compat.v1
@@ -283,21 +286,40 @@ def test_run_status_reports_each_interval_by_itself(caplog):
 
 
 def test_checkpoints_come_every_n_steps_and_once_at_the_end():
-    saved = []
-    _run(lambda: [CheckpointHook(lambda session, step: saved.append(step), EverySteps(2))], steps=5)
-    assert saved == [2, 4, 5]
-    saved.clear()
-    _run(lambda: [CheckpointHook(lambda session, step: saved.append(step), EverySteps(2))], steps=4)
-    assert saved == [2, 4]
-    saved.clear()
-    _run(lambda: [CheckpointHook(lambda session, step: saved.append(step), EverySteps(0))], steps=3)
-    assert saved == [3]
+    def saved(every_n_steps, steps):
+        saving = Saved()
+        _run(lambda: [CheckpointHook(saving, EverySteps(every_n_steps))], steps)
+        return saving.steps
+
+    assert saved(2, steps=5) == [2, 4, 5]
+    assert saved(2, steps=4) == [2, 4]
+    assert saved(0, steps=3) == [3]
+
+
+def test_a_checkpoint_that_cannot_be_written_beside_the_steps_ends_the_training_at_the_next_step():
+    steps = []
+
+    class Failing(Saved):
+        def look(self):
+            if self.steps:
+                raise UserError("the disk is full")
+
+    class Steps(StepHook):
+        def after_step(self, run_context, run_values):
+            steps.append(self.step)
+
+    with pytest.raises(UserError, match="the disk is full"):
+        _run(lambda: [Steps(), CheckpointHook(Failing(), EverySteps(2))], steps=9)
+    assert steps == [1, 2, 3]
 
 
 def test_syncs_come_every_n_steps_and_a_flush_at_the_end():
     class Embeddings:
         def __init__(self):
             self.calls = []
+
+        def look(self):
+            pass
 
         def sync(self):
             self.calls.append("sync")

@@ -7,6 +7,7 @@ from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.periods import EveryEpochs, EverySeconds, SecondsOfChief
 from ctr_trainer.hooks.step_hook import StepHook
 from ctr_trainer.messages.errors import UserError
+from tests.hooks.saved import Saved
 from tests.hooks.test_hooks import _run
 from tests.metrics.ranks import Ranks
 
@@ -52,14 +53,14 @@ class Clock(StepHook):
 
 
 def test_one_worker_saves_when_the_time_is_over_counted_from_the_last_checkpoint():
-    clock, saved = Clock(), []
+    clock = Clock()
 
-    def save(session, step):
-        saved.append(step)
-        clock.now += 10  # which takes long, and does not count
+    def takes_long():
+        clock.now += 10  # which does not count
 
-    _run(lambda: [clock, CheckpointHook(save, EverySeconds(3, clock))], steps=8)
-    assert saved == [3, 6, 8]
+    saved = Saved(takes_long)
+    _run(lambda: [clock, CheckpointHook(saved, EverySeconds(3, clock))], steps=8)
+    assert saved.steps == [3, 6, 8]
 
 
 def _save_by_rank_0s_clock(seconds_of_step, period_seconds, steps=30):
@@ -70,7 +71,7 @@ def _save_by_rank_0s_clock(seconds_of_step, period_seconds, steps=30):
     """
 
     def work(rank, all_sum, all_gather):
-        done, saved, asked = Clock(), [], []
+        done, saved, asked = Clock(), Saved(), []
         clock = (lambda: sum(map(seconds_of_step, range(1, done() + 1)))) if rank == 0 else (lambda: 0)
 
         def add_up(told):
@@ -78,8 +79,8 @@ def _save_by_rank_0s_clock(seconds_of_step, period_seconds, steps=30):
             return all_sum(told, "checkpoint_due")
 
         period = SecondsOfChief(period_seconds, rank == 0, add_up, clock)
-        _run(lambda: [done, CheckpointHook(lambda session, step: saved.append(step), period)], steps=steps)
-        return saved, asked
+        _run(lambda: [done, CheckpointHook(saved, period)], steps=steps)
+        return saved.steps, asked
 
     return Ranks(3).run(work)
 

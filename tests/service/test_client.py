@@ -16,7 +16,7 @@ from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.row_cache import RowCache
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import ServiceLost, UserError
 from tests.parallel import launch
 from tests.service.conftest import CONFIG, ones
 from tests.service.proxy import CuttingProxy
@@ -225,6 +225,39 @@ def test_restore_onto_another_number_of_shards_gives_the_same_rows(start, connec
         assert sum(file["rows"] for file in files) == 3000
     client.clear()
     assert client.stats()["tables"]["t"]["rows"] == 0
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_what_is_pushed_once_a_save_has_begun_is_not_in_it(start, connect, data_dir, shards):
+    client = connect([service.address for service in start(shards)])
+    client.create_table(CONFIG)
+    keys = np.arange(1, 5000)
+    client.push("t", keys, ones(len(keys)), "w", 1)
+    before = client.pull("t", keys)
+    finish = client.begin_save(data_dir / "begun", 1)
+    client.push("t", np.arange(2000, 7000), ones(5000), "w", 2)
+    after = client.pull("t", np.arange(1, 7000))
+    full = finish()
+    finish = client.begin_save(data_dir / "begun", 2, full[0]["snapshot"])
+    client.push("t", keys, ones(len(keys)), "w", 3)
+    delta = finish()
+    client.restore(data_dir / "begun", full)
+    np.testing.assert_array_equal(client.pull("t", keys), before)
+    assert client.stats()["tables"]["t"]["rows"] == len(keys)
+    client.restore(data_dir / "begun", full + delta)
+    np.testing.assert_array_equal(client.pull("t", np.arange(1, 7000)), after)
+
+
+def test_a_service_that_is_killed_while_it_saves_is_lost_and_no_file_has_its_name_yet(start, connect, data_dir):
+    (service,) = start()
+    client = connect([service.address])
+    client.create_table(CONFIG)
+    client.push("t", np.arange(1, 500_001), ones(500_000), "w", 1)
+    finish = client.begin_save(data_dir / "killed", 1)
+    os.kill(service.pid, signal.SIGKILL)
+    with pytest.raises(ServiceLost, match=f"embedding service {service.address} (is gone|broke off `save`)"):
+        finish()
+    assert list((data_dir / "killed").glob("*.arrow")) == []
 
 
 def test_a_truncated_snapshot_is_refused_by_name_and_no_row_changes(client, data_dir):

@@ -15,7 +15,7 @@ from ctr_trainer.embedding.store.row_codec import PLAIN
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.versions import NONE_KNOWN, ChangedRows
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import ServiceLost, UserError
 
 
 class ServiceClient(Store):
@@ -129,11 +129,27 @@ class ServiceClient(Store):
         self._on_all(lambda shard: shard.action("advance", {"step": step}))
 
     def save(self, path, step, since=None):
+        return self.begin_save(path, step, since)()
+
+    def begin_save(self, path, step, since=None):
         body = {"path": _absolute(path), "step": step, "since": since, "snapshot": uuid.uuid4().hex}
-        files = [file for files in self._on_all(lambda shard: shard.action("save", body)) for file in files]
-        if since is not None and any(file["since"] is None for file in files):
-            return self.save(path, step)  # One shard has written all rows, so all shards have to.
-        return files
+        begun = self._on_all(lambda shard: shard.begin_save(body))
+
+        def finish():
+            files, errors = [], []
+            for _, finish_own in begun:  # Of an error, too, only when none writes any more.
+                try:
+                    files += finish_own()
+                except (UserError, ServiceLost) as error:
+                    errors.append(error)
+            if errors:
+                raise errors[0]
+            return files
+
+        if since is not None and any(captured is None for captured, _ in begun):
+            finish()
+            return self.begin_save(path, step)  # One shard writes all rows, so all shards have to.
+        return finish
 
     def publish(self, path, epoch, dtype, after=None):
         body = {"path": _absolute(path), "epoch": epoch, "dtype": dtype, "after": after}
@@ -152,6 +168,10 @@ class ServiceClient(Store):
 
     def reopen(self):
         self._on_all(lambda shard: shard.hello())
+
+    def look(self):
+        for shard in self._shards:
+            shard.look()
 
     def release(self):
         """Gives the lease back, so that another training need not wait. No worker that shows it can write then."""

@@ -57,7 +57,11 @@ class Guard(Store):
 
     def save(self, path, step, since=None):
         """Writes every table, as `Store.save`. -> [] if the service is lost"""
-        return self._guarded(self._store.save, path, step, since) or []
+        return self.begin_save(path, step, since)()
+
+    def begin_save(self, path, step, since=None):
+        finish = self._guarded(self._store.begin_save, path, step, since)
+        return lambda: (self._guarded(finish) if finish else None) or []
 
     def publish(self, path, epoch, dtype, after=None):
         return self._store.publish(path, epoch, dtype, after)
@@ -70,6 +74,9 @@ class Guard(Store):
 
     def reopen(self):
         self._store.reopen()
+
+    def look(self):
+        self._guarded(self._store.look)
 
     def stats(self):
         return self._store.stats()

@@ -57,7 +57,6 @@ class Service(flight.FlightServerBase):
             "renew": lambda body: self._leases.renew(body.get("lease"), "renew"),
             "release": lambda body: self._leases.release(body.get("lease")),
             "create_table": self._create_table,
-            "save": self._save,
             "publish": self._publish,
             "copy": self._copy,
             "advance": self._advance,
@@ -81,14 +80,16 @@ class Service(flight.FlightServerBase):
         with _typed_errors():
             if action.type in self._row_requests:
                 return self._answer_rows(action.type, action.body)
-            if action.type not in self._actions:
-                known = ", ".join([*self._actions, *self._row_requests])
+            if action.type not in (*self._actions, "save"):
+                known = ", ".join(["save", *self._actions, *self._row_requests])
                 raise UserError(f"no action {action.type!r}; there are: {known}")
             body = self._request(wire.from_json(action.body), action.type in _OF_ANY_ROWS)
             if action.type in _WRITES:
                 self._leases.renew(body.get("lease"), action.type)
             if self._place is None and action.type in ("save", "publish", "restore"):
                 raise UserError(f"{action.type}: say hello first, with this service's shard and the number of shards")
+            if action.type == "save":
+                return self._save(body)
             return [flight.Result(wire.to_json(self._actions[action.type](body)))]
 
     def _answer_rows(self, op, body):
@@ -251,8 +252,11 @@ class Service(flight.FlightServerBase):
             self._store.advance(int(body["step"]))
 
     def _save(self, body):
-        path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
-        return self._store.save(path, int(body["step"]), since, *self._place, identity)
+        """Yields two results, see `LocalStore.saving`: rows may change as soon as the first one is there."""
+        with _typed_errors():
+            path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
+            for told in self._store.saving(path, int(body["step"]), since, *self._place, identity):
+                yield flight.Result(wire.to_json(told))
 
     def _publish(self, body):
         path, after = self._inside(body["path"]), body.get("after")

@@ -1,5 +1,6 @@
 """The connection to one embedding service."""
 
+import contextlib
 import dataclasses
 import logging
 import time
@@ -20,10 +21,12 @@ _FIRST_ANSWER_SECONDS = 15.0
 _FIRST_BACKOFF = 0.05
 _LONGEST_BACKOFF = 2.0
 # A snapshot takes as long as its disk needs. If the service is gone, the broken connection tells earlier.
-_SNAPSHOT_SECONDS, _OF_SNAPSHOTS = 3600, ("save", "publish", "copy", "restore")
+_SNAPSHOT_SECONDS, _OF_SNAPSHOTS = 3600, ("publish", "copy", "restore")
 # Seconds between two looks at a lease that another training holds, and the timeout of a renewal.
 _LEASE_LOOK_SECONDS = 1.0
 _RENEWAL_SECONDS = 2.0
+# How long it may take until the end of a process is known, after its connections have ended.
+_END_SECONDS, _LOOK_SECONDS = 1.0, 0.05
 _RETRIED = (
     flight.FlightUnavailableError,
     flight.FlightTimedOutError,
@@ -123,6 +126,11 @@ class Shard:
         """-> the files of a copy of all rows."""
         return self.action("copy", {**self._place(), "path": path})
 
+    def look(self):
+        """Raises ServiceLost if the process of the service is known to have ended."""
+        if ending := self._ended and self._ended():
+            raise ServiceLost(f"embedding service {self.address} is gone: {ending}")
+
     def _at_once(self, name):
         try:
             options = flight.FlightCallOptions(timeout=_RENEWAL_SECONDS, headers=self._headers)
@@ -137,12 +145,35 @@ class Shard:
         """-> the answer to one action."""
 
         def call(options):
-            results = list(self._flight.do_action(flight.Action(name, self._encoded(body)), options))
-            if not results:
-                raise flight.FlightUnavailableError("the answer was cut off")
-            return wire.json.loads(results[0].body.to_pybytes())
+            return _read(iter(list(self._flight.do_action(flight.Action(name, self._encoded(body)), options))))
 
         return self._retried(name, call, _SNAPSHOT_SECONDS if name in _OF_SNAPSHOTS else None)
+
+    def begin_save(self, body):
+        """Has the service capture its rows; it writes them from then on.
+
+        Returns:
+          (the snapshot that the files are a delta of, or None; f() -> the files, once they are written)
+
+        Raises:
+          ServiceLost: the service ends, or the connection to it does; of f, too.
+        """
+
+        def begin(options):
+            results = self._flight.do_action(flight.Action("save", self._encoded(body)), options)
+            return _read(results), results
+
+        since, results = self._retried("save", begin, _SNAPSHOT_SECONDS)
+
+        def finish():
+            try:
+                with self._meanings():
+                    return _read(results)
+            except _RETRIED as error:  # Asked again, the service would save other rows.
+                self._look_for_its_end()
+                raise ServiceLost(f"embedding service {self.address} broke off `save`: {_first_line(error)}") from None
+
+        return since, finish
 
     def pull(self, request, keys, width):
         """-> float32[U, width]"""
@@ -201,24 +232,34 @@ class Shard:
             # An attempt gets a part of the time only, so that a connection that died in silence is tried again.
             seconds = call_seconds or min(left, max(timeout / 3, 1.0))
             try:
-                return call(flight.FlightCallOptions(timeout=seconds, headers=self._headers))
+                with self._meanings():
+                    return call(flight.FlightCallOptions(timeout=seconds, headers=self._headers))
             except _RETRIED as error:
                 if what == "hello" and failure is None and (wrong := self._security.what_is_wrong(self.address)):
                     raise UserError(f"embedding service {self.address}: {wrong}") from None
                 if call_seconds and failure is None:
                     waited_from = time.monotonic()  # A snapshot may rightly have run for longer than `timeout`.
                 failure = _first_line(error)
-                ending = self._ended() if self._ended else None
-                if ending:
-                    raise ServiceLost(f"embedding service {self.address} is gone: {ending}") from None
+                self.look()
                 time.sleep(min(backoff, left))
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
-            except flight.FlightUnauthenticatedError as error:
-                raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
-            except flight.FlightServerError as error:
-                raise self._meant(error) from None
-            except (pa.ArrowInvalid, KeyError) as error:
-                raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
+
+    def _look_for_its_end(self):
+        """As `look`, for as long as it may take until the end is known."""
+        deadline = time.monotonic() + _END_SECONDS
+        while self._ended and time.monotonic() < deadline:
+            self.look()
+            time.sleep(_LOOK_SECONDS)
+
+    @contextlib.contextmanager
+    def _meanings(self):
+        """Turns errors that the service has answered with into those that they stand for."""
+        try:
+            yield
+        except flight.FlightServerError as error:
+            raise self._meant(error) from None
+        except (flight.FlightUnauthenticatedError, pa.ArrowInvalid, KeyError) as error:
+            raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
 
     def _meant(self, error):
         """-> the exception that the text of a service's error stands for; other errors as they are."""
@@ -240,6 +281,14 @@ class _Held(Exception):
     def __init__(self, holder, heard, left):
         super().__init__(holder)
         self.holder, self.heard, self.left = holder, heard, left
+
+
+def _read(results):
+    """-> what the next result of an action says."""
+    result = next(results, None)
+    if result is None:
+        raise flight.FlightUnavailableError("the answer was cut off")
+    return wire.json.loads(result.body.to_pybytes())
 
 
 def _first_line(error):

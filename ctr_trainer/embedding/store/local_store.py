@@ -142,6 +142,15 @@ class LocalStore(Store):
           shard, shards: the number of this store among `shards` stores; both go into the names of the files.
           identity: str, the name of this snapshot; None to draw one.
         """
+        *_, files = self.saving(path, step, since, shard, shards, identity)
+        return files
+
+    def saving(self, path, step, since=None, shard=0, shards=1, identity=None):
+        """Yields what the snapshot is a delta of, None for nothing, once all rows are captured; then what `save` does.
+
+        Args:
+          path, step, since, shard, shards, identity: as for `save`.
+        """
         path = path_of(path)
         with self._alone("save"):
             if since is not None and since != self._last_snapshot:
@@ -154,6 +163,7 @@ class LocalStore(Store):
                 for name in sorted(self.tables):
                     with self._locked(name) as table:
                         captures.append((self._locked(name), table.changes.begin(table, full=since is None)))
+                yield since
                 files = []
                 for lock, capture in captures:
                     files += snapshot_writer.write(path, capture, lock, identity, since, step, shard, shards)
@@ -164,7 +174,7 @@ class LocalStore(Store):
                     with lock as table:
                         table.changes.end()
             self._last_snapshot = identity
-            return files
+            yield files
 
     def publish(self, path, epoch, dtype, after=None, shard=0, shards=1):
         """Writes an epoch of a publication, as `Store.publish`; `shard` and `shards` are as for `save`."""
@@ -224,6 +234,9 @@ class LocalStore(Store):
 
     def reopen(self):
         """Does nothing: the rows lie in this process."""
+
+    def look(self):
+        """Does nothing: the rows go with this process."""
 
     def clear(self, replacing=_NOTHING):
         """Forgets every row, as `Store.clear`; `replacing` is as for `restore`."""

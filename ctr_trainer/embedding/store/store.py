@@ -110,6 +110,17 @@ class Store(abc.ABC):
           written.
         """
 
+    def begin_save(self, path, step, since=None):
+        """As `save`, in two parts: all rows are known as they are now when this returns, and may change from then on.
+
+        A store in this process writes them at once, since its rows change without a word to it.
+
+        Returns:
+          f() -> what `save` returns, once all files are written; may be called in another thread.
+        """
+        files = self.save(path, step, since)
+        return lambda: files
+
     @abc.abstractmethod
     def publish(self, path, epoch, dtype, after=None):
         """Writes the rows that changed since an epoch of a publication into the directory `path`; rows go on changing.
@@ -152,6 +163,10 @@ class Store(abc.ABC):
         When one of several users of a store calls `restore` or `clear`, each other user forgets the rows that it knows
         and calls `reopen`. Until then its requests are refused with ServiceLost.
         """
+
+    @abc.abstractmethod
+    def look(self):
+        """Raises ServiceLost if the rows are known to be gone, without a request; takes microseconds."""
 
     @abc.abstractmethod
     def stats(self):

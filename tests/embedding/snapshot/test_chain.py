@@ -169,6 +169,18 @@ def test_rows_that_change_while_they_are_saved_are_saved_as_they_were(tmp_path, 
     assert _files_rows(tmp_path, base + delta) == _rows(store) != before
 
 
+def test_a_save_that_is_given_up_is_in_no_chain_and_the_next_one_has_all_rows(tmp_path):
+    store = _pushed([1, 2])
+    base = store.save(tmp_path, 1)
+    _pushed([3], store=store, sequence=2)
+    saving = store.saving(tmp_path, 2, base[-1]["snapshot"])
+    assert next(saving) == base[-1]["snapshot"]
+    saving.close()
+    again = store.save(tmp_path, 3, base[-1]["snapshot"])
+    assert {entry["since"] for entry in again} == {None}
+    assert _files_rows(tmp_path, again) == _rows(store)
+
+
 def test_a_delta_of_another_snapshot_than_the_last_is_a_full_one(tmp_path):
     store = _pushed([1, 2])
     first, second = store.save(tmp_path / "1", 1), store.save(tmp_path / "2", 2)
