@@ -9,6 +9,7 @@ import re
 import pytest
 
 from ctr_trainer import cli
+from ctr_trainer.settings.by_flag import ALSO
 from tests.docs import page
 
 PAGES = page.pages()
@@ -67,7 +68,7 @@ def test_each_file_of_the_repository_that_a_page_names_is_there(path):
 @pytest.fixture(scope="module")
 def known(tmp_path_factory):
     """-> the names of all flags: of the commands, as their helps have them, and of the project's own programs."""
-    names = {"flagfile", "help", "version"}
+    names = {"flagfile", "help", "version", *ALSO}
     for command in cli.COMMANDS:
         with contextlib.redirect_stdout(io.StringIO()) as out:
             cli.main([command, "--help"])
