@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import time
 
 import numpy as np
 import tensorflow as tf
@@ -18,7 +19,7 @@ from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
-_CLOSE_SECONDS = 5.0
+_CLOSE_SECONDS, _LOOK_SECONDS = 5.0, 0.05
 
 
 class Saving:
@@ -126,10 +127,22 @@ class Saving:
         except UserError as error:
             if not has_trained():
                 raise
+            self._wait_for_begun()
             last = f"There is no checkpoint in {self._model_dir} yet: the same command starts from the beginning"
             if self._last_path:
                 last = f"The last checkpoint is {self._last_path}: the same command goes on from it"
             raise UserError(f"{str(error).rstrip('.')}. {last}") from None
+
+    def _wait_for_begun(self):
+        """Has ranks besides 0 know, before they name the last checkpoint, whether the one that was begun is written."""
+        if distributed.is_chief() or self._begun_path == self._last_path:
+            return
+        manifest, deadline = path_of(self._begun_path) / checkpoints.MANIFEST, time.monotonic() + _CLOSE_SECONDS
+        while time.monotonic() < deadline:
+            if manifest.exists():
+                self._last_path = self._begun_path
+                return
+            time.sleep(_LOOK_SECONDS)
 
     def _begin_writing(self, session, path, step, examples):
         """Captures a checkpoint, and has it written by the thread beside the steps."""
