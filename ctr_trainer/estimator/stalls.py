@@ -3,6 +3,7 @@
 import contextlib
 import logging
 
+from ctr_trainer.messages.errors import Lost, UserError
 from ctr_trainer.ranks import distributed, missing_ranks
 from ctr_trainer.ranks.heartbeat import Heartbeat
 from ctr_trainer.ranks.placement import Placement
@@ -37,10 +38,15 @@ def observed_phases(clock, model_dir, input_ends):
     distributed.barrier("heartbeats")
     watchdog.explain = lambda: missing_ranks.describe(model_dir, size, distributed.rank())
     signs = SignsOfLife(model_dir, size, min(SECONDS, watchdog.timeout))
-    watchdog.hopeless = lambda: input_ends.problem() or signs.problem()
+    watchdog.hopeless = lambda: _error_of(UserError, input_ends.problem()) or _error_of(Lost, signs.problem())
     try:
         yield
     finally:
         watchdog.explain = watchdog.hopeless = None
         if heart is not None:
             heart.close()
+
+
+def _error_of(kind, problem):
+    """-> an exception of a kind with a sentence; None for no sentence."""
+    return kind(problem) if problem else None

@@ -7,6 +7,7 @@ import threading
 import time
 
 from ctr_trainer.messages import exit_status
+from ctr_trainer.messages.errors import end_of
 from ctr_trainer.processes.deadline import within
 
 _log = logging.getLogger(__name__)
@@ -34,7 +35,8 @@ class Watchdog:
     Attributes:
       timeout: likewise.
       explain: f() -> str, what is known about the ranks that the process waits for; None if nothing can be known.
-      hopeless: f() -> str, why the wait will never end; "" if it may end. None if nothing can be known.
+      hopeless: f() -> the error for which the wait will never end, as `Lost`, whose exit status the process then has;
+        None if the wait may end. None in its place if nothing can be known.
       tell_seconds: seconds between two signs of life of a rank that works while the others wait for it.
     """
 
@@ -98,8 +100,8 @@ class Watchdog:
         if self.hopeless is not None and seconds >= max(_HOPELESS_SECONDS, asked_again):
             self._asked_at = seconds
             with contextlib.suppress(Exception):  # If `hopeless` fails, nothing is known.
-                if problem := within(_EXPLAIN_SECONDS, self.hopeless):
-                    self._end(lambda: problem)
+                if error := within(_EXPLAIN_SECONDS, self.hopeless):
+                    self._end(lambda: str(error), end_of(error).status)
         if seconds < self._warning:
             self._next_warning = self._warning
         elif self._warning and seconds >= self._next_warning:
@@ -117,7 +119,7 @@ class Watchdog:
             f"another rank hangs or is too slow{self.explanation()}"
         )
 
-    def _end(self, sentence):
+    def _end(self, sentence, status=exit_status.LOST):
         def speak():
             self._speak(sentence())
             logging.shutdown()
@@ -125,4 +127,4 @@ class Watchdog:
         try:
             within(_END_SECONDS, speak)
         finally:
-            os._exit(exit_status.LOST)
+            os._exit(status)

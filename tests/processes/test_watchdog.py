@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from ctr_trainer.messages.errors import Lost, UserError
 from ctr_trainer.processes import watchdog as watchdogs
 from ctr_trainer.processes.watchdog import Watchdog
 
@@ -56,13 +57,13 @@ def test_a_wait_that_is_seen_to_go_on_is_not_named(dog, clock, caplog):
 
 
 def test_whether_a_wait_is_hopeless_is_asked_more_and_more_seldom_and_ends_it_at_once(dog, clock, monkeypatch, caplog):
-    ended, asked, problems = [], [], [""]
+    ended, asked, errors = [], [], [None]
     monkeypatch.setattr(os, "_exit", ended.append)
     monkeypatch.setattr(logging, "shutdown", lambda: None)
 
     def hopeless():
         asked.append(clock.now)
-        return problems[0]
+        return errors[0]
 
     dog.hopeless = hopeless
     for wait in range(2):
@@ -74,12 +75,13 @@ def test_whether_a_wait_is_hopeless_is_asked_more_and_more_seldom_and_ends_it_at
     assert asked[:7] == [1.0, 2.0, 4.0, 8.0, 20.0, 60.0, 90.0]
     assert asked[7:9] == [91.0, 92.0]
     assert not ended
-    problems[0] = "rank 1 has no batch for step 3"
-    with dog.waiting("step 3"):
-        clock.now += 1.0
-        dog._look()
-    assert ended == [75]
-    assert _lines(caplog)[-1] == "rank 1 has no batch for step 3"
+    for error in (Lost("rank 1 has given no sign of life"), UserError("rank 1 has no batch for step 3")):
+        errors[0] = error
+        with dog.waiting("step 3"):
+            clock.now += 1.0
+            dog._look()
+        assert _lines(caplog)[-1] == str(error)
+    assert ended == [75, 1]
 
 
 def test_the_end_is_named_too_and_an_explanation_that_fails_does_not_stop_it(dog, clock, caplog, monkeypatch):
