@@ -34,7 +34,7 @@ def uneven_job(tmp_path_factory):
     """
     directory = tmp_path_factory.mktemp("uneven")
     done = launch.run(2, launch.WORKERS / "uneven.py", directory, *BATCHES, check=False)
-    assert "Process 0 exit with status code 1." in done.stderr
+    assert "Process 0 exit with status code 1." in done.stdout + done.stderr
     return directory, done.stderr
 
 

@@ -78,8 +78,9 @@ def test_whether_a_wait_is_hopeless_is_asked_more_and_more_seldom_and_ends_it_at
     for error in (Lost("rank 1 has given no sign of life"), UserError("rank 1 has no batch for step 3")):
         errors[0] = error
         with dog.waiting("step 3"):
-            clock.now += 1.0
-            dog._look()
+            for _ in range(2):
+                clock.now += 0.5
+                dog._look()
         assert _lines(caplog)[-1] == str(error)
     assert ended == [75, 1]
 
