@@ -9,7 +9,8 @@ import inspect
 def wrong_calls(source, modules):
     """Binds every call of what the source imports to its signature.
 
-    A call with `*` or `**`, and one of a name that the source also binds otherwise, cannot be told and is passed over.
+    A call of what its module does not have is wrong, too. A call with `*` or `**`, and one of a name that the source
+    also binds otherwise, cannot be told and is passed over.
 
     Args:
       source: Python, as text.
@@ -22,9 +23,13 @@ def wrong_calls(source, modules):
     names = _imported(tree, modules)
     found = []
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        try:
+            called = _resolve(call.func, names)
+        except AttributeError as error:
+            found.append(f"line {call.lineno}: {error}")
+            continue
         told = not any(isinstance(each, ast.Starred) for each in call.args) and all(k.arg for k in call.keywords)
-        called = _resolve(call.func, names) if told else None
-        if not callable(called):
+        if not told or not callable(called):
             continue
         try:
             signature = inspect.signature(called)
@@ -60,8 +65,14 @@ def _imported(tree, modules):
 
 
 def _resolve(function, names):
-    """-> what `a.b.c` is, of these names; None if that is not known without running it."""
+    """-> what `a.b.c` is, of these names; None if that is not known without running it.
+
+    Raises:
+      AttributeError: a module has no such name.
+    """
     if isinstance(function, ast.Name):
         return names.get(function.id)
     owner = _resolve(function.value, names) if isinstance(function, ast.Attribute) else None
+    if inspect.ismodule(owner):
+        return getattr(owner, function.attr)
     return None if owner is None else getattr(owner, function.attr, None)

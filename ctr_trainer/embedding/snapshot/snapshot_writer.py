@@ -66,6 +66,29 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
         return [{**entry, **file.finish()} for entry, file in zip(entries, files, strict=True)]
 
 
+def write_blocks(path, config, blocks, identity):
+    """Writes rows that are in no store, as a full snapshot of a table.
+
+    Args:
+      path: the directory, which exists.
+      config: TableConfig.
+      blocks: iterable of (keys int64[n], rows float32[n, width]), C-contiguous; each key comes once.
+      identity: str, of the snapshot.
+
+    Returns:
+      a dict as those of `write`.
+
+    Raises:
+      UserError: the file cannot be written; names it.
+    """
+    file = f"{config.name}-00000-of-00001.arrow"
+    with arrow_file(path, file, schema(config)) as rows_file:
+        for keys, rows in blocks:
+            rows_file.write([key_array(keys), row_array(rows)])
+        written = rows_file.finish()
+    return dict(file=file, kind="full", table=config.name, snapshot=identity, since=None, **written)
+
+
 def _blocks(capture, lock):
     while True:
         with lock as table:
