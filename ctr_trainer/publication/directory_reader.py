@@ -38,6 +38,8 @@ class DirectoryReader:
       UserError: there is no publication, or it cannot be read.
     """
 
+    lookups = hits = 0
+
     def __init__(self, url, cache_dir=""):
         self._url = str(url)
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-rows-", dir=cache_dir or None)

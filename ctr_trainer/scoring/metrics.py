@@ -1,7 +1,7 @@
 """The figures of a scoring server, for Prometheus."""
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 _EXAMPLES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096)
@@ -23,14 +23,15 @@ class ScoreMetrics:
     | `ctr_score_waiting_examples` | | examples that wait now |
     | `ctr_score_generation`, `ctr_score_epoch`, `ctr_score_global_step` | | what is served; none until it is loaded |
     | `ctr_score_age_seconds` | | since its rows were taken from the training |
-    | `ctr_score_row_cache_hit_rate` | | share of keys found in the cache of hot rows, of a cluster's rows |
+    | `ctr_score_row_cache_keys_total` | found | keys looked up in the cache of a cluster's hot rows: `yes`, `no` |
 
     Args:
       now: f() -> dict of what is now: metric without `ctr_score_` -> (help, number).
+      cached: f() -> (keys looked up in the cache of rows, keys found there).
     """
 
-    def __init__(self, now):
-        self._now = now
+    def __init__(self, now, cached):
+        self._now, self._cached = now, cached
         self._registry = CollectorRegistry()
         self._requests = self._counter("requests", "Requests answered", "transport", "status")
         self._request_seconds = self._histogram("request_seconds", "Time of a request", _SECONDS, "transport")
@@ -59,9 +60,15 @@ class ScoreMetrics:
         self._refreshes.labels(outcome).inc()
 
     def collect(self):
-        """Yields the gauges, read when Prometheus asks."""
+        """Yields what others count, read when Prometheus asks."""
         for name, (text, value) in self._now().items():
             yield GaugeMetricFamily(f"ctr_score_{name}", text, value=value)
+
+        lookups, hits = self._cached()
+        found = CounterMetricFamily("ctr_score_row_cache_keys", "Keys looked up in the cache of rows", labels=["found"])
+        found.add_metric(["yes"], hits)
+        found.add_metric(["no"], lookups - hits)
+        yield found
 
     def text(self):
         """-> bytes of all figures in Prometheus' text format."""

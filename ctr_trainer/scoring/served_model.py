@@ -98,6 +98,11 @@ class ServedModel:
         record = self._reader.record
         return Freshness(record.generation, record.epoch, record.global_step, self._reader.age_secs())
 
+    @property
+    def cached(self):
+        """-> (keys looked up in the reader's cache of rows, keys found there), since the start."""
+        return self._reader.lookups, self._reader.hits
+
     def score(self, examples):
         """-> `Scored` of `Examples`.
 

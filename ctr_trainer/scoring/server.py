@@ -47,7 +47,7 @@ class ScoreServer:
         self._failure, self.cut_off = None, False
         with contextlib.ExitStack() as stack:
             listening = stack.enter_context(_listen(flags.bind, flags.port))
-            self._metrics = ScoreMetrics(self._figures)
+            self._metrics = ScoreMetrics(self._figures, self._cached)
             self._live = LiveModel(
                 open_reader,
                 flags.name,
@@ -107,6 +107,10 @@ class ScoreServer:
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"--flight_port={flags.flight_port}: {error}; is the port taken?") from None
 
+    def _cached(self):
+        """-> (keys looked up in a cache of rows, keys found there)."""
+        return self._live.model.cached if self._live.is_loaded else (0, 0)
+
     def _figures(self):
         """-> the gauges of `ScoreMetrics`."""
         figures = {"waiting_examples": ("Examples that wait", self._batcher.waiting)}
@@ -130,7 +134,9 @@ def serve(flags):
     Raises:
       UserError: see `ScoreServer`.
     """
-    server = ScoreServer(flags, lambda: open_reader(flags.model, cache_dir=flags.cache_dir))
+    server = ScoreServer(
+        flags, lambda: open_reader(flags.model, flags.cache_dir, flags.redis, flags.cache_rows, flags.cache_secs)
+    )
     # uvicorn has handlers of its own as it runs; it raises the signal that ended it once more after that.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: server.stop())
