@@ -23,6 +23,8 @@ from ctr_trainer.scoring.metrics import ScoreMetrics
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 2048
+# Beyond the idle time of the clients and load balancers in use, which else find a connection closed as they send.
+_KEEP_ALIVE_SECONDS = 75
 
 
 class ScoreServer:
@@ -178,6 +180,7 @@ def _http_config(app, flags):
         log_level="warning",
         lifespan="off",
         ws="none",
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         server_header=False,
         timeout_graceful_shutdown=max(round(flags.stop_secs), 1),
         **secure,
