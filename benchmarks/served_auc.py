@@ -55,7 +55,7 @@ def _server(publication, port_file):
     with subprocess.Popen([*command, f"--port_file={port_file}"], env=demo_job.environment()) as process:
         try:
             end = time.monotonic() + _START_S
-            while not port_file.exists():
+            while not (port_file.exists() and _is_ready(port_file.read_text().strip())):
                 if process.poll() is not None or time.monotonic() > end:
                     raise SystemExit(f"score is not ready after {_START_S:g} s, or has ended: {process.returncode}")
                 time.sleep(0.1)
@@ -63,6 +63,14 @@ def _server(publication, port_file):
         finally:
             process.terminate()
             process.wait(_END_S)
+
+
+def _is_ready(address):
+    try:
+        with urllib.request.urlopen(f"http://{address}/healthz", timeout=_END_S):
+            return True
+    except OSError:
+        return False
 
 
 def _batches(sample):
@@ -80,7 +88,7 @@ def _scores(address, lines):
     }
     inputs |= dict(zip(SPARSE, map(list, columns[len(DENSE) :]), strict=True))
     with urllib.request.urlopen(f"http://{address}/v1/models", timeout=_END_S) as found:
-        (name,) = [model["name"] for model in json.load(found)["models"]]
+        (name,) = json.load(found)["models"]
     request = urllib.request.Request(
         f"http://{address}/v1/models/{name}:predict",
         json.dumps({"inputs": inputs}).encode(),
