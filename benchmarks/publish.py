@@ -30,6 +30,7 @@ import served_auc
 
 from ctr_trainer.publication import records
 from ctr_trainer.publication.open_reader import open_reader
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
 
 PARTS = ("slowdown", "freshness", "auc", "score", "rows", "kills")
 HERE = pathlib.Path(__file__).resolve().parent
@@ -57,7 +58,11 @@ def slowdown(directory, rounds):
 
 
 def freshness(directory):
-    """-> the 99th percentile of the seconds from a row's step until a reader has it, over all times of a training."""
+    """-> the 99th percentile of the seconds from a row's step until a reader has it, over all times of a training.
+
+    A step's rows wait up to `--sync_steps` steps for the sync that takes them to the service, which is done that many
+    steps later at most. So twice that time is added to what is seen: a record says when the service's rows were taken.
+    """
     data, publication = demo_job.demo_data(directory), f"{directory}/fresh-publication"
     log = pathlib.Path(directory, "fresh.log")
     job = demo_job.command(data, f"{directory}/fresh", EPOCHS, f"--publish={publication}", "--publish_secs=2")
@@ -71,6 +76,8 @@ def freshness(directory):
     taken, visible = np.array(seen).T
     steps = np.arange(taken[0], taken[-1], _GRID_S)
     waits = visible[np.searchsorted(taken, steps)] - steps
+    summary = json.loads(pathlib.Path(directory, "fresh", "train_summary.json").read_text(encoding="utf-8"))
+    waits += 2 * EmbeddingConfig().sync_steps * summary["seconds"] / summary["steps"]
     print(f"freshness: {len(seen)} epochs, median {np.median(waits):.2f} s, most {waits.max():.2f} s", file=sys.stderr)
     return round(float(np.percentile(waits, 99)), 2)
 
