@@ -71,11 +71,11 @@ class StoreLock:
     def _wait_for_the_end_of(self, found):
         """Waits until the lock that was found is no longer renewed."""
         deadline, first = time.monotonic() + self._seconds, found
-        if found and not _has_ended(found):
+        if found and not has_ended(found):
             _log.info(
                 "%s is the lock of %s: looking for %g s whether it lives", self._path, _name(found), self._seconds
             )
-        while found and not _has_ended(found) and time.monotonic() < deadline:
+        while found and not has_ended(found) and time.monotonic() < deadline:
             time.sleep(min(1.0, self._seconds / _RENEWALS))
             found = self._read()
             if found and found != first:
@@ -111,7 +111,7 @@ class StoreLock:
 
     def _write(self):
         self._count += 1
-        holder = {"token": self._token, "process": os.getpid(), "host": socket.gethostname(), "machine": _machine()}
+        holder = {"token": self._token, "process": os.getpid(), "host": socket.gethostname(), "machine": machine()}
         self._path.write_json({**holder, "since": self._since, "renewed": self._count})
 
 
@@ -119,14 +119,14 @@ def _name(found):
     return f"process {found.get('process')} on host {found.get('host')} since {found.get('since')}"
 
 
-def _has_ended(found):
-    """-> whether the owner was a process of this machine that is no more."""
-    if found.get("machine") != _machine() or not isinstance(found.get("process"), int):
+def has_ended(found):
+    """-> whether an owner, of `process` and `machine`, was a process of this machine that is no more."""
+    if found.get("machine") != machine() or not isinstance(found.get("process"), int):
         return False
     return not pathlib.Path(f"/proc/{found['process']}").exists()
 
 
-def _machine():
+def machine():
     """-> what names this boot of this machine, and which of its containers' process numbers this process sees."""
     boot = pathlib.Path("/proc/sys/kernel/random/boot_id")
     return f"{boot.read_text().strip()}/{os.stat('/proc/self/ns/pid').st_ino}" if boot.exists() else None

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 
+from ctr_trainer.files.store_lock import has_ended, machine
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.cluster_keys import control_name
 
@@ -17,13 +18,15 @@ _log = logging.getLogger(__name__)
 _RENEWALS = 4  # In a lease.
 _LOOK_SECONDS = 0.2
 _RENEW = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('PEXPIRE', KEYS[1], ARGV[2])"
+_TAKE_OVER = "return redis.call('GET', KEYS[1]) == ARGV[3] and redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])"
 _GIVE_BACK = "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1])"
 
 
 class ClusterFence:
     """Holds the lease until `close`, or until some time after this process ended; a thread renews it.
 
-    A lease that is not renewed is waited for: that of a killed publisher.
+    The lease of a publisher that was killed on this machine is taken over at once, and that of another one when it was
+    not renewed in time.
 
     Args:
       cluster: `Cluster`.
@@ -46,6 +49,7 @@ class ClusterFence:
                 "token": secrets.token_hex(8),
                 "process": os.getpid(),
                 "host": socket.gethostname(),
+                "machine": machine(),
                 "since": f"{datetime.datetime.now():%Y-%m-%d %H:%M:%S}",
             }
         )
@@ -76,6 +80,10 @@ class ClusterFence:
                     return
                 before, left = left, client.pttl(self.name)
                 holder = client.get(self.name)
+                if holder is not None and has_ended(_values(holder)):
+                    client.eval(_TAKE_OVER, 1, self.name, self.token, self.lease_ms, holder)
+                    if client.get(self.name) == self.token.encode():
+                        return
             if holder is not None and before is not None and left > before:
                 raise self.refusal(holder)
             time.sleep(_LOOK_SECONDS)
@@ -90,8 +98,14 @@ class ClusterFence:
 
 
 def _holder(token):
-    try:
+    values = _values(token)
+    return f"process {values.get('process')} on host {values.get('host')} since {values.get('since')}"
+
+
+def _values(token):
+    """-> dict of what a token says; an empty one if it is none of ours."""
+    with contextlib.suppress(ValueError):
         values = json.loads(token)
-        return f"process {values['process']} on host {values['host']} since {values['since']}"
-    except (ValueError, KeyError, TypeError):
-        return f"another process ({token!r})"
+        if isinstance(values, dict):
+            return values
+    return {}

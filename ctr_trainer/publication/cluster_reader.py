@@ -158,7 +158,7 @@ class ClusterReader:
             except ClusterChanged as error:
                 if not left:
                     raise
-                _log.warning("asked again: %s", error)
+                _log.debug("asked again: %s", error)
                 time.sleep(_PAUSE_SECONDS)
                 self._refresh_nodes()
         raise AssertionError
@@ -167,7 +167,7 @@ class ClusterReader:
         try:
             self._cluster.refresh()
         except ClusterChanged as error:
-            _log.warning("%s", error)
+            _log.debug("asked again: %s", error)
 
 
 def _place(record):
