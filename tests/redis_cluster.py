@@ -115,6 +115,24 @@ class LocalCluster:
         for process in self._processes.values():
             process.wait(_SECONDS)
 
+    def processes(self):
+        """-> list of the servers' `subprocess.Popen`."""
+        return list(self._processes.values())
+
+    @property
+    def version(self):
+        """What the servers call themselves."""
+        return subprocess.run([self._binary, "--version"], capture_output=True, text=True, timeout=10).stdout.strip()
+
+    def clear_rows(self):
+        """Deletes all keys, but for the few that are about a publication as a whole."""
+        for port in self.primaries():
+            names = self.ask(port, "KEYS", "{ctr}*")
+            kept = [(name, self.ask(port, "DUMP", name)) for name in names]
+            self.ask(port, "FLUSHALL", "SYNC")
+            for name, value in kept:
+                self.ask(port, "RESTORE", name, 0, value)
+
     def primaries(self):
         """-> ports of the primaries that live."""
         return sorted(port for port in self._living() if b"role:master" in self.ask(port, "INFO", "replication"))

@@ -7,9 +7,9 @@ import uuid
 import tqdm
 
 from ctr_trainer.embedding.snapshot import packed_files, snapshot
+from ctr_trainer.embedding.snapshot.arrow_file import arrow_file
 from ctr_trainer.embedding.snapshot.packed_rows import pack
 from ctr_trainer.embedding.snapshot.snapshot import key_array
-from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.estimator.checkpoint import MANIFEST, describe_file
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.publication import records
