@@ -12,6 +12,7 @@ import time
 import pytest
 
 from ctr_trainer.processes.parent import ended_with_parent
+from ctr_trainer.settings.redis_files import RedisFiles
 
 _SECONDS = 60
 _PRIMARIES, _SLOTS = 3, 16384
@@ -187,6 +188,45 @@ class LocalCluster:
     def _nodes(self, port):
         lines = self.ask(port, "CLUSTER", "NODES").decode().splitlines()
         return [line for line in lines if "handshake" not in line]
+
+
+@contextlib.contextmanager
+def one_with_tls(directory):
+    """Gives (URL, `RedisFiles`) of a cluster of one server, which takes TLS alone and asks for a certificate."""
+    import redis
+
+    binary = server_binary()
+    if binary is None or shutil.which("openssl") is None or importlib.util.find_spec("redis") is None:
+        pytest.skip("no redis-server, no openssl command or no package redis")
+    (port,), cert, key = _free_ports(1), directory / "cert.pem", directory / "key.pem"
+    subprocess.run(
+        f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {cert} -days 1 -subj /CN=127.0.0.1 "
+        "-addext subjectAltName=IP:127.0.0.1".split(),
+        check=True,
+        capture_output=True,
+        timeout=_SECONDS,
+    )
+    settings = f"--port 0 --tls-port {port} --bind 127.0.0.1 --cluster-enabled yes --tls-cluster yes --appendonly no"
+    files = f"--tls-cert-file {cert} --tls-key-file {key} --tls-ca-cert-file {cert}"
+    process = subprocess.Popen(
+        [binary, *settings.split(), *files.split()],
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        preexec_fn=ended_with_parent(),
+    )
+    try:
+        pem = dict(ssl=True, ssl_ca_certs=str(cert), ssl_certfile=str(cert), ssl_keyfile=str(key))
+        with redis.Redis(port=port, host="127.0.0.1", protocol=2, **pem) as client:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
+                pytest.skip(f"{binary} was built without TLS: {process.stdout.read()[-200:]}")
+            _await("the server with TLS answers", client.ping)
+            client.execute_command("CLUSTER ADDSLOTSRANGE", 0, _SLOTS - 1)
+            _await("its cluster is there", lambda: client.execute_command("CLUSTER INFO")["cluster_state"] == "ok")
+        yield f"rediss://127.0.0.1:{port}/ctr", RedisFiles("", str(cert), str(cert), str(key))
+    finally:
+        process.kill()
+        process.communicate(timeout=_SECONDS)
 
 
 def _free_ports(count):

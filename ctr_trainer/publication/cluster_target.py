@@ -1,5 +1,6 @@
 """Delivers a publication to a Redis or Valkey cluster."""
 
+import contextlib
 import dataclasses
 import logging
 import sys
@@ -64,10 +65,13 @@ class ClusterTarget:
     """
 
     def __init__(self, url, redis, grace_secs=GRACE_SECONDS, lease_secs=LEASE_SECONDS):
-        self._cluster, self._grace = Cluster(url, redis), int(grace_secs)
-        _refuse_evicting(self._cluster)
-        self._fence = ClusterFence(self._cluster, lease_secs)
-        self._state, self._begun, self._is_sure, self._warned = read_state(self._cluster), None, False, False
+        self._grace, self._begun, self._is_sure, self._warned = int(grace_secs), None, False, False
+        with contextlib.ExitStack() as stack:
+            self._cluster = stack.enter_context(contextlib.closing(Cluster(url, redis)))
+            _refuse_evicting(self._cluster)
+            self._fence = stack.enter_context(contextlib.closing(ClusterFence(self._cluster, lease_secs)))
+            self._state = read_state(self._cluster)
+            self._ends = stack.pop_all()
         self._sweep = ClusterSweep(self._cluster, grace_secs)
         self._generation_name = control_name(self._cluster.name, "generation")
 
@@ -100,8 +104,7 @@ class ClusterTarget:
             self._sweep.step(self._state)
 
     def close(self):
-        self._fence.close()
-        self._cluster.close()
+        self._ends.close()
 
     def _put(self, holder, record, directory, begins):
         nodes = self._cluster.identity()
@@ -227,6 +230,8 @@ class ClusterTarget:
     def _check_generation(self):
         with self._cluster.told():
             generation = self._cluster.client.get(self._generation_name)
+        if generation is None:
+            raise NeedsBase(f"{self._cluster.url}: all that was published there is gone: it is to be published anew")
         if generation != b"%d" % self._state.record.generation:
             raise self._fenced_out()
 
@@ -249,11 +254,11 @@ def _is_marked(value, record):
 
 def _refuse_evicting(cluster):
     """Raises UserError if the cluster gives rows up in silence when it is full."""
-    with cluster.told():
-        infos = cluster.client.info("memory", target_nodes="primaries")
-    for node, info in infos.items():
+    for node in cluster.primary_nodes():
+        with cluster.told():
+            info = cluster.client.get_redis_connection(node).info("memory")
         if info.get("maxmemory") and info.get("maxmemory_policy", "").startswith("allkeys"):
             raise UserError(
-                f"{cluster.url}: {node} evicts rows when it is full (maxmemory-policy {info['maxmemory_policy']}): set "
-                "it to noeviction, so that nothing is lost in silence"
+                f"{cluster.url}: {node.name} evicts rows when full (maxmemory-policy {info['maxmemory_policy']}): "
+                "set it to noeviction, so that nothing is lost in silence"
             )

@@ -40,8 +40,12 @@ class DirectoryTarget:
         self._fence = (self._path / ".lock").hold(
             lambda holder: f"{url}: {holder} publishes there now; wait for its end, or publish to another place"
         )
-        self._current = records.read_publication(url)
-        self._chain, self._chain_lock = self._read_chain(), threading.Lock()
+        try:
+            self._current = records.read_publication(url)
+            self._chain, self._chain_lock = self._read_chain(), threading.Lock()
+        except BaseException:
+            self._fence.close()
+            raise
         self._work, self._tidied = Background(f"the compaction of {url}"), -_TIDY_SECONDS
 
     def delivered(self, holder):

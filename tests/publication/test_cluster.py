@@ -189,7 +189,7 @@ def test_a_full_cluster_says_what_to_do_and_takes_the_epoch_later(url, tmp_path,
 def test_a_cluster_that_evicts_is_refused(url, cluster):
     cluster.ask_all("CONFIG", "SET", "maxmemory", "1gb", "maxmemory-policy", "allkeys-lru")
     try:
-        with pytest.raises(UserError, match="evicts rows when it is full"):
+        with pytest.raises(UserError, match="evicts rows when full"):
             ClusterTarget(url, RedisFiles())
     finally:
         cluster.ask_all("CONFIG", "SET", "maxmemory-policy", "noeviction")
@@ -288,3 +288,17 @@ def test_a_user_and_a_password_are_shown(url, tmp_path, cluster):
         for port in cluster.ports:
             cluster.ask(port, "ACL", "SETUSER", "default", "+@all", username="ctr", password="secret:2")
     assert records.newest_base(records.list_records(tmp_path / "spool", 1)) == 0
+
+
+def test_one_node_with_tls_takes_rows_and_says_that_it_has_no_replica(tmp_path, caplog):
+    with redis_cluster.one_with_tls(tmp_path) as (url, redis):
+        published = Published(tmp_path / "spool")
+        with contextlib.closing(ClusterTarget(url, redis, lease_secs=LEASE)) as target:
+            deliver_all(tmp_path / "spool", target)
+        with contextlib.closing(open_reader(url, redis=redis)) as reader:
+            np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
+        assert "has no replica" in caplog.text
+        with pytest.raises(UserError, match="CERTIFICATE_VERIFY_FAILED"):
+            open_reader(url)
+        with pytest.raises(UserError, match="name the cluster by rediss://"):
+            open_reader(url.replace("rediss", "redis"), redis=redis)
