@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator.checkpoint import latest_checkpoint
+from ctr_trainer.estimator.checkpoint import latest_checkpoint, list_checkpoints, unfinished
 from ctr_trainer.ranks.placement import ATTEMPT
 from tests import small
 from tests.hosts.rows import names, trained
@@ -165,6 +165,8 @@ def test_nothing_is_left_of_a_launcher_that_is_stopped_or_killed(data, tmp_path,
         job.saved(5)
         semaphores = job.semaphores()
         assert semaphores
+        if how == signal.SIGKILL:  # In the middle of a checkpoint.
+            launch.wait_until(lambda: unfinished(job.model_dir), "a checkpoint that is being written", 60, every=1e-3)
         job.process.send_signal(how)
         launch.wait_until(lambda: not job.processes(), "the ends of all that was started", 90)
         status, output = job.finish()
@@ -177,5 +179,8 @@ def test_nothing_is_left_of_a_launcher_that_is_stopped_or_killed(data, tmp_path,
         )
     else:
         assert status == -9
+        for checkpoint in list_checkpoints(job.model_dir):
+            checkpoint.verify()
+        assert latest_checkpoint(job.model_dir).step >= 5
     assert not launch.services(job.model_dir)
     launch.wait_until(lambda: not any(map(os.path.exists, semaphores)), "the removal of the semaphores", 30)

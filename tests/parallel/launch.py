@@ -69,9 +69,9 @@ def services(model_dir):
     return found
 
 
-def wait_until(condition, what, seconds=120):
+def wait_until(condition, what, seconds=120, every=0.05):
     """Returns once `condition()` is true; fails after so many seconds, naming what was waited for."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.05)
+        time.sleep(every)

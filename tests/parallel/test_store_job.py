@@ -1,5 +1,5 @@
-"""A job whose data and model are in an object store: trained by two workers, killed, gone on with, evaluated, asked and
-exported. The store is moto's server."""
+"""A job whose data and model are in an object store: trained by two workers, killed, gone on with under `launch`,
+evaluated, asked and exported. The store is moto's server."""
 
 import json
 import os
@@ -59,7 +59,8 @@ def test_a_job_in_a_store(store, temporary, tmp_path):
     killed = checkpoints.latest_checkpoint(MODEL)
     assert 0 < killed.step < 32
 
-    done = launch.run(*train, seconds=_SECONDS)
+    # The launcher reads the checkpoints of the store, too.
+    done = launch.run(0, "-m", "ctr_trainer", "launch", "-np", 2, "--", *train[4:], seconds=_SECONDS)
     assert f"going on from {killed.path}: step {killed.step}" in done.stderr
     found = checkpoints.list_checkpoints(MODEL)
     assert found[-1].step == 32 and found[-1].examples == 2 * ROWS  # ceil(500 / 32) steps of each epoch.
