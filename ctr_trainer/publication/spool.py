@@ -47,7 +47,8 @@ class Spool:
     def write(self, step, write_tower=None):
         """Writes the next record, with the rows that have changed since the last one.
 
-        If this raises, the next call writes the same record, with what was to be in it.
+        If this raises, the next call writes the same record, with what was to be in it; if it is not known whether the
+        record was written, it begins a new generation.
 
         Args:
           step: the global step of the dense tower.
@@ -74,9 +75,17 @@ class Spool:
         record = Record(**of, global_step=step, time=now, dtype=self._dtype, tables=self._tables, files=files, **dense)
         if self._is_closed:
             raise UserError(f"{self.path}: the rows of {name} may be of a store that is closed")
-        records.write_record(self.path, record)
+        try:
+            records.write_record(self.path, record)
+            if kind == BASE:
+                records.write_publication(self.path, self._publication)
+        except Exception:
+            if (
+                directory / f"{name}.json"
+            ).exists():  # It may be delivered by now: another one may not take its number.
+                self.begin()
+            raise
         if kind == BASE:
-            records.write_publication(self.path, self._publication)
             old_records.remove_generations_before(self.path, record.generation)
         self.last, self.records = record, self.records + 1
         self.rows, self.removed = self.rows + record.rows, self.removed + record.removed

@@ -201,6 +201,27 @@ def test_a_new_training_begins_another_generation_after_one_that_was_killed_in_i
     assert records.read_publication(spool.path).generation == 3 and not unfinished.exists()
 
 
+def test_after_a_record_of_which_it_is_not_known_whether_it_was_delivered_all_rows_are_published(
+    store, publish, monkeypatch
+):
+    publisher, spool, _ = publish()
+    _push(store, 1, 4, 0)
+    _published(publisher, spool, 1)
+    written = records.write_record
+
+    def fails_when_written(url, record):
+        monkeypatch.setattr(records, "write_record", written)
+        written(url, record)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(records, "write_record", fails_when_written)
+    _push(store, 3, 6, 1)
+    publisher.offer(2, 2)
+    _until(lambda: publisher.failures)
+    publisher.finish(SECONDS)
+    assert (spool.last.kind, spool.last.generation, spool.last.rows) == ("base", 2, 5)
+
+
 def test_no_record_is_written_once_the_store_may_be_closed(store, publish):
     publisher, spool, _ = publish()
     spool.write(1, lambda path: Tower().write(path, 1))
