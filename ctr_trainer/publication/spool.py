@@ -80,15 +80,14 @@ class Spool:
             if kind == BASE:
                 records.write_publication(self.path, self._publication)
         except Exception:
-            if (
-                directory / f"{name}.json"
-            ).exists():  # It may be delivered by now: another one may not take its number.
+            # It may be delivered by now, so no other record may take its number.
+            if (directory / f"{name}.json").exists():
                 self.begin()
             raise
-        if kind == BASE:
-            old_records.remove_generations_before(self.path, record.generation)
         self.last, self.records = record, self.records + 1
         self.rows, self.removed = self.rows + record.rows, self.removed + record.removed
+        if kind == BASE:
+            old_records.remove_generations_before(self.path, record.generation)
         return record
 
     def close(self):
