@@ -67,6 +67,7 @@ def _publish(given, experiment, checkpoint, publish):
 
     distributed.init(experiment.workers.stall_timeout, flags=alike(experiment))
     with contextlib.closing(open_target(publish.to, experiment.run.publish.redis)) as target:
+        target.tidy_all()
         estimator = make_estimator(as_trained(given, experiment))
         found = estimator.find_checkpoint(checkpoint.checkpoint)
         with tempfile.TemporaryDirectory(prefix="ctr_trainer-") as spool:

@@ -23,15 +23,23 @@ class ClusterSweep:
         self._cluster, self._grace = cluster, grace_secs
         self._swept, self._pages = None, None
 
+    def is_done(self, state):
+        """-> whether there is nothing to look for, or not yet.
+
+        Args:
+          state: `ClusterState`.
+        """
+        return self._swept == state.record.generation or time.time() < state.since + self._grace
+
     def step(self, state):
         """Looks at some names, for some tens of milliseconds.
 
         Args:
           state: `ClusterState`.
         """
-        generation = state.record.generation
-        if self._swept == generation or time.time() < state.since + self._grace:
+        if self.is_done(state):
             return
+        generation = state.record.generation
         self._pages = self._pages or self._delete(generation)
         stop = time.monotonic() + _STEP_SECONDS
         try:

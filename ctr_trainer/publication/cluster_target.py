@@ -103,6 +103,10 @@ class ClusterTarget:
         if self._state is not None:
             self._sweep.step(self._state)
 
+    def tidy_all(self):
+        while self._state is not None and not self._sweep.is_done(self._state):
+            self._sweep.step(self._state)
+
     def close(self):
         self._ends.close()
 

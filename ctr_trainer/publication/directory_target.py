@@ -80,6 +80,11 @@ class DirectoryTarget:
         self._tidied = time.monotonic()
         self._work.start(self._tidy)
 
+    def tidy_all(self):
+        if self._current is not None:
+            self._work.wait()
+            self._tidy()
+
     def close(self):
         with contextlib.suppress(UserError):  # A compaction that was begun leaves files without a record.
             self._work.close(_CLOSE_SECONDS)

@@ -35,5 +35,8 @@ class Target(Protocol):
     def tidy(self):
         """Removes some of what no reader needs any more, for some tens of milliseconds or beside the caller."""
 
+    def tidy_all(self):
+        """Removes all that no reader needs any more; returns when it is done."""
+
     def close(self):
         """Gives the fence back."""

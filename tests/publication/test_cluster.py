@@ -137,8 +137,7 @@ def test_a_rollback_is_a_new_generation_and_the_rows_of_the_old_one_go(url, tmp_
         rolled_back.epoch([7])
         deliver_all(tmp_path, target)
         assert_there(url, rolled_back, generation=2)
-        while target._sweep._swept != 2:
-            target.tidy()
+        target.tidy_all()
         assert_there(url, rolled_back, generation=2)
     assert sum(cluster.ask(port, "DBSIZE") for port in cluster.primaries()) == 45 + 3 + 2 + 1
 

@@ -155,8 +155,7 @@ def test_epochs_become_a_base_when_they_are_as_large_and_readers_go_on(tmp_path,
     for number in range(3):
         published.epoch([*range(1, 8), 10 + number], [9 + number] if number else [])
     deliver_all(spool, target)
-    target.tidy()
-    target._work.wait()
+    target.tidy_all()
     assert names(place / "generation-0000000001") == [
         "base-0000000003",
         "base-0000000003.json",
