@@ -4,6 +4,7 @@ import http.client
 import json
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -68,6 +69,11 @@ def test_serves_over_tls_until_sigterm_then_answers_what_is_under_way_and_ends(p
         process.kill()
         process.wait(_SECONDS)
         process.stderr.close()
+
+
+def test_an_answer_does_not_wait_for_the_clients_acknowledgement(server):
+    """asyncio turns Nagle's algorithm off for sockets of this protocol only; accepted ones have the listener's."""
+    assert server._listening.proto == socket.IPPROTO_TCP
 
 
 def test_a_publication_that_does_not_come_ends_the_command_by_its_name(tmp_path, capsys):
