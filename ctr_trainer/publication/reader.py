@@ -68,7 +68,7 @@ class RowReader(Protocol):
         """
 
     def age_secs(self):
-        """-> seconds since the rows of `record` were taken from the training: everything trained before is in them."""
+        """-> seconds since the rows of `record` were taken from the tables or shards; see `Record.time`."""
 
     def close(self):
         """Gives back memory, files and connections."""
