@@ -55,7 +55,8 @@ class Record:
       epoch: number of the epoch.
       kind: `base`, the whole state after the epoch, or `epoch`, what changed since the state after the epoch before.
       global_step: of the dense tower.
-      time: seconds since 1970 at which the rows were taken: all that the tables, or the service's shards, had by then is in.
+      time: seconds since 1970 at which the rows were taken: all that the tables, or the service's shards, had by then
+        is in.
       dtype: of the packed rows, see `embedding.snapshot.packed_rows`.
       tables: for each table {`config`: of `TableConfig.to_dict`}.
       files: for each file of rows {`file`, `table`, `kind`, `rows`, `bytes`, `crc32`}; `file` is relative to the
