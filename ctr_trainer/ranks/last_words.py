@@ -14,6 +14,7 @@ import traceback
 from ctr_trainer.messages import exit_status, log_lines
 from ctr_trainer.messages.errors import StoppedInOrder, end_of, reason
 from ctr_trainer.processes.deadline import within
+from ctr_trainer.ranks import late_abort
 from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.placement import Placement
 from ctr_trainer.ranks.roll_call import RollCall
@@ -103,6 +104,8 @@ class LastWords:
         """
         if self._size == 1:
             self._forget()  # Another call in this process may have spoken.
+        else:
+            late_abort.install()
         with self.signals.handled() if takes_signals else contextlib.nullcontext():
             try:
                 function()
