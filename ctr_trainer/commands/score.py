@@ -23,6 +23,9 @@ def run(flags):
     except ImportError as error:
         raise UserError(f"{error}: score needs the extra `score`: pip install 'ctr_trainer[score]'") from None
 
+    import tensorflow as tf
+
     from ctr_trainer.scoring.server import serve
 
+    tf.get_logger().setLevel("ERROR")  # Its warnings are about TensorFlow 1 names, which are used on purpose.
     serve(flags)
