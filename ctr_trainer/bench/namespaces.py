@@ -14,6 +14,7 @@ import subprocess
 import threading
 
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import end_signals
 
 INTERFACE = "eth0"
 _PREFIX = "ctr-bench"
@@ -203,8 +204,5 @@ def _stopped_by_sigterm():
     def stop(number, frame):
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
+    with end_signals.handled(stop, [signal.SIGTERM]):
         yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import secrets
-import signal
 import time
 
 from ctr_trainer.launch.attempt import Attempt
@@ -15,7 +14,7 @@ from ctr_trainer.launch.record import Restart, add_to_summary
 from ctr_trainer.launch.standby import Standby
 from ctr_trainer.launch.training import Reached, where_it_goes_on
 from ctr_trainer.messages.errors import StoppedInOrder, UserError
-from ctr_trainer.processes import reach
+from ctr_trainer.processes import end_signals, reach
 from ctr_trainer.ranks import last_words
 
 _log = logging.getLogger(__name__)
@@ -175,12 +174,8 @@ class Supervisor:
         def ask(number, frame):
             self._asked = number
 
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
+        with end_signals.handled(ask):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _end_if_asked(self, attempt=None):
         """Ends the workers and raises Stopped if a signal has come."""

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import signal
 import socket
 import ssl
 import threading
@@ -14,6 +13,7 @@ import uvicorn
 from ctr_trainer.embedding.service.security import ServerSecurity
 from ctr_trainer.files import durable_file
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import end_signals
 from ctr_trainer.publication.open_reader import open_reader
 from ctr_trainer.scoring.batcher import Batcher
 from ctr_trainer.scoring.flight_server import FlightScorer
@@ -140,16 +140,15 @@ def serve(flags):
         flags, lambda: open_reader(flags.model, flags.cache_dir, flags.redis, flags.cache_rows, flags.cache_secs)
     )
     # uvicorn has handlers of its own as it runs; it raises the signal that ended it once more after that.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: server.stop())
-    scheme = "https" if flags.tls_cert else "http"
-    _log.info("scoring server on %s://%s:%d, try it there by hand", scheme, flags.bind, server.port)
-    if server.flight_port:
-        _log.info("Arrow Flight on %s:%d", flags.bind, server.flight_port)
-    if flags.port_file:
-        durable_file.write_text(flags.port_file, f"{flags.bind}:{server.port}")
-    server.run()
-    _log.info("scoring server on port %d has ended", server.port)
+    with end_signals.handled(lambda *_: server.stop()):
+        scheme = "https" if flags.tls_cert else "http"
+        _log.info("scoring server on %s://%s:%d, try it there by hand", scheme, flags.bind, server.port)
+        if server.flight_port:
+            _log.info("Arrow Flight on %s:%d", flags.bind, server.flight_port)
+        if flags.port_file:
+            durable_file.write_text(flags.port_file, f"{flags.bind}:{server.port}")
+        server.run()
+        _log.info("scoring server on port %d has ended", server.port)
     if server.cut_off:
         os._exit(0)  # Its threads cannot be ended in any other way.
 

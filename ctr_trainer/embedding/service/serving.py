@@ -18,6 +18,7 @@ from ctr_trainer.files.paths import path_of
 from ctr_trainer.measuring.latency import UNIT
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import end_signals
 from ctr_trainer.processes.standard_input import set_at_end_of
 
 _log = logging.getLogger(__name__)
@@ -60,51 +61,49 @@ def serve(
     host, port = _split(bind)
     security.refuse_open_door(host)
     stop, signalled = threading.Event(), []
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        is_left = exit_with_stdin and not save_at_exit
-        handler = signal.SIG_IGN if is_left else lambda *_: (signalled.append(True), stop.set())
-        signal.signal(signal_number, handler)
-    if exit_with_stdin:
-        threading.Thread(target=set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
-    path_of(data_dir).mkdir(parents=True, exist_ok=True)
-    keep_freed_memory(_KEPT_BYTES)
-    try:
-        service = Service(host, port, data_dir, security)
-    except (pa.ArrowException, OSError) as error:
-        raise UserError(f"cannot serve on {bind}: {error}; is the port taken?") from None
-    if metrics_port is not None:
-        _log.info("Prometheus metrics on http://%s:%d/metrics", host, service.metrics.serve(metrics_port, host))
-    if restore:
-        service.restore_exit(restore)
-    address = f"{host}:{service.port}"
-    _log.info("embedding service %s answers on %s", service.incarnation, address)
-    if port_file:
-        durable_file.write_text(port_file, address)
-    _log.info(UNIT)
-    memory = MemoryWatch("this service")
-    next_status = time.monotonic() + _STATUS_SECONDS
-    # Waits are short: if a signal comes just before a wait begins, Python handles it after the wait.
-    while not stop.wait(min(max(next_status - time.monotonic(), 0), _SIGNAL_SECONDS)):
-        if time.monotonic() < next_status:
-            continue
-        next_status += _STATUS_SECONDS
-        memory.look()
-        for line in service.metrics.status_lines():
-            _log.info(line)
-    _log.info("embedding service on %s ends", address)
-    # Calls under way may end, but a client that has stopped reading must not hold up the exit.
-    closing = threading.Thread(target=service.shutdown, daemon=True)
-    closing.start()
-    closing.join(_SHUTDOWN_SECONDS)
-    cut_off = closing.is_alive()
-    if signalled and save_at_exit:
-        path = service.save_exit()
-        if path:
-            _log.info("saved all rows in %s; `serve --restore=%s` starts from them", path, path)
-    service.leave_directory()
-    if cut_off:
-        _log.warning("calls still under way after %d s are cut off", _SHUTDOWN_SECONDS)
-        os._exit(0)
+    is_left = exit_with_stdin and not save_at_exit
+    with end_signals.handled(signal.SIG_IGN if is_left else lambda *_: (signalled.append(True), stop.set())):
+        if exit_with_stdin:
+            threading.Thread(target=set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
+        path_of(data_dir).mkdir(parents=True, exist_ok=True)
+        keep_freed_memory(_KEPT_BYTES)
+        try:
+            service = Service(host, port, data_dir, security)
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"cannot serve on {bind}: {error}; is the port taken?") from None
+        if metrics_port is not None:
+            _log.info("Prometheus metrics on http://%s:%d/metrics", host, service.metrics.serve(metrics_port, host))
+        if restore:
+            service.restore_exit(restore)
+        address = f"{host}:{service.port}"
+        _log.info("embedding service %s answers on %s", service.incarnation, address)
+        if port_file:
+            durable_file.write_text(port_file, address)
+        _log.info(UNIT)
+        memory = MemoryWatch("this service")
+        next_status = time.monotonic() + _STATUS_SECONDS
+        # Waits are short: if a signal comes just before a wait begins, Python handles it after the wait.
+        while not stop.wait(min(max(next_status - time.monotonic(), 0), _SIGNAL_SECONDS)):
+            if time.monotonic() < next_status:
+                continue
+            next_status += _STATUS_SECONDS
+            memory.look()
+            for line in service.metrics.status_lines():
+                _log.info(line)
+        _log.info("embedding service on %s ends", address)
+        # Calls under way may end, but a client that has stopped reading must not hold up the exit.
+        closing = threading.Thread(target=service.shutdown, daemon=True)
+        closing.start()
+        closing.join(_SHUTDOWN_SECONDS)
+        cut_off = closing.is_alive()
+        if signalled and save_at_exit:
+            path = service.save_exit()
+            if path:
+                _log.info("saved all rows in %s; `serve --restore=%s` starts from them", path, path)
+        service.leave_directory()
+        if cut_off:
+            _log.warning("calls still under way after %d s are cut off", _SHUTDOWN_SECONDS)
+            os._exit(0)
 
 
 def _split(bind):
