@@ -37,7 +37,7 @@ def pack(rows, config, dtype, epoch):
     """Packs rows.
 
     Args:
-      rows: float32[n, width], finite; their first `config.weights` columns are the weights.
+      rows: float32[n, at least weights], finite; their first `config.weights` columns are the weights.
       config: the table's `TableConfig`.
       dtype: one of `publish_config.DTYPES`.
       epoch: of the publication, a uint32.

@@ -125,13 +125,13 @@ class Taking:
         """
         self.config, self.removed = config, removed
         self._slots, self._cursor = slots, 0
-        self._most = max(_BLOCK_BYTES // (config.width * 4), 1)
+        self._most = max(_BLOCK_BYTES // (config.weights * 4), 1)
 
     def read(self, table):
         """Copies the next block. Call it under the table's lock.
 
         Returns:
-          (keys int64[n], rows float32[n, width]); None at the end.
+          (keys int64[n], weights float32[n, weights]); None at the end.
         """
         while True:
             slots, self._cursor = self._slots.pop(self._cursor, self._most)
@@ -139,4 +139,4 @@ class Taking:
                 return None
             slots = slots[table.keys[slots] != 0]
             if len(slots):
-                return table.keys[slots], table.take(slots)
+                return table.keys[slots], table.take(slots, self.config.weights)

@@ -140,9 +140,13 @@ class Table:
             rows[unknown] = self.initial_rows(keys[unknown])
         return rows
 
-    def take(self, slots):
-        """int64[U] slots -> float32[U, width], a copy of their rows; zeros for the slot -1."""
-        rows = np.empty((len(slots), self.config.width), np.float32)
+    def take(self, slots, columns=None):
+        """int64[U] slots -> float32[U, columns], a copy of their rows; zeros for the slot -1.
+
+        Args:
+          columns: how many of a row's floats, from the first on; None for all.
+        """
+        rows = np.empty((len(slots), columns or self.config.width), np.float32)
         row_kernels.take(self._space.array, slots, 0, rows)
         return rows
 
