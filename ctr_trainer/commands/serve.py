@@ -27,4 +27,5 @@ def run(flags):
         flags.save_at_exit,
         flags.restore or None,
         flags.metrics_port if flags.metrics_port >= 0 else None,
+        set(flags.file_cores) or None,
     )

@@ -76,8 +76,8 @@ def _open_store(config, model_dir, host_memory, is_published):
         if distributed.is_chief():
             logs = local_directory(model_dir)
             os.makedirs(logs, exist_ok=True)
-            cores = distributed.service_cores(shards)
-            starting = local_services(shards, model_dir, logs, timeout=config.service_timeout, cores=cores)
+            cores = dict(cores=distributed.service_cores(shards), file_cores=distributed.host_cores())
+            starting = local_services(shards, model_dir, logs, timeout=config.service_timeout, **cores)
             watches = stack.enter_context(starting)
             started = [(service.address, service.token, service.pid, service.log_file) for service in watches]
         started = distributed.broadcast_object(started, "embedding_services")

@@ -24,6 +24,12 @@ class ServeFlags(Settings, title="Serve"):
     metrics_port: int = setting(-1, "where Prometheus reads /metrics; 0 picks a port, -1 is none", "port", minimum=-1)
     port_file: str = setting("", "file that gets host:port once the service is ready", "path")
     save_at_exit: bool = setting(True, "save all rows below --data_dir at SIGTERM, for --restore")
+    file_cores: tuple[int, ...] = setting(
+        (),
+        "cores on which files of rows are written beside the requests; none: those of the process",
+        minimum=0,
+        example=(0, 1),
+    )
     restore: str = setting("", "directory that such a save left, to start from", "path")
     log_format: str = setting("plain", "json: each line of the log is a JSON object", choices=log_lines.FORMATS)
     exit_with_stdin: bool = setting(False, "end when standard input closes, that is with the process that started it")

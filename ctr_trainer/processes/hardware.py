@@ -1,5 +1,6 @@
 """The machine: its name, the instructions of its processor, and the cores of each worker."""
 
+import contextlib
 import os
 import pathlib
 
@@ -34,6 +35,17 @@ def run_on(cores):
     """Has this thread, and those that it starts from now on, run on `cores`, a set; does nothing for None."""
     if cores is not None:
         os.sched_setaffinity(0, cores)
+
+
+@contextlib.contextmanager
+def running_on(cores):
+    """Has this thread run on `cores`, a set, within the block; does nothing for None."""
+    before = None if cores is None else os.sched_getaffinity(0)
+    run_on(cores)
+    try:
+        yield
+    finally:
+        run_on(before)
 
 
 def usable_cores():

@@ -54,14 +54,14 @@ class Watch:
 
 
 @contextlib.contextmanager
-def local_services(count, data_dir, log_dir, *, timeout, cores=None):
+def local_services(count, data_dir, log_dir, *, timeout, cores=None, file_cores=None):
     """Gives `count` services of one token, started at the same time and stopped at the end of the block.
 
     Args:
       data_dir: directory of their snapshots, or its URL.
       log_dir: directory of their logs, `service.log`, `service-1.log`, ...
       timeout: seconds to wait for each.
-      cores: see `LocalService`.
+      cores, file_cores: see `LocalService`.
 
     Raises:
       UserError: one did not start.
@@ -69,7 +69,7 @@ def local_services(count, data_dir, log_dir, *, timeout, cores=None):
     token = secrets.token_hex()
     logs = [os.path.join(log_dir, f"service-{number}.log" if number else "service.log") for number in range(count)]
     with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(count) as threads:
-        futures = [threads.submit(LocalService, data_dir, log, timeout, cores, token) for log in logs]
+        futures = [threads.submit(LocalService, data_dir, log, timeout, cores, token, file_cores) for log in logs]
         concurrent.futures.wait(futures)
         for future in futures:
             if future.exception() is None:
@@ -90,7 +90,7 @@ class LocalService:
       log_file: where its output goes.
     """
 
-    def __init__(self, data_dir, log_file, timeout, cores=None, token=None):
+    def __init__(self, data_dir, log_file, timeout, cores=None, token=None, file_cores=None):
         """Starts the service and waits until it answers.
 
         Args:
@@ -99,6 +99,7 @@ class LocalService:
           timeout: seconds to wait.
           cores: that the service may use; None for those of this process.
           token: for its clients; None for a random one.
+          file_cores: on which it writes files of rows; None for `cores`.
 
         Raises:
           UserError: it ended or did not answer in time; shows the end of its log.
@@ -110,7 +111,7 @@ class LocalService:
             with open(log_file, "ab") as log:
                 # Its own session: a Ctrl-C at the terminal is for the trainer, which may still save through it.
                 self._process = subprocess.Popen(
-                    self._command(data_dir, port_file),
+                    self._command(data_dir, port_file, file_cores),
                     stdin=subprocess.PIPE,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -151,10 +152,12 @@ class LocalService:
     def __exit__(self, *_):
         self.stop()
 
-    def _command(self, data_dir, port_file):
+    def _command(self, data_dir, port_file, file_cores):
         arguments = ["--bind=127.0.0.1:0", f"--data_dir={data_dir}", f"--port_file={port_file}", "--exit_with_stdin"]
         arguments += ["--token_fd=0", f"--log_format={log_lines.installed_form()}"]
         arguments += ["--nosave_at_exit"]  # Its trainer has its own checkpoints.
+        if file_cores:
+            arguments += [f"--file_cores={','.join(map(str, sorted(file_cores)))}"]
         return [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
 
     def _wait_for(self, port_file, timeout):

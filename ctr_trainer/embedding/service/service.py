@@ -19,6 +19,7 @@ from ctr_trainer.embedding.store.row_codec import find_codec
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.measuring.resources import resident_bytes
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import hardware
 
 # The actions that need the lease, and the actions that need not know which rows there are now.
 _WRITES = ("push", "sync", "create_table", "save", "publish", "advance", "restore", "clear")
@@ -36,19 +37,21 @@ class Service(flight.FlightServerBase):
     Any Flight client may read: `list_flights` lists the tables, `do_get` with a table's name as the ticket streams it.
     """
 
-    def __init__(self, host, port, data_dir, security=ServerSecurity(), leases=None):  # noqa: B008, it is frozen
+    def __init__(self, host, port, data_dir, security=ServerSecurity(), leases=None, file_cores=None):  # noqa: B008
         """
         Args:
           host, port: the address to listen on; port 0 picks a free port.
           data_dir: the only directory that snapshots are written to and read from.
           security: `ServerSecurity`, what the clients have to show.
           leases: `LeaseBook`; None to make one.
+          file_cores: set of the cores on which files of rows are written, beside the requests; None for those of the
+            process. Two workers and the service share two cores: what one core alone wrote, both workers waited for.
         """
         self.incarnation = Incarnation()
         self._leases = leases or LeaseBook()
         self._store, self._columns = LocalStore(), ReceivedColumns()
         self.metrics = ServiceMetrics(self._store.stats)
-        self._data_dir = path_of(data_dir).resolve()
+        self._data_dir, self._file_cores = path_of(data_dir).resolve(), file_cores
         self._place = None
         self._place_lock = threading.Lock()
         self._directory_lock = None
@@ -255,13 +258,15 @@ class Service(flight.FlightServerBase):
         """Yields two results, see `LocalStore.saving`: rows may change as soon as the first one is there."""
         with _typed_errors():
             path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
-            for told in self._store.saving(path, int(body["step"]), since, *self._place, identity):
-                yield flight.Result(wire.to_json(told))
+            with hardware.running_on(self._file_cores):
+                for told in self._store.saving(path, int(body["step"]), since, *self._place, identity):
+                    yield flight.Result(wire.to_json(told))
 
     def _publish(self, body):
         path, after = self._inside(body["path"]), body.get("after")
         after = None if after is None else int(after)
-        return self._store.publish(path, int(body["epoch"]), str(body["dtype"]), after, *self._place)
+        with hardware.running_on(self._file_cores):
+            return self._store.publish(path, int(body["epoch"]), str(body["dtype"]), after, *self._place)
 
     def _copy(self, body):
         """Saves all rows into a directory without files of this shard; any client may ask for it."""

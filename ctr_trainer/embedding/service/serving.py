@@ -37,6 +37,7 @@ def serve(
     save_at_exit=True,
     restore=None,
     metrics_port=None,
+    file_cores=None,
 ):
     """Serves until SIGTERM or SIGINT, then saves all rows below `data_dir`; call it on the main thread.
 
@@ -52,6 +53,7 @@ def serve(
       save_at_exit: whether to save at a signal; when stdin closes nothing is saved.
       restore: directory of such a save, or its URL, to start from; None for none.
       metrics_port: port for Prometheus, on the host of `bind`; None for none.
+      file_cores: see `Service`.
 
     Raises:
       UserError: the address cannot be bound, or is not a loopback address and there is no token; or `restore` is not
@@ -68,7 +70,7 @@ def serve(
         path_of(data_dir).mkdir(parents=True, exist_ok=True)
         keep_freed_memory(_KEPT_BYTES)
         try:
-            service = Service(host, port, data_dir, security)
+            service = Service(host, port, data_dir, security, file_cores=file_cores)
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"cannot serve on {bind}: {error}; is the port taken?") from None
         if metrics_port is not None:

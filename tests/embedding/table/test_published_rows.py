@@ -69,7 +69,9 @@ class Reader:
 
 
 def _all(table):
-    return {key: row for key, row in zip(table.keys.tolist(), table.rows[:, : CONFIG.weights].tolist(), strict=False) if key}
+    return {
+        key: row for key, row in zip(table.keys.tolist(), table.rows[:, : CONFIG.weights].tolist(), strict=False) if key
+    }
 
 
 def test_an_epoch_has_the_rows_that_changed_and_the_keys_that_went():
