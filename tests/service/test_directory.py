@@ -22,8 +22,8 @@ class _Saving(LocalService):
 
     more = ()
 
-    def _command(self, data_dir, port_file):
-        command = [part for part in super()._command(data_dir, port_file) if part != "--nosave_at_exit"]
+    def _command(self, *given):
+        command = [part for part in super()._command(*given) if part != "--nosave_at_exit"]
         return [*command, *self.more]
 
 
