@@ -28,6 +28,6 @@ class MachineService(LocalService):
         super().__init__(str(data_dir), str(directory / "service.log"), timeout)
         self.token_file.write_text(self.token)
 
-    def _command(self, data_dir, port_file):
-        command = super()._command(data_dir, port_file)
+    def _command(self, *given):
+        command = super()._command(*given)
         return self._machine.command([*command, f"--bind={self._machine.address}:0"])

@@ -33,7 +33,8 @@ def replacing(path):
         with contextlib.suppress(OSError):
             os.unlink(draft)
         raise
-    fsync_path(os.path.dirname(os.path.abspath(path)))
+    with contextlib.suppress(FileNotFoundError):  # Who waited for the file has read it, and removed its directory.
+        fsync_path(os.path.dirname(os.path.abspath(path)))
 
 
 def of_draft(name):

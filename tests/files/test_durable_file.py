@@ -48,6 +48,20 @@ def test_a_write_that_fails_leaves_the_file_as_it_was_and_no_draft(tmp_path):
         durable_file.write_text("/dev/null/x", "")
 
 
+def test_who_waits_for_a_file_may_remove_its_directory_at_once(tmp_path, monkeypatch):
+    replace, read = os.replace, []
+
+    def taken_away(draft, path):
+        replace(draft, path)
+        read.append(open(path).read())
+        os.unlink(path)
+        os.rmdir(os.path.dirname(path))
+
+    monkeypatch.setattr(os, "replace", taken_away)
+    durable_file.write_text(tmp_path / "new" / "address", "127.0.0.1:1")
+    assert read == ["127.0.0.1:1"]
+
+
 def test_a_draft_is_never_a_file_that_is_there(tmp_path):
     (tmp_path / "values.json.tmp").write_text("mine")
     durable_file.write_json(tmp_path / "values.json", {})

@@ -32,6 +32,16 @@ def test_each_worker_of_a_machine_gets_its_share_of_the_cores():
     assert _pinned(0, len(allowed) + 1) == f"None {set(allowed)}"
 
 
+def test_a_thread_runs_on_other_cores_within_a_block():
+    before = os.sched_getaffinity(0)
+    one = {min(before)}
+    with hardware.running_on(one):
+        assert os.sched_getaffinity(0) == one
+    with hardware.running_on(None):
+        assert os.sched_getaffinity(0) == before
+    assert os.sched_getaffinity(0) == before
+
+
 def test_cores_that_somebody_else_handed_out_are_left_alone(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 10_000)
     before = os.sched_getaffinity(0)
