@@ -13,7 +13,7 @@ from ctr_trainer.embedding.snapshot.packed_rows import unpack, value_bytes
 from ctr_trainer.messages.errors import UserError
 
 _FIRST_ROWS = 1024
-_ROWS_A_LOCK = 4096  # A reader waits for the end of so many rows at most.
+_ROWS_A_LOCK = 4096  # Rows that are put per hold of the lock: a reader waits until these are put.
 
 
 class MappedRows:

@@ -5,14 +5,14 @@ import re
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.publication import records
 
-_GENERATION = "generation-"
+_GENERATION = re.compile(r"generation-(\d{10})")
 _NUMBERED = re.compile(r"(base|epoch|dense)-(\d{10})(?:\.json)?")
 
 
 def remove_generations_before(url, generation):
     """Removes the generations of lower numbers, current or unfinished."""
-    for path in path_of(url).glob(f"{_GENERATION}*"):
-        if int(path.name.removeprefix(_GENERATION)) < generation:
+    for number, path in _generations(url):
+        if number < generation:
             path.remove_all()
 
 
@@ -38,8 +38,13 @@ def remove_before(url, record):
 
 def newest_generation(url):
     """-> the highest number of a generation that has a directory; 0 if there is none."""
-    numbers = (int(path.name.removeprefix(_GENERATION)) for path in path_of(url).glob(f"{_GENERATION}*"))
-    return max(numbers, default=0)
+    return max((number for number, _ in _generations(url)), default=0)
+
+
+def _generations(url):
+    """-> list of (number, `Path`) of the directories of generations; what else lies there is the user's."""
+    found = ((_GENERATION.fullmatch(path.name), path) for path in path_of(url).glob("generation-*"))
+    return [(int(match[1]), path) for match, path in found if match]
 
 
 def _is_below(name, limits):

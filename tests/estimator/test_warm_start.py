@@ -26,13 +26,13 @@ TABLE = "dim4"
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
+    distributed.init()
     return small.make(tmp_path_factory.mktemp("warm"), rows=300)
 
 
 @pytest.fixture(scope="module")
 def other(data, tmp_path_factory):
     """-> the directory of a trained model."""
-    distributed.init()
     path = tmp_path_factory.mktemp("other") / "model"
     _train(path, data, steps=12)
     return path

@@ -40,11 +40,11 @@ def _is_part_of(name, table):
 
 
 def blocks(files, config):
-    """Yields (keys int64[n], rows float32[n, m]) of a table's files, where m is the same in all of them.
+    """Yields (keys int64[n], rows float32[n, m]) of a table's files.
 
     Args:
       files: of `files_of`.
-      config: TableConfig; m is its `weights`, or its `width` where the files hold the optimizer's state too.
+      config: TableConfig; m is its `weights`, or its `width` if a file holds the optimizer's state too.
 
     Raises:
       UserError: a file cannot be read, has other columns or another width, or a row is null or not finite, or a key
