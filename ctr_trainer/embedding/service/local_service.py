@@ -6,18 +6,15 @@ import os
 import pathlib
 import secrets
 import select
-import subprocess
 import sys
 import tempfile
 import time
 
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes.child import Child, log_tail
 
 _POLL_SECONDS = 0.02
-_STOP_SECONDS = 15
-_LOG_TAIL_BYTES = 2000
-_PACKAGE_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 # glibc reads these when a process starts. One heap of huge pages for all threads, in place of one for each: then a
 # request's arrays lie where those of the last one lay, and their pages were had before.
 _TUNABLES, _ONE_HEAP = "GLIBC_TUNABLES", "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
@@ -77,7 +74,7 @@ def local_services(count, data_dir, log_dir, *, timeout, cores=None, file_cores=
         yield [future.result() for future in futures]
 
 
-class LocalService:
+class LocalService(Child):
     """An embedding service in a child process on this machine, which ends when this process ends, however it ends.
 
     A context manager: leaving it stops the service. No other user of this machine can use it: its clients need the
@@ -104,53 +101,22 @@ class LocalService:
         Raises:
           UserError: it ended or did not answer in time; shows the end of its log.
         """
-        self.log_file = log_file
         self.token = token or secrets.token_hex()
         with tempfile.TemporaryDirectory() as directory:
             port_file = pathlib.Path(directory) / "address"
-            with open(log_file, "ab") as log:
-                # Its own session: a Ctrl-C at the terminal is for the trainer, which may still save through it.
-                self._process = subprocess.Popen(
-                    self._command(data_dir, port_file, file_cores),
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env={_TUNABLES: _ONE_HEAP, **os.environ, "PYTHONPATH": os.pathsep.join(_python_path())},
-                    start_new_session=True,
-                )
-            self.pid = self._process.pid
+            super().__init__(self._command(data_dir, port_file, file_cores), log_file, cores, {_TUNABLES: _ONE_HEAP})
             with contextlib.suppress(BrokenPipeError):  # It ended at once: its log says why.
                 self._process.stdin.write(f"{self.token}\n".encode())
                 self._process.stdin.flush()
-            if cores:
-                os.sched_setaffinity(self.pid, cores)
             try:
                 self.address = self._wait_for(port_file, timeout)
             except BaseException:
                 self.stop()
                 raise
 
-    def ended(self):
-        """-> how the service ended by itself, with the end of its log; None while it runs."""
-        status = self._process.poll()
-        return None if status is None else f"its process ended with status {status}; {log_tail(self.log_file)}"
-
     def stop(self):
-        """Ends the service by closing its standard input, and after a while by SIGKILL."""
         self._process.terminate()  # For one that does not serve yet.
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait(_STOP_SECONDS)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.stop()
+        super().stop()
 
     def _command(self, data_dir, port_file, file_cores):
         arguments = ["--bind=127.0.0.1:0", f"--data_dir={data_dir}", f"--port_file={port_file}", "--exit_with_stdin"]
@@ -169,18 +135,3 @@ class LocalService:
                 raise UserError(f"the embedding service did not answer within {timeout:g} s; {log_tail(self.log_file)}")
             time.sleep(_POLL_SECONDS)
         return port_file.read_text()
-
-
-def log_tail(log_file):
-    """-> the end of a log, and whose it is."""
-    try:
-        with open(log_file, "rb") as log:
-            log.seek(max(log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES, 0))
-            return f"its log {log_file} ends with\n{log.read().decode(errors='replace').rstrip()}\n"
-    except OSError as error:
-        return f"its log {log_file}: {error.strerror}"
-
-
-def _python_path():
-    inherited = os.environ.get("PYTHONPATH")
-    return [_PACKAGE_ROOT, inherited] if inherited else [_PACKAGE_ROOT]
