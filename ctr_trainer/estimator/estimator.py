@@ -1,6 +1,5 @@
 """The Estimator: trains, evaluates, predicts with and exports a `model_fn`."""
 
-import contextlib
 import functools
 import logging
 import time
@@ -9,6 +8,7 @@ import tensorflow as tf
 
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import finding, latest_file, plateau, retention, warm_start
+from ctr_trainer.estimator.all_closed import all_closed
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.graphs import trained_graph, training_graph
@@ -179,7 +179,7 @@ class Estimator:
                         step(runs)
 
             named = save.naming_the_last_checkpoint(lambda: seen.step > start)
-            with named, _closing([save, publishing, evaluations, *own]):
+            with named, all_closed([save, publishing, evaluations, *own]):
                 session, every_hook = training_session(checkpoint, observed.hooks, staging.path, self.config, saver)
                 with session:
                     run_steps(session, every_hook, steps, self.config.prepared_runs)
@@ -292,13 +292,3 @@ class Estimator:
 
     def _graph(self, mode, input_fn, checkpoint):
         return trained_graph(self.model_fn, self.params, self.config, self.model_dir, mode, input_fn, checkpoint)
-
-
-@contextlib.contextmanager
-def _closing(things):
-    """Closes in the end those of the things that can be closed, whatever happens: hooks have no end of a failure."""
-    with contextlib.ExitStack() as stack:
-        for thing in things:
-            if hasattr(thing, "close"):
-                stack.callback(thing.close)
-        yield

@@ -35,6 +35,7 @@ def test_one_shard_and_three_and_the_store_in_the_process_give_the_same_rows(sta
     for store in (LocalStore(), *clients):
         store.create_table(CONFIG)
         store.push("t", keys[:4000], deltas[:4000], "w", 1)
+        store.put("t", keys[3000:4500], deltas[:1500], "put", 1)
         answers.append(
             [
                 store.sync("t", keys[1000:], deltas[1000:], "w", 2).rows,

@@ -108,10 +108,10 @@ class ServiceClient(Store):
         return _joined(len(keys), answers)
 
     def push(self, table, keys, deltas, worker, sequence):
-        request = dict(op="push", table=table, worker=worker, sequence=sequence)
-        keys, deltas = np.require(keys, np.int64, ("C",)), np.require(deltas, np.float32, ("C",))
-        self._check(table, keys, deltas, PLAIN.schema(self._width(table)))
-        self._ask(keys, lambda shard, own: shard.push(request, keys[own], deltas[own]))
+        self._send("push", table, keys, deltas, worker, sequence)
+
+    def put(self, table, keys, rows, worker, sequence):
+        self._send("put", table, keys, rows, worker, sequence)
 
     def sync(self, table, keys, deltas, worker, sequence, versions=None, codec=PLAIN):
         request = dict(op="sync", table=table, worker=worker, sequence=sequence, codec=codec.name)
@@ -223,6 +223,12 @@ class ServiceClient(Store):
             raise UserError(
                 f"table {table}: deltas {deltas.dtype}{list(deltas.shape)}, expected {dtype}{[len(keys), columns]}"
             )
+
+    def _send(self, op, table, keys, rows, worker, sequence):
+        request = dict(op=op, table=table, worker=worker, sequence=sequence)
+        keys, rows = np.require(keys, np.int64, ("C",)), np.require(rows, np.float32, ("C",))
+        self._check(table, keys, rows, PLAIN.schema(self._width(table)))
+        self._ask(keys, lambda shard, own: shard.send(request, keys[own], rows[own]))
 
     def _ask(self, keys, call):
         """-> [(own, call(shard, own)) for each shard]; `own` are the places of the shard's keys in `keys`."""

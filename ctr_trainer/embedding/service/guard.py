@@ -45,6 +45,9 @@ class Guard(Store):
     def push(self, table, keys, deltas, worker, sequence):
         self._guarded(self._store.push, table, keys, deltas, worker, sequence)
 
+    def put(self, table, keys, rows, worker, sequence):
+        self._guarded(self._store.put, table, keys, rows, worker, sequence)
+
     def sync(self, table, keys, deltas, worker, sequence, versions=None, codec=PLAIN):
         newer = self._guarded(self._store.sync, table, keys, deltas, worker, sequence, versions, codec)
         if newer is not None:

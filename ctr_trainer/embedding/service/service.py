@@ -10,19 +10,19 @@ from pyarrow import flight
 from ctr_trainer.embedding.service import exit_snapshot, wire
 from ctr_trainer.embedding.service.incarnation import Incarnation, Replaced, Restarted
 from ctr_trainer.embedding.service.lease import Lease, LeaseBook, LeaseHeld
+from ctr_trainer.embedding.service.row_requests import RowRequests
 from ctr_trainer.embedding.service.security import Gate, ServerSecurity
 from ctr_trainer.embedding.service.sent_columns import ReceivedColumns
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.store.row_codec import find_codec
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.measuring.resources import resident_bytes
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
 
 # The actions that need the lease, and the actions that need not know which rows there are now.
-_WRITES = ("push", "sync", "create_table", "save", "publish", "advance", "restore", "clear")
+_WRITES = ("create_table", "save", "publish", "advance", "restore", "clear")
 _OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore", "clear")
 
 
@@ -69,22 +69,17 @@ class Service(flight.FlightServerBase):
             "stats": lambda body: self._stats(),
             "tables": lambda body: [self._layout(name) for name in sorted(self._store.tables)],
         }
-        self._row_requests = {
-            "pull": self._pull,
-            "pull_newer": self._pull_newer,
-            "push": self._push,
-            "sync": self._sync,
-        }
+        self._row_requests = RowRequests(self._store, self._columns, self.metrics, self._leases, self.incarnation)
         gate = {"gate": Gate(security.token, self.incarnation)}
         super().__init__(security.location(host, port), middleware=gate, **security.server_options())
 
     def do_action(self, context, action):
         """Answers one of the actions and row requests that `__init__` lists, see `wire`."""
         with _typed_errors():
-            if action.type in self._row_requests:
-                return self._answer_rows(action.type, action.body)
+            if action.type in self._row_requests.names:
+                return self._row_requests.answer(action.type, action.body)
             if action.type not in (*self._actions, "save"):
-                known = ", ".join(["save", *self._actions, *self._row_requests])
+                known = ", ".join(["save", *self._actions, *self._row_requests.names])
                 raise UserError(f"no action {action.type!r}; there are: {known}")
             body = self._request(wire.from_json(action.body), action.type in _OF_ANY_ROWS)
             if action.type in _WRITES:
@@ -94,59 +89,6 @@ class Service(flight.FlightServerBase):
             if action.type == "save":
                 return self._save(body)
             return [flight.Result(wire.to_json(self._actions[action.type](body)))]
-
-    def _answer_rows(self, op, body):
-        """-> the results of a row request."""
-        header, start = wire.unpack_header(body)
-        if "memory" in header:
-            body, start = self._columns.read(str(header["memory"]), int(header["bytes"])), 0
-        request = self._request(header)
-        table, count = request["table"], request["count"]
-        width = self._config(table).width
-        if op in _WRITES:
-            self._leases.renew(request.get("lease"), op)
-
-        def columns(layout):
-            return wire.unpack_columns(body, start, table, count, layout)
-
-        return self._row_requests[op](request, columns, width)
-
-    def _pull(self, request, columns, width):
-        (keys,) = columns(wire.pull_layout())
-        wire.refuse_long_answer(request["table"], len(keys), width)
-        with self._at_work("pull", request):
-            rows = self._store.pull(request["table"], keys, request["missing"])
-        return wire.rows_answer(rows)
-
-    def _pull_newer(self, request, columns, width):
-        codec = find_codec(str(request["codec"]))
-        keys, versions = columns(wire.pull_newer_layout())
-        wire.refuse_long_answer(request["table"], len(keys), width, codec)
-        with self._at_work("pull_newer", request):
-            newer = self._store.pull_newer(request["table"], keys, versions, codec)
-        return wire.newer_answer(newer)
-
-    def _push(self, request, columns, width):
-        keys, deltas = columns(wire.push_layout(width))
-        worker, sequence = str(request["worker"]), int(request["sequence"])
-        with self._at_work("push", request, worker):
-            self._store.push(request["table"], keys, deltas, worker, sequence)
-        return wire.receipt(len(keys))
-
-    def _sync(self, request, columns, width):
-        codec = find_codec(str(request["codec"]))
-        keys, versions, deltas = columns(wire.sync_layout(width, codec))
-        worker, sequence = str(request["worker"]), int(request["sequence"])
-        with self._at_work("sync", request, worker):
-            newer = self._store.sync(request["table"], keys, deltas, worker, sequence, versions, codec)
-        return wire.newer_answer(newer)
-
-    @contextlib.contextmanager
-    def _at_work(self, op, request, worker=None):
-        """Counts a request while the store works on it, and keeps the rows from being replaced meanwhile."""
-        with self.metrics.measure(op, request["table"], request["count"], worker):
-            with self.incarnation.within(request.get("incarnation")):
-                yield
 
     def list_flights(self, context, criteria):
         """Yields one FlightInfo per table."""
@@ -164,7 +106,7 @@ class Service(flight.FlightServerBase):
         """Streams the table that the ticket names. A row that is created meanwhile may be missing."""
         with _typed_errors():
             name = ticket.ticket.decode()
-            schema = snapshot.schema(self._config(name))
+            schema = snapshot.schema(self._store.config(name))
         batches = (
             pa.RecordBatch.from_arrays([snapshot.key_array(keys), snapshot.row_array(rows)], schema=schema)
             for keys, rows in self._store.read_blocks(name)
@@ -172,19 +114,14 @@ class Service(flight.FlightServerBase):
         return flight.GeneratorStream(schema, batches)
 
     def _info(self, name):
-        config, rows = self._config(name), self._store.stats()["tables"][name]["rows"]
+        config, rows = self._store.config(name), self._store.stats()["tables"][name]["rows"]
         endpoints = [flight.FlightEndpoint(name.encode(), [])]
         descriptor = flight.FlightDescriptor.for_path(name)
         return flight.FlightInfo(snapshot.schema(config), descriptor, endpoints, rows, rows * (config.width * 4 + 8))
 
     def _layout(self, name):
-        config, rows = self._config(name), self._store.stats()["tables"][name]["rows"]
+        config, rows = self._store.config(name), self._store.stats()["tables"][name]["rows"]
         return {**config.to_dict(), "width": config.width, "rows": rows}
-
-    def _config(self, table):
-        if table not in self._store.tables:
-            raise UserError(f"no table {table!r}; there are: {', '.join(sorted(self._store.tables)) or 'none'}")
-        return self._store.tables[table].config
 
     def _request(self, request, of_any_rows=False):
         """-> the request, a dict; first checks that it was made for the rows that are here now."""

@@ -185,9 +185,9 @@ class Shard:
             request, [keys, versions], lambda results: wire.read_newer(results, width, codec, versions, is_sync=False)
         )
 
-    def push(self, request, keys, deltas):
-        """Returns once the deltas are added."""
-        self._rows(request, [keys, deltas], lambda results: wire.read_receipt(results, len(keys)))
+    def send(self, request, keys, rows):
+        """Returns once the rows of a `push` or a `put` are applied."""
+        self._rows(request, [keys, rows], lambda results: wire.read_receipt(results, len(keys)))
 
     def sync(self, request, keys, versions, deltas, width, codec):
         """-> `ChangedRows`"""

@@ -1,7 +1,7 @@
 """The requests and answers that travel between a client and a service.
 
-Each request is a Flight action with a JSON object. A row request (`pull`, `pull_newer`, `push`, `sync`) has columns
-behind it, as they lie in memory, little-endian, each from a multiple of 64 bytes on:
+Each request is a Flight action with a JSON object. A row request (`pull`, `pull_newer`, `push`, `put`, `sync`) has
+columns behind it, as they lie in memory, little-endian, each from a multiple of 64 bytes on:
 
     uint32 length of the JSON | JSON | columns: `key` int64[U], `version` uint32[U], `row` float32[U, width]
 
@@ -153,6 +153,7 @@ def pull_newer_layout():
 
 
 def push_layout(width):
+    """-> the layout of a push and of a put."""
     return [("<i8", None), PLAIN.schema(width)]
 
 

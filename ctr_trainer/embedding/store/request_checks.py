@@ -13,15 +13,19 @@ def check_versions(table, keys, versions):
         raise UserError(f"table {table}: versions {versions.dtype}{list(versions.shape)}, expected uint32[{len(keys)}]")
 
 
-def check_deltas(table, keys, deltas):
-    """Raises UserError if the deltas are not one finite row of the table's width per key, or if a key is 0."""
+def check_rows(table, keys, rows):
+    """Raises UserError if rows, or changes, are not one finite row of the table's width per key, or if a key is 0."""
     name, width = table.config.name, table.config.width
-    if deltas.dtype != np.float32 or deltas.shape != (len(keys), width):
-        raise UserError(
-            f"table {name}: deltas {deltas.dtype}{list(deltas.shape)}, expected float32{[len(keys), width]}"
-        )
+    if rows.dtype != np.float32 or rows.shape != (len(keys), width):
+        raise UserError(f"table {name}: rows {rows.dtype}{list(rows.shape)}, expected float32{[len(keys), width]}")
     if len(keys) and not keys.all():
         raise UserError(f"table {name}: a push to the key 0, which stands for no value and has no row; leave it out")
-    bad = row_kernels.first_not_finite(deltas)
+    bad = row_kernels.first_not_finite(rows)
     if bad >= 0:
         raise diverged(f"table {name}: the change of key {keys[bad]} is not finite")
+
+
+def check_unlimited(table):
+    """Raises UserError if the table's limits say which keys have rows."""
+    if table.config != table.config.without_limits():
+        raise UserError(f"table {table.config.name}: a put to a table with limits; push changes")

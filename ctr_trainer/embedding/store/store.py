@@ -77,6 +77,19 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
+    def put(self, table, keys, rows, worker, sequence):
+        """Sets rows, whatever they were; for rows that one host alone changes.
+
+        A put is applied exactly once, and never after a later one, as a `push` is.
+
+        Args:
+          table: the name of a table without limits.
+          keys: int64[U].
+          rows: float32[U, width].
+          worker, sequence: as for `push`.
+        """
+
+    @abc.abstractmethod
     def sync(self, table, keys, deltas, worker, sequence, versions=None, codec=PLAIN):
         """Pushes deltas and brings back the rows that others changed, in one round trip.
 

@@ -213,6 +213,23 @@ def take_shares(rows, base, state, slots, bounds, shares, deltas):
 
 
 @numba.njit(
+    types.void(ROWS, _STATE_OUT, _VERSIONS_OUT, SLOTS, types.uint32, ROWS_OUT),
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def take_rows(rows, state, stamps, slots, window, taken):
+    """taken[i] = the row at slots[i], which has no change to send after that; stamps[slots[i]] = window."""
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch_row(rows, slots[i + AHEAD])
+        slot = slots[i]
+        for d in range(np.uint64(rows.shape[1])):
+            taken[i, d] = rows[slot, d]
+        state[slot], stamps[slot] = 0, window
+
+
+@numba.njit(
     types.void(
         ROWS_OUT, ROWS_OUT, _STATE_OUT, _VERSIONS_OUT, _VERSIONS_OUT, SLOTS, VERSIONS, SLOTS, MESSAGE_ROWS, types.uint32
     ),

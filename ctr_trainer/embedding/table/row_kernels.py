@@ -85,10 +85,12 @@ def fetch(rows, slots):
             prefetch_row(rows, slots[i])
 
 
-@numba.njit(types.void(ROWS_OUT, SLOTS, ROWS), nogil=True, cache=True, error_model="numpy")
+@numba.njit(types.void(ROWS_OUT, SLOTS, MESSAGE_ROWS), nogil=True, cache=True, error_model="numpy")
 def put(rows, slots, values):
     """rows[slots[i]] = values[i]; the slot -1 is skipped."""
     for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch_row(rows, slots[i + AHEAD])
         slot = slots[i]
         if slot >= 0:
             for d in range(np.uint64(rows.shape[1])):

@@ -154,7 +154,7 @@ class Table:
         """Sets the rows of `keys` to `rows`, float32[U, width]; creates missing rows. -> int64[U] slots"""
         slots = self._make(int64(keys))
         self.before_change(slots)
-        row_kernels.put(self._space.array, slots, float32(rows))
+        row_kernels.put(self._space.array, slots, np.require(rows, np.float32, ("C",)))
         return slots
 
     def restore(self, keys, rows):

@@ -2,85 +2,44 @@
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import row_bytes
-from ctr_trainer.embedding.memory.memory_limits import memory_total
 from ctr_trainer.embedding.store import version_kernels
 from ctr_trainer.embedding.store.versions import ABSENT
 from ctr_trainer.embedding.table import row_kernels
-from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.worker.kept_rows import KeptRows
 from ctr_trainer.embedding.worker.row_frequency import RowFrequency
 
-# A row that was not used in this many windows may be dropped.
-KEPT_WINDOWS = 8
-# A cache with fewer rows drops none.
-_TIDY_ROWS = 1 << 16
 
-
-class CachedRows:
-    """Rows, and for each row its base, its version, its state and the window in which it was last checked.
+class CachedRows(KeptRows):
+    """Copies of rows that others change too: each has, beside its state, a base and a version.
 
     The base of a row is the service's row as far as this worker knows it, with the changes that this worker has sent. A
     row without a change to send equals its base, except for what a codec rounded away. A row is `STEPPED` from a step
     until its change is taken, and `IN_FLIGHT` from then until the change lands; a row may be both.
 
-    Not safe to use from several threads at a time: `RowCache` locks it. Slots are valid until `tidy`.
-
     Args:
-      config: the TableConfig.
+      config, memory: see `KeptRows`.
       shares: `merging.Shares`, the part of a row's change that `take` gives; None for the whole change.
-      memory: where the arrays lie: `PrivateMemory`, or `SharedMemory`.
-
-    Attributes:
-      table: the Table of the rows.
     """
 
     def __init__(self, config, shares, memory):
+        super().__init__(config, memory)
         self._shares = shares
-        self.table = Table(config.without_limits(), memory=memory)  # The service says which keys have rows.
-        # As many rows as fit into the memory; without this bound each array would reserve address space for all of it.
-        most = memory_total() // row_bytes(np.float32, (config.width,))
+        most = self._most_rows
         self._base = memory.array("base", np.float32, (config.width,), most)
-        self._state = memory.array("state", np.uint8, most_rows=most)
         self._versions = memory.array("versions", np.uint32, most_rows=most)
-        self._stamps = memory.array("stamps", np.uint32, most_rows=most)
         self._frequency = RowFrequency(memory, most)
         self._shares_met = memory.array("shares_met", np.float32, most_rows=most)  # As of the last take.
 
-    def __len__(self):
-        return len(self.table)
-
     @property
     def nbytes(self):
-        """About how many bytes the rows and their bases take."""
+        """As `KeptRows.nbytes`: the rows and their bases."""
         return 2 * self.table.nbytes
 
-    def stale(self, keys, since):
-        """Looks keys up, and says which rows have to be pulled.
-
-        Args:
-          keys: int64[U].
-          since: a window; a row that was last checked before it has to be pulled.
-
-        Returns:
-          (slots int64[U], keys int64[n] of the rows to pull, versions uint32[n] in which these rows are here)
-        """
-        slots, positions = self.table.find(keys), np.empty(len(keys), np.int64)
-        count = version_kernels.find_stale(keys, slots, self._state.array, self._stamps.array, since, positions)
-        positions = positions[:count]
-        known, of = np.full(count, ABSENT, np.uint32), slots[positions]
-        known[of >= 0] = self._versions.array[of[of >= 0]]
-        return slots, keys[positions], known
-
     def mark_stepped(self, slots):
-        """Marks the rows at `slots`, int64[U], as changed by an optimizer step."""
-        slots = np.require(slots, np.int64, ("C",))
-        version_kernels.mark_stepped(self._state.array, slots)
+        """As `KeptRows.mark_stepped`."""
+        super().mark_stepped(slots)
         if self._shares is not None:
-            self._frequency.step(slots)
-
-    def stepped(self):
-        """-> int64[n], the slots of the rows that have a change to send."""
-        return np.flatnonzero(self._state.array[: len(self)] & version_kernels.STEPPED)
+            self._frequency.step(np.require(slots, np.int64, ("C",)))
 
     def checked_in(self, window):
         """-> (keys int64[n], versions uint32[n]) of the rows that were last checked in `window`."""
@@ -88,7 +47,7 @@ class CachedRows:
         return self.table.keys[slots], self._versions.array[slots]
 
     def begin_window(self):
-        """Begins a window: from here on, `take` takes the changes of the window that ends here."""
+        """As `KeptRows.begin_window`."""
         self._frequency.begin_window()
 
     def l2_shares(self, slots):
@@ -128,55 +87,17 @@ class CachedRows:
         version_kernels.land(*self._arrays(), slots, versions, positions, rows, window)
 
     def accept(self, keys, known, newer, rows, window, create):
-        """Takes the answer to a pull, except for rows that another answer has overtaken.
-
-        Args:
-          keys: int64[U], the keys of the request.
-          known: uint32[U], the versions of the request.
-          newer: `ChangedRows`, the answer.
-          rows: float32[n, width], the decoded rows of the answer.
-          window: the window in which the request was made.
-          create: whether a key that has no row anywhere gets an initial row here.
-        """
+        """As `KeptRows.accept`; steps since the request stay on top of the rows that came."""
         slots = self.table.find(keys)
         if (slots < 0).any():
             self._add(keys, slots < 0, newer.positions, create)
             slots = self.table.find(keys)
         version_kernels.accept(*self._arrays(), slots, known, newer.versions, newer.positions, rows, window)
 
-    def make(self, keys, window):
-        """-> int64[U] slots of `keys`; a key without a row here gets an initial row, checked in `window`."""
-        first = len(self)
-        slots = self.table.find_or_create(keys)
-        self._begin(first)
-        self._stamps.array[first : len(self)] = window
-        return slots
-
     def mark_unsent(self):
-        """Marks the rows that hold something that a codec rounded away from an earlier change, so that it is sent."""
+        """As `KeptRows.mark_unsent`."""
         unsent = (self.table.rows != self._base.array[: len(self)]).any(axis=1)
         self._state.array[: len(self)][unsent] |= version_kernels.STEPPED
-
-    def tidy(self, window):
-        """Drops the rows that were not used in the last eight windows, and renumbers the slots.
-
-        Nothing is dropped if there are fewer than 65,536 rows, or if more than half of them were used. A row with a
-        change to send stays until the change is sent.
-        """
-        count = len(self)
-        if count < _TIDY_ROWS:
-            return
-        used = self._stamps.array[:count] + np.uint32(KEPT_WINDOWS) > window
-        if 2 * np.count_nonzero(used) > count:
-            return
-        self.mark_unsent()
-        kept = np.flatnonzero(used | (self._state.array[:count] > 0))
-        keys, rows = self.table.keys[kept], self.table.take(kept)
-        beside = [(array, array.array[kept]) for array in self._beside()]
-        self.table.clear()
-        self.table.find_or_insert(keys, rows)
-        for array, values in beside:
-            array.array[: len(kept)] = values
 
     def _take_exact(self, slots, codec):
         rows, base, state = self.table.rows, self._base.array, self._state.array
@@ -208,9 +129,14 @@ class CachedRows:
         self._shares_met.array[slots] = share
         return self._shares.of(share, steps)
 
+    def _known(self, slots):
+        known = np.full(len(slots), ABSENT, np.uint32)
+        known[slots >= 0] = self._versions.array[slots[slots >= 0]]
+        return known
+
     def _beside(self):
-        """-> the arrays with one element per row, without the table's own."""
-        return self._base, self._state, self._versions, self._stamps, self._shares_met, *self._frequency.arrays
+        more = self._base, self._versions, self._shares_met, *self._frequency.arrays
+        return *super()._beside(), *more
 
     def _arrays(self):
         return self.table.rows, self._base.array, self._state.array, self._versions.array, self._stamps.array
@@ -227,10 +153,7 @@ class CachedRows:
         self._begin(first)
 
     def _begin(self, first):
-        """Sets what is kept beside each new row: those from slot `first` on."""
+        super()._begin(first)
         count = len(self)
-        for array in self._beside():
-            array.reserve(count)
-            array.array[first:count] = 0
         self._base.array[first:count] = self.table.rows[first:]
         self._shares_met.array[first:count] = 1

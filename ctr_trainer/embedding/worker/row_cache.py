@@ -8,13 +8,12 @@ from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.store.row_codec import PLAIN
 from ctr_trainer.embedding.store.worker_rows import RowTotals, WorkerRows
-from ctr_trainer.embedding.worker.cached_rows import KEPT_WINDOWS, CachedRows
+from ctr_trainer.embedding.worker.cached_rows import CachedRows
+from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS
 from ctr_trainer.measuring.latency import Latency
 
 # The most rows of a request; it bounds what the service holds at a time. Requests of wide rows have fewer.
 _REQUEST_ROWS = 1 << 15
-# Rows per hold of the lock, about a millisecond's work, so that no thread waits for long.
-_LOCKED_ROWS = 1 << 13
 _WINDOW = 0  # The place of the window among the cache's numbers.
 
 
@@ -90,7 +89,7 @@ class RowCache(WorkerRows):
         self._sequence = 0
         self._pushed = False
         self._request_rows = min(_REQUEST_ROWS, wire.rows_a_page(config.width))
-        self._copies = CachedRows(config, shares, memory)
+        self._copies = self._keep(shares, memory)
         store.create_table(config)
 
     def __len__(self):
@@ -219,6 +218,10 @@ class RowCache(WorkerRows):
             self._pull(keys[part], known[part], window, create=True, codec=PLAIN)
         self._pushed = False
 
+    def _keep(self, shares, memory):
+        """-> the `KeptRows` of this cache."""
+        return CachedRows(self.config, shares, memory)
+
     @property
     def _asks(self):
         """Whether the store may have a row that is not here."""
@@ -273,7 +276,7 @@ class RowCache(WorkerRows):
         dtype, columns = codec.schema(self.config.width)
         keys, known = np.empty(len(slots), np.int64), np.empty(len(slots), np.uint32)
         deltas = np.empty((len(slots), columns), dtype)
-        blocks = [slice(first, first + _LOCKED_ROWS) for first in range(0, len(slots), _LOCKED_ROWS)]
+        blocks = self._copies.blocks(len(slots))
         for block in blocks:
             with self._lock.alone():
                 keys[block], known[block], deltas[block] = self._copies.take(slots[block], codec)

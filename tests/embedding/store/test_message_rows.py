@@ -41,6 +41,8 @@ def test_deltas_at_an_odd_byte_are_added_as_others_are():
     assert newer.rows.tolist() == [[2, 4, 6], [8, 10, 12]]
     store.push("t", keys, _at_an_odd_byte(deltas), "c", 0)
     assert store.pull("t", keys).tolist() == [[3, 6, 9], [12, 15, 18]]
+    store.put("t", keys, _at_an_odd_byte(deltas), "c", 1)
+    assert store.pull("t", keys).tolist() == deltas.tolist()
 
 
 def test_an_index_too_large_for_the_cores_cache_gives_slots_in_the_order_of_the_keys():

@@ -121,7 +121,7 @@ def test_versions_cost_4_bytes_a_row_and_running_out_is_refused(store):
     bytes_before = store.stats()["tables"]["t"]["bytes"]
     store.push("t", np.arange(1, 11), _ones(10), "a", 1)
     assert store.stats()["tables"]["t"]["bytes"] - bytes_before == 10 * (8 + 2 * 4 + 4)
-    store._versions["t"]._last = 2**32 - 2
+    store._tables.versions("t")._last = 2**32 - 2
     with pytest.raises(UserError, match="restart the service"):
         store.push("t", np.arange(1, 11), _ones(10), "a", 2)
 
@@ -130,6 +130,34 @@ def test_versions_of_another_kind_are_refused(store):
     for versions in (np.zeros(2, np.uint32), np.zeros(1, np.int64)):
         with pytest.raises(UserError, match=r"table t: versions .*, expected uint32\[1\]"):
             store.pull_newer("t", np.array([1]), versions)
+
+
+def test_a_put_sets_rows_and_a_late_copy_of_an_earlier_one_does_nothing(store):
+    keys = np.array([4, 5])
+    store.push("t", keys[:1], _ones(1), "b", 1)
+    for rows, sequence in ((7, 1), (8, 2), (7, 1)):
+        store.put("t", keys, rows * _ones(2), "a", sequence)
+    assert store.pull("t", keys).tolist() == [[8, 8], [8, 8]]
+
+
+def test_rows_of_a_put_have_a_new_version_and_go_into_the_next_delta(store, tmp_path):
+    keys = np.array([4, 5])
+    store.put("t", keys, _ones(2), "a", 1)
+    known = store.pull_newer("t", keys, np.zeros(2, np.uint32)).versions
+    files = store.save(tmp_path, 1)
+    store.put("t", keys[:1], 3 * _ones(1), "a", 2)
+    assert store.pull_newer("t", keys, known).positions.tolist() == [0]
+    files += store.save(tmp_path, 2, files[0]["snapshot"])
+    store.clear()
+    store.restore(tmp_path, files)
+    assert store.pull("t", keys).tolist() == [[3, 3], [1, 1]]
+
+
+@pytest.mark.parametrize("limit", [dict(min_frequency=2), dict(max_rows=9), dict(ttl_steps=3)])
+def test_a_put_to_a_table_with_limits_is_refused_for_the_table_says_which_keys_have_rows(store, limit):
+    store.create_table(dataclasses.replace(CONFIG, name="limited", **limit))
+    with pytest.raises(UserError, match="table limited: a put to a table with limits"):
+        store.put("limited", np.array([1]), _ones(1), "a", 1)
 
 
 @pytest.mark.parametrize(
@@ -143,11 +171,13 @@ def test_versions_of_another_kind_are_refused(store):
         ([7], np.float32([[-np.inf, 1]]), "key 7 is not finite"),
     ],
 )
-def test_a_bad_push_is_refused_and_harmless(store, keys, deltas, message):
+@pytest.mark.parametrize("op", ["push", "put"])
+def test_a_bad_push_or_put_is_refused_and_harmless(store, op, keys, deltas, message):
+    send = getattr(store, op)
     with pytest.raises(UserError, match=message):
-        store.push("t", np.array(keys), deltas, "a", 1)
+        send("t", np.array(keys), deltas, "a", 1)
     assert len(store.tables["t"]) == 0
-    store.push("t", np.array([1]), _ones(1), "a", 1)  # The sequence was not used up.
+    send("t", np.array([1]), _ones(1), "a", 1)  # The sequence was not used up.
     assert len(store.tables["t"]) == 1
 
 

@@ -1,5 +1,6 @@
 """One copy of the rows on each host: SGD at the rate 1, so that a row loses what its gradients add up to."""
 
+import dataclasses
 import os
 import threading
 
@@ -11,7 +12,7 @@ from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.embedding.worker import cached_rows, host_rows, merging
+from ctr_trainer.embedding.worker import host_rows, kept_rows, merging
 from ctr_trainer.embedding.worker.host_rows import HostRows
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="shared memory needs Linux's memfd_create")
@@ -19,11 +20,19 @@ CONFIG = TableConfig("t", (2,), (0.0,), "sgd")
 
 
 class Asked(LocalStore):
-    """Remembers the keys of each request for rows."""
+    """Remembers the keys of each request for rows, and which requests sent rows."""
 
     def __init__(self):
         super().__init__()
-        self.keys = []
+        self.keys, self.sent = [], []
+
+    def put(self, *arguments):
+        self.sent.append("put")
+        super().put(*arguments)
+
+    def sync(self, *arguments):
+        self.sent.append("sync")
+        return super().sync(*arguments)
 
     def pull_newer(self, table, keys, *others):
         self.keys.append(keys.tolist())
@@ -99,7 +108,7 @@ def test_a_key_is_asked_for_once_by_one_worker_of_a_lone_host(store):
 
 
 def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, monkeypatch):
-    monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 1)
+    monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
     monkeypatch.setattr(host_rows, "_MUCH", 0.0)
     one, other = host = _host(store)
     for worker in host:
@@ -119,12 +128,12 @@ def test_a_service_without_rows_is_asked_for_none_until_rows_are_dropped(store, 
 
 
 def test_a_worker_alone_on_its_host_drops_rows_at_a_sync_and_has_them_back_as_they_were(store, monkeypatch):
-    monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 1)
+    monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
     settings = dict(memory=PrivateMemory(), is_syncer=True, has_others=False, is_alone=True)
     rows = HostRows(store, CONFIG, "rank0", **settings)
     rows.begin()
     _step(rows, np.arange(1, 101), 1.0)
-    for _ in range(2 * cached_rows.KEPT_WINDOWS):
+    for _ in range(2 * kept_rows.KEPT_WINDOWS):
         rows.sync()
         _step(rows, _keys(50), 1.0)
     assert len(rows) == 1
@@ -141,6 +150,41 @@ def test_rows_that_the_service_has_are_taken_from_it(store):
         worker.begin()
     _step(other, _keys(1), 1.0)
     assert _read(one, _keys(1)) == [[4, 5]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sent"),
+    [
+        (dict(), "put"),
+        (dict(has_others=True), "sync"),
+        (dict(codec=CODECS["fp16"]), "sync"),
+        (dict(config=dataclasses.replace(CONFIG, ttl_steps=9)), "sync"),
+    ],
+)
+def test_whole_rows_are_sent_where_nobody_else_changes_them_and_nothing_is_rounded(store, settings, sent):
+    one, other = host = _host(store, **settings)
+    _step(other, _keys(1), 1.5)
+    _sync(host)
+    assert store.sent == [sent]
+    assert store.pull("t", _keys(1)).tolist() == [[-1.5, -1.5]]
+
+
+def test_an_answer_that_comes_late_does_not_undo_steps_that_were_synced_meanwhile(store):
+    one, other = _host(store)
+    pull_newer = store.pull_newer
+
+    def late(*arguments):
+        store.pull_newer = pull_newer
+        _step(other, _keys(1), 1.0)  # Made here, stepped and synced, before the service reads the row for `one`.
+        one.sync()
+        answer = pull_newer(*arguments)
+        _step(other, _keys(1), 2.0)
+        return answer
+
+    store.pull_newer = late
+    assert _read(one, _keys(1, 2)) == [[-3, -3], [0, 0]]
+    one.sync()
+    assert store.pull("t", _keys(1)).tolist() == [[-3, -3]]
 
 
 def test_what_one_host_changed_comes_to_both_workers_of_another_with_its_sync(store):
@@ -180,7 +224,7 @@ def test_a_flush_brings_all_of_both_workers_to_the_service_to_the_bit(store, cod
 
 
 def test_a_flush_drops_rows_that_are_not_used_any_more_and_the_other_worker_finds_its_own(store, monkeypatch):
-    monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 1)
+    monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
     monkeypatch.setattr(host_rows, "_MUCH", 0.0)
     one, other = host = _host(store)
     _step(other, np.arange(1, 101), 1.0)
@@ -194,7 +238,7 @@ def test_a_flush_drops_rows_that_are_not_used_any_more_and_the_other_worker_find
 
 def test_a_flush_drops_nothing_while_the_rows_take_little_of_the_memory(store, monkeypatch):
     """Else each checkpoint would cost the steps after it what it takes to pull the rows again."""
-    monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 1)
+    monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
     one, other = host = _host(store)
     for worker in host:
         worker.begin()

@@ -7,7 +7,7 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.embedding.worker import cached_rows
+from ctr_trainer.embedding.worker import kept_rows
 from ctr_trainer.embedding.worker import row_cache as cache_module
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.settings.row_optimizer import RowAdagrad
@@ -189,7 +189,7 @@ def test_rows_pulled_ahead_are_used_in_the_next_window_too_and_no_longer(store):
 
 
 def test_rows_unused_for_eight_windows_leave_once_there_are_many(store, monkeypatch):
-    monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 100)
+    monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 100)
     cache = RowCache(store, CONFIG, "a")
     _step(cache, np.arange(1, 201), 1.0)
     for _ in range(15):
@@ -278,7 +278,7 @@ def test_fp16_keeps_what_rounding_takes_and_sends_it_later(store):
 
 
 def test_fp16_sends_the_rest_of_a_row_before_it_leaves(store, monkeypatch):
-    monkeypatch.setattr(cached_rows, "_TIDY_ROWS", 1)
+    monkeypatch.setattr(kept_rows, "_TIDY_ROWS", 1)
     config = TableConfig("u", (1,), (0.0,), "sgd")
     cache = RowCache(store, config, "a", codec=CODECS["fp16"])
     cache.apply_gradients(cache.find_or_create(_keys(1)), [np.float32([[-1 / 3]])], 1.0)

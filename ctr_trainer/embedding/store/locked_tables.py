@@ -1,0 +1,130 @@
+"""The tables of a store in this process, each with its lock and with the versions of its rows."""
+
+import re
+import threading
+
+from ctr_trainer.embedding.store.versions import Versions
+from ctr_trainer.embedding.table.table_config import LIMITS
+from ctr_trainer.messages.errors import UserError
+
+_TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+class LockedTables:
+    """Tables by name. Safe to use from several threads: a table is used while its lock is held.
+
+    Args:
+      make_table: f(TableConfig, tracked=True, most_rows) -> Table.
+
+    Attributes:
+      tables: dict[str, Table].
+    """
+
+    def __init__(self, make_table):
+        self._make_table = make_table
+        self.tables = {}
+        self._versions, self._locks = {}, {}
+        self._lock = threading.RLock()
+
+    def __iter__(self):
+        """Yields the names, ascending, of the tables that there are now."""
+        return iter(sorted(self.tables))
+
+    def create(self, config, shard, shards):
+        """Makes a table if there is none of that name.
+
+        Args:
+          config: the TableConfig.
+          shard, shards: the number of this store among `shards` stores, which divide `max_rows` among them.
+
+        Raises:
+          UserError: a table of that name exists with another configuration.
+        """
+        different = self._created(config, shard, shards).config.differs(config)
+        if different:
+            raise UserError(
+                "table {} exists with {} = {}, not {}: use the same configuration, or another table name, or restart "
+                "the service".format(config.name, *different)
+            )
+
+    def create_restored(self, config, path, shard, shards):
+        """As `create`, for a table whose rows are in a snapshot in `path`.
+
+        It may have other limits and other optimizer settings than it was saved with, but not another layout of its
+        rows.
+        """
+        different = self._created(config, shard, shards).config.differs(config, but=(*LIMITS, "settings"))
+        if different:
+            field, asked, saved = different
+            raise UserError(
+                f"table {config.name} is asked for with {field} = {asked}, but its rows in {path} were saved with "
+                f"{saved}: give that value, or another --model_dir"
+            )
+
+    def config(self, name):
+        """-> the TableConfig of a table."""
+        return self._there(name).config
+
+    def versions(self, name):
+        """-> the `Versions` of a table's rows; use them while its lock is held."""
+        return self._versions[name]
+
+    def locked(self, name):
+        """-> context manager that gives the Table while its lock is held; may be entered again and again."""
+        return _Locked(self._locks[self._there(name).config.name], self.tables[name])
+
+    def mark(self, table, slots):
+        """Gives the rows at `slots`, int64[U], the version of a new push; -1 is skipped. Call it under the lock."""
+        versions = self._versions[table.config.name]
+        versions.reserve(len(table.keys))[slots[slots >= 0]] = versions.next()
+
+    def clear(self):
+        """Forgets every row; the tables stay."""
+        for name in self:
+            with self.locked(name) as table:
+                table.clear()
+                self._versions[name].clear()
+
+    def stats(self):
+        """-> as `Store.stats`"""
+        return {
+            "tables": {
+                name: {**table.stats(), "bytes": table.nbytes + self._versions[name].nbytes}
+                for name, table in list(self.tables.items())
+            }
+        }
+
+    def _there(self, name):
+        if name not in self.tables:
+            raise UserError(f"no table {name!r}; there are: {', '.join(self) or 'none'}")
+        return self.tables[name]
+
+    def _created(self, config, shard, shards):
+        """-> the Table of that name; makes it if there is none."""
+        if not _TABLE_NAME.fullmatch(config.name):
+            raise UserError(
+                f"table name {config.name!r}: expected up to 100 characters, each a letter, a digit or one of _ . -"
+            )
+        with self._lock:
+            if config.name not in self.tables:
+                self._locks[config.name] = threading.RLock()
+                table = self._make_table(config, tracked=True, most_rows=config.most_rows(shard, shards))
+                self._versions[config.name] = Versions()
+                table.follow(self._versions[config.name])
+                self.tables[config.name] = table
+            return self.tables[config.name]
+
+
+class _Locked:
+    """A table while its lock is held."""
+
+    def __init__(self, lock, table):
+        self._lock = lock
+        self._table = table
+
+    def __enter__(self):
+        self._lock.acquire()
+        return self._table
+
+    def __exit__(self, *_):
+        self._lock.release()

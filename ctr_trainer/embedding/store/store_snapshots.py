@@ -1,0 +1,137 @@
+"""The files of a store in this process: snapshots, which a training goes back to, and epochs of a publication."""
+
+import contextlib
+import threading
+import uuid
+
+import numpy as np
+
+from ctr_trainer.embedding.index.key_hash import shard_of
+from ctr_trainer.embedding.snapshot import packed_writer, snapshot, snapshot_writer
+from ctr_trainer.files.paths import path_of
+from ctr_trainer.messages.errors import UserError
+
+# Seconds to wait for another save of the same store. If that save takes longer, its disk hangs.
+_SNAPSHOT_SECONDS = 3600
+
+
+class StoreSnapshots:
+    """Writes the tables of a store into files, and reads them. Rows go on changing while files are written.
+
+    Safe to use from several threads.
+
+    Args:
+      tables: `LockedTables`.
+    """
+
+    def __init__(self, tables):
+        self._tables = tables
+        self._one, self._one_epoch = threading.Lock(), threading.Lock()
+        self._last = None
+
+    def saving(self, path, step, since, shard, shards, identity):
+        """Yields twice, see `LocalStore.saving`."""
+        path = path_of(path)
+        with self._alone("save"):
+            if since is not None and since != self._last:
+                since = None
+            # Until all files are written, there is no snapshot that a delta could follow.
+            self._last, identity = None, identity or uuid.uuid4().hex
+            captures = []
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                for name in self._tables:
+                    with self._tables.locked(name) as table:
+                        captures.append((self._tables.locked(name), table.changes.begin(table, full=since is None)))
+                yield since
+                files = []
+                for lock, capture in captures:
+                    files += snapshot_writer.write(path, capture, lock, identity, since, step, shard, shards)
+            except OSError as error:
+                raise UserError(f"snapshot of step {step} in {path}: {error.strerror} ({error.filename})") from None
+            finally:
+                for lock, _ in captures:
+                    with lock as table:
+                        table.changes.end()
+            self._last = identity
+            yield files
+
+    def publish(self, path, epoch, dtype, after, shard, shards):
+        """Writes an epoch of a publication, see `LocalStore.publish`."""
+        path = path_of(path)
+        with self._one_epoch:
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                takings = []
+                for name in self._tables:
+                    with self._tables.locked(name) as table, table.locked():
+                        table.keep_published()
+                        takings.append((self._tables.locked(name), table.published.begin(table, epoch, after)))
+                files = []
+                for lock, taking in takings:
+                    files += packed_writer.write(path, taking, lock, dtype, epoch, shard, shards)
+                return files
+            except OSError as error:
+                raise UserError(f"epoch {epoch} in {path}: {error.strerror} ({error.filename})") from None
+
+    def restore(self, path, files, shard, shards, replacing):
+        """Replaces all rows, see `LocalStore.restore`."""
+        with self._alone("restore"):
+            snapshot.check_chain(files)
+            for entry in files:
+                snapshot.check(path, entry)
+                self._tables.create_restored(snapshot.read_config(path, entry), path, shard, shards)
+            with replacing:
+                self._clear()
+                self._fill(path, files, shard, shards)
+            self._last = files[-1].get("snapshot") if files else None
+
+    def clear(self, replacing):
+        """Forgets every row, see `LocalStore.clear`."""
+        with self._alone("clear"), replacing:
+            self._clear()
+
+    def _clear(self):
+        self._last = None
+        self._tables.clear()
+
+    def _fill(self, path, files, shard, shards):
+        for config, keys, rows in snapshot.merged(path, files):
+            own = _owned(keys, shard, shards)
+            with self._tables.locked(config.name) as table:
+                self._tables.mark(table, table.restore(keys[own], rows[own]))
+        for entry in files:
+            if entry.get("kind") == "counts" and entry["snapshot"] == files[-1]["snapshot"]:
+                with self._tables.locked(entry["table"]) as table:
+                    if table.limits.admission is not None:
+                        table.limits.admission.merge_counts(*snapshot.read_counts(path, entry))
+            if entry.get("kind") == "use":
+                for keys, *use in snapshot.read_use(path, entry):
+                    with self._tables.locked(entry["table"]) as table:
+                        table.set_use(keys, *use)
+        for name in self._tables:
+            with self._tables.locked(name) as table:
+                table.changes.restored(table)
+                table.trim()
+
+    @contextlib.contextmanager
+    def _alone(self, what):
+        """Lets one save, restore or clear run at a time."""
+        if not self._one.acquire(timeout=_SNAPSHOT_SECONDS):
+            raise UserError(
+                f"{what}: another save or restore of this store has not ended within {_SNAPSHOT_SECONDS} s: see "
+                "whether its disk hangs"
+            )
+        try:
+            yield
+        finally:
+            self._one.release()
+
+
+def _owned(keys, shard, shards):
+    """-> which of the keys int64[n] belong to a shard: bool[n], or a slice."""
+    if shards == 1:
+        return slice(None)
+    owner = np.empty(len(keys), np.int32)
+    shard_of(keys, shards, owner)
+    return owner == shard
