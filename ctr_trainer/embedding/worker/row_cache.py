@@ -13,7 +13,7 @@ from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS
 from ctr_trainer.measuring.latency import Latency
 
 # The most rows of a request; it bounds what the service holds at a time. Requests of wide rows have fewer.
-_REQUEST_ROWS = 1 << 15
+_REQUEST_ROWS = 1 << 16
 _WINDOW = 0  # The place of the window among the cache's numbers.
 
 
