@@ -1,6 +1,5 @@
 """An exported graph against `predict`, from raw values, in a process that does not know this package."""
 
-import csv
 import json
 import subprocess
 import sys
@@ -9,18 +8,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator import Estimator, ModeKeys, RunConfig
+from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.export.saved_model import load_spec
-from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm, lr
-from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
-from tests import small
+from tests import small, small_served
 from tests.constant import CONSTANT
 
 SERVE = """
@@ -49,13 +45,7 @@ def trained(tmp_path_factory):
     distributed.init()
     directory = tmp_path_factory.mktemp("export")
     data = small.make(directory, rows=600)
-    # Other rows to serve, half of them with users and items that training never saw.
-    with open(directory / "rows.csv") as file:
-        lines = file.read().splitlines()
-    served = [line.replace(",u", ",new-u") if i % 2 else line for i, line in enumerate(lines[1:101])]
-    (directory / "served.csv").write_text("\n".join([lines[0], *served]) + "\n")
-    spec = FeatureSpec.load(directory / "spec.toml")
-    convert("csv", str(directory / "served.csv"), directory / "served", spec, progress=False)
+    small_served.write(directory)
     return directory, data
 
 
@@ -69,26 +59,13 @@ def _estimator(model_fn, model_dir, data):
 
 def _raw(path):
     """-> the raw values of a csv file of tests/small.py, by column."""
-    with open(path) as file:
-        rows = list(csv.DictReader(file))
-    columns = {name: [row[name] for row in rows] for name in ("user", "item", "place", "device")}
-    for name, separator in (("tags", "|"), ("topics", "|"), ("words", " "), ("history", "|")):
-        columns[name] = [row[name].split(separator) if row[name] else [] for row in rows]
-    for name, column in (("price", "price"), ("age", "age"), ("price_level", "price"), ("age_group", "age")):
-        columns[name] = [float(row[column] or "nan") for row in rows]
-    return columns
+    found = small_served.examples(path, missing=float("nan"))
+    return {name: [example[name] for example in found] for name in found[0]}
 
 
-def _with_history(features, labels, mode, params):
-    """DeepFM, and how well the target suits the history."""
-    spec = deepfm.model_fn(features, labels, ModeKeys.PREDICT, params)
-    history = features["sequence/history"] * features["sequence_mask/history"][..., None]
-    in_order = history * tf.reshape(tf.range(1.0, 5.0), [1, 4, 1])
-    suits = tf.reduce_sum(in_order * features["feature/item"][:, None], [1, 2])
-    return binary_head(features, labels, mode, params, (spec.predictions["logits"] + 10 * suits)[:, None])
-
-
-@pytest.mark.parametrize("model_fn", [lr.model_fn, deepfm.model_fn, _with_history], ids=["lr", "deepfm", "history"])
+@pytest.mark.parametrize(
+    "model_fn", [lr.model_fn, deepfm.model_fn, small_served.model_fn], ids=["lr", "deepfm", "history"]
+)
 def test_gives_predicts_numbers_from_raw_values_unknown_keys_included(trained, tmp_path, model_fn):
     directory, data = trained
     estimator = _estimator(model_fn, tmp_path / "model", data)
@@ -103,12 +80,12 @@ def test_gives_predicts_numbers_from_raw_values_unknown_keys_included(trained, t
     assert expected.std() > 0.02  # different rows get different predictions
 
 
-@pytest.mark.parametrize("model_fn", [deepfm.model_fn, _with_history], ids=["deepfm", "history"])
+@pytest.mark.parametrize("model_fn", [deepfm.model_fn, small_served.model_fn], ids=["deepfm", "history"])
 def test_asks_for_a_history_only_where_the_model_reads_it(trained, tmp_path, model_fn):
     path = _estimator(model_fn, tmp_path / "model", trained[1]).export_to(tmp_path / "export")
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         asked = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def["serving_default"].inputs
-    assert ("history" in asked) == (model_fn is _with_history)
+    assert ("history" in asked) == (model_fn is small_served.model_fn)
     spec = load_spec(path)
     assert sorted(f.name for f in (*spec.dense, *spec.sparse)) == sorted(asked)
 
@@ -140,7 +117,7 @@ class _Fed(tf.compat.v1.train.SessionRunHook):
 
 def test_the_dense_tower_alone_takes_the_rows_as_inputs(trained, tmp_path):
     directory, data = trained
-    estimator, fed = _estimator(_with_history, tmp_path / "model", data), _Fed()
+    estimator, fed = _estimator(small_served.model_fn, tmp_path / "model", data), _Fed()
     path = estimator.export_to(tmp_path / "tower", rows="none")
     served = BatchReader(directory / "served", 32, shuffle=False, epochs=1)
     (first, *_) = estimator.predict(lambda: served, [fed], yield_single_examples=False)
@@ -155,7 +132,7 @@ def test_the_dense_tower_alone_takes_the_rows_as_inputs(trained, tmp_path):
     assert [f.name for f in load_spec(path).sparse] == [f.name for f in served.spec.sparse]
 
 
-@pytest.mark.parametrize("model_fn", [lr.model_fn, _with_history], ids=["lr", "history"])
+@pytest.mark.parametrize("model_fn", [lr.model_fn, small_served.model_fn], ids=["lr", "history"])
 def test_the_dense_tower_turns_raw_values_into_the_keys_of_its_rows(trained, tmp_path, model_fn):
     directory, data = trained
     path = _estimator(model_fn, tmp_path / "model", data).export_to(tmp_path / "tower", rows="none")
@@ -172,7 +149,7 @@ def test_the_dense_tower_turns_raw_values_into_the_keys_of_its_rows(trained, tmp
             feed[tensor.name] = values
         found = session.run({name: tensor.name for name, tensor in signature.outputs.items()}, feed)
     np.testing.assert_array_equal(found["keys/dim4"], batch.keys["dim4"][:100])
-    bags = {"tags", "topics", "words"} | ({"history"} if model_fn is _with_history else set())
+    bags = {"tags", "topics", "words"} | ({"history"} if model_fn is small_served.model_fn else set())
     assert {name.partition("/")[2] for name in found} == {"dim4", *bags}
     for name in bags:
         splits = batch.bags[name].splits[:101]

@@ -1,46 +1,28 @@
 """A small trained model with every kind of feature, and its publication."""
 
-import csv
 import dataclasses
 import json
 import os
 import time
 
 import numpy as np
-import tensorflow as tf
 
-from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import packed_files, snapshot
 from ctr_trainer.embedding.snapshot.packed_rows import pack
 from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
-from ctr_trainer.estimator import Estimator, ModeKeys, RunConfig
+from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.checksum import bytes_and_crc32
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.models import deepfm
-from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.publication import records
 from ctr_trainer.publication.records import Publication, Record
-from tests import small
+from tests import small, small_served
 from tests.constant import CONSTANT
 
 NAME = "small"
-BYTES = ("user", "item", "place", "device")
-LISTS = (("tags", "|"), ("topics", "|"), ("words", " "), ("history", "|"))
-NUMBERS = (("price", "price"), ("age", "age"), ("price_level", "price"), ("age_group", "age"))
-
-
-def model_fn(features, labels, mode, params):
-    """DeepFM, and how well the target suits the history."""
-    spec = deepfm.model_fn(features, labels, ModeKeys.PREDICT, params)
-    history = features["sequence/history"] * features["sequence_mask/history"][..., None]
-    in_order = history * tf.reshape(tf.range(1.0, 5.0), [1, 4, 1])
-    suits = tf.reduce_sum(in_order * features["feature/item"][:, None], [1, 2])
-    return binary_head(features, labels, mode, params, (spec.predictions["logits"] + 10 * suits)[:, None])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,21 +45,16 @@ class Trained:
 def train(directory):
     """-> `Trained`, below a directory."""
     data = small.make(directory, rows=600)
-    with open(directory / "rows.csv") as file:
-        lines = file.read().splitlines()
-    served = [line.replace(",u", ",new-u") if i % 2 else line for i, line in enumerate(lines[1:101])]
-    (directory / "served.csv").write_text("\n".join([lines[0], *served]) + "\n")
-    spec = FeatureSpec.load(directory / "spec.toml")
-    convert("csv", str(directory / "served.csv"), directory / "served", spec, progress=False)
+    small_served.write(directory)
     params = ModelParams(TrainOp("adagrad", 0.1, 0.3, **CONSTANT), hidden_units=(8,), batch_norm=True)
-    estimator = Estimator(model_fn, directory / "model", params, RunConfig(threads=1))
+    estimator = Estimator(small_served.model_fn, directory / "model", params, RunConfig(threads=1))
     checkpoints, expected = [], []
     for epochs in (1, 2):
         estimator.train(lambda epochs=epochs: BatchReader(data, 32, epochs=epochs))
         checkpoints.append(estimator.latest_checkpoint())
         predicted = estimator.predict(lambda: BatchReader(directory / "served", 32, shuffle=False, epochs=1))
         expected.append(np.array([example["probabilities"] for example in predicted]))
-    return Trained(estimator, checkpoints, _instances(directory / "served.csv"), expected)
+    return Trained(estimator, checkpoints, small_served.examples(directory / "served.csv"), expected)
 
 
 def publish(url, estimator, checkpoint, generation=1, epoch=0, dtype="float32"):
@@ -114,14 +91,3 @@ def _file(directory, name, config, blocks, dtype, epoch):
         writing.write([key_array(keys), packed_files.value_array(pack(rows, config, dtype, epoch))])
         written = writing.finish()
     return dict(file=file, table=config.name, kind=packed_files.ROWS, **written)
-
-
-def _instances(path):
-    """-> the examples of a csv file of tests/small.py, as JSON has them."""
-    with open(path) as file:
-        rows = list(csv.DictReader(file))
-    instances = [{name: row[name] for name in BYTES} for row in rows]
-    for instance, row in zip(instances, rows, strict=True):
-        instance |= {name: row[name].split(separator) if row[name] else [] for name, separator in LISTS}
-        instance |= {name: float(row[column]) if row[column] else None for name, column in NUMBERS}
-    return instances

@@ -93,7 +93,8 @@ class HostRows(RowCache):
             super()._sync_part(slots, codec)
             return
         self._sequence += 1
-        keys, rows = np.empty(len(slots), np.int64), np.empty((len(slots), self.config.width), np.float32)
+        keys = self._message.column("keys", np.int64, len(slots))
+        rows = self._message.column("rows", np.float32, len(slots), self.config.width)
         for block in self._copies.blocks(len(slots)):
             with self._lock.shared():  # Other workers may look rows up meanwhile; a step waits.
                 self._copies.take(slots[block], self._window, keys[block], rows[block])

@@ -9,6 +9,7 @@ from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.store.row_codec import PLAIN
 from ctr_trainer.embedding.store.worker_rows import RowTotals, WorkerRows
 from ctr_trainer.embedding.worker.cached_rows import CachedRows
+from ctr_trainer.embedding.worker.kept_message import KeptMessage
 from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS
 from ctr_trainer.measuring.latency import Latency
 
@@ -86,7 +87,7 @@ class RowCache(WorkerRows):
         self._store = store
         self._worker = f"{worker}-{uuid.uuid4().hex}"
         self._codec = codec
-        self._sequence = 0
+        self._sequence, self._message = 0, KeptMessage()
         self._pushed = False
         self._request_rows = min(_REQUEST_ROWS, wire.rows_a_page(config.width))
         self._copies = self._keep(shares, memory)
@@ -273,9 +274,10 @@ class RowCache(WorkerRows):
     def _sync_part(self, slots, codec):
         """Makes one request of a sync, for the rows at `slots`."""
         self._sequence += 1
+        keys = self._message.column("keys", np.int64, len(slots))
+        known = self._message.column("versions", np.uint32, len(slots))
         dtype, columns = codec.schema(self.config.width)
-        keys, known = np.empty(len(slots), np.int64), np.empty(len(slots), np.uint32)
-        deltas = np.empty((len(slots), columns), dtype)
+        deltas = self._message.column("deltas", dtype, len(slots), columns)
         blocks = self._copies.blocks(len(slots))
         for block in blocks:
             with self._lock.alone():
