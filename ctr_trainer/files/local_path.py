@@ -7,6 +7,7 @@ import pathlib
 import shutil
 
 from ctr_trainer.files import durable_file, file_lock, held_file
+from ctr_trainer.files.direct_file import DirectFile
 from ctr_trainer.messages.errors import UserError
 
 
@@ -60,8 +61,8 @@ class LocalPath(type(pathlib.Path())):
         return pq.ParquetFile(self, memory_map=True, page_checksum_verification=True, **options)
 
     @contextlib.contextmanager
-    def writing(self):
-        with durable_file.replacing(self) as draft, open(draft, "xb") as file:
+    def writing(self, direct=False):
+        with durable_file.replacing(self) as draft, DirectFile(draft) if direct else open(draft, "xb") as file:
             yield file
 
     def write_text(self, text):

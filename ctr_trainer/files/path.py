@@ -45,11 +45,14 @@ class Path(Protocol):
     def open_parquet(self, **options):
         """-> the open `pq.ParquetFile`; `options` are more of its own."""
 
-    def writing(self):
+    def writing(self, direct=False):
         """A context manager. Gives a binary file, whose bytes are this one's once the block has ended.
 
         On a local disk see `durable_file.replacing`. In a store the file is there when the block has ended, and what
         was there before stays until then; if the block raises, there is no file.
+
+        Args:
+          direct: whether a local file is a `DirectFile`: for many bytes that nobody reads soon.
         """
 
     def write_text(self, text):

@@ -125,7 +125,7 @@ class StorePath(PureStorePath):
         return pq.ParquetFile(self.open_input(), pre_buffer=True, page_checksum_verification=True, **options)
 
     @contextlib.contextmanager
-    def writing(self):
+    def writing(self, direct=False):
         filesystem, path = self._opened()
         with self._asking("written"):
             file = filesystem.open_output_stream(path, compression=None)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -32,14 +33,25 @@ def test_each_worker_of_a_machine_gets_its_share_of_the_cores():
     assert _pinned(0, len(allowed) + 1) == f"None {set(allowed)}"
 
 
-def test_a_thread_runs_on_other_cores_within_a_block():
-    before = os.sched_getaffinity(0)
-    one = {min(before)}
-    with hardware.running_on(one):
-        assert os.sched_getaffinity(0) == one
-    with hardware.running_on(None):
-        assert os.sched_getaffinity(0) == before
-    assert os.sched_getaffinity(0) == before
+def _niceness():
+    return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere niceness is a process's")
+def test_a_thread_that_steps_back_has_its_cores_and_waits_for_the_others():
+    before, niceness, found = os.sched_getaffinity(0), _niceness(), []
+
+    def work(cores):
+        hardware.step_back(cores)
+        found.append((os.sched_getaffinity(0), _niceness()))
+
+    for cores in ({min(before)}, None):
+        thread = threading.Thread(target=work, args=(cores,))
+        thread.start()
+        thread.join(60)
+    behind = min(niceness + 10, 19)
+    assert found == [({min(before)}, behind), (before, behind)]
+    assert (os.sched_getaffinity(0), _niceness()) == (before, niceness)
 
 
 def test_cores_that_somebody_else_handed_out_are_left_alone(monkeypatch):

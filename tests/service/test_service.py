@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -22,6 +23,7 @@ from ctr_trainer.embedding.service.security import ClientSecurity, ServerSecurit
 from ctr_trainer.embedding.service.service import Service
 from ctr_trainer.embedding.service.serving import serve
 from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.embedding.store import store_snapshots
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import ServiceLost, UserError
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
@@ -353,3 +355,24 @@ def test_the_log_has_the_latencies(tmp_path):
     assert "[RunStatus]: all in microseconds" in lines[1]
     assert "[RunStatus]: PsEmbeddingLookup statistics => count: 0  P50: 0" in lines[2]
     assert "[RunStatus]: PsPushGrad statistics => count: 0" in lines[3]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere niceness is a process's")
+def test_files_of_rows_are_written_behind_the_requests(tmp_path, monkeypatch):
+    found, write = [], store_snapshots.snapshot_writer.write
+
+    def noted(*arguments):
+        found.append((os.getpriority(os.PRIO_PROCESS, threading.get_native_id()), os.sched_getaffinity(0)))
+        return write(*arguments)
+
+    monkeypatch.setattr(store_snapshots.snapshot_writer, "write", noted)
+    one = {min(os.sched_getaffinity(0))}
+    with Service("127.0.0.1", 0, tmp_path, file_cores=one) as service:
+        with contextlib.closing(
+            ServiceClient([f"127.0.0.1:{service.port}"], TIMEOUT, ClientSecurity(), LEASE)
+        ) as client:
+            client.create_table(CONFIG)
+            client.push("t", np.array([5]), ones(1), "w", 1)
+            files = client.save(tmp_path / "snapshot", 1)
+    assert [file["rows"] for file in files] == [1]
+    assert found == [(min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19), one)]

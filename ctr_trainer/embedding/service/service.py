@@ -1,5 +1,6 @@
 """The embedding lookup service: tables that the workers of a job share, served over Arrow Flight."""
 
+import concurrent.futures
 import contextlib
 import threading
 import time
@@ -21,6 +22,8 @@ from ctr_trainer.measuring.resources import resident_bytes
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
 
+# One writes a checkpoint, one an epoch of a publication.
+_FILE_THREADS = 2
 # The actions that need the lease, and the actions that need not know which rows there are now.
 _WRITES = ("create_table", "save", "publish", "advance", "restore", "clear")
 _OF_ANY_ROWS = ("hello", "renew", "release", "create_table", "restore", "clear")
@@ -44,14 +47,18 @@ class Service(flight.FlightServerBase):
           data_dir: the only directory that snapshots are written to and read from.
           security: `ServerSecurity`, what the clients have to show.
           leases: `LeaseBook`; None to make one.
-          file_cores: set of the cores on which files of rows are written, beside the requests; None for those of the
-            process. Two workers and the service share two cores: what one core alone wrote, both workers waited for.
+          file_cores: set of the cores on which files of rows are written, behind all requests and all workers there;
+            None for those of the process. Two workers and the service share two cores: while the service wrote a
+            checkpoint on one of them, both workers waited for the worker of that core.
         """
         self.incarnation = Incarnation()
         self._leases = leases or LeaseBook()
         self._store, self._columns = LocalStore(), ReceivedColumns()
         self.metrics = ServiceMetrics(self._store.stats)
-        self._data_dir, self._file_cores = path_of(data_dir).resolve(), file_cores
+        self._data_dir = path_of(data_dir).resolve()
+        self._file_threads = concurrent.futures.ThreadPoolExecutor(
+            _FILE_THREADS, "files of rows", hardware.step_back, (file_cores,)
+        )
         self._place = None
         self._place_lock = threading.Lock()
         self._directory_lock = None
@@ -195,15 +202,16 @@ class Service(flight.FlightServerBase):
         """Yields two results, see `LocalStore.saving`: rows may change as soon as the first one is there."""
         with _typed_errors():
             path, since, identity = self._inside(body["path"]), body.get("since"), body.get("snapshot")
-            with hardware.running_on(self._file_cores):
-                for told in self._store.saving(path, int(body["step"]), since, *self._place, identity):
-                    yield flight.Result(wire.to_json(told))
+            saving = self._store.saving(path, int(body["step"]), since, *self._place, identity)
+            with contextlib.closing(saving):
+                yield flight.Result(wire.to_json(next(saving)))
+                yield flight.Result(wire.to_json(self._file_threads.submit(next, saving).result()))
 
     def _publish(self, body):
         path, after = self._inside(body["path"]), body.get("after")
         after = None if after is None else int(after)
-        with hardware.running_on(self._file_cores):
-            return self._store.publish(path, int(body["epoch"]), str(body["dtype"]), after, *self._place)
+        epoch, dtype = int(body["epoch"]), str(body["dtype"])
+        return self._file_threads.submit(self._store.publish, path, epoch, dtype, after, *self._place).result()
 
     def _copy(self, body):
         """Saves all rows into a directory without files of this shard; any client may ask for it."""

@@ -10,7 +10,7 @@ from ctr_trainer.messages.errors import UserError
 
 
 @contextlib.contextmanager
-def arrow_file(path, name, of_schema, cure="make room there"):
+def arrow_file(path, name, of_schema, cure="make room there", direct=False):
     """Gives the `ArrowFile` of a file that has its name, and is on the disk, once the block has ended.
 
     Args:
@@ -18,12 +18,13 @@ def arrow_file(path, name, of_schema, cure="make room there"):
       name: its name there.
       of_schema: its pyarrow schema.
       cure: what the user can do if it cannot be written; the end of the message.
+      direct: see `Path.writing`.
 
     Raises:
       UserError: it cannot be written; names it.
     """
     target = path_of(path) / name
-    with _told(target, cure), target.writing() as file:
+    with _told(target, cure), target.writing(direct) as file:
         yield ArrowFile(file, target, of_schema, cure)
 
 

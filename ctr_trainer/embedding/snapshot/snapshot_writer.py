@@ -43,7 +43,7 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
     with contextlib.ExitStack() as stack:
 
         def begin(kind, file, counted=None):
-            files.append(stack.enter_context(arrow_file(path, file, schema(config, kind, counted), _CURE)))
+            files.append(stack.enter_context(arrow_file(path, file, schema(config, kind, counted), _CURE, True)))
             entries.append(dict(file=file, kind=kind, **common))
             return files[-1]
 

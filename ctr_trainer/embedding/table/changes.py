@@ -5,7 +5,8 @@ import numpy as np
 from ctr_trainer.embedding.table.bits import Bits
 from ctr_trainer.embedding.table.removed_keys import RemovedKeys
 
-_BLOCK_BYTES, _BLOCK_ROWS = 4 << 20, 1 << 16
+# Of a block, which is copied in one hold of the table's lock: a thread that has to wait for a core may hold it.
+_BLOCK_BYTES, _BLOCK_ROWS = 1 << 20, 1 << 16
 
 
 class Changes:

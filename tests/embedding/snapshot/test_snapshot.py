@@ -9,7 +9,6 @@ from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table import changes
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.files import local_path
 from ctr_trainer.messages.errors import UserError
 
 CONFIG = TableConfig("t", (2, 1), (0.1, 0.0), "adagrad", seed=5)
@@ -40,12 +39,15 @@ def test_restore_brings_back_every_row_and_table(store, tmp_path):
 def test_a_full_disk_is_named_with_the_file_and_what_to_do_and_leaves_nothing(store, tmp_path, monkeypatch, rows):
     store.push("t", np.arange(1, rows + 1), np.ones((rows, 6), np.float32), "w", 2)
 
-    def opened(path, mode):
-        assert mode == "xb"
-        os.symlink("/dev/full", path)
-        return open(path, "wb")
+    open_file = os.open
 
-    monkeypatch.setattr(local_path, "open", opened, raising=False)
+    def opened(path, flags, *mode):
+        if flags & os.O_CREAT:
+            os.symlink("/dev/full", path)
+            return open_file(path, os.O_WRONLY)
+        return open_file(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", opened)
     with pytest.raises(
         UserError, match=r"-00000-of-00001\.arrow: cannot be written: No space left on device; make room"
     ):

@@ -1,0 +1,96 @@
+import errno
+import fcntl
+import os
+
+import numpy as np
+import pytest
+
+from ctr_trainer.files import direct_file
+from ctr_trainer.files.direct_file import DirectFile
+from ctr_trainer.files.paths import path_of
+
+BUFFER = direct_file._BUFFER_BYTES
+SIZES = (0, 1, 4096, BUFFER - 1, BUFFER, BUFFER + 4097, 3 * BUFFER + 5)
+
+
+def _bytes(size):
+    return np.random.default_rng(size).integers(0, 256, size, np.uint8).tobytes()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_file_has_the_bytes_that_were_written_in_whatever_pieces(tmp_path, size):
+    data, at = _bytes(size), 0
+    with DirectFile(tmp_path / "file") as file:
+        for piece in (0, 1, 700, 5000, BUFFER, 4096, len(data)):
+            at += file.write(data[at : at + piece])
+        file.flush()
+    assert (tmp_path / "file").read_bytes() == data
+
+
+def test_arrays_are_bytes_as_they_lie_in_memory(tmp_path):
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    with DirectFile(tmp_path / "file") as file:
+        assert file.write(rows) == rows.nbytes
+    assert (tmp_path / "file").read_bytes() == rows.tobytes()
+
+
+def test_a_file_system_without_such_files_gets_the_bytes_through_its_cache(tmp_path, monkeypatch):
+    def refused(*_):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(fcntl, "fcntl", refused)
+    with DirectFile(tmp_path / "file") as file:
+        file.write(_bytes(5000))
+    assert (tmp_path / "file").read_bytes() == _bytes(5000)
+
+
+def test_a_disk_that_takes_other_blocks_gets_the_bytes_through_the_cache(tmp_path, monkeypatch):
+    write, refused = os.write, []
+
+    def picky(file, data):
+        if fcntl.fcntl(file, fcntl.F_GETFL) & os.O_DIRECT:
+            refused.append(len(data))
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return write(file, data)
+
+    with DirectFile(tmp_path / "file") as file:
+        is_direct = file._is_direct
+        monkeypatch.setattr(os, "write", picky)
+        file.write(_bytes(3 * BUFFER + 5))
+    assert (tmp_path / "file").read_bytes() == _bytes(3 * BUFFER + 5)
+    assert len(refused) == is_direct
+
+
+def test_a_write_that_takes_a_part_goes_on_behind_it(tmp_path, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:8192]))
+    with DirectFile(tmp_path / "file") as file:
+        file.write(_bytes(BUFFER + 20_000))
+    assert (tmp_path / "file").read_bytes() == _bytes(BUFFER + 20_000)
+
+
+def test_a_full_disk_is_an_error_and_a_file_that_is_there_is_not_written_to(tmp_path, monkeypatch):
+    with DirectFile(tmp_path / "file") as file:
+        file.write(b"first")
+    with pytest.raises(FileExistsError):
+        DirectFile(tmp_path / "file")
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    path = path_of(tmp_path / "other")
+    with pytest.raises(OSError, match="No space left"), path.writing(direct=True) as file:
+        file.write(_bytes(100))
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_a_path_that_is_written_past_the_cache_is_whole_or_not_there(tmp_path):
+    path = path_of(tmp_path / "file")
+    with pytest.raises(ZeroDivisionError), path.writing(direct=True) as file:
+        file.write(_bytes(100))
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == []
+    with path.writing(direct=True) as file:
+        file.write(_bytes(100))
+    assert path.read_bytes() == _bytes(100)
