@@ -91,9 +91,17 @@ def fault(ranks):
 
 
 def are_apart(ranks):
-    """-> whether their clocks seem too far apart: a rank that was held up looks like it."""
-    clocks = [each.clock for each in ranks]
+    """-> whether the clocks of their hosts seem too far apart: a host whose ranks were all held up looks like it."""
+    clocks = _clocks(ranks).values()
     return max(clocks) - min(clocks) > MOST_SECONDS_APART
+
+
+def _clocks(ranks):
+    """-> by host, what its clock said to the first of its ranks; a rank that was held up looks at it later."""
+    clocks = {}
+    for each in ranks:
+        clocks[each.host] = min(each.clock, clocks.get(each.host, each.clock))
+    return clocks
 
 
 def _of_packages(ranks):
@@ -138,7 +146,7 @@ def _of_flags(ranks):
 def _of_clocks(ranks):
     if not are_apart(ranks):
         return ""
-    of_hosts = {each.host: each.clock for each in ranks}
+    of_hosts = _clocks(ranks)
     first = min(of_hosts.values())
     clocks = ", ".join(f"{host} {_time(clock)}" for host, clock in of_hosts.items())
     return (

@@ -37,6 +37,10 @@ class Remote(Guard):
         assert self.gate.wait(30)
         return super().sync(*arguments)
 
+    def put(self, *arguments):
+        assert self.gate.wait(30)
+        super().put(*arguments)
+
 
 class Tensor:
     """Stands for an embedding input: something with a name that a feed_dict takes as a key."""
@@ -98,7 +102,7 @@ def test_steps_go_on_beside_a_sync_and_nothing_of_them_is_lost(store):
 def test_a_sync_that_failed_is_raised_by_the_next(store):
     embeddings, remote, table = _worker(store)
     _train(embeddings, _prepared(embeddings, table, 1))
-    remote.sync = lambda *_: (_ for _ in ()).throw(UserError("the service is gone"))
+    remote.put = lambda *_: (_ for _ in ()).throw(UserError("the service is gone"))
     embeddings.sync()
     with pytest.raises(UserError, match="the service is gone"):
         embeddings.sync()
@@ -198,9 +202,9 @@ def test_the_tables_of_a_model_are_pulled_and_synced_at_once(store):
             together.wait(30)
             return super().pull_newer(*arguments)
 
-        def sync(self, *arguments):
+        def put(self, *arguments):
             together.wait(30)
-            return super().sync(*arguments)
+            super().put(*arguments)
 
     sparse = tuple(SparseFeature(name, name, dim, name) for name, dim in (("f", 2), ("g", 3)))
     spec = FeatureSpec(name="s", label=Label("y"), dense=(), sparse=sparse)

@@ -67,4 +67,4 @@ def test_a_killed_training_goes_on_over_two_hosts_and_each_host_evaluates_rows_o
         assert metrics["auc"] == pytest.approx(one["auc"], abs=1e-6)
     with contextlib.closing(ServiceClient([address], 60)) as reader:
         # Only training asked the shards: evaluation and prediction read rows by `pull`.
-        assert set(reader.stats()["services"][address]["requests"]) <= {"pull_newer", "sync"}
+        assert set(reader.stats()["services"][address]["requests"]) <= {"pull_newer", "put", "sync"}

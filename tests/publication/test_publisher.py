@@ -176,7 +176,7 @@ def test_a_target_that_lost_its_rows_gets_all_of_them_anew(store, publish):
     publisher.offer(2, 2)
     _until(lambda: spool.last is not None and spool.last.generation == 2)
     assert (spool.last.kind, spool.last.rows) == ("base", 3)
-    assert [path.name for path in spool.path.glob("generation-*")] == ["generation-0000000002"]
+    _until(lambda: [path.name for path in spool.path.glob("generation-*")] == ["generation-0000000002"])
 
 
 def test_an_end_that_is_not_delivered_is_said_in_time(publish, caplog):

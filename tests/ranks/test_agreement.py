@@ -70,6 +70,14 @@ def test_a_changed_source_is_another_version(tmp_path, monkeypatch):
     assert agreement.package_version() != before
 
 
+def test_a_rank_that_was_held_up_is_no_clock_of_its_own():
+    """The first of its host's ranks to look says what the host's clock is."""
+    assert agreement.fault(_changed((1,), clock=1e9 + 3)) == ""
+    assert "host-1 2001-09-09 01:46:40 UTC, host-2 2001-09-09 01:46:43 UTC" in agreement.fault(
+        [dataclasses.replace(each, clock=1e9 + (0, 9, 9, 3)[each.rank]) for each in RANKS]
+    )
+
+
 def test_clocks_are_looked_at_again_before_they_are_called_apart():
     late, looks = _changed((2, 3), clock=1e9 + 3), []
 
