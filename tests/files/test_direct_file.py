@@ -40,8 +40,18 @@ def test_a_file_system_without_such_files_gets_the_bytes_through_its_cache(tmp_p
 
     monkeypatch.setattr(fcntl, "fcntl", refused)
     with DirectFile(tmp_path / "file") as file:
-        file.write(_bytes(5000))
-    assert (tmp_path / "file").read_bytes() == _bytes(5000)
+        file.write(_bytes(BUFFER + 5))
+    assert (tmp_path / "file").read_bytes() == _bytes(BUFFER + 5)
+
+
+def test_a_large_file_passes_the_cache_and_a_small_one_does_not(tmp_path):
+    with DirectFile(tmp_path / "small") as file:
+        file.write(_bytes(BUFFER - 1))
+        assert not file._is_direct
+    with DirectFile(tmp_path / "large") as file:
+        file.write(_bytes(BUFFER))
+        assert bool(fcntl.fcntl(file._file, fcntl.F_GETFL) & os.O_DIRECT) == file._is_direct
+    assert (tmp_path / "large").stat().st_size == BUFFER
 
 
 def test_a_disk_that_takes_other_blocks_gets_the_bytes_through_the_cache(tmp_path, monkeypatch):
@@ -54,11 +64,13 @@ def test_a_disk_that_takes_other_blocks_gets_the_bytes_through_the_cache(tmp_pat
         return write(file, data)
 
     with DirectFile(tmp_path / "file") as file:
-        is_direct = file._is_direct
         monkeypatch.setattr(os, "write", picky)
         file.write(_bytes(3 * BUFFER + 5))
+        assert not file._is_direct
     assert (tmp_path / "file").read_bytes() == _bytes(3 * BUFFER + 5)
-    assert len(refused) == is_direct
+    if not refused:
+        pytest.skip("the file system of the temporary files has no O_DIRECT")
+    assert refused == [BUFFER]
 
 
 def test_a_write_that_takes_a_part_goes_on_behind_it(tmp_path, monkeypatch):
