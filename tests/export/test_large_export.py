@@ -49,7 +49,7 @@ def _with_rows(checkpoint, path, rows):
         table.find_or_create(keys)
     path.mkdir()
     files = snapshot_writer.write(
-        path, table.changes.begin(table, full=True), contextlib.nullcontext(table), "large", None, 1
+        path, table.watchers.changes.begin(table, full=True), contextlib.nullcontext(table), "large", None, 1
     )
     for entry in checkpoint.dense:
         shutil.copy(pathlib.Path(checkpoint.path) / entry["file"], path)

@@ -110,7 +110,7 @@ class LockedTables:
                 self._locks[config.name] = threading.RLock()
                 table = self._make_table(config, tracked=True, most_rows=config.most_rows(shard, shards))
                 self._versions[config.name] = Versions()
-                table.follow(self._versions[config.name])
+                table.watchers.follow(self._versions[config.name])
                 self.tables[config.name] = table
             return self.tables[config.name]
 

@@ -42,7 +42,9 @@ class StoreSnapshots:
                 path.mkdir(parents=True, exist_ok=True)
                 for name in self._tables:
                     with self._tables.locked(name) as table:
-                        captures.append((self._tables.locked(name), table.changes.begin(table, full=since is None)))
+                        captures.append(
+                            (self._tables.locked(name), table.watchers.changes.begin(table, full=since is None))
+                        )
                 yield since
                 files = []
                 for lock, capture in captures:
@@ -52,7 +54,7 @@ class StoreSnapshots:
             finally:
                 for lock, _ in captures:
                     with lock as table:
-                        table.changes.end()
+                        table.watchers.changes.end()
             self._last = identity
             yield files
 
@@ -65,8 +67,8 @@ class StoreSnapshots:
                 takings = []
                 for name in self._tables:
                     with self._tables.locked(name) as table, table.locked():
-                        table.keep_published()
-                        takings.append((self._tables.locked(name), table.published.begin(table, epoch, after)))
+                        table.watchers.keep_published()
+                        takings.append((self._tables.locked(name), table.watchers.published.begin(table, epoch, after)))
                 files = []
                 for lock, taking in takings:
                     files += packed_writer.write(path, taking, lock, dtype, epoch, shard, shards)
@@ -111,7 +113,7 @@ class StoreSnapshots:
                         table.set_use(keys, *use)
         for name in self._tables:
             with self._tables.locked(name) as table:
-                table.changes.restored(table)
+                table.watchers.changes.restored(table)
                 table.trim()
 
     @contextlib.contextmanager

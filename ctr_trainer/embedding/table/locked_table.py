@@ -55,5 +55,5 @@ class PublishedTables:
 
     def __call__(self, config, tracked, most_rows):
         table = LockedTable(config, tracked, most_rows)
-        table.keep_published()
+        table.watchers.keep_published()
         return table

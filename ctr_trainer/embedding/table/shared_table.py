@@ -66,5 +66,5 @@ class SharedTables:
     def __call__(self, config, tracked, most_rows):
         table = SharedTable(config, tracked, self._memory.under(config.name), self._member, self._members)
         if self._is_published:
-            table.keep_published()
+            table.watchers.keep_published()
         return table

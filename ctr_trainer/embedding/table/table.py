@@ -9,12 +9,11 @@ from ctr_trainer.embedding.memory.contiguous import float32, int64
 from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.table import row_kernels
-from ctr_trainer.embedding.table.changes import Changes
 from ctr_trainer.embedding.table.initial_rows import InitialRows
-from ctr_trainer.embedding.table.published_rows import PublishedRows
 from ctr_trainer.embedding.table.row_counters import RowCounters
 from ctr_trainer.embedding.table.row_limits import RowLimits
 from ctr_trainer.embedding.table.row_space import RowSpace
+from ctr_trainer.embedding.table.row_watchers import RowWatchers
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 
 
@@ -32,8 +31,7 @@ class Table:
 
     Attributes:
       config: the TableConfig.
-      changes: `Changes` since the last snapshot; None if they are not kept.
-      published: `PublishedRows`; None until `keep_published`.
+      watchers: `RowWatchers`.
       limits: `RowLimits`.
       counters: `RowCounters`.
       lock_times: how long this process has waited for the rows' lock and held it; 0 if there is no lock.
@@ -55,15 +53,13 @@ class Table:
           UserError: see `InitialRows`.
         """
         self.config, self._initial = config, InitialRows(config)
-        self._memory = memory = memory or PrivateMemory()
+        memory = memory or PrivateMemory()
         self._index = Index(memory, resting)
         self._space = space or RowSpace(memory, config.width)
         self._optimizer = OPTIMIZERS[config.optimizer.name]
         self._settings = self._optimizer.kernel_settings(config.optimizer)
-        self.changes, self.published = Changes(memory) if tracked else None, None
-        self._told = [self.changes] if tracked else []
         self.limits = RowLimits(config, most_rows, memory)
-        self._followers = [each for each in (self.changes, self.limits.usage) if each is not None]
+        self.watchers = RowWatchers(memory, tracked, self.limits.usage)
         self.counters = RowCounters(memory)
 
     def __len__(self):
@@ -181,17 +177,6 @@ class Table:
         row_kernels.add(self._space.array, slots, float32(deltas))
         return slots
 
-    def follow(self, follower):
-        """Has `follower.created(slots int64[U], size)` called whenever slots, new or used before, get new rows."""
-        self._followers.append(follower)
-
-    def keep_published(self):
-        """Has `published` kept from now on. If it is kept already, this does nothing."""
-        if self.published is None:
-            self.published = PublishedRows(self._memory)
-            self._told.append(self.published)
-            self.follow(self.published)
-
     def locked(self):
         """-> context manager to hold in another thread than the one that trains the rows; see `LockedTable`."""
         return contextlib.nullcontext()
@@ -201,8 +186,7 @@ class Table:
         keys = int64(keys)
         slots = self._index.find(keys)
         slots = slots[slots >= 0]
-        for each in self._told:
-            each.before_removal(self, slots)
+        self.watchers.before_removal(self, slots)
         self._index.remove(keys)
         return len(slots)
 
@@ -230,10 +214,7 @@ class Table:
 
     def before_change(self, slots):
         """Has to be called before the rows at `slots`, int64[U], distinct, are trained or set; -1 is skipped."""
-        for each in self._told:
-            each.before_change(self, slots)
-        if self.limits.usage is not None:
-            self.limits.usage.trained(slots, self._index.slots)
+        self.watchers.before_change(self, slots)
 
     def stats(self):
         """-> dict of `rows`, `bytes` and `counters`."""
@@ -271,8 +252,7 @@ class Table:
 
     def clear(self):
         """Forgets every row."""
-        for each in self._told:
-            each.before_clear(self)
+        self.watchers.before_clear(self)
         self._index.clear()
         self._space.end_lending()
         self.limits.clear()
@@ -305,10 +285,7 @@ class Table:
             if initialize:
                 self._initial.fill(self.keys[first], self._space.array[first])
                 row_kernels.put(self._space.array, reused, self.initial_rows(self.keys[reused]))
-            if self._followers:
-                new = np.concatenate([np.arange(before, self._index.slots), reused])
-                for follower in self._followers:
-                    follower.created(new, self._index.slots)
+            self.watchers.created(before, self._index.slots, reused)
         return slots
 
     def _evict(self, slots):

@@ -49,7 +49,7 @@ class Reader:
         """Takes an epoch; `between` is called after each block. -> (keys of rows, removed keys) of the epoch"""
         epoch = 0 if self.epoch is None else self.epoch + 1
         with table.locked():
-            taking = table.published.begin(table, epoch, self.epoch)
+            taking = table.watchers.published.begin(table, epoch, self.epoch)
         rows = {}
         while True:
             with table.locked():
@@ -214,7 +214,7 @@ def test_changes_of_another_process_are_published():
     memory, table = worker.open_table(config=worker.LIMITED)
     other = SharedTable(worker.LIMITED, True, type(memory)(memory.address).under(worker.CONFIG.name), 1, 2)
     for each in (table, other):
-        each.keep_published()
+        each.watchers.keep_published()
     reader = Reader()
     for number in range(40):
         for each in (table, other):
@@ -225,4 +225,4 @@ def test_changes_of_another_process_are_published():
 
 
 def test_a_table_that_is_not_published_keeps_nothing():
-    assert Table(CONFIG).published is LockedTable(CONFIG).published is None
+    assert Table(CONFIG).watchers.published is LockedTable(CONFIG).watchers.published is None
