@@ -49,7 +49,7 @@ def test_a_thread_that_steps_back_has_its_cores_and_waits_for_the_others():
         thread = threading.Thread(target=work, args=(cores,))
         thread.start()
         thread.join(60)
-    behind = min(niceness + 10, 19)
+    behind = min(niceness + hardware.BEHIND, 19)
     assert found == [({min(before)}, behind), (before, behind)]
     assert (os.sched_getaffinity(0), _niceness()) == (before, niceness)
 

@@ -26,6 +26,7 @@ from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store import store_snapshots
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import ServiceLost, UserError
+from ctr_trainer.processes import hardware
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
 pytestmark = pytest.mark.integration
@@ -375,4 +376,4 @@ def test_files_of_rows_are_written_behind_the_requests(tmp_path, monkeypatch):
             client.push("t", np.array([5]), ones(1), "w", 1)
             files = client.save(tmp_path / "snapshot", 1)
     assert [file["rows"] for file in files] == [1]
-    assert found == [(min(os.getpriority(os.PRIO_PROCESS, 0) + 10, 19), one)]
+    assert found == [(min(os.getpriority(os.PRIO_PROCESS, 0) + hardware.BEHIND, 19), one)]
