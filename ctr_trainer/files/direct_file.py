@@ -26,8 +26,6 @@ class DirectFile:
       path: of a file that is not there.
     """
 
-    closed = False
-
     def __init__(self, path):
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         self._buffer = mmap.mmap(-1, _BUFFER_BYTES)

@@ -5,6 +5,9 @@ import contextlib
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.store.row_codec import find_codec
 
+# The requests that need the lease.
+_WRITES = ("push", "put", "sync")
+
 
 class RowRequests:
     """Answers row requests from a store.
@@ -23,9 +26,14 @@ class RowRequests:
     def __init__(self, store, columns, metrics, leases, incarnation):
         self._store, self._columns, self._metrics = store, columns, metrics
         self._leases, self._incarnation = leases, incarnation
-        self._reads = {"pull": self._pull, "pull_newer": self._pull_newer}
-        self._writes = {"push": self._push, "put": self._put, "sync": self._sync}
-        self.names = (*self._reads, *self._writes)
+        self._answers = {
+            "pull": self._pull,
+            "pull_newer": self._pull_newer,
+            "push": self._push,
+            "put": self._put,
+            "sync": self._sync,
+        }
+        self.names = tuple(self._answers)
 
     def answer(self, op, body):
         """-> the results of a request.
@@ -40,13 +48,13 @@ class RowRequests:
         self._incarnation.check(header.get("incarnation"))
         table, count = header["table"], header["count"]
         width = self._store.config(table).width
-        if op in self._writes:
+        if op in _WRITES:
             self._leases.renew(header.get("lease"), op)
 
         def columns(layout):
             return wire.unpack_columns(body, start, table, count, layout)
 
-        return {**self._reads, **self._writes}[op](header, columns, width)
+        return self._answers[op](header, columns, width)
 
     def _pull(self, request, columns, width):
         (keys,) = columns(wire.pull_layout())

@@ -71,7 +71,8 @@ class LockedTables:
 
     def locked(self, name):
         """-> context manager that gives the Table while its lock is held; may be entered again and again."""
-        return _Locked(self._locks[self._there(name).config.name], self.tables[name])
+        table = self._there(name)
+        return _Locked(self._locks[name], table)
 
     def mark(self, table, slots):
         """Gives the rows at `slots`, int64[U], the version of a new push; -1 is skipped. Call it under the lock."""

@@ -27,5 +27,5 @@ def check_rows(table, keys, rows):
 
 def check_unlimited(table):
     """Raises UserError if the table's limits say which keys have rows."""
-    if table.config != table.config.without_limits():
+    if table.config.has_limits:
         raise UserError(f"table {table.config.name}: a put to a table with limits; push changes")

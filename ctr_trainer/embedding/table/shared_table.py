@@ -31,8 +31,7 @@ class SharedTable(LockedTable):
         Raises:
           UserError: the memory cannot be had, see `SharedMemory`.
         """
-        has_limits = config != config.without_limits()
-        space = SharedRowSpace(memory, config.width, member, members) if has_limits else None
+        space = SharedRowSpace(memory, config.width, member, members) if config.has_limits else None
         self._resting = RestingSlots(memory, member, members) if config.evicts else None
         super().__init__(config, tracked, memory=memory, space=space, resting=self._resting)
 

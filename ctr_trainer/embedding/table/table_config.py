@@ -123,6 +123,11 @@ class TableConfig:
         """Whether rows may be evicted."""
         return bool(self.max_rows or self.ttl_steps)
 
+    @functools.cached_property
+    def has_limits(self):
+        """Whether limits say which keys have rows; else every key gets a row."""
+        return self != self.without_limits()
+
     def most_rows(self, shard, shards):
         """-> how many rows a shard may have: its even share of `max_rows`, at least 1; 0 for no limit.
 

@@ -84,8 +84,12 @@ class HostRows(RowCache):
         """As `RowCache.pull_ahead`. Pulls nothing if the service has no row that is missing here."""
         return super().pull_ahead(keys) if self._asks else self._window
 
+    @property
+    def _is_only(self):
+        """Whether nobody else changes the rows, and nothing is rounded on the way."""
+        return not self._has_others and self._codec.is_exact and not self.config.has_limits
+
     def _keep(self, shares, memory):
-        self._is_only = not self._has_others and self._codec.is_exact and self.config == self.config.without_limits()
         return OnlyCopy(self.config, memory) if self._is_only else super()._keep(shares, memory)
 
     def _sync_part(self, slots, codec):

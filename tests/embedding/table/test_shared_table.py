@@ -130,6 +130,7 @@ def _open_memory():
 
 
 def test_closed_memory_is_given_back_at_once_and_its_files_are_closed():
+    gc.collect()  # What earlier tests have left would else be counted before, and be gone after.
     open_before = _open_memory()
     memory = SharedMemory()
     store = LocalStore(SharedTables(memory))
