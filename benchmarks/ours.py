@@ -103,10 +103,10 @@ def main():
 
 def _with_service(stack, embedding, core, directory):
     """-> the EmbeddingConfig with a service of its own on that core, which ends with the `ExitStack`."""
-    from ctr_trainer.embedding.service.local_service import local_services
+    from ctr_trainer.embedding.service.local_services import LocalServices
     from ctr_trainer.settings.security_files import SecurityFiles
 
-    (service,) = stack.enter_context(local_services(1, directory, directory, timeout=60, cores={core}))
+    (service,) = stack.enter_context(LocalServices(1, directory, timeout=60).running({core}))
     token = os.path.join(directory, "token")
     with open(os.open(token, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
         file.write(service.token)

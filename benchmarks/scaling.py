@@ -52,7 +52,7 @@ def sides(steps):
         "one_2_cores": Side("ours.py", (*two, "--prefetch_batches=4", "--overlap_lookup")),
         "one_2_cores_in_turn": Side("ours.py", (*two, "--prefetch_batches=4")),
         "two_shared": Side("ours.py", (*two, shared, averaged), workers=2),
-        "two_service": Side("ours.py", (*two, averaged, "--prefetch_batches=4"), workers=2),
+        "two_service": Side("ours.py", (*two, averaged), workers=2),
         "two_shared_each": Side("ours.py", (*two, shared), workers=2),
         "two_service_each": Side("ours.py", (*two, "--prefetch_batches=4"), workers=2),
         "two_naive": Side("in_graph.py", two, workers=2),

@@ -6,6 +6,7 @@ import logging
 from ctr_trainer import __version__
 from ctr_trainer.experiment.paths import require_data
 from ctr_trainer.experiment.rules import check_training
+from ctr_trainer.experiment.services_ahead import services_ahead
 from ctr_trainer.export import directory
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.flags import TRAINING
@@ -43,7 +44,12 @@ def run(given, experiment, evaluation, metrics, export):
         require_data(path, experiment)
     if export.export_dir:
         directory.refuse_others(export.export_dir)  # Now, and not when all is trained.
+    with services_ahead(experiment) as services:
+        _train(given, experiment, evaluation, metrics, export, services)
 
+
+def _train(given, experiment, evaluation, metrics, export, services):
+    """As `run`, with settings that have been checked, and the `LocalServices` of the training."""
     from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.evaluation_history import without_nan
     from ctr_trainer.experiment.as_trained import as_trained
@@ -51,10 +57,11 @@ def run(given, experiment, evaluation, metrics, export):
     from ctr_trainer.experiment.build import make_estimator, make_eval_spec, reader, start_workers, training_reader
     from ctr_trainer.ranks import autotune, distributed
 
+    data, model = experiment.data, experiment.model
     eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(experiment, data.eval_data, once=True))
     tuning = start_workers(experiment)
     experiment = with_class_weight(as_trained(given, experiment))
-    estimator = make_estimator(experiment)
+    estimator = make_estimator(experiment, services)
     if eval_spec:
         eval_spec.input_fn()  # Data that cannot be read is found now, not at the first evaluation.
 

@@ -55,14 +55,15 @@ class Estimator:
       config: `RunConfig`.
       name: what checkpoints call the model; None for where `model_fn` is imported from.
       may_change: names of more params that may change.
+      services: `LocalServices` that rank 0 has started before TensorFlow was imported; None to start them later.
     """
 
-    def __init__(self, model_fn, model_dir, params=None, config=None, name=None, may_change=()):
+    def __init__(self, model_fn, model_dir, params=None, config=None, name=None, may_change=(), services=None):
         self.model_fn = model_fn
         self.model_dir = str(path_of(model_dir).absolute())
         self.params = params
         self.config = config or RunConfig()
-        self._name, self._may_change = name, may_change
+        self._name, self._may_change, self._services = name, may_change, services
 
     def train(self, input_fn, hooks=(), steps=None, max_steps=None, evaluation=None, resume_from=None):
         """Trains until the input ends or a step is reached, from the newest checkpoint on if there is one.
@@ -144,7 +145,7 @@ class Estimator:
         warm = warm_start.of(self.config.warm_start, checkpoint)
         seen = Observation(self.config, staging.path)
         clock = seen.clock
-        made = (self.model_fn, self.params, self.config, self.model_dir)
+        made = (self.model_fn, self.params, self.config, self.model_dir, self._services)
         with seen.by_others(), training_graph(*made, input_fn, checkpoint, warm, seen, last) as (feed, spec, store):
             if feed.steps == 0:
                 return self._nothing_to_do(start, "its data have been read to the end of the last epoch")

@@ -22,11 +22,11 @@ tf1 = tf.compat.v1
 
 
 @contextlib.contextmanager
-def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, warm, seen, last):
+def training_graph(model_fn, params, config, model_dir, services, input_fn, checkpoint, warm, seen, last):
     """Gives (`Feed`, EstimatorSpec, store) of a training whose rows are as the checkpoint has them. A collective.
 
     Args:
-      model_fn, params, config, model_dir: see `Estimator`.
+      model_fn, params, config, model_dir, services: see `Estimator`.
       input_fn: see `Estimator.train`.
       checkpoint: the `Checkpoint` that training goes on from, or None.
       warm: what it begins with if there is no checkpoint, see `warm_start.of`.
@@ -55,7 +55,7 @@ def training_graph(model_fn, params, config, model_dir, input_fn, checkpoint, wa
         stack.enter_context(warm.variables())
         store = LocalStore()
         if inputs.uses_embeddings:
-            store = stack.enter_context(open_store(config.embedding, model_dir, bool(config.publish.to)))
+            store = stack.enter_context(open_store(config.embedding, model_dir, bool(config.publish.to), services))
         feed = inputs.connect(store, config, spec, clock=seen.clock)
         stack.callback(feed.close)  # Its threads use the store, so they end before that closes.
         if distributed.is_chief():

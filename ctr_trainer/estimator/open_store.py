@@ -2,21 +2,21 @@
 
 import contextlib
 import dataclasses
-import os
 import socket
 
 from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.guard import Guard
 from ctr_trainer.embedding.service.lease import Lease
-from ctr_trainer.embedding.service.local_service import Watch, local_services
+from ctr_trainer.embedding.service.local_service import Watch
+from ctr_trainer.embedding.service.local_services import LocalServices
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.locked_table import PublishedTables
 from ctr_trainer.embedding.table.shared_table import SharedTables
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.estimator.host_memory import any_host_has_several_workers, copies_of_hosts, open_host_memory
-from ctr_trainer.files.staging import local_directory
+from ctr_trainer.graph_notes import step_plan
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import reach
 from ctr_trainer.ranks import distributed
@@ -27,7 +27,7 @@ _KEPT_BYTES = 256 << 20
 
 
 @contextlib.contextmanager
-def open_store(config, model_dir, is_published=False):
+def open_store(config, model_dir, is_published=False, services=None):
     """Gives the store that `config.service` names; local services, or shared memory, that it made end with the block.
 
     A collective where there are several workers. Running shards are this training's alone until the end of the block.
@@ -36,6 +36,7 @@ def open_store(config, model_dir, is_published=False):
       config: `EmbeddingConfig`.
       model_dir: of the training.
       is_published: whether a thread beside the steps publishes the rows.
+      services: `LocalServices` for `auto`, which may have been started; None for new ones.
 
     Raises:
       UserError: `auto` or `shared` was asked for workers on several hosts, the service does not start, or another
@@ -45,11 +46,12 @@ def open_store(config, model_dir, is_published=False):
         memory = None
         if copies_of_hosts(config) and config.service != "shared" and any_host_has_several_workers():
             memory = stack.enter_context(open_host_memory())
-        yield stack.enter_context(_open_store(config, model_dir, memory, is_published))
+        services = services or LocalServices.of(config, model_dir)
+        yield stack.enter_context(_open_store(config, model_dir, memory, is_published, services))
 
 
 @contextlib.contextmanager
-def _open_store(config, model_dir, host_memory, is_published):
+def _open_store(config, model_dir, host_memory, is_published, services):
     """As `open_store`; `host_memory` is the store's."""
     if config.service not in ("auto", "shared"):
         security, addresses = ClientSecurity.read(*vars(config.security).values()), config.service.split(",")
@@ -72,13 +74,10 @@ def _open_store(config, model_dir, host_memory, is_published):
             yield LocalStore(SharedTables(memory, *place, is_published))
         return
     with contextlib.ExitStack() as stack:
-        started, watches, shards = None, [], config.service_shards
+        started, watches = None, []
         if distributed.is_chief():
-            logs = local_directory(model_dir)
-            os.makedirs(logs, exist_ok=True)
-            cores = dict(cores=distributed.service_cores(shards), file_cores=distributed.host_cores())
-            starting = local_services(shards, model_dir, logs, timeout=config.service_timeout, **cores)
-            watches = stack.enter_context(starting)
+            cores = distributed.service_cores(config.service_shards, step_plan.current().steps_wait)
+            watches = stack.enter_context(services.running(cores, distributed.host_cores()))
             started = [(service.address, service.token, service.pid, service.log_file) for service in watches]
         started = distributed.broadcast_object(started, "embedding_services")
         if not watches:

@@ -49,8 +49,12 @@ def start_workers(experiment, core_shares=0):
     return tuning
 
 
-def make_estimator(experiment):
+def make_estimator(experiment, services=None):
     """-> the Estimator of an `Experiment`; to train, of one `with_class_weight`.
+
+    Args:
+      experiment: `Experiment`.
+      services: of `Estimator`.
 
     Raises:
       UserError: no --model_dir, no such model, or params that it does not take.
@@ -66,7 +70,7 @@ def make_estimator(experiment):
         model.model, found.params_class, model.model_params, {"train_op_fn": make_train_op(experiment), **shared}
     )
     config = dataclasses.replace(experiment.run, progress=True)
-    return Estimator(found.model_fn, model.model_dir, own, config, name=model.model)
+    return Estimator(found.model_fn, model.model_dir, own, config, name=model.model, services=services)
 
 
 def make_train_op(experiment):

@@ -25,6 +25,22 @@ def local_directory(directory):
     return os.path.join(tempfile.gettempdir(), f"ctr_trainer-{os.getuid()}-{name}")
 
 
+def make_local_directory(directory):
+    """Makes the `local_directory` of a directory, unless it is there. -> its path.
+
+    Raises:
+      UserError: it is below `TMPDIR`, and another user made it.
+    """
+    path = local_directory(directory)
+    if is_local(directory):
+        os.makedirs(path, exist_ok=True)
+        return path
+    os.makedirs(path, mode=0o700, exist_ok=True)
+    if os.stat(path).st_uid != os.getuid():
+        raise UserError(f"{path} belongs to another user: set TMPDIR to a directory of yours")
+    return path
+
+
 class InPlace:
     """The staging of a local directory: there is nothing to do.
 
@@ -49,10 +65,7 @@ class Staging:
     """
 
     def __init__(self, directory):
-        self.path, self._store, self._sent = local_directory(directory), path_of(directory), {}
-        os.makedirs(self.path, mode=0o700, exist_ok=True)
-        if os.stat(self.path).st_uid != os.getuid():
-            raise UserError(f"{self.path} belongs to another user: set TMPDIR to a directory of yours")
+        self.path, self._store, self._sent = make_local_directory(directory), path_of(directory), {}
 
     def clear(self):
         """Removes what a killed job has left."""

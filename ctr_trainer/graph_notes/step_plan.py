@@ -30,6 +30,11 @@ class StepPlan:
     drain: Any = None
     dense_sync_steps: int = 1
 
+    @property
+    def steps_wait(self):
+        """Whether the workers wait for each other at each optimizer step."""
+        return self.dense_sync_steps == 1
+
 
 def record(plan):
     """Keeps the plan of the current graph's `train_op`."""

@@ -5,6 +5,8 @@ import os
 import pathlib
 import subprocess
 
+from ctr_trainer.processes import hardware
+
 _STOP_SECONDS = 15
 _LOG_TAIL_BYTES = 2000
 _PACKAGE_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
@@ -42,8 +44,11 @@ class Child:
                 start_new_session=True,
             )
         self.pid = self._process.pid
-        if cores:
-            os.sched_setaffinity(self.pid, cores)
+        self.keep_on(cores)
+
+    def keep_on(self, cores):
+        """See `hardware.keep_on`."""
+        hardware.keep_on(self.pid, cores)
 
     def ended(self):
         """-> how the process ended by itself, with the end of its log; None while it runs."""

@@ -1,5 +1,6 @@
 """The machine: its name, the instructions of its processor, and the cores of each worker."""
 
+import contextlib
 import os
 import pathlib
 import sys
@@ -37,6 +38,29 @@ def run_on(cores):
     """Has this thread, and those that it starts from now on, run on `cores`, a set; does nothing for None."""
     if cores is not None:
         os.sched_setaffinity(0, cores)
+
+
+def keep_on(pid, cores):
+    """Has all threads of a process, and those that they start from now on, run on `cores`, a set; nothing for None."""
+    seen = set() if cores is not None else None
+    while seen is not None and (found := _threads(pid) - seen):  # One that is not kept yet may have started another.
+        for thread in found:
+            with contextlib.suppress(ProcessLookupError):  # It has ended.
+                os.sched_setaffinity(thread, cores)
+        seen |= found
+
+
+def _threads(pid):
+    """-> set of the ids of a process's threads; empty once it has ended."""
+    try:
+        return {int(name) for name in os.listdir(f"/proc/{pid}/task")}
+    except FileNotFoundError:
+        return set()
+
+
+def own_cores():
+    """-> the cores that this process may use, a set; None if the system has no affinity of processes to cores."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
 
 
 def step_back(cores):

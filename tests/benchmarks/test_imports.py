@@ -39,12 +39,12 @@ def test_every_module_of_the_benchmarks_imports_and_no_call_there_or_in_the_pack
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        ("local_services(1, 'data', 'logs', timeout=60)", []),
-        ("local_services(1, 'data', 60, {0})", ["line 2: local_services(): too many positional arguments"]),
-        ("local_services(1, 'data', timeout=60)", ["line 2: local_services(): missing a required argument: 'log_dir'"]),
-        ("local_services(*arguments)", []),
+        ("pin_cores(1, local_size=2)", []),
+        ("pin_cores(1, 2, {0})", ["line 2: pin_cores(): too many positional arguments"]),
+        ("pin_cores(1)", ["line 2: pin_cores(): missing a required argument: 'local_size'"]),
+        ("pin_cores(*arguments)", []),
         ("local_service.Watch(1)", ["line 2: local_service.Watch(): missing a required argument: 'log_file'"]),
-        ("local_services = print\nlocal_services(1)", []),
+        ("pin_cores = print\npin_cores(1)", []),
         (
             "local_service.gone(*arguments)",
             ["line 2: module 'ctr_trainer.embedding.service.local_service' has no attribute 'gone'"],
@@ -52,6 +52,6 @@ def test_every_module_of_the_benchmarks_imports_and_no_call_there_or_in_the_pack
     ],
 )
 def test_a_call_is_bound_to_the_signature_of_what_it_calls(call, said):
-    imports = "from ctr_trainer.embedding.service.local_service import local_services"
+    imports = "from ctr_trainer.processes.hardware import pin_cores"
     imports += "; from ctr_trainer.embedding.service import local_service"
     assert wrong_calls(f"{imports}\n{call}\n", {"ctr_trainer"}) == said

@@ -1,6 +1,5 @@
 """A service that a training starts for itself."""
 
-import concurrent.futures
 import contextlib
 import os
 import pathlib
@@ -48,30 +47,6 @@ class Watch:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
-
-
-@contextlib.contextmanager
-def local_services(count, data_dir, log_dir, *, timeout, cores=None, file_cores=None):
-    """Gives `count` services of one token, started at the same time and stopped at the end of the block.
-
-    Args:
-      data_dir: directory of their snapshots, or its URL.
-      log_dir: directory of their logs, `service.log`, `service-1.log`, ...
-      timeout: seconds to wait for each.
-      cores, file_cores: see `LocalService`.
-
-    Raises:
-      UserError: one did not start.
-    """
-    token = secrets.token_hex()
-    logs = [os.path.join(log_dir, f"service-{number}.log" if number else "service.log") for number in range(count)]
-    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(count) as threads:
-        futures = [threads.submit(LocalService, data_dir, log, timeout, cores, token, file_cores) for log in logs]
-        concurrent.futures.wait(futures)
-        for future in futures:
-            if future.exception() is None:
-                stack.enter_context(future.result())
-        yield [future.result() for future in futures]
 
 
 class LocalService(Child):

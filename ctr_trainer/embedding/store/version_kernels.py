@@ -16,6 +16,7 @@ from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS, ROWS_OUT
 # The bits of a cached row's state.
 STEPPED = np.uint8(1)
 IN_FLIGHT = np.uint8(2)
+_EIGHT_STEPPED = np.uint64(0x0101010101010101)
 _MOST_STEPS = 2**16 - 1
 
 VERSIONS = types.Array(types.uint32, 1, "C", readonly=True)
@@ -117,6 +118,34 @@ def mark_stepped(state, slots):
     for i in range(slots.size):
         if slots[i] >= 0:
             state[slots[i]] |= STEPPED
+
+
+@numba.njit(types.int64(_STATE), nogil=True, cache=True)
+def count_stepped(state):
+    """-> how many rows are STEPPED."""
+    count = 0
+    for slot in range(state.size):
+        count += state[slot] & STEPPED
+    return count
+
+
+@numba.njit(types.int64(_STATE, _POSITIONS_OUT), nogil=True, cache=True)
+def find_stepped(state, slots):
+    """`slots` gets the slots of the STEPPED rows, ascending, as many as it has room for. -> how many it got."""
+    words, count = state[: state.size // 8 * 8].view(np.uint64), 0
+    for word in range(words.size):
+        if words[word] & _EIGHT_STEPPED == 0:
+            continue
+        for slot in range(8 * word, 8 * word + 8):  # Without a branch, which the processor would guess wrong.
+            if count == slots.size:
+                return count
+            slots[count] = slot
+            count += np.int64(state[slot] & STEPPED)
+    for slot in range(8 * words.size, state.size):
+        if count < slots.size and state[slot] & STEPPED:
+            slots[count] = slot
+            count += 1
+    return count
 
 
 @numba.njit(types.void(_STEPS_OUT, SLOTS), nogil=True, cache=True)

@@ -66,9 +66,14 @@ class KeptRows(abc.ABC):
         """Marks the rows at `slots`, int64[U], as changed by an optimizer step."""
         version_kernels.mark_stepped(self._state.array, np.require(slots, np.int64, ("C",)))
 
-    def stepped(self):
-        """-> int64[n], the slots of the rows that have a change to send."""
-        return np.flatnonzero(self._state.array[: len(self)] & version_kernels.STEPPED)
+    def stepped(self, message):
+        """-> int64[n], the slots of the rows that have a change to send, in memory of a `KeptMessage`.
+
+        Beside a step it may miss rows of that step, never others.
+        """
+        state = self._state.array[: len(self)]
+        slots = message.column("slots", np.int64, version_kernels.count_stepped(state))
+        return slots[: version_kernels.find_stepped(state, slots)]
 
     @staticmethod
     def blocks(count):
