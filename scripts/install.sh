@@ -67,9 +67,12 @@ venv_fits() {
         [[ $(cat "$venv/tensorflow" 2>/dev/null) == "$tensorflow" ]]
 }
 
-# Ends where .venv holds something and this script did not make it: making it anew would empty it.
+# Ends where .venv is a link, or holds something and this script did not make it: making it anew would empty it.
 refuse_foreign_venv() {
     local left
+    left=$(cd "$venv" 2>/dev/null && pwd -P) || true
+    [[ ! -L $venv ]] || fail \
+        "$root/$venv is a link${left:+ to $left}, which this script would empty. Remove the link, then run this again."
     shopt -s nullglob dotglob
     left=("$venv"/*)
     shopt -u nullglob dotglob

@@ -194,6 +194,17 @@ def test_a_venv_of_others_is_never_emptied(machine):
     assert ".venv is there and was not made by this script" in stderr and "Move it away" in stderr
 
 
+def test_the_venv_of_another_checkout_behind_a_link_is_never_emptied(machine, tmp_path):
+    machine.add_python("python3", 11)
+    theirs = tmp_path / "other" / ".venv"
+    (theirs / "bin").mkdir(parents=True)
+    (theirs / "tensorflow").write_text("tensorflow-cpu")
+    (machine.checkout / ".venv").symlink_to(theirs)
+    status, stderr, asked = machine.install()
+    assert (status, asked) == (1, []) and (theirs / "bin").exists()
+    assert f"is a link to {theirs}" in stderr and "Remove the link" in stderr
+
+
 def test_clean_removes_what_make_made_and_nothing_else(machine):
     def clean():
         return subprocess.run([machine.checkout / "scripts" / "clean.sh"], capture_output=True, text=True, timeout=60)
