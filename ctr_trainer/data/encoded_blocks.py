@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 
 import pyarrow as pa
 
@@ -12,6 +11,7 @@ from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.ordered_map import OrderedMap
 from ctr_trainer.data.read_ahead import read_ahead
 from ctr_trainer.data.statistics import Statistics
+from ctr_trainer.processes import hardware
 
 
 @dataclasses.dataclass
@@ -55,7 +55,7 @@ def encoded(read, spec, bad_rows, observed, time=None, num_threads=0, skip=0, me
     Raises:
       UserError: there are too many bad rows, or source and spec do not fit.
     """
-    num_threads = num_threads or cores()
+    num_threads = num_threads or hardware.usable_cores()
     encoder, found = Encoder(spec, time, threads=1), FoundBadRows(bad_rows.budget)
     with contextlib.ExitStack() as stack:
         blocks = stack.enter_context(read_ahead(_read(read(found), found, skip), 2, name="reading the input"))
@@ -72,11 +72,6 @@ def encoded(read, spec, bad_rows, observed, time=None, num_threads=0, skip=0, me
                 block.table = block.table.slice(min(out, len(block.table)))
                 block.statistics = _statistics(block.table, spec, measured)
             yield block.table, block.statistics
-
-
-def cores():
-    """-> number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _read(blocks, found, skip):

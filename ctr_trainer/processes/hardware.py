@@ -75,7 +75,8 @@ def step_back(cores):
 
 def usable_cores():
     """-> how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    cores = own_cores()
+    return os.cpu_count() if cores is None else len(cores)
 
 
 def has_bfloat16(cpuinfo="/proc/cpuinfo"):

@@ -68,21 +68,22 @@ class LocalServices:
           UserError: one did not start.
         """
         self.start(file_cores)
-        starting, self._starting = self._starting, []
         with contextlib.ExitStack() as stack:
-            concurrent.futures.wait(starting)
-            for each in starting:
-                if each.exception() is None:
-                    stack.enter_context(each.result())
-            services = [each.result() for each in starting]
+            services = [each.result() for each in self._taken(stack)]
             for service in services:
                 service.keep_on(cores)
             yield services
 
     def close(self):
         """Stops those that `start` has started and no block has taken."""
+        with contextlib.ExitStack() as stack:
+            self._taken(stack)
+
+    def _taken(self, stack):
+        """-> the futures of those that were started, each done; `stack` stops those that answer."""
         starting, self._starting = self._starting, []
         concurrent.futures.wait(starting)
         for each in starting:
             if each.exception() is None:
-                each.result().stop()
+                stack.enter_context(each.result())
+        return starting

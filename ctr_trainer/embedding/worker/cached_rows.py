@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from ctr_trainer.embedding.store import version_kernels
 from ctr_trainer.embedding.store.versions import ABSENT
 from ctr_trainer.embedding.table import row_kernels
+from ctr_trainer.embedding.worker import kept_row_kernels
 from ctr_trainer.embedding.worker.kept_rows import KeptRows
 from ctr_trainer.embedding.worker.row_frequency import RowFrequency
 
@@ -46,9 +46,11 @@ class CachedRows(KeptRows):
         slots = np.flatnonzero(self._stamps.array[: len(self)] == window)
         return self.table.keys[slots], self._versions.array[slots]
 
-    def begin_window(self):
-        """As `KeptRows.begin_window`."""
-        self._frequency.begin_window()
+    def end_window(self, lock, message):
+        """As `KeptRows.end_window`."""
+        with lock.alone():
+            self._frequency.begin_window()
+            return self._stepped(message)
 
     def l2_shares(self, slots):
         """-> float32[U], the factor on L2 of each row, as of the last `take` of the row; None without `shares`.
@@ -84,7 +86,7 @@ class CachedRows(KeptRows):
           rows: float32[n, width], these rows.
           window: the window in which the rows at `slots` now count as checked.
         """
-        version_kernels.land(*self._arrays(), slots, versions, positions, rows, window)
+        kept_row_kernels.land(*self._arrays(), slots, versions, positions, rows, window)
 
     def accept(self, keys, known, newer, rows, window, create):
         """As `KeptRows.accept`; steps since the request stay on top of the rows that came."""
@@ -92,21 +94,21 @@ class CachedRows(KeptRows):
         if (slots < 0).any():
             self._add(keys, slots < 0, newer.positions, create)
             slots = self.table.find(keys)
-        version_kernels.accept(*self._arrays(), slots, known, newer.versions, newer.positions, rows, window)
+        kept_row_kernels.accept(*self._arrays(), slots, known, newer.versions, newer.positions, rows, window)
 
     def mark_unsent(self):
         """As `KeptRows.mark_unsent`."""
         unsent = (self.table.rows != self._base.array[: len(self)]).any(axis=1)
-        self._state.array[: len(self)][unsent] |= version_kernels.STEPPED
+        self._state.array[: len(self)][unsent] |= kept_row_kernels.STEPPED
 
     def _take_exact(self, slots, codec):
         rows, base, state = self.table.rows, self._base.array, self._state.array
         deltas = np.empty((len(slots), rows.shape[1]), np.float32)
         if self._shares is None:
-            version_kernels.take_changes(rows, base, state, slots, deltas)
+            kept_row_kernels.take_changes(rows, base, state, slots, deltas)
         else:
             shares = self._take_shares(slots)
-            version_kernels.take_shares(rows, base, state, slots, self._shares.bounds, shares, deltas)
+            kept_row_kernels.take_shares(rows, base, state, slots, self._shares.bounds, shares, deltas)
         return codec.encode(deltas)
 
     def _take_rounded(self, slots, codec):
@@ -119,7 +121,7 @@ class CachedRows(KeptRows):
         row_kernels.add(base, slots, sent)
         if self._shares is not None:
             row_kernels.put(rows, slots, base[slots] + (changes - sent / shares))
-        self._state.array[slots] = version_kernels.IN_FLIGHT
+        self._state.array[slots] = kept_row_kernels.IN_FLIGHT
         return deltas
 
     def _take_shares(self, slots):

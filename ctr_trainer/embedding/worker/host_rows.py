@@ -92,11 +92,6 @@ class HostRows(RowCache):
     def _keep(self, shares, memory):
         return OnlyCopy(self.config, memory) if self._is_only else super()._keep(shares, memory)
 
-    def _changed(self):
-        if not self._is_only:
-            return super()._changed()
-        return self._copies.stepped(self._message)  # A row that is stepped meanwhile is sent as it is then, or later.
-
     def _sync_part(self, slots, codec):
         if not self._is_only:
             super()._sync_part(slots, codec)

@@ -6,8 +6,8 @@ import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import row_bytes
 from ctr_trainer.embedding.memory.memory_limits import memory_total
-from ctr_trainer.embedding.store import version_kernels
 from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.worker import kept_row_kernels
 
 # A row that was not used in this many windows may be dropped.
 KEPT_WINDOWS = 8
@@ -58,22 +58,22 @@ class KeptRows(abc.ABC):
           (slots int64[U], keys int64[n] of the rows to pull, versions uint32[n] in which these rows are here)
         """
         slots, positions = self.table.find(keys), np.empty(len(keys), np.int64)
-        count = version_kernels.find_stale(keys, slots, self._state.array, self._stamps.array, since, positions)
+        count = kept_row_kernels.find_stale(keys, slots, self._state.array, self._stamps.array, since, positions)
         positions = positions[:count]
         return slots, keys[positions], self._known(slots[positions])
 
     def mark_stepped(self, slots):
         """Marks the rows at `slots`, int64[U], as changed by an optimizer step."""
-        version_kernels.mark_stepped(self._state.array, np.require(slots, np.int64, ("C",)))
+        kept_row_kernels.mark_stepped(self._state.array, np.require(slots, np.int64, ("C",)))
 
-    def stepped(self, message):
+    def _stepped(self, message):
         """-> int64[n], the slots of the rows that have a change to send, in memory of a `KeptMessage`.
 
         Beside a step it may miss rows of that step, never others.
         """
         state = self._state.array[: len(self)]
-        slots = message.column("slots", np.int64, version_kernels.count_stepped(state))
-        return slots[: version_kernels.find_stepped(state, slots)]
+        slots = message.column("slots", np.int64, kept_row_kernels.count_stepped(state))
+        return slots[: kept_row_kernels.find_stepped(state, slots)]
 
     @staticmethod
     def blocks(count):
@@ -81,8 +81,16 @@ class KeptRows(abc.ABC):
         return [slice(first, min(first + _LOCKED_ROWS, count)) for first in range(0, count, _LOCKED_ROWS)]
 
     @abc.abstractmethod
-    def begin_window(self):
-        """Begins a window: from here on, the changes of the window that ends here are taken."""
+    def end_window(self, lock, message):
+        """Ends a window: from here on, its changes are taken.
+
+        Args:
+          lock: `RowLock` of the rows, not held.
+          message: `KeptMessage` for the answer.
+
+        Returns:
+          int64[n], the slots of the rows that have a change to send.
+        """
 
     def make(self, keys, window):
         """-> int64[U] slots of `keys`; a key without a row here gets an initial row, checked in `window`."""

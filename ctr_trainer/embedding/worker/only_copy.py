@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ctr_trainer.embedding.store import version_kernels
 from ctr_trainer.embedding.store.versions import ABSENT
+from ctr_trainer.embedding.worker import kept_row_kernels
 from ctr_trainer.embedding.worker.kept_rows import KeptRows
 
 
@@ -18,8 +18,9 @@ class OnlyCopy(KeptRows):
       memory: see `KeptRows`.
     """
 
-    def begin_window(self):
-        """Does nothing: a row goes as it is when it is taken."""
+    def end_window(self, lock, message):
+        """As `KeptRows.end_window`, without the lock: a row that is stepped meanwhile goes as it is when taken."""
+        return self._stepped(message)
 
     def mark_unsent(self):
         """Does nothing: nothing is rounded away."""
@@ -33,7 +34,7 @@ class OnlyCopy(KeptRows):
           keys: out: int64[U].
           rows: out: float32[U, width].
         """
-        version_kernels.take_rows(self.table.rows, self._state.array, self._stamps.array, slots, window, rows)
+        kept_row_kernels.take_rows(self.table.rows, self._state.array, self._stamps.array, slots, window, rows)
         np.take(self.table.keys, slots, out=keys)
 
     def accept(self, keys, known, newer, rows, window, create):

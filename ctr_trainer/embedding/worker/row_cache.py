@@ -180,7 +180,7 @@ class RowCache(WorkerRows):
         Args:
           codec: `RowCodec`; None for the cache's own.
         """
-        slots = self._changed()
+        slots = self._copies.end_window(self._lock, self._message)
         for first in range(0, len(slots), self._request_rows):
             part = slots[first : first + self._request_rows]
             self._sync_part(part, codec or self._codec)
@@ -216,13 +216,6 @@ class RowCache(WorkerRows):
             part = slice(first, first + self._request_rows)
             self._pull(keys[part], known[part], window, create=True, codec=PLAIN)
         self._pushed = False
-
-    def _changed(self):
-        """-> int64[n], the slots of the rows whose changes of the window that ends here are to be sent."""
-        with self._lock.alone():
-            slots = self._copies.stepped(self._message)
-            self._copies.begin_window()
-        return slots
 
     def _keep(self, shares, memory):
         """-> the `KeptRows` of this cache."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ctr_trainer.embedding.store import version_kernels
+from ctr_trainer.embedding.worker import kept_row_kernels
 
 # After this many steps the counts of a row are halved, so that p follows a row that becomes frequent, or rare.
 _HALVED_STEPS = 512
@@ -40,7 +40,7 @@ class RowFrequency:
 
     def step(self, slots):
         """Counts a step of the rows at `slots`, int64[U], C-contiguous; -1 is skipped."""
-        version_kernels.count_step(self._steps.array, slots)
+        kept_row_kernels.count_step(self._steps.array, slots)
         self._numbers[_NOW] += 1
 
     def begin_window(self):
@@ -58,5 +58,5 @@ class RowFrequency:
         rates, steps = np.empty(len(slots), np.float32), np.empty(len(slots), np.int64)
         arrays = (array.array for array in self.arrays)
         now, _, began = (int(number) for number in self._numbers)
-        version_kernels.take_rates(*arrays, slots, now, began, _HALVED_STEPS, rates, steps)
+        kept_row_kernels.take_rates(*arrays, slots, now, began, _HALVED_STEPS, rates, steps)
         return rates, steps

@@ -1,0 +1,258 @@
+"""Compiled loops over the rows that a worker keeps, and over what it knows of each row.
+
+A row and its base are read and written in one pass: their memory is cold, and each pass over it costs as much as the
+arithmetic of several.
+"""
+
+import numba
+import numpy as np
+from numba import types
+
+from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch_row
+from ctr_trainer.embedding.index.index_kernels import SLOTS
+from ctr_trainer.embedding.index.key_hash import KEYS
+from ctr_trainer.embedding.store.version_kernels import POSITIONS_OUT, VERSIONS, VERSIONS_OUT
+from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS, ROWS_OUT
+
+# The bits of a cached row's state.
+STEPPED = np.uint8(1)
+IN_FLIGHT = np.uint8(2)
+_EIGHT_STEPPED = np.uint64(0x0101010101010101)
+_MOST_STEPS = 2**16 - 1
+
+_STATE = types.Array(types.uint8, 1, "C", readonly=True)
+_STEPS_OUT = types.Array(types.uint16, 1, "C")
+_STATE_OUT = types.Array(types.uint8, 1, "C")
+_FLOATS_OUT = types.Array(types.float32, 1, "C")
+
+
+@numba.njit(
+    types.int64(KEYS, SLOTS, _STATE, VERSIONS, types.uint32, POSITIONS_OUT),
+    nogil=True,
+    cache=True,
+)
+def find_stale(keys, slots, state, stamps, since, positions):
+    """Finds the keys without a slot, and the keys whose row was not stepped and last checked before `since`.
+
+    Returns:
+      how many of `positions` are filled.
+    """
+    count = 0
+    for i in range(slots.size):
+        slot = slots[i]
+        if slot >= 0 and since == 0:  # No row is that old, so its stamp need not be read from memory.
+            continue
+        if slot >= 0:
+            stale = state[slot] == 0 and stamps[slot] < since
+        else:
+            stale = keys[i] != 0
+        if stale:
+            positions[count] = i
+            count += 1
+    return count
+
+
+@numba.njit(types.void(_STATE_OUT, SLOTS), nogil=True, cache=True)
+def mark_stepped(state, slots):
+    """state[slots[i]] |= STEPPED; the slot -1 is skipped."""
+    for i in range(slots.size):
+        if slots[i] >= 0:
+            state[slots[i]] |= STEPPED
+
+
+@numba.njit(types.int64(_STATE), nogil=True, cache=True)
+def count_stepped(state):
+    """-> how many rows are STEPPED."""
+    count = 0
+    for slot in range(state.size):
+        count += state[slot] & STEPPED
+    return count
+
+
+@numba.njit(types.int64(_STATE, POSITIONS_OUT), nogil=True, cache=True)
+def find_stepped(state, slots):
+    """`slots` gets the slots of the STEPPED rows, ascending, as many as it has room for. -> how many it got."""
+    words, count = state[: state.size // 8 * 8].view(np.uint64), 0
+    for word in range(words.size):
+        if words[word] & _EIGHT_STEPPED == 0:
+            continue
+        for slot in range(8 * word, 8 * word + 8):  # Without a branch, which the processor would guess wrong.
+            if count == slots.size:
+                return count
+            slots[count] = slot
+            count += np.int64(state[slot] & STEPPED)
+    for slot in range(8 * words.size, state.size):
+        if count < slots.size and state[slot] & STEPPED:
+            slots[count] = slot
+            count += 1
+    return count
+
+
+@numba.njit(types.void(_STEPS_OUT, SLOTS), nogil=True, cache=True)
+def count_step(steps, slots):
+    """steps[slots[i]] += 1, up to the largest uint16; the slot -1 is skipped."""
+    for i in range(slots.size):
+        if slots[i] >= 0:
+            steps[slots[i]] = min(steps[slots[i]] + 1, _MOST_STEPS)
+
+
+@numba.njit(
+    types.void(
+        _STEPS_OUT,
+        _FLOATS_OUT,
+        VERSIONS_OUT,
+        SLOTS,
+        types.int64,
+        types.int64,
+        types.int64,
+        _FLOATS_OUT,
+        POSITIONS_OUT,
+    ),
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def take_rates(steps, met, since, slots, now, began, most, rates, taken):
+    """Ends the window of the rows at `slots`, see `RowFrequency`.
+
+    Args:
+      steps: by slot, the row's steps in this window.
+      met: by slot, the row's steps in the windows before.
+      since: by slot, the worker's step at which the first of these windows began.
+      now: the worker's steps so far.
+      began: the worker's step at which this window began.
+      most: when T passes this many steps, n and T are halved.
+      rates: out: p of each row.
+      taken: out: each row's steps in this window.
+    """
+    for i in range(slots.size):
+        slot = slots[i]
+        taken[i] = steps[slot]
+        if met[slot] == np.float32(0):
+            since[slot] = began
+        count, total = met[slot] + np.float32(steps[slot]), now - since[slot]
+        rates[i] = np.float32(0)
+        if total > 1:
+            rates[i] = min(max((count - np.float32(1)) / np.float32(total - 1), np.float32(0)), np.float32(1))
+        if total > most:
+            count, since[slot] = count / np.float32(2), now - total // 2
+        steps[slot], met[slot] = 0, count
+
+
+@numba.njit(types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
+def take_changes(rows, base, state, slots, deltas):
+    """deltas[i] = row - base at slots[i]; then row and base become base + deltas[i], as the service computes it.
+
+    The rows are in flight after that.
+    """
+    for i in range(slots.size):
+        slot = slots[i]
+        for d in range(np.uint64(rows.shape[1])):
+            before = base[slot, d]
+            delta = rows[slot, d] - before
+            deltas[i, d] = delta
+            base[slot, d] = before + delta
+            rows[slot, d] = before + delta
+        state[slot] = IN_FLIGHT
+
+
+@numba.njit(
+    types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS, ROWS, ROWS_OUT),
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def take_shares(rows, base, state, slots, bounds, shares, deltas):
+    """As `take_changes`, with deltas[i] = share * (row - base); the rest of the change is dropped.
+
+    Args:
+      bounds: float32[3, width], of `merging.Shares`.
+      shares: float32[2, U], of `merging.Shares.of`.
+    """
+    for i in range(slots.size):
+        slot, share, more = slots[i], shares[0, i], shares[1, i]
+        for d in range(np.uint64(rows.shape[1])):
+            before = base[slot, d]
+            part = min(max(share, bounds[0, d]), bounds[1, d]) + more * bounds[2, d]
+            delta = part * (rows[slot, d] - before)
+            deltas[i, d] = delta
+            base[slot, d] = before + delta
+            rows[slot, d] = before + delta
+        state[slot] = IN_FLIGHT
+
+
+@numba.njit(
+    types.void(ROWS, _STATE_OUT, VERSIONS_OUT, SLOTS, types.uint32, ROWS_OUT),
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def take_rows(rows, state, stamps, slots, window, taken):
+    """taken[i] = the row at slots[i], which has no change to send after that; stamps[slots[i]] = window."""
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch_row(rows, slots[i + AHEAD])
+        slot = slots[i]
+        for d in range(np.uint64(rows.shape[1])):
+            taken[i, d] = rows[slot, d]
+        state[slot], stamps[slot] = 0, window
+
+
+@numba.njit(
+    types.void(
+        ROWS_OUT, ROWS_OUT, _STATE_OUT, VERSIONS_OUT, VERSIONS_OUT, SLOTS, VERSIONS, SLOTS, MESSAGE_ROWS, types.uint32
+    ),
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def land(rows, base, state, versions, stamps, slots, new_versions, positions, newer, window):
+    """Ends the flight of `slots`: newer[k] becomes the base at slots[positions[k]]; steps since then stay on top."""
+    for k in range(positions.size):
+        slot = slots[positions[k]]
+        for d in range(np.uint64(rows.shape[1])):
+            rows[slot, d] = newer[k, d] + (rows[slot, d] - base[slot, d])
+            base[slot, d] = newer[k, d]
+    for i in range(slots.size):
+        slot = slots[i]
+        versions[slot] = new_versions[i]
+        stamps[slot] = window
+        state[slot] &= ~IN_FLIGHT
+
+
+@numba.njit(
+    types.void(
+        ROWS_OUT,
+        ROWS_OUT,
+        _STATE,
+        VERSIONS_OUT,
+        VERSIONS_OUT,
+        SLOTS,
+        VERSIONS,
+        VERSIONS,
+        SLOTS,
+        MESSAGE_ROWS,
+        types.uint32,
+    ),
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def accept(rows, base, state, versions, stamps, slots, known, new_versions, positions, newer, window):
+    """Takes the answer to a pull: newer[k] becomes the base at slots[positions[k]]; steps since then stay on top.
+
+    If a row is in flight, or its version is no longer the known[i] that the request named, another answer has overtaken
+    this one: the row stays as it is.
+    """
+    k = 0
+    for i in range(slots.size):
+        slot = slots[i]
+        answered = k < positions.size and positions[k] == i
+        if slot >= 0 and state[slot] & IN_FLIGHT == 0 and versions[slot] == known[i]:
+            if answered:
+                for d in range(np.uint64(rows.shape[1])):
+                    rows[slot, d] = newer[k, d] + (rows[slot, d] - base[slot, d])
+                    base[slot, d] = newer[k, d]
+                versions[slot] = new_versions[i]
+            stamps[slot] = max(stamps[slot], window)
+        k += answered
