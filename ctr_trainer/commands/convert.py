@@ -44,7 +44,7 @@ def run(flags):
     source = flags.input.split(",") if flags.input else None
     spec = spec.without_labels() if flags.unlabelled else spec
     options = dict(
-        split=flags.split or None,
+        split=flags.split,
         split_seed=flags.split_seed,
         rows_per_file=flags.rows_per_file,
         rows_per_group=flags.rows_per_group,
@@ -77,7 +77,7 @@ def _infer(flags):
     if flags.label and flags.format in ("libsvm", "libffm"):
         raise UserError(f"--label={flags.label}: the label of format {flags.format} is the first number of each line")
     for name in ("feature_spec", "split", "unlabelled"):
-        if getattr(flags, name):
+        if getattr(flags, name) not in ("", "none", False):
             raise UserError(f"--infer writes a feature spec and converts nothing, so --{name} does not go with it")
     spec = infer(flags.input.split(","), flags.output, flags.format or None, flags.label or None, flags.max_bad_rows)
     print(

@@ -67,7 +67,7 @@ def convert(
       output: directory to write, or its URL. It must not exist, be empty, or hold an unfinished conversion, which is
         removed.
       spec: FeatureSpec of the columns; for data to predict on, `spec.without_labels()`.
-      split: None makes `output` the data set. `random:0.8,0.1,0.1` splits the rows at random by `split_seed`,
+      split: None or `none` makes `output` the data set. `random:0.8,0.1,0.1` splits the rows at random by `split_seed`,
         `time:0.8,0.1,0.1:timestamp` by the column `timestamp`. Three fractions make output/train, output/valid and
         output/test, two fractions train and test.
       split_seed: seed of a random split.
@@ -91,7 +91,7 @@ def convert(
         raise UserError(f"format {format!r} is not one of {', '.join(FORMATS)}")
     if rows_per_group < 1 or rows_per_file < 1:
         raise UserError(f"rows per group ({rows_per_group}) and rows per file ({rows_per_file}) must be at least 1")
-    split = Split.parse(split) if split else None
+    split = Split.parse(split)
     output, start, observed = path_of(output), time.perf_counter(), Observations(spec)
     bad_rows = BadRows(max_bad_rows, unit="row" if format in TYPED else "line")
     if format == "synthetic" and (split or input or not spec.labelled):

@@ -1,12 +1,16 @@
 """Assigns each row to a part of the data set: train, valid or test."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import numpy as np
 
 from ctr_trainer.messages.errors import UserError
 
-_FORM = "'random:0.8,0.1,0.1' or 'time:0.8,0.1,0.1:timestamp' (two fractions: train,test; three: train,valid,test)"
+_FORM = (
+    "'none', 'random:0.8,0.1,0.1' or 'time:0.8,0.1,0.1:timestamp' (two fractions: train,test; three: train,valid,test)"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,12 +22,14 @@ class Split:
     column: str | None = None
 
     @staticmethod
-    def parse(text):
-        """`"random:0.8,0.1,0.1"` -> Split.
+    def parse(text: str | None) -> Split | None:
+        """Parses a text such as `"random:0.8,0.1,0.1"`; returns None for `"none"`, `""` and None, which mean no split.
 
         Raises:
-          UserError: it has another form.
+          UserError: the text has another form.
         """
+        if text in (None, "", "none"):
+            return None
         kind, _, rest = text.partition(":")
         fractions, _, column = rest.partition(":")
         try:

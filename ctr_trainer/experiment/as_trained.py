@@ -43,10 +43,11 @@ def as_trained(given, experiment):
     optimizer = {"optimizer": record["optimizer"]} if record["optimizer"] else {}
     recorded = {**by_names_of_now(record["rows"]), **optimizer, **shared}
     values = {name: value for name, value in recorded.items() if name not in given}
-    rows = values.get("embedding_optimizer", experiment.run.embedding.optimizer.name)
-    # Earlier versions recorded it of each optimizer.
-    if "embedding_initial_accumulator" not in by_flag(ROW_OPTIMIZERS[rows]()):
-        values.pop("embedding_initial_accumulator", None)
+    # The user may have given another optimizer, and earlier versions recorded settings that their optimizer lacked.
+    chosen = values.get("embedding_optimizer", experiment.run.embedding.optimizer.name)
+    every = {name for kind in ROW_OPTIMIZERS.values() for name in by_flag(kind())}
+    for name in every - by_flag(ROW_OPTIMIZERS[chosen]()).keys():
+        values.pop(name, None)
     return replaced(dataclasses.replace(experiment, model=model), values)
 
 

@@ -1,11 +1,13 @@
 """From `Settings` to absl flags, and back."""
 
 import typing
+from collections.abc import Iterable
 
 from absl import flags as absl_flags
 
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.by_flag import ALSO, FORMER, replaced, sections
+from ctr_trainer.settings.setting import Settings
 
 _NUMBERS = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
 
@@ -35,13 +37,22 @@ def define(groups):
     return values
 
 
-def parsed(groups, values):
-    """-> the values of the groups' flags, by flag, from parsed FlagValues.
+def parsed(groups: Iterable[type[Settings]], values: absl_flags.FlagValues) -> dict[str, typing.Any]:
+    """Returns the values of the groups' flags, by flag, from parsed FlagValues.
+
+    A flag that only some kinds of a setting have, such as `--momentum`, is None unless the user gave it, so that
+    `replaced` can refuse it for a kind that lacks it, whatever its value.
 
     Raises:
-      UserError: a text that is none of its flag's type.
+      UserError: a text does not have its flag's type.
     """
-    return {flag.name: _value(flag, values[flag.name].value) for flags in flags_of(groups).values() for flag in flags}
+    found = (flag for flags in flags_of(groups).values() for flag in flags)
+    return {
+        flag.name: None
+        if flag.of_some_kinds and not values[flag.name].present
+        else _value(flag, values[flag.name].value)
+        for flag in found
+    }
 
 
 def read(group, values):

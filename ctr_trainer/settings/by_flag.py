@@ -22,6 +22,7 @@ class Flag:
       default: None of a setting that several kinds have with different defaults.
       setting: `Setting`.
       defaults: of such a setting, the default by the name of the kind.
+      of_some_kinds: whether only some kinds of a setting have this flag, as only some optimizers have `--momentum`.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Flag:
     default: object
     setting: Setting
     defaults: dict = dataclasses.field(default_factory=dict)
+    of_some_kinds: bool = False
 
 
 def sections(settings):
@@ -69,6 +71,7 @@ def _of_kinds(kinds):
                 None if differ else field.default,
                 dataclasses.replace(declared(field), of=of),
                 defaults if differ else {},
+                of_some_kinds=bool(of),
             )
         )
     return flags
@@ -79,7 +82,8 @@ def replaced(settings, values):
 
     Args:
       settings: an instance.
-      values: by flag; those of flags that it does not have are left out.
+      values: by flag; flags that it does not have are left out. None for a flag that only some kinds of a setting have
+        means that it is not given.
 
     Raises:
       UserError: a setting is refused; the message names flags.
@@ -105,7 +109,7 @@ def _of_kind(field, old, values):
     own = {flag_of(each): each for each in dataclasses.fields(kinds[name])}
     for other in _of_kinds(kinds):
         value = values.get(other.name)
-        if other.name not in own and value not in (None, other.default):
+        if other.name not in own and value is not None:
             having = f"it has {', '.join(f'--{each}' for each in own)}" if own else "it has no setting"
             raise UserError(f"--{flag}={name} has no --{other.name}, which is set to {value:g}; {having}")
     given = vars(old) if name == old.name else {}

@@ -119,7 +119,7 @@ def _convert(run, unit, spec, output, layout):
       unit: what the number of a bad row counts, see `BadRows`.
     """
     start, output = time.perf_counter(), path_of(output).absolute()
-    split = Split.parse(layout.split) if layout.split else None
+    split = Split.parse(layout.split)
     if split and split.kind != "random":
         raise UserError(
             f"split {split.kind}: Spark splits at random only; filter the rows by time, and convert each part"

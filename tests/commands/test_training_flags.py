@@ -140,6 +140,14 @@ def test_flags_that_cannot_work_together_are_refused():
         _train_op("--momentum=0.5")
 
 
+@pytest.mark.parametrize("value", ["0.9", "0.5"])
+def test_a_setting_of_another_optimizer_is_refused_even_at_its_default_value(value):
+    with pytest.raises(UserError, match=f"--embedding_optimizer=adagrad has no --embedding_beta1.* {value}"):
+        _experiment(f"--embedding_beta1={value}")
+    with pytest.raises(UserError, match=f"--optimizer=adagrad has no --momentum, which is set to {value}"):
+        _train_op(f"--momentum={value}")
+
+
 def test_the_documentation_names_flags_that_exist_and_its_example_is_accepted():
     text = DOCS.read_text()
     known = set(flags.define(flags.EXPERIMENT))
