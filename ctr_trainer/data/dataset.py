@@ -24,7 +24,8 @@ class DatasetInfo:
       distinct: dict of sparse feature name -> number of distinct keys; bucketised features are not in it.
       statistics: dict of feature name -> dict. For a dense feature `mean`, `std`, `min`, `max` and `count` of the
         values present in the training part; for a feature with quantiles the `boundaries` fitted to these values.
-      files: list of a dict per Parquet file: `name`, `rows`, and `row_groups`, the number of rows per row group.
+      files: list of a dict per Parquet file: `name`, `rows`, `row_groups`, the number of rows per row group, and
+        `bytes`, the size of the file. Data sets of earlier versions lack `bytes`.
       extra: further figures of the format, such as `oracle_auc` of the synthetic data.
       label_means: dict of label name -> share of the examples whose label is positive.
       labelled: whether the data have labels; as the spec says.

@@ -15,8 +15,9 @@ from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.labels import Positives
 from ctr_trainer.data.listing import SourceFile, list_files
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.source import ParquetGroups, Source
+from ctr_trainer.data.source import ParquetGroups, Source, description
 from ctr_trainer.data.statistics import Statistics
+from ctr_trainer.files.paths import path_of
 
 _ROWS = 50_000  # Number of rows whose labels are read at a time.
 FITTED = ("standardize", "minmax")  # Transforms that need the training data's statistics.
@@ -38,8 +39,9 @@ class ForeignParquet(Source):
         self.name, self.spec, self.statistics = layout["name"], spec, statistics
         self._layout = layout
         self._wanted, self._labels_needed = typed.uses(spec), labels_needed
-        self._files = {path: SourceFile(path, partitions) for path, partitions, _ in layout["files"]}
-        files = [(path, rows) for path, _, rows in layout["files"]]
+        self._files = {path: SourceFile(path, partitions) for path, partitions, _, _ in layout["files"]}
+        files = [(path, rows) for path, _, rows, _ in layout["files"]]
+        self.files = description((size, rows) for _, _, rows, size in layout["files"])
         self._groups = ParquetGroups(files, "the files must stay as they are while a run reads them")
         self.group_rows = self._groups.rows
         self._first = [sum(rows[:number]) for _, rows in files for number in range(len(rows))]
@@ -110,7 +112,7 @@ def scan(source, spec, progress=True, advanced=lambda text: None):
             names = {*opened.schema_arrow.names, *file.partitions}
             labelled = labelled and names.issuperset(label.column for label in spec.labels)
             rows = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
-        layout.append((file.path, file.partitions, rows))
+        layout.append((file.path, file.partitions, rows, path_of(file.path).size()))
     for label in label_columns(spec).values():
         _check_positive(source, label, wanted[label.column], spec)
     return {"name": str(source), "files": layout, "labelled": labelled}

@@ -31,12 +31,14 @@ class RowOrder:
       shuffle: False keeps the order of the files in every epoch.
       seed: seed of the shuffling.
       shuffle_buffer: number of rows of a buffer, about, since a buffer consists of whole row groups.
+      files: description of the files that hold the rows, see `source.description`; "" if there are none.
     """
 
     group_rows: tuple[int, ...]
     shuffle: bool
     seed: int
     shuffle_buffer: int
+    files: str = ""
 
     @property
     def rows(self):

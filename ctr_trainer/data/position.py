@@ -26,16 +26,21 @@ class Position:
         """Makes a position from what `to_dict` returned. Cuts new shares if the number of workers differs.
 
         Raises:
-          UserError: the position belongs to another order of the rows; names what differs.
+          UserError: the position belongs to other data or to another order of the rows; the message names what differs.
         """
         if not isinstance(values, dict) or not {"epoch", "shares", "order"} <= values.keys():
             raise UserError(f"reader position {values!r}: expected the keys epoch, shares and order")
-        here, there = _order(order), values["order"]
+        here = _order(order)
+        there = {
+            "files": here["files"],
+            **values["order"],
+        }  # Checkpoints of earlier versions do not describe the files.
         for name, value in here.items():
             if there.get(name) != value:
                 raise UserError(
                     f"reader position: it was saved with {name} = {there.get(name)}, and now {name} = {value}, so the "
-                    "rows come in another order and some would be read twice; go on with the same data and settings"
+                    "rows come in another order, and some would be read twice and others never. Resume with the data "
+                    "and the settings that the checkpoint was saved with"
                 )
         shares = values["shares"]
         if len(shares) != workers:
@@ -70,4 +75,10 @@ def progress(values):
 
 
 def _order(order):
-    return dict(rows=order.rows, shuffle=order.shuffle, seed=order.seed, shuffle_buffer=order.shuffle_buffer)
+    return dict(
+        rows=order.rows,
+        shuffle=order.shuffle,
+        seed=order.seed,
+        shuffle_buffer=order.shuffle_buffer,
+        files=order.files,
+    )

@@ -2,7 +2,10 @@
 
 import abc
 import copy
+import hashlib
+import json
 import os
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
@@ -22,12 +25,14 @@ class Source(abc.ABC):
       statistics: dict of dense feature -> `mean`, `std`, `min` and `max` of the training data; {} if they are not
         known.
       group_rows: number of rows of each group.
+      files: description of the files, which a position in the data names; see `description`.
     """
 
     name: str
     spec: object
     statistics: dict
     group_rows: tuple[int, ...]
+    files: str
 
     @abc.abstractmethod
     def read(self, group):
@@ -107,6 +112,20 @@ class ParquetGroups:
         self._open.clear()
 
 
+def description(files: Iterable[tuple[int | None, Sequence[int]]]) -> str:
+    """Describes the files of a data set, such as `"2 files, 5 row groups, SHA-256 5feceb66ffc86f38"`.
+
+    The digest is computed from the size and the numbers of rows of each file, not from paths, so that data may be
+    moved. Data that are written anew with other row groups, or in another order of the rows, have another digest.
+
+    Args:
+      files: (size in bytes, or None if it is not known; numbers of rows of the row groups) of each file, in order.
+    """
+    listed = [(size, *rows) for size, rows in files]
+    digest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
+    return f"{len(listed)} files, {sum(len(each) - 1 for each in listed)} row groups, SHA-256 {digest}"
+
+
 def _open(path, dictionaries):
     if not dictionaries:
         return path_of(path).open_parquet()
@@ -135,6 +154,7 @@ class ConvertedData(Source):
         files = [(path_of(info.path) / file["name"], file["row_groups"]) for file in info.files]
         self._groups = ParquetGroups(files, "convert the data again")
         self.group_rows = self._groups.rows
+        self.files = description((file.get("bytes"), file["row_groups"]) for file in info.files)
 
     def read(self, group):
         return self._groups.read(group)

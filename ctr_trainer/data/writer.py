@@ -52,7 +52,7 @@ class DatasetWriter:
                 self.statistics.add(group)
                 advanced(self.statistics.rows)
             rows = [len(group) for group in groups]
-            self._files.append(dict(name=path.name, rows=sum(rows), row_groups=rows))
+            self._files.append(dict(name=path.name, rows=sum(rows), row_groups=rows, bytes=path.size()))
         return self.statistics.rows
 
     @property
@@ -146,10 +146,14 @@ class DatasetWriter:
         if self._rows_in_file() >= self._rows_per_file:
             self._close_file()
 
-    def _close_file(self):
+    def _close_file(self) -> None:
+        """Closes the file that is being written, if there is one, and notes its size."""
+        if self._writer is None:
+            return
         self._writer = None
         try:
             self._open.close()
+            self._files[-1]["bytes"] = (self.path / self._files[-1]["name"]).size()
         except OSError as error:
             raise self._unwritable(error) from error
 

@@ -158,6 +158,37 @@ def test_positions_by_hand(path):
     assert reader(path, 10, position=after).steps_before == 11 + 2  # 81 rows are left of 101, of 11 batches 9
 
 
+def test_a_position_is_refused_for_data_that_were_written_anew_with_other_row_groups(path, tmp_path):
+    position = reader(path).position_after(2)
+    with pytest.raises(UserError, match="files = 4 files, 17 row groups.* now files = 4 files, 10 row groups"):
+        reader(make_rows(tmp_path, ROWS, rows_per_group=13), position=position)
+
+
+def test_a_position_is_refused_for_files_of_another_size(path, tmp_path):
+    position = reader(path).position_after(2)
+    again = make_rows(tmp_path, ROWS)
+    file = again / "_dataset.json"
+    values = json.loads(file.read_text())
+    values["files"][1]["bytes"] += 1
+    file.write_text(json.dumps(values))
+    with pytest.raises(
+        UserError, match="files = 4 files, 17 row groups, SHA-256 .* now files = 4 files, 17 row groups"
+    ):
+        reader(again, position=position)
+
+
+def test_a_position_is_valid_for_the_same_data_in_another_place(path, tmp_path):
+    position = reader(path).position_after(2)
+    moved = reader(make_rows(tmp_path, ROWS), epochs=1, position=position)
+    assert rows_of(moved) == rows_of(reader(path, epochs=1, position=position))
+
+
+def test_a_position_of_an_earlier_version_does_not_describe_its_files(path):
+    position = reader(path).position_after(2)
+    del position["order"]["files"]
+    assert sorted(rows_of(reader(path, epochs=1, position=position)))
+
+
 @pytest.mark.parametrize("changed", [dict(seed=1), dict(shuffle=False)])
 def test_a_position_of_another_order_is_refused(path, changed):
     position = reader(path).position_after(2)
