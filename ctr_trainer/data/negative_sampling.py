@@ -32,11 +32,6 @@ class NegativeSampling:
         return self._reader.steps
 
     @property
-    def read_latency(self):
-        """As the reader's."""
-        return self._reader.read_latency
-
-    @property
     def steps_per_epoch(self):
         """As the reader's."""
         return self._reader.steps_per_epoch

@@ -1,7 +1,6 @@
 """The pieces that a reader reads at once: rows of a buffer, shuffled."""
 
 import dataclasses
-import time
 
 from ctr_trainer.data import plan
 from ctr_trainer.data.rows import Rows
@@ -15,14 +14,6 @@ class Place:
     buffer: plan.Buffer
     start: int
     stop: int
-
-
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """Rows that were read at once, and the reading time per row."""
-
-    rows: Rows
-    seconds_a_row: float
 
 
 def places(order, epoch, share):
@@ -50,20 +41,18 @@ class PieceReader:
     def __init__(self, groups, order):
         self._groups, self._order = groups, order
 
-    def __call__(self, place):
-        """-> the Piece of a Place; None for None, which marks the end of an epoch.
+    def __call__(self, place: Place | None) -> Rows | None:
+        """Returns the Rows of a Place; None for None, which marks the end of an epoch.
 
         Raises:
           UserError: a file is gone or has changed.
         """
         if place is None:
             return None
-        began = time.perf_counter()
         rows = self._groups.read(place.buffer.groups)
         order = self._order.permutation(place.epoch, place.buffer)
         start, stop = place.start, place.stop
-        rows = rows.slice(start, stop) if order is None else rows.take(order[start:stop])
-        return Piece(rows, (time.perf_counter() - began) / max(len(rows), 1))
+        return rows.slice(start, stop) if order is None else rows.take(order[start:stop])
 
     def close(self):
         """Closes the files."""

@@ -1,7 +1,6 @@
 """Batches of a data set in shuffled order. Any number of workers share the order, and a later run can go on from it."""
 
 import copy
-import time
 
 from ctr_trainer.data import plan
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
@@ -11,8 +10,6 @@ from ctr_trainer.data.pieces import PieceReader, places
 from ctr_trainer.data.position import Position
 from ctr_trainer.data.rows import concatenate
 from ctr_trainer.data.source import source_of
-from ctr_trainer.measuring.latency import Latency
-from ctr_trainer.measuring.phases import operation
 from ctr_trainer.messages.errors import UserError
 
 __all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
@@ -44,8 +41,6 @@ class BatchReader:
 
     Attributes:
       epochs: number of the epoch to stop before; None for no end.
-      read_latency: the `Latency` OpsReadSample. Per batch it counts the time in which a background thread read and
-        shuffled the batch's rows, and the time to make the batch of these rows.
 
     Raises:
       UserError: the data set does not exist, is empty, or lacks the labels that are needed; or the position belongs to
@@ -90,7 +85,6 @@ class BatchReader:
         if position is not None:
             self._start = Position.restore(position, self._order, size)
         self.batch_size = batch_size
-        self.read_latency = Latency(operation("read"))
 
     @property
     def spec(self):
@@ -185,18 +179,14 @@ class BatchReader:
         """Yields `steps` Batches, cut from the pieces; uses the pieces up."""
         piece, at = next(pieces), 0
         for _ in range(steps):
-            parts, wanted, seconds = [], self.batch_size, 0.0
+            parts, wanted = [], self.batch_size
             while True:
-                parts.append(piece.rows.slice(at, min(at + wanted, len(piece.rows))))
+                parts.append(piece.slice(at, min(at + wanted, len(piece))))
                 at += len(parts[-1])
                 wanted -= len(parts[-1])
-                seconds += piece.seconds_a_row * len(parts[-1])
                 if not wanted or (following := next(pieces, None)) is None:
                     break
                 piece, at = following, 0
-            began = time.perf_counter()
-            batch = concatenate(parts).batch(self.batch_size)
-            self.read_latency.record(1e6 * (seconds + time.perf_counter() - began))
-            yield batch
+            yield concatenate(parts).batch(self.batch_size)
         for _ in pieces:
             raise AssertionError("rows are left after the epoch's last batch")

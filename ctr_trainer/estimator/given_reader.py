@@ -18,7 +18,7 @@ class GivenReader:
       steps_per_epoch: batches of a whole epoch.
       in_epochs: `Epochs`.
       epochs: the number of the epoch that it stops before.
-      read_latency: OpsReadSample, of each batch. A reader that measures nothing is measured from outside.
+      read_latency: OpsReadSample: for each batch, how long the reader took to give it.
     """
 
     def __init__(self, reader):
@@ -29,8 +29,7 @@ class GivenReader:
         knows = hasattr(reader, "steps_per_epoch") and hasattr(reader, "steps_before")
         self.in_epochs = Epochs(reader.steps_per_epoch, reader.steps_before) if knows else None
         self._position_after = getattr(reader, "position_after", lambda steps: None)
-        self._measures = hasattr(reader, "read_latency")
-        self.read_latency = reader.read_latency if self._measures else Latency(operation("read"))
+        self.read_latency = Latency(operation("read"))
 
     def with_statistics(self, statistics):
         """-> the reader with other statistics: those that a model was trained with, which place its quantiles."""
@@ -41,4 +40,4 @@ class GivenReader:
         return self._position_after(steps)
 
     def __iter__(self):
-        return iter(self._reader) if self._measures else self.read_latency.each(self._reader)
+        return self.read_latency.each(self._reader)

@@ -1,6 +1,7 @@
 """The training operation of the dense variables, and the gradients of the embedding rows."""
 
 import logging
+from collections.abc import Iterator
 
 import tensorflow as tf
 
@@ -114,7 +115,8 @@ class TrainOp(TrainSettings):
         of_row = self.embedding_learning_rate * (factor if same else schedules.factor(of_rows, step, begin, end))
         quality.record(quality.Rates(self.schedule, of_rows, end))
         if distributed.is_chief():
-            for line in [*_said_of_stairs(self.schedule, epochs), *_said_of(self.schedule, of_rows, run, end, epochs)]:
+            stairs = _said_of_stairs(self.schedule, run.start, epochs)
+            for line in [*stairs, *_said_of(self.schedule, of_rows, run, end, epochs)]:
                 _log.info("%s", line)
         dense = tf.multiply(self._scale() * self.learning_rate, factor, name="learning_rate")
         return dense, tf.convert_to_tensor(of_row)
@@ -133,17 +135,29 @@ def _of_rows(name, begin, end):
     return Schedule(name)
 
 
-def _said_of_stairs(schedule, epochs):
-    """Yields what the log says of a rate that changes at given steps, at the start of a run."""
+def _said_of_stairs(schedule: Schedule, start: int, epochs: run_length.StepsOfEpochs | None) -> Iterator[str]:
+    """Yields what the log says at the start of a run about a rate that changes at given steps.
+
+    In a resumed run only the changes after its first step are named. Earlier ones may lie at steps that never were, if
+    the run has another number of workers than before.
+
+    Args:
+      schedule: of the dense variables.
+      start: the global step that the run starts from.
+      epochs: `StepsOfEpochs` of the run; None if they are not known.
+    """
     of = "the learning rate of the dense variables"
     if schedule.name == "piecewise":
-        changes = "".join(
-            f", {factor:g} of it from step {step} on" for factor, step in schedules.changes(schedule, epochs)
-        )
-        yield f"{of}: piecewise, {schedule.factors[0]:g} of its full value{changes}"
+        changes = schedules.changes(schedule, epochs)
+        now = [schedule.factors[0], *(factor for factor, step in changes if step <= start)][-1]
+        later = "".join(f", {factor:g} of it from step {step} on" for factor, step in changes if step > start)
+        yield f"{of}: piecewise, {now:g} of its full value from step {start} on{later}"
     elif schedule.name == "step":
-        first, steps = schedules.span(schedule, 0, None, epochs)
-        yield f"{of}: step, multiplied by {schedule.decay_rate:g} every {steps:g} steps from step {first:g} on"
+        now, following = schedules.stair(schedule, start, epochs)
+        _, steps = schedules.span(schedule, 0, None, epochs)
+        later = f", multiplied by {schedule.decay_rate:g} every {steps:g} steps, next at step {following}"
+        is_lowest = now <= schedule.end
+        yield f"{of}: step, {now:g} of its full value from step {start} on{'' if is_lowest else later}"
 
 
 def _said_of(schedule, rows, run, end, epochs):
@@ -171,7 +185,8 @@ def _said_of(schedule, rows, run, end, epochs):
         first, steps = schedules.span(of, run.begin, end, epochs)
         if steps and of.name in OF_THE_RUN:
             last = first + steps
-            yield (
-                f"the learning rate of the {what}: {of.name}, from its full value at step {first:.10g} to {of.end:g} "
-                f"of it at step {last:.10g}"
-            )
+            # A resumed run may be within its decay, which then began at an earlier step or at one that never was.
+            falls = f"to {of.end:g} of its full value at step {last:.10g}"
+            if first >= run.start:
+                falls = f"from its full value at step {first:.10g} to {of.end:g} of it at step {last:.10g}"
+            yield f"the learning rate of the {what}: {of.name}, {falls}"

@@ -7,6 +7,7 @@ import tensorflow as tf
 from ctr_trainer.estimator import plateau
 from ctr_trainer.graph_notes.run_length import StepsOfEpochs
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.schedule import Schedule
 
 COOLDOWN_SHARE = 0.2  # Of the run's steps.
 # What a floor may be short of, by the rounding of a division.
@@ -83,6 +84,20 @@ def span(schedule, begin, end, epochs=None):
         return warm, schedule.decay_steps * unit.steps
     first = max(begin, warm)
     return first, max(end - first, 1)
+
+
+def stair(schedule: Schedule, at: int, epochs: StepsOfEpochs | None = None) -> tuple[float, int]:
+    """Returns, for the schedule `step`, its factor at a global step and the next step at which the factor falls.
+
+    Args:
+      schedule: `Schedule`.
+      at: the global step.
+      epochs: see `factor`.
+    """
+    first, steps = span(schedule, 0, None, epochs)
+    falls = max(math.floor((at - first) / steps + _ROUNDING), 0)
+    following = math.ceil(first + (falls + 1) * steps - _ROUNDING)
+    return max(schedule.decay_rate**falls, schedule.end), following
 
 
 def _unit(schedule, epochs):

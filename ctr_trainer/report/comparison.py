@@ -1,10 +1,12 @@
 """Compares runs as text tables."""
 
 from ctr_trainer.report.metrics_table import format_value
-from ctr_trainer.report.training_run import best, last
+from ctr_trainer.report.training_run import Run, best, last
 
 # Flags that differ between all runs, so that a difference says nothing.
 _PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
+# The most characters of a line, where the names of the flags and one value leave so much room.
+_WIDTH = 120
 
 
 def metric_names(runs, base):
@@ -15,11 +17,12 @@ def metric_names(runs, base):
     return list(names)
 
 
-def format_comparison(runs):
-    """Makes a table of the runs, and a table of the settings in which they differ.
+def format_comparison(runs: list[Run]) -> str:
+    """Makes a table of the runs, and below it a table of the settings in which they differ.
 
-    The metrics are those of the last and of the best evaluation. A run without evaluations has the metrics of the
-    training's log, marked with a `*`.
+    The first table has a row per run. The second has a row per setting and a column per run; columns that do not fit
+    into a line are in further tables below. The metrics are those of the last and of the best evaluation. A run without
+    evaluations has the metrics of the training's log, marked with a `*`.
 
     Args:
       runs: list of `Run`.
@@ -46,8 +49,8 @@ def format_comparison(runs):
     differing = _differing(runs)
     if differing:
         lines += ["", "settings that differ:"]
-        names = [("", [run.name for run in runs])]
-        lines += _table(names + [(name, values) for name, values in differing.items()])
+        columns = [(run.name, [values[at] for values in differing.values()]) for at, run in enumerate(runs)]
+        lines += _tables(("setting", list(differing)), columns)
     elif len(runs) > 1:
         lines += ["", "no setting differs"]
     return "\n".join(lines)
@@ -84,7 +87,20 @@ def _text(value):
     return str(value) if value != "" else '""'
 
 
-def _table(columns):
+def _tables(names: tuple[str, list[str]], columns: list[tuple[str, list[str]]]) -> list[str]:
+    """Returns the lines of as many tables as the columns need, each with the column of names first."""
+    tables, taken = [], []
+    for column in columns:
+        if taken and max(map(len, _table([names, *taken, column]))) > _WIDTH:
+            tables.append(_table([names, *taken]))
+            taken = []
+        taken.append(column)
+    tables.append(_table([names, *taken]))
+    return [line for table in tables for line in ("", *table)][1:]
+
+
+def _table(columns: list[tuple[str, list[str]]]) -> list[str]:
+    """Returns the lines of a table."""
     widths = [max(map(len, (title, *cells))) for title, cells in columns]
     rows = [[title for title, _ in columns], *zip(*(cells for _, cells in columns), strict=True)]
     return ["  ".join(_padded(row, widths)).rstrip() for row in rows]

@@ -2,15 +2,12 @@ import collections
 import itertools
 import json
 import threading
-import types
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from ctr_trainer.data import pieces as pieces_module
 from ctr_trainer.data import plan
-from ctr_trainer.data import reader as reader_module
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.position import progress
 from ctr_trainer.data.reader import BatchReader, open_dataset
@@ -306,17 +303,6 @@ def test_unlabelled_data_is_refused_but_to_predict_and_its_labels_are_nan(tmp_pa
     assert np.isnan(batch.labels[0]).all()
     assert batch.weights.tolist() == [1, 0]
     assert batch.dense[0].tolist() == [2.5]
-
-
-def test_each_batch_is_measured_with_its_share_of_the_reading(path, monkeypatch):
-    clock = itertools.count(0, 0.5)  # Half a second between any two looks at it.
-    for module in (pieces_module, reader_module):
-        monkeypatch.setattr(module, "time", types.SimpleNamespace(perf_counter=lambda: next(clock)))
-    batches = reader(path, epochs=1)
-    assert len(list(batches)) == 13 == batches.read_latency.total_count
-    pieces = len({buffer.start for buffer in plan.RowOrder(batches._groups.rows, True, 0, 20).buffers(0)})
-    # Each piece took half a second to be read, and each batch as long to be made, or longer where the two met.
-    assert batches.read_latency.total_seconds >= 0.5 * (pieces + 13) - 1e-3
 
 
 def test_a_position_says_how_far_all_workers_are_and_how_many_there_were(path):

@@ -92,18 +92,46 @@ def test_rates_by_epoch_are_those_of_its_steps_and_the_log_says_them(data, tmp_p
     with caplog.at_level(logging.INFO):
         found = _rates(data, tmp_path, epochs=2, schedule=IN_EPOCHS)
     assert found == pytest.approx([0.5, 1.0] + [1.0] * 8 + [0.5] * 15 + [0.1] * 15)
-    said = "piecewise, 1 of its full value, 0.5 of it from step 10 on, 0.1 of it from step 25 on"
+    said = "piecewise, 1 of its full value from step 0 on, 0.5 of it from step 10 on, 0.1 of it from step 25 on"
     assert f"the learning rate of the dense variables: {said}" in caplog.messages
     accumulated = _rates(data, tmp_path / "2", epochs=2, schedule=IN_EPOCHS, accumulation_steps=2)
     assert accumulated[::2] == pytest.approx([1.0] * 5 + [0.5] * 8 + [0.1] * 7)
 
 
-def test_rates_by_epoch_go_on_by_the_place_in_the_data_with_another_batch_size(data, tmp_path):
+def test_rates_by_epoch_go_on_by_the_place_in_the_data_with_another_batch_size(data, tmp_path, caplog):
     """Half an epoch is left of the first one, and 32 rows a step have 10 steps in an epoch."""
     with pytest.raises(Killed):
         _train(data, tmp_path, [Rates(kill_after=11)], save_every=10, schedule=IN_EPOCHS)
-    found = _rates(data, tmp_path, epochs=2, schedule=IN_EPOCHS, batch_size=32)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        found = _rates(data, tmp_path, epochs=2, schedule=IN_EPOCHS, batch_size=32)
     assert found == pytest.approx([0.5] * 8 + [0.1] * 7)
+    said = "piecewise, 0.5 of its full value from step 10 on, 0.1 of it from step 18 on"
+    assert f"the learning rate of the dense variables: {said}" in caplog.messages
+
+
+def test_a_resumed_run_names_only_changes_that_are_to_come(data, tmp_path, caplog):
+    """Ten steps of 16 rows are half an epoch, or 40 batches of 4 rows: so the epoch began at step -30."""
+    stairs = Schedule("step", decay_steps=0.25, decay_rate=0.5, unit="epoch")
+    with pytest.raises(Killed):
+        _train(data, tmp_path, [Rates(kill_after=11)], save_every=10, schedule=stairs)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        found = _rates(data, tmp_path, schedule=stairs, batch_size=4)
+    assert found == pytest.approx([0.25] * 20 + [0.125] * 20)
+    said = "step, 0.25 of its full value from step 10 on, multiplied by 0.5 every 20 steps, next at step 30"
+    assert f"the learning rate of the dense variables: {said}" in caplog.messages
+    assert not [line for line in caplog.messages if "step -" in line]
+
+
+def test_a_decay_that_a_resumed_run_is_within_has_no_step_before_the_run(data, tmp_path, caplog):
+    falling = Schedule("linear", decay_steps=2, unit="epoch")
+    with pytest.raises(Killed):
+        _train(data, tmp_path, [Rates(kill_after=11)], save_every=10, schedule=falling)
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        _rates(data, tmp_path, schedule=falling, batch_size=4)
+    assert "the learning rate of the dense variables: linear, to 0 of its full value at step 130" in caplog.messages
 
 
 def test_stairs_fall_step_by_step_and_the_log_says_so(data, tmp_path, caplog):
@@ -111,8 +139,8 @@ def test_stairs_fall_step_by_step_and_the_log_says_so(data, tmp_path, caplog):
         found = _rates(data, tmp_path, schedule=Schedule("step", decay_steps=8, decay_rate=0.5))
     assert found == pytest.approx([1.0] * 8 + [0.5] * 8 + [0.25] * 4)
     assert (
-        "the learning rate of the dense variables: step, multiplied by 0.5 every 8 steps from step 0 on"
-        in caplog.messages
+        "the learning rate of the dense variables: step, 1 of its full value from step 0 on, multiplied by 0.5 every 8 "
+        "steps, next at step 8" in caplog.messages
     )
 
 
