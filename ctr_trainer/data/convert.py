@@ -11,6 +11,7 @@ from ctr_trainer.data import criteo, dataset, delimited, libsvm, movielens, parq
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.columns import TIME
 from ctr_trainer.data.encoded_blocks import encoded
+from ctr_trainer.data.leakage import warn_of_leaks
 from ctr_trainer.data.listing import list_files, named
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.split import Split
@@ -130,6 +131,7 @@ def convert(
             directory.clear()  # A part of a conversion is of no use: the next one would begin anew.
             raise
         directory.finish()
+    warn_of_leaks(next(iter(parts.values())))
     return dict(
         output=str(output),
         seconds=time.perf_counter() - start,

@@ -1,15 +1,24 @@
 """Drafts a feature spec from the data, with the reason for each column's part in it."""
 
+import contextlib
+import functools
+import logging
 import os
 import pathlib
+from collections.abc import Callable
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data import naming, ordering, parquet, profile_fields, several
+from ctr_trainer.data.badrows import BadRows
+from ctr_trainer.data.convert import SOURCES, TYPED
 from ctr_trainer.data.draft import Draft
+from ctr_trainer.data.encoded_blocks import encoded
+from ctr_trainer.data.leakage import find_leaks
 from ctr_trainer.data.listing import list_files
+from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.profile import LIST, NUMBER, OTHER, TEXT, TIME, sample_csv, sample_parquet
 from ctr_trainer.features import times
 from ctr_trainer.features.csv_format import CsvFormat
@@ -33,10 +42,14 @@ _INDEX_NAMES = ("Unnamed: 0", "__index_level_")  # Names that pandas gives to co
 _ENOUGH_ROWS = 20_000  # Rows needed for levels beside a number: with 10,000 rows of Criteo, levels cost 0.008 of AUC.
 _LEVEL_ROWS, _LEVELS, _FEWEST_LEVELS, _MOST_LEVELS = 25, 50, 5, 1000
 _MOST_LENGTH = 50
+_log = logging.getLogger(__name__)
 
 
 def infer(input, output, format=None, label=None, max_bad_rows=0, progress=True):
     """Drafts a feature spec for a source, and writes it to a file.
+
+    A column that gives the label away, see `leakage.find_leaks`, is left out of the features. A warning and a comment
+    name it.
 
     Args:
       input: a path or pattern, or a list of them; for Parquet also a directory.
@@ -58,38 +71,71 @@ def infer(input, output, format=None, label=None, max_bad_rows=0, progress=True)
     if format is None:
         format = "parquet" if parquet.is_parquet(list_files(input)[0].path) else "csv"
     if format in ("libsvm", "libffm"):
-        draft, form, rows = _of_lines(input, format, max_bad_rows)
+        make_draft, form, rows = _of_lines(input, format, max_bad_rows)
     else:
-        draft, form, rows = _of_columns(input, format, label, max_bad_rows, progress)
-    text = draft.toml(output.stem, form, rows)
+        make_draft, form, rows = _of_columns(input, format, label, max_bad_rows, progress)
     output.parent.mkdir(parents=True, exist_ok=True)
     written = output.with_name(f".{output.name}.tmp")
     try:
-        written.write_text(text, encoding="utf-8")
+        written.write_text(make_draft({}).toml(output.stem, form, rows), encoding="utf-8")
         spec = FeatureSpec.load(written)
+        leaks = _leaks(input, format, spec, max_bad_rows)
+        if leaks:
+            written.write_text(make_draft(leaks).toml(output.stem, form, rows), encoding="utf-8")
+            spec = FeatureSpec.load(written)
         os.replace(written, output)
     finally:
         written.unlink(missing_ok=True)
     return spec
 
 
-def _of_columns(input, format, label, max_bad_rows, progress):
-    """-> (Draft, CsvFormat, number of rows) for files with columns."""
+def _leaks(input: str | list[str], format: str, spec: FeatureSpec, max_bad_rows: int) -> dict[str, str]:
+    """Returns why each column that gives the label away does so, by column; logs a warning of each."""
+    bad_rows = BadRows(max_bad_rows, unit="row" if format in TYPED else "line")
+    read = functools.partial(SOURCES[format], input, spec)
+    with contextlib.closing(encoded(read, spec, bad_rows, Observations(spec), measured=False)) as tables:
+        leaks = find_leaks((table for table, _ in tables), spec)
+    for leak in leaks:
+        _log.warning("%s: it gives the label away, so the feature spec leaves it out; see its comment", leak)
+    return {leak.column: f"{leak.why}. Add it only if it is known before the label" for leak in leaks}
+
+
+def _of_columns(
+    input: str | list[str], format: str, label: str | None, max_bad_rows: int, progress: bool
+) -> tuple[Callable[[dict[str, str]], Draft], CsvFormat, int]:
+    """Profiles files with columns.
+
+    Returns:
+      (f(leaks by column) that makes the Draft, CsvFormat, number of rows).
+    """
     if format == "csv":
         profiles, form, rows = sample_csv(input, _ROWS, max_bad_rows, progress)
     else:
         (profiles, rows), form = sample_parquet(input, _ROWS, progress), CsvFormat()
     target = _label_column(profiles, label)
-    draft = Draft(tuple(p.name for p in profiles))
-    _set_label(target, draft)
-    _place_all([p for p in profiles if p is not target], draft)
-    if not draft.has_features:
-        raise UserError(f"input {input}: beside the label {target.name!r} it has no column to make a feature of")
-    return draft, form, rows
+
+    def make_draft(leaks: dict[str, str]) -> Draft:
+        draft = Draft(tuple(p.name for p in profiles))
+        _set_label(target, draft)
+        for p in profiles:
+            if p.name in leaks:
+                draft.leave_out(p.name, leaks[p.name])
+        _place_all([p for p in profiles if p is not target and p.name not in leaks], draft)
+        if not draft.has_features:
+            raise UserError(
+                f"input {input}: apart from the label {target.name!r}"
+                + (f" and columns that give it away ({', '.join(leaks)})" if leaks else "")
+                + ", it has no column to make a feature of"
+            )
+        return draft
+
+    return make_draft, form, rows
 
 
-def _of_lines(input, format, max_bad_rows):
-    """-> (Draft, CsvFormat, number of rows) for files whose lines are a label and weighted indices."""
+def _of_lines(
+    input: str | list[str], format: str, max_bad_rows: int
+) -> tuple[Callable[[dict[str, str]], Draft], CsvFormat, int]:
+    """Profiles files whose lines are a label and weighted indices; returns what `_of_columns` does."""
     label, fields, rows = profile_fields.sample(input, format, _ROWS, max_bad_rows)
     draft = Draft((label.name, *(field.column for field in fields)))
     _set_label(label, draft)
@@ -101,7 +147,8 @@ def _of_lines(input, format, max_bad_rows):
             draft.add_sparse(field.column, why, combiner="sum", weight_separator=":")
     if not draft.has_features:
         raise UserError(f"input {input}: its lines have labels and nothing else")
-    return draft, CsvFormat(), rows
+    # A field of several indices has no value of its own that could give the label away.
+    return lambda leaks: draft, CsvFormat(), rows
 
 
 def _label_column(profiles, name):
@@ -155,6 +202,7 @@ def _place(p, draft):
     """Adds a column to the draft; -> whether it became a single-valued sparse feature of its own values."""
     share = p.distinct / max(p.present, 1)
     own = p.present >= _MIN_ROWS and share >= _ID_SHARE
+    two = p.kind == NUMBER and p.distinct == len(np.unique(p.values)) == 2
     if p.kind == OTHER or not p.present or (p.distinct == 1 and p.present == p.rows):
         why = "of a type that no feature is made of" if p.kind == OTHER else "one value" if p.present else "no value"
         draft.leave_out(p.name, why)
@@ -162,6 +210,10 @@ def _place(p, draft):
         draft.leave_out(p.name, "the numbers of the rows, which pandas writes (to_csv(index=False) does not)")
     elif p.kind == TIME or _is_time(p):
         _place_time(p, draft)
+    elif two:
+        low, high = np.unique(p.values)
+        draft.add_sparse(p.name, f"the two numbers {low:g} and {high:g}, a category each")
+        return True
     elif p.kind == NUMBER:
         return _place_number(p, draft, own)
     elif own:

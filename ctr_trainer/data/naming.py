@@ -50,8 +50,14 @@ def is_time(name):
 
 
 def _says(name):
-    """-> the word that decides: the last known one (`price` of `item_price`), or one of `_COUNTED` at any place."""
+    """Returns what the word that decides says, `number` or `id`, or None.
+
+    The last known word decides (`price` of `item_price`), or one of `_COUNTED` at any place. A number of something
+    (`account_number`) may be its id or its count, so that such a name says nothing and the values decide.
+    """
     found = words(name)
+    if len(found) > 1 and found[-1] == "number":
+        return None
     if len(found) > 1 and _COUNTED.intersection(found):
         return "number"
     for word in reversed(found):

@@ -1,9 +1,13 @@
 """Judges whether whole numbers are amounts or names. The order of amounts shows in how often each amount occurs."""
 
 import numpy as np
+import numpy.typing as npt
 
 _LAGS = 5
 _STRONG = 0.18  # Least mean correlation of a number's figures with those of the next numbers.
+_SMOOTH = 0.6  # The same of rough counts that lie far from 0.
+_FAR = 100
+_ROUGH = 10.0
 _SURE = 4.0  # Least distance, in standard deviations, from the correlation of numbers without order.
 _ENUMERATED = 200  # More different numbers than this, with hardly a number left out, are ids.
 _FULL = 0.8
@@ -29,7 +33,12 @@ def is_ordered(values):
     span = distinct[-1] - distinct[0] + 1
     if len(distinct) > _ENUMERATED and len(distinct) > _FULL * span:
         return False
-    return _falls(distinct, counts) or _is_serial(counts) or _is_serial(np.diff(distinct))
+    if _falls(distinct, counts) or _is_serial(np.diff(distinct)):
+        return True
+    # Ids that were given out in groups, as to the banners of a campaign, are about as frequent as their neighbours. Amounts
+    # that lie far from 0 have smooth frequencies, which differ from their neighbours' by little more than chance.
+    is_id = distinct[distinct > 0][0] >= _FAR and _roughness(counts) > _ROUGH if (distinct > 0).any() else False
+    return _is_serial(counts, _SMOOTH if is_id else _STRONG)
 
 
 def _falls(distinct, counts):
@@ -39,14 +48,19 @@ def _falls(distinct, counts):
     return bool(first <= 1 and -1 <= distinct[0] <= 1 and falling)
 
 
-def _is_serial(figures):
+def _roughness(counts: npt.NDArray[np.int64]) -> float:
+    """Returns the mean squared difference of neighbouring counts over that of Poisson counts with equal means."""
+    return float(np.square(np.diff(counts)).sum() / max((counts[1:] + counts[:-1]).sum(), 1))
+
+
+def _is_serial(figures: npt.NDArray[np.number], strong: float = _STRONG) -> bool:
     ranks = _ranks(figures)
     ranks -= ranks.mean()
     lags, squares = min(_LAGS, len(ranks) // 4), np.square(ranks).sum()
     if not lags or not squares:
         return False
     mean = np.mean([(ranks[lag:] * ranks[:-lag]).sum() for lag in range(1, lags + 1)]) / squares
-    return bool(mean > _STRONG and mean * np.sqrt(lags * len(ranks)) > _SURE)
+    return bool(mean > strong and mean * np.sqrt(lags * len(ranks)) > _SURE)
 
 
 def _ranks(figures):

@@ -9,6 +9,7 @@ import time
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.convert import TYPED, refuse_data_set, refuse_inputs
 from ctr_trainer.data.dataset import FILE
+from ctr_trainer.data.leakage import warn_of_leaks
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.split import Split
@@ -145,6 +146,7 @@ def _convert(run, unit, spec, output, layout):
             directory.clear()
             raise
         directory.finish()
+    warn_of_leaks(next(iter(infos.values())))
     return dict(
         output=str(output),
         seconds=time.perf_counter() - start,

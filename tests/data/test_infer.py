@@ -106,7 +106,7 @@ def test_parquet_types_decide(tmp_path):
     start = datetime.datetime(2024, 1, 1)
     table = pa.table(
         {
-            "target": [i % 2 == 0 for i in range(ROWS)],
+            "target": [i // 4 % 2 == 0 for i in range(ROWS)],
             "item": pa.array([f"i{i % 30}" for i in range(ROWS)]).dictionary_encode(),
             "amount": pa.array([i * 7 % 300 for i in range(ROWS)], pa.int32()),
             "at": [start + datetime.timedelta(hours=i) for i in range(ROWS)],
@@ -154,7 +154,7 @@ def test_a_label_of_other_values_is_made_by_a_rule(tmp_path, label, values, rule
     [
         ({"a": [1, 2, 3], "b": [0, 1, 0], "c": [1, 0, 0]}, [], "Name it with --label: the columns of 0 and 1 are b, c"),
         ({"a": ["x", "y", "z"]}, [], "none has 0 and 1 only; all are a"),
-        ({"a": [0, 1, 1]}, [], "beside the label 'a' it has no column"),
+        ({"a": [0, 1, 1]}, [], "apart from the label 'a', it has no column"),
         ({"a": [0, 1, 1]}, ["--label=b"], "--label=b: no such column; there are a"),
         ({"a": ["x", "y", "z"], "b": [0, 1, 0]}, ["--label=a"], "--label=a: has 3 different values"),
         ({"a": [0, 1, 1]}, ["--split=random:0.5,0.5"], "--split does not go with it"),
@@ -215,6 +215,35 @@ def test_the_numbers_of_criteo_and_adult_stay_numbers(tmp_path, real_data):
     assert {f.column for f in adult.bucketised} == {f.name for f in adult.dense}
     (education,) = (f for f in adult.sparse if f.name == "c5")  # 16 levels, a category each
     assert not education.is_bucketised
+
+
+@pytest.mark.parametrize("values", [(0, 1), (1, 2), (0.5, 1.5), (-1, 1)])
+@pytest.mark.parametrize("name", ["x", "premium_count"])
+def test_two_numbers_are_two_categories_whatever_their_name(tmp_path, name, values):
+    columns = {"clicked": COLUMNS["clicked"], "price": COLUMNS["price"], name: [values[i % 3 // 2] for i in range(ROWS)]}
+    source = write_csv(tmp_path / "a.csv", columns)
+    spec = infer(source, tmp_path / "s.toml", label="clicked", progress=False)
+    assert [f.name for f in spec.sparse] == [name] and [f.name for f in spec.dense] == ["price"]
+    why = f"the two numbers {values[0]:g} and {values[1]:g}, a category each"
+    assert why in comment_of((tmp_path / "s.toml").read_text(), name)
+    assert convert("csv", source, tmp_path / "out", spec, progress=False)["parts"]["all"].distinct[name] == 2
+
+
+def _banners(rows):
+    """Ids that were given out in groups to campaigns, whose banners are about equally frequent."""
+    rng = np.random.default_rng(0)
+    starts, sizes = 432 + 3 * np.cumsum(rng.integers(5, 60, 400)), rng.integers(1, 12, 400)
+    ids = np.concatenate([start + np.arange(size) for start, size in zip(starts, sizes, strict=True)])
+    popularity = np.repeat(rng.lognormal(0, 1.5, 400), sizes) * rng.lognormal(0, 0.5, len(ids))
+    return rng.choice(ids, rows, p=popularity / popularity.sum())
+
+
+@pytest.mark.parametrize("name", ["C14", "account_number"])
+def test_ids_of_neighbours_that_are_about_as_frequent_are_categories(tmp_path, name):
+    columns = {"clicked": [i % 4 // 3 for i in range(20_000)], name: _banners(20_000)}
+    spec = infer(write_csv(tmp_path / "a.csv", columns), tmp_path / "s.toml", label="clicked", progress=False)
+    assert [f.name for f in spec.sparse] == [name] and not spec.dense
+    assert "whole numbers, " in comment_of((tmp_path / "s.toml").read_text(), name)
 
 
 @pytest.mark.parametrize("name", ["", "Unnamed: 0"])
@@ -305,7 +334,7 @@ def test_a_list_of_another_columns_values_is_proposed_as_its_history(tmp_path, w
     [
         *((name, "id") for name in ("user", "userId", "movieid", "item_id2", "device_type", "age_group", "C_country")),
         *((name, "number") for name in ("age", "hours-per-week", "education_num", "n_users", "item_price", "userAge")),
-        *((name, None) for name in ("c1", "I7", "x", "fnlwgt", "")),
+        *((name, None) for name in ("c1", "I7", "x", "fnlwgt", "", "account_number")),
     ],
 )
 def test_a_name_says_id_or_number_or_nothing(name, what):

@@ -1,0 +1,186 @@
+"""Finds columns that give the label away, such as one that is filled only after a click (target leakage)."""
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_trainer.data.columns import label_columns
+from ctr_trainer.data.dataset import DatasetInfo
+from ctr_trainer.data.source import ParquetGroups
+from ctr_trainer.features.hashing import keys
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.files.paths import path_of
+
+ROWS = 100_000  # Number of rows that are looked at: enough to see a leak, and read in a second.
+_AUC = 0.99
+_FEWEST = 20  # Fewer rows of a kind say nothing.
+_CHANCE = 1e-9  # Probability of a pure group of rows below which it is no accident.
+_PURE = 0.99
+_SHARE = 0.01  # A group with a smaller share of its label's rows gives away too little to matter.
+_BINS = 256
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True)
+class Leak:
+    """A feature that gives a label away.
+
+    Attributes:
+      feature: name of the feature.
+      column: the column of the source that it is made of.
+      why: what was found, the end of a sentence about the column.
+    """
+
+    feature: str
+    column: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"column {self.column!r} {self.why}"
+
+
+def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
+    """Finds the features that give a label away on their own.
+
+    A feature does so if nearly all rows that have a value, or nearly all rows that lack one, have the same label, or if
+    the AUC of the feature alone is above 0.99. The AUC of a category is that of the label's mean per value, which one
+    half of the rows gives and the other half is judged by, so that a value that occurs once says nothing.
+
+    Args:
+      tables: encoded tables (see `encode.Encoder`); they are read until `ROWS` rows were seen.
+      spec: FeatureSpec of the tables.
+
+    Returns:
+      a `Leak` per feature that gives a label away, in the order of the spec; [] for data without labels.
+    """
+    taken = list(_first(tables))
+    if not spec.labelled or not taken:
+        return []
+    table = pa.concat_tables(taken)
+    leaks = []
+    for column, label in label_columns(spec).items():
+        labels = table[column].to_numpy() > 0.5
+        of = f" for the label {label.name!r}" if spec.other_labels else ""
+        for feature in (*spec.dense, *spec.sparse):
+            values = table[feature.name]
+            missing = keys(feature.slot, pa.array([""]))[0] if pa.types.is_int64(values.type) else 0
+            if why := _why(values, missing, labels):
+                leaks.append(Leak(feature.name, feature.column, why + of))
+    return leaks
+
+
+def warn_of_leaks(info: DatasetInfo) -> list[Leak]:
+    """Logs a warning per feature of a data set that gives the label away, by rows spread evenly over it.
+
+    Args:
+      info: the data set, which is finished.
+
+    Returns:
+      the leaks.
+    """
+    groups = ParquetGroups(
+        [(path_of(info.path) / file["name"], file["row_groups"]) for file in info.files], "convert the data again"
+    )
+    wanted = min(len(groups.rows), -(-ROWS * len(groups.rows) // max(info.rows, 1)))
+    chosen = [number * len(groups.rows) // wanted for number in range(wanted)]
+    try:
+        leaks = find_leaks((groups.read(number) for number in chosen), info.spec)
+    finally:
+        groups.close()
+    for leak in leaks:
+        _log.warning(
+            "%s: %s. If it is known only after the label, remove feature %r from the feature spec and convert again: a "
+            "model that reads it is useless when it serves",
+            *(info.path, leak, leak.feature),
+        )
+    return leaks
+
+
+def _first(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    rows = 0
+    for table in tables:
+        yield table
+        rows += len(table)
+        if rows >= ROWS:
+            return
+
+
+def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -> str:
+    """Returns why an encoded column gives the labels away; "" if it does not.
+
+    Args:
+      column: of an encoded table.
+      missing: the key of a missing value, in addition to 0.
+      labels: bool[rows].
+    """
+    is_list = pa.types.is_list(column.type)
+    values = (pc.list_value_length(column) if is_list else column).to_numpy()
+    present = values > 0 if is_list else ~np.isnan(values) if values.dtype.kind == "f" else (values != 0) & (values != missing)
+    for rows, what in ((present, "is filled"), (~present, "is missing")):
+        if said := _pure(rows, labels):
+            return f"{what} {said}"
+    if is_list:
+        return ""
+    auc = _auc(_out_of_fold(_codes(values, present), labels), labels)
+    if values.dtype.kind == "f" and present.any():
+        alone = _auc(values[present], labels[present])
+        if _separates(labels[present]):
+            auc = max(auc, alone, 1 - alone)
+    return f"alone has an AUC of {auc:.4f}" if auc > _AUC else ""
+
+
+def _pure(rows: npt.NDArray[np.bool_], labels: npt.NDArray[np.bool_]) -> str:
+    """Returns what is said of rows whose labels are nearly all equal and differ from the others'; "" if they are not."""
+    count, others = int(rows.sum()), int((~rows).sum())
+    if min(count, others) < _FEWEST:
+        return ""
+    mean, base = float(labels[rows].mean()), float(labels.mean())
+    for share, expected, name in ((mean, base, 1), (1 - mean, 1 - base, 0)):
+        # With a rare label nearly every group of rows is nearly pure, so the others' label must be much rarer in it.
+        pure = share >= 1 - (1 - _PURE) * (1 - expected)
+        if pure and 0 < expected < 1 and count * np.log(expected) < np.log(_CHANCE):
+            if count * share >= _SHARE * expected * len(labels):
+                return f"only where the label is {name} ({share:.2%} of {count:,} rows; {expected:.2%} of all rows are)"
+    return ""
+
+
+def _codes(values: np.ndarray, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Returns a category per row: a key's, or for numbers that of one of 256 quantiles; missing values have their own."""
+    if values.dtype.kind == "f":
+        found = values[present]
+        if not len(found):
+            return np.zeros(len(values), np.int64)
+        bounds = np.unique(np.quantile(found, np.linspace(0, 1, _BINS + 1)[1:-1]))
+        values = np.where(present, np.searchsorted(bounds, np.where(present, values, 0), side="left") + 1, 0)
+    return np.unique(values, return_inverse=True)[1]
+
+
+def _out_of_fold(codes: npt.NDArray[np.int64], labels: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+    """Returns per row the mean label of its category among the rows of the other half, smoothed by the mean of all."""
+    scores = np.empty(len(codes))
+    fold = np.arange(len(codes)) % 2 == 0
+    base = labels.mean()
+    for part in (fold, ~fold):
+        counts = np.bincount(codes[~part], minlength=codes.max() + 1)
+        positive = np.bincount(codes[~part], labels[~part], minlength=codes.max() + 1)
+        scores[part] = ((positive + base) / (counts + 1))[codes[part]]
+    return scores
+
+
+def _separates(labels: npt.NDArray[np.bool_]) -> bool:
+    return min(int(labels.sum()), int((~labels).sum())) >= _FEWEST
+
+
+def _auc(scores: np.ndarray, labels: npt.NDArray[np.bool_]) -> float:
+    """Returns the AUC of scores; 0.5 if one of the labels is too rare to say."""
+    if not _separates(labels):
+        return 0.5
+    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+    positives = int(labels.sum())
+    return float((ranks[labels].sum() - positives * (positives + 1) / 2) / (positives * (len(labels) - positives)))

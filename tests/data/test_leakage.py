@@ -1,0 +1,112 @@
+"""Columns that give the label away are named."""
+
+import logging
+
+import numpy as np
+import pytest
+
+from ctr_trainer.data import leakage
+from ctr_trainer.data.convert import convert
+from ctr_trainer.data.infer import infer
+from ctr_trainer.features.spec import FeatureSpec
+
+ROWS = 4000
+RNG = np.random.default_rng(0)
+CLICKS = RNG.random(ROWS) < 0.2
+NOISE = RNG.normal(size=ROWS)
+COLUMNS = {
+    "click": CLICKS.astype(int),
+    "price": np.round(RNG.lognormal(0, 1, ROWS), 3),
+    "city": RNG.choice(["Bern", "Basel", "Genf"], ROWS),
+    "user": [f"u{n}" for n in RNG.integers(0, 1500, ROWS)],
+    # A good feature, whose own AUC is about 0.9.
+    "good": np.round(NOISE + 1.8 * CLICKS, 4),
+}
+LEAKS = {
+    # Filled for a third of the clicks and for nothing else.
+    "paid": (np.where(CLICKS & (RNG.random(ROWS) < 0.3), np.round(RNG.lognormal(3, 1, ROWS), 2), ""), "is filled only"),
+    "agent": (np.where(CLICKS & (RNG.random(ROWS) < 0.3), RNG.choice(["a", "b", "c"], ROWS), ""), "is filled only"),
+    # Missing for half of the rows without a click, and only for these.
+    "landing": (np.where(~CLICKS & (RNG.random(ROWS) < 0.5), "", RNG.choice(["x", "y"], ROWS)), "is missing only"),
+    "dwell": (np.round(NOISE + 8 * CLICKS, 4), "alone has an AUC of 0.99|alone has an AUC of 1.0"),
+    "state": (np.where(CLICKS, RNG.choice(["done", "sent"], ROWS), RNG.choice(["new", "open"], ROWS)), "an AUC of 1.0"),
+}
+SPEC = {
+    "name": "leaks",
+    "label": {"column": "click"},
+    "dense": [{"name": name} for name in ("price", "good")],
+    "sparse": [{"name": name, "dim": 4} for name in ("city", "user")],
+}
+
+
+def write(path, columns):
+    lines = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values(), strict=True))]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def spec_with(name):
+    kind = "dense" if name in ("paid", "dwell") else "sparse"
+    return FeatureSpec.from_dict(SPEC | {kind: [*SPEC[kind], {"name": name} | ({"dim": 4} if kind == "sparse" else {})]})
+
+
+def warnings(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == leakage.__name__]
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_the_end_of_a_conversion_names_a_column_that_gives_the_label_away(tmp_path, caplog, name):
+    values, why = LEAKS[name]
+    source = write(tmp_path / "a.csv", COLUMNS | {name: values})
+    with caplog.at_level(logging.WARNING):
+        convert("csv", source, tmp_path / "out", spec_with(name), split="random:0.8,0.2", progress=False)
+    (said,) = warnings(caplog)
+    assert f"column {name!r}" in said and any(each in said for each in why.split("|")), said
+    assert f"remove feature {name!r} from the feature spec" in said
+
+
+def test_a_conversion_without_such_a_column_says_nothing(tmp_path, caplog):
+    source = write(tmp_path / "a.csv", COLUMNS)
+    convert("csv", source, tmp_path / "out", FeatureSpec.from_dict(SPEC), progress=False)
+    assert not warnings(caplog)
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_an_inferred_spec_leaves_such_a_column_out_and_says_so(tmp_path, caplog, name):
+    source = write(tmp_path / "a.csv", COLUMNS | {name: LEAKS[name][0]})
+    with caplog.at_level(logging.WARNING):
+        spec = infer(source, tmp_path / "s.toml", label="click", progress=False)
+    assert {feature.column for feature in (*spec.dense, *spec.sparse)} == {"price", "good", "city", "user"}
+    assert f"# left out: {name}: " in (tmp_path / "s.toml").read_text()
+    assert f"column {name!r}" in caplog.text and "gives the label away" in caplog.text
+
+
+def test_rare_positives_make_no_column_suspicious(tmp_path, caplog):
+    """With few clicks nearly every value has none, and nearly every group of rows is nearly pure."""
+    rng = np.random.default_rng(1)
+    columns = {
+        "click": (rng.random(50_000) < 0.002).astype(int),
+        "city": rng.choice(["Bern", "Basel", ""], 50_000, p=[0.5, 0.3, 0.2]),
+        "user": [f"u{n}" for n in rng.integers(0, 20_000, 50_000)],
+        "price": np.where(rng.random(50_000) < 0.3, "", np.round(rng.lognormal(0, 1, 50_000), 3).astype(str)),
+        "good": np.round(rng.normal(size=50_000), 4),
+    }
+    source = write(tmp_path / "a.csv", columns)
+    convert("csv", source, tmp_path / "out", FeatureSpec.from_dict(SPEC), progress=False)
+    assert not warnings(caplog)
+
+
+@pytest.mark.parametrize("name", ["criteo/train_head.tsv", "adult/adult.data"])
+def test_real_logs_make_no_column_suspicious(tmp_path, caplog, real_data, name):
+    label = "c1" if "criteo" in name else "c15"
+    spec = infer(real_data / name, tmp_path / "s.toml", label=label, progress=False)
+    convert("csv", real_data / name, tmp_path / "out", spec, progress=False)
+    assert "away" not in caplog.text and not warnings(caplog)
+
+
+def test_movielens_makes_no_column_suspicious(tmp_path, caplog, real_data):
+    from tests.data.make import CONFIGS
+
+    spec = FeatureSpec.load(CONFIGS / "movielens.toml")
+    convert("movielens", real_data / "movielens", tmp_path / "out", spec, progress=False)
+    assert not warnings(caplog)
