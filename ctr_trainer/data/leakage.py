@@ -120,7 +120,12 @@ def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -
     """
     is_list = pa.types.is_list(column.type)
     values = (pc.list_value_length(column) if is_list else column).to_numpy()
-    present = values > 0 if is_list else ~np.isnan(values) if values.dtype.kind == "f" else (values != 0) & (values != missing)
+    if is_list:
+        present = values > 0
+    elif values.dtype.kind == "f":
+        present = ~np.isnan(values)
+    else:
+        present = (values != 0) & (values != missing)
     for rows, what in ((present, "is filled"), (~present, "is missing")):
         if said := _pure(rows, labels):
             return f"{what} {said}"
@@ -135,7 +140,7 @@ def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -
 
 
 def _pure(rows: npt.NDArray[np.bool_], labels: npt.NDArray[np.bool_]) -> str:
-    """Returns what is said of rows whose labels are nearly all equal and differ from the others'; "" if they are not."""
+    """Returns what is said of rows with nearly all labels equal and unlike the others'; "" if they are not."""
     count, others = int(rows.sum()), int((~rows).sum())
     if min(count, others) < _FEWEST:
         return ""
@@ -150,7 +155,7 @@ def _pure(rows: npt.NDArray[np.bool_], labels: npt.NDArray[np.bool_]) -> str:
 
 
 def _codes(values: np.ndarray, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Returns a category per row: a key's, or for numbers that of one of 256 quantiles; missing values have their own."""
+    """Returns a category per row: that of its key, or of the quantile of its number; missing values have their own."""
     if values.dtype.kind == "f":
         found = values[present]
         if not len(found):

@@ -1,5 +1,7 @@
 """One pass over evaluation data."""
 
+import logging
+
 import numpy as np
 
 from ctr_trainer.estimator.example_groups import ExampleGroups
@@ -8,6 +10,9 @@ from ctr_trainer.metrics.click_metrics import metric_name
 from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.metrics.mean import Mean
 from ctr_trainer.ranks import distributed
+
+_SUSPICIOUS_AUC = 0.999
+_log = logging.getLogger(__name__)
 
 
 class Evaluation:
@@ -74,5 +79,18 @@ class Evaluation:
         for name, value in self._updates.items():
             value = distributed.all_sum(np.float64(value) * share, f"metric.{name}")
             results[name] = float(value / total) if total else float("nan")
+        if distributed.is_chief():
+            _warn_of_leaks(results)
         rows = self._click.reliability()
         return {**results, **{metric_name("reliability", label): table for label, table in rows.items()}}
+
+
+def _warn_of_leaks(results: dict[str, float]) -> None:
+    """Logs a warning if an AUC is higher than honest features reach."""
+    for name, value in results.items():
+        if name.split("/")[0] == "auc" and value > _SUSPICIOUS_AUC:
+            _log.warning(
+                "%s = %.4f: a value above %g nearly always means that a feature gives the label away. Look for one that "
+                "is known only after the label; docs/inputs.md, 'Columns that give the label away', says how",
+                *(name, value, _SUSPICIOUS_AUC),
+            )

@@ -220,7 +220,11 @@ def test_the_numbers_of_criteo_and_adult_stay_numbers(tmp_path, real_data):
 @pytest.mark.parametrize("values", [(0, 1), (1, 2), (0.5, 1.5), (-1, 1)])
 @pytest.mark.parametrize("name", ["x", "premium_count"])
 def test_two_numbers_are_two_categories_whatever_their_name(tmp_path, name, values):
-    columns = {"clicked": COLUMNS["clicked"], "price": COLUMNS["price"], name: [values[i % 3 // 2] for i in range(ROWS)]}
+    columns = {
+        "clicked": COLUMNS["clicked"],
+        "price": COLUMNS["price"],
+        name: [values[i % 3 // 2] for i in range(ROWS)],
+    }
     source = write_csv(tmp_path / "a.csv", columns)
     spec = infer(source, tmp_path / "s.toml", label="clicked", progress=False)
     assert [f.name for f in spec.sparse] == [name] and [f.name for f in spec.dense] == ["price"]

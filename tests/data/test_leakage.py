@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pytest
 
+from ctr_trainer import cli
 from ctr_trainer.data import leakage
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.infer import infer
@@ -47,7 +48,9 @@ def write(path, columns):
 
 def spec_with(name):
     kind = "dense" if name in ("paid", "dwell") else "sparse"
-    return FeatureSpec.from_dict(SPEC | {kind: [*SPEC[kind], {"name": name} | ({"dim": 4} if kind == "sparse" else {})]})
+    return FeatureSpec.from_dict(
+        SPEC | {kind: [*SPEC[kind], {"name": name} | ({"dim": 4} if kind == "sparse" else {})]}
+    )
 
 
 def warnings(caplog):
@@ -110,3 +113,15 @@ def test_movielens_makes_no_column_suspicious(tmp_path, caplog, real_data):
     spec = FeatureSpec.load(CONFIGS / "movielens.toml")
     convert("movielens", real_data / "movielens", tmp_path / "out", spec, progress=False)
     assert not warnings(caplog)
+
+
+@pytest.mark.parametrize(("name", "warns"), [("dwell", True), ("good", False)])
+def test_an_evaluation_of_a_perfect_model_says_that_a_feature_gives_the_label_away(tmp_path, caplog, name, warns):
+    columns = {"click": COLUMNS["click"], "dwell": LEAKS["dwell"][0], "good": COLUMNS["good"]}
+    spec = FeatureSpec.from_dict({"name": "one", "label": {"column": "click"}, "dense": [{"name": name}]})
+    convert("csv", write(tmp_path / "a.csv", columns), tmp_path / "data", spec, progress=False)
+    flags = [f"--model_dir={tmp_path / 'model'}", "--model=lr", "--batch_size=200", "--threads=1"]
+    assert cli.main(["train", f"--train_data={tmp_path / 'data'}", *flags, "--epochs=2", "--learning_rate=0.1"]) == 0
+    assert cli.main(["evaluate", f"--eval_data={tmp_path / 'data'}", *flags]) == 0
+    said = [record.getMessage() for record in caplog.records if "a feature gives the label away" in record.getMessage()]
+    assert len(said) == warns and all(message.startswith("auc = ") for message in said)
