@@ -1,6 +1,7 @@
 """What a second worker is worth, and what a step costs beside its dense tower: workload W1. The last line is JSON.
 
 Every worker has one thread on a core of its own; a service runs where there is room. All sides of a table run in turn.
+On a processor without instructions for bfloat16 the side `one_bf16` is left out by name, and its keys are null.
 
     one_worker_vs_in_graph          one worker over TensorFlow's in-graph variables, one core each, float32
     one_worker_bfloat16_vs_in_graph the same with --mixed_precision=bfloat16
@@ -32,7 +33,9 @@ import tempfile
 import time
 
 from demo_rates import default_vs_shared as demo_rates_of
-from sides import Side, compare, ratio
+from sides import Side, compare, ratio, runnable
+
+from ctr_trainer.processes import hardware
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FIRST_STEP_RUNS = 3
@@ -46,7 +49,7 @@ def sides(steps):
     return {
         "one": Side("ours.py", alone),
         "one_service": Side("ours.py", (*alone, "--service_core=1", "--prefetch_batches=4")),
-        "one_bf16": Side("ours.py", (*alone, "--mixed_precision=bfloat16")),
+        "one_bf16": Side("ours.py", (*alone, "--mixed_precision=bfloat16"), needs_bfloat16=True),
         "in_graph": Side("in_graph.py", alone),
         "tower": Side("tower.py", alone),
         "one_2_cores": Side("ours.py", (*two, "--prefetch_batches=4", "--overlap_lookup")),
@@ -91,10 +94,14 @@ def main():
     parser.add_argument("--rounds", type=int, default=5, help="of all sides, in turn")
     parser.add_argument("--steps", type=int, default=300, help="measured in each run, after a warm-up of 20")
     parser.add_argument("--rss_steps", type=int, default=20_000, help="of batches of 64, for the growth of the memory")
+    parser.add_argument(
+        "--cpuinfo", default="/proc/cpuinfo", help="file that names the processor's instructions, as Linux has it"
+    )
     flags = parser.parse_args()
     every = sides(flags.steps)
-    every["one"].run()  # compiles the kernels and warms the file cache
-    rates = compare(every, flags.rounds)
+    chosen = runnable(every, hardware.has_bfloat16(flags.cpuinfo))
+    chosen["one"].run()  # compiles the kernels and warms the file cache
+    rates = compare(chosen, flags.rounds)
     small = ("--batch_size=64", f"--steps={flags.rss_steps}", "--cores=0", "--prefetch_batches=4")
     (memory,) = Side("ours.py", small).run()
     with tempfile.TemporaryDirectory() as directory:
@@ -115,7 +122,8 @@ def main():
         "bfloat16_vs_float32": ratio(rates, "one_bf16", "one"),
         "seconds_to_first_step": first,
         "rss_growth_percent": round(memory["rss_growth_percent"], 2),
-        "examples_per_sec": {name: round(statistics.median(values)) for name, values in rates.items()} | demo_rates,
+        "examples_per_sec": {name: round(statistics.median(rates[name])) if name in rates else None for name in every}
+        | demo_rates,
         "rounds": flags.rounds,
     }
     print(json.dumps(results))

@@ -21,12 +21,14 @@ class Side:
       arguments: of the script.
       workers: 0 runs it without horovodrun.
       environment: more variables.
+      needs_bfloat16: whether it multiplies bfloat16, for which not every processor has instructions.
     """
 
     script: str
     arguments: tuple[str, ...] = ()
     workers: int = 0
     environment: tuple[tuple[str, str], ...] = ()
+    needs_bfloat16: bool = False
 
     def run(self):
         """-> list of the workers' JSON objects."""
@@ -48,8 +50,16 @@ class Side:
         return sum(result["examples_per_sec"] for result in self.run())
 
 
-def compare(sides, rounds):
-    """Runs all sides in turn, `rounds` times, printing a line a round. -> dict of name -> list of examples/s"""
+def runnable(sides: dict[str, Side], has_bfloat16: bool) -> dict[str, Side]:
+    """Returns the sides that this processor can run, and prints the name of each side that is left out."""
+    left_out = [name for name, side in sides.items() if side.needs_bfloat16 and not has_bfloat16]
+    for name in left_out:
+        print(f"left out: {name}, since this processor has no instructions for bfloat16 (AVX-512 BF16 or AMX)")
+    return {name: side for name, side in sides.items() if name not in left_out}
+
+
+def compare(sides: dict[str, Side], rounds: int) -> dict[str, list[float]]:
+    """Runs all sides in turn, `rounds` times, and prints a line per round. Returns the examples/s by side and round."""
     rates = {name: [] for name in sides}
     width = max(map(len, sides)) + 2
     print(f"{'round':>5}" + "".join(f"{name:>{width}}" for name in sides) + "   (examples/s)", flush=True)
@@ -60,6 +70,8 @@ def compare(sides, rounds):
     return rates
 
 
-def ratio(rates, one, other):
-    """-> the median over the rounds of one side's rate over another's."""
+def ratio(rates: dict[str, list[float]], one: str, other: str) -> float | None:
+    """Returns the median over the rounds of one side's rate over another's, or None if one of them was left out."""
+    if one not in rates or other not in rates:
+        return None
     return round(statistics.median(a / b for a, b in zip(rates[one], rates[other], strict=True)), 3)

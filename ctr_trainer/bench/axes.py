@@ -23,6 +23,7 @@ class Variant:
     environment: tuple[tuple[str, str], ...] = ()
 
 
+MIXED_PRECISION = "mixed_precision"
 # Axes that are flags of `train`, and the values tried beside the experiment's own.
 FLAG_AXES = {
     "fp16_allreduce": (True, False),
@@ -33,7 +34,7 @@ FLAG_AXES = {
     "batch_size": (256, 512, 1024, 2048, 4096),
     "num_readers": (1, 2, 4),
     "embedding_service": ("auto", "shared"),
-    "mixed_precision": ("none", "bfloat16"),
+    MIXED_PRECISION: ("none", "bfloat16"),
 }
 _BY_HOROVOD = ("--dense_exchange=horovod",)
 # Axes that are Horovod's variables. Its defaults are 128 MB, 1 ms and 0.
@@ -88,3 +89,20 @@ def variants(axis, experiment):
 
 def _text(value):
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def left_out(names: list[str], machine: dict) -> dict[str, str]:
+    """Returns, by the name of the variant, why this machine cannot run it; empty if it can run all variants.
+
+    Args:
+      names: the axes that are varied.
+      machine: of `machine.describe`.
+    """
+    bfloat16 = f"{MIXED_PRECISION}=bfloat16"
+    if MIXED_PRECISION not in names:
+        return {}
+    if machine["gpus"]:
+        return {bfloat16: "bfloat16 is for CPUs, and this machine has a GPU"}
+    if not machine["bfloat16"]:
+        return {bfloat16: "this processor has no instructions for bfloat16 (AVX-512 BF16 or AMX)"}
+    return {}

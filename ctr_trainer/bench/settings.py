@@ -40,12 +40,14 @@ def run(bench, experiment):
     experiment = with_data(bench, experiment)
     workers = max(bench.workers)
     jobs = [_job(axes.Variant(DEFAULT), bench, experiment, workers)]
+    left_out = axes.left_out(names, host)
     failed, notes = {}, [axes.NOTES[name] for name in names if name in axes.NOTES]
     for name in names:
         if name == axes.AUTOTUNE:
             jobs += _tuned(bench, experiment, workers, failed, notes)
         else:
-            jobs += [_job(variant, bench, experiment, workers) for variant in axes.variants(name, experiment)]
+            variants = axes.variants(name, experiment)
+            jobs += [_job(each, bench, experiment, workers) for each in variants if each.name not in left_out]
     runs, failures = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.run.seed)
     failed |= failures
     if bench.rounds == 1:
@@ -56,10 +58,14 @@ def run(bench, experiment):
         "flags": job_flags(experiment, evaluate=True),
         "workers": workers,
         "rounds": bench.rounds,
-        "settings": {name: {key: each and each.to_dict() for key, each in row.items()} for name, row in rows.items()},
+        "settings": {
+            **{name: {key: each and each.to_dict() for key, each in row.items()} for name, row in rows.items()},
+            **dict.fromkeys(left_out),
+        },
         "notes": notes,
         "failed": failed,
     }
+    notes += [f"{name} is left out: {why}" for name, why in left_out.items()]
     failures = [f"{name} failed: {error}" for name, error in failed.items()]
     text = lines(rows, notes + failures, bench, experiment, workers)
     rates = {name: row["together"] for name, row in rows.items()}

@@ -11,6 +11,7 @@ from ctr_trainer.bench.settings import ONE_ROUND, lines, summarize
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.flags.bench import BenchFlags
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.processes import hardware
 from ctr_trainer.settings.by_flag import by_flag
 
 
@@ -128,15 +129,20 @@ def test_what_no_setting_has_is_no_column():
 
 @pytest.mark.integration
 def test_a_real_run_gives_speed_and_auc_and_makes_its_data_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(hardware, "has_bfloat16", lambda: False)
     small = ["--rows=3000", "--batch_size=64", "--hidden_units=8", "--steps=12", "--trace_steps=4", "--rounds=1"]
-    command = ["bench", "settings", "--workers=1", "--axes=fp16_allreduce", f"--output={tmp_path}", *small]
+    asked = ["--workers=1", "--axes=fp16_allreduce,mixed_precision", f"--output={tmp_path}"]
+    command = ["bench", "settings", *asked, *small]
     assert cli.main(command) == 0
     shown = capsys.readouterr().out
     assert "examples/s together  over default  " in shown
     assert "AUC change " not in shown.replace(ONE_ROUND, "") and ONE_ROUND in shown
     found = json.loads((tmp_path / "settings.json").read_text())
-    assert list(found["settings"]) == ["default", "fp16_allreduce=true"] and found["failed"] == {}
-    default, half = found["settings"].values()
+    assert list(found["settings"]) == ["default", "fp16_allreduce=true", "mixed_precision=bfloat16"]
+    assert found["failed"] == {}
+    default, half, without_instructions = found["settings"].values()
+    assert without_instructions is None
+    assert "mixed_precision=bfloat16 is left out: this processor has no instructions for bfloat16" in shown
     # One worker exchanges nothing, so that the setting cannot change what it learns.
     assert half["auc"] == default["auc"] and half["auc_change"]["values"] == [0.0]
     assert default["resident_bytes"]["median"] > 10**7 and default["read_sample_ms"]["median"] > 0
