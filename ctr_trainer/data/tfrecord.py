@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import os
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,10 @@ _GZIP = b"\x1f\x8b"
 _GZIP_SIZE = 4  # Bytes at the end of a gzip file that hold the length of the text, modulo 2^32.
 _AROUND = 16  # Bytes around a record: a length and two checksums.
 _PIECE = 1 << 20
-_CUT = "; the file was cut or damaged: make it again"
+_CUT = "; a file that was cut or damaged must be made again"
+_NO_HEADER = "corrupted record at 0 "
+# What TensorFlow says of its graph: a traceback up to "Node: 'NAME'\\n" before the reason, "[[{{node NAME}}]]" after it.
+_OF_GRAPH = re.compile(r"^Graph execution error:.*?\nNode: '[^']*'\n|\s*\[\[.*", re.DOTALL)
 _KINDS = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}
 
 
@@ -83,14 +87,21 @@ def _records(local, path):
             except tf.errors.OutOfRangeError:
                 _check_whole(local, path, compressed, size, read)
                 return
-            except (tf.errors.DataLossError, tf.errors.OpError) as error:
-                raise UserError(
-                    f"{path}: not a TFRecord file, or a damaged one, after record {read}: {error.message}; text is "
-                    "to be named .csv or .tsv, or converted first, as by `convert --format=csv`"
-                ) from error
+            except tf.errors.OpError as error:
+                raise UserError(_unreadable(path, read, _OF_GRAPH.sub("", error.message).strip())) from error
             yield records
             read += len(records)
             size += sum(map(len, records)) + _AROUND * len(records)
+
+
+def _unreadable(path: str, read: int, reason: str) -> str:
+    """Returns the message for a file that TensorFlow cannot read after `read` records, for TensorFlow's reason."""
+    if _NO_HEADER in f"{reason} ":
+        return (
+            f"{path}: is not a TFRecord file, since it does not begin with a record. If it is text, name it .csv or "
+            ".tsv, or convert it with `convert --format=csv`"
+        )
+    return f"{path}: cannot be read after record {read}: {reason}{_CUT}"
 
 
 def _is_gzip(local):
