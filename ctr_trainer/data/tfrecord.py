@@ -22,7 +22,7 @@ _AROUND = 16  # Bytes around a record: a length and two checksums.
 _PIECE = 1 << 20
 _CUT = "; a file that was cut or damaged must be made again"
 _NO_HEADER = "corrupted record at 0 "
-# What TensorFlow says of its graph: a traceback up to "Node: 'NAME'\\n" before the reason, "[[{{node NAME}}]]" after it.
+# What TensorFlow says of its graph: a traceback up to "Node: ...", and "[[{{node NAME}}]]" after the reason.
 _OF_GRAPH = re.compile(r"^Graph execution error:.*?\nNode: '[^']*'\n|\s*\[\[.*", re.DOTALL)
 _KINDS = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}
 
