@@ -1,9 +1,10 @@
-"""The training operation of an optimizer that a `model_fn` gives, and the refusal of one that exchanges nothing."""
+"""The training operation of an optimizer that a `model_fn` gives; a `train_op` that does not exchange is refused."""
 
 import dataclasses
 
 import tensorflow as tf
 
+from ctr_trainer.estimator.lone_updates import lone_updates
 from ctr_trainer.estimator.optimize import next_step
 from ctr_trainer.estimator.padding import example_count
 from ctr_trainer.estimator.step_gradients import step_gradients
@@ -16,6 +17,11 @@ from ctr_trainer.ranks import distributed
 tf1 = tf.compat.v1
 # In the names of the variables that Horovod 0.28.1 adds gradients up in.
 _AGGREGATION = "aggregation_variables"
+_NAMED = 5
+_LINE = (
+    "train_op = tf_estimator.DistributedOptimizer(optimizer).minimize(loss, global_step), with "
+    "`from ctr_trainer import estimator as tf_estimator`"
+)
 
 
 def with_train_op(spec, inputs, row_learning_rate):
@@ -33,13 +39,13 @@ def with_train_op(spec, inputs, row_learning_rate):
       row_learning_rate: of the embedding rows, a number.
 
     Raises:
-      UserError: the optimizer is none of TensorFlow 1, or distributed already; or on several workers nothing exchanges
-        the gradients of `train_op`, or Horovod adds up those of several steps.
+      UserError: the optimizer is none of TensorFlow 1, or distributed already; or on several workers the `train_op`
+        updates a trainable variable by gradients that are not exchanged, or Horovod adds up those of several steps.
     """
     if spec.optimizer is None:
         if distributed.size() > 1 and not step_plan.is_recorded() and tf1.trainable_variables():
-            _refuse_lone(spec.train_op)
             _refuse_aggregation(spec.train_op)
+            _refuse_lone(spec.train_op)
         return spec
     optimizer = spec.optimizer
     if not isinstance(optimizer, tf1.train.Optimizer):
@@ -75,18 +81,21 @@ def _examples(inputs):
     return tf.cast(example_count(inputs.features, inputs.labels), tf.float32)
 
 
-def _refuse_lone(train_op):
-    if not _exchanges(train_op):
+def _refuse_lone(train_op: tf.Operation | tf.Tensor) -> None:
+    """Raises UserError if the workers' copies of a trainable variable would drift apart; names the variables."""
+    variables = tf1.trainable_variables()
+    lone = [variable.op.name for variable in lone_updates(train_op, variables)]
+    if lone:
+        named = ", ".join(lone[:_NAMED]) + (f" and {len(lone) - _NAMED} more" if len(lone) > _NAMED else "")
         raise UserError(
-            f"the train_op {train_op.name!r} of the model_fn exchanges no gradients, so each of the "
-            f"{distributed.size()} workers would train alone. In place of "
-            "train_op=optimizer.minimize(loss, global_step) write: "
-            "EstimatorSpec(mode, loss=loss, optimizer=optimizer); or wrap it yourself: "
-            "hvd.DistributedOptimizer(optimizer).minimize(loss, global_step)"
+            f"the train_op {train_op.name!r} of the model_fn updates {len(lone)} of {len(variables)} trainable "
+            f"variables by gradients that the {distributed.size()} workers do not exchange, so each worker would train "
+            f"its own: {named}. Wrap the optimizer of these variables: {_LINE}. Or give the one optimizer of all "
+            "variables in place of the train_op: EstimatorSpec(mode, loss=loss, optimizer=optimizer)"
         )
 
 
-def _refuse_aggregation(train_op):
+def _refuse_aggregation(train_op: tf.Operation | tf.Tensor) -> None:
     if _aggregates(train_op.graph):
         raise UserError(
             f"the train_op {train_op.name!r} of the model_fn exchanges gradients within a condition, as "
@@ -95,49 +104,6 @@ def _refuse_aggregation(train_op):
         )
 
 
-def _exchanges(operation):
-    """-> whether an operation waits for one of Horovod's, also within the functions that it calls."""
-    graph = operation.graph
-    bodies = {function.signature.name: function.node_def for function in graph.as_graph_def().library.function}
-    seen, queue = set(), [getattr(operation, "op", operation)]
-    called = []
-    while queue:
-        op = queue.pop()
-        if op in seen:
-            continue
-        seen.add(op)
-        if op.type.startswith("Horovod"):
-            return True
-        called += _functions(op.node_def)
-        queue += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
-    return _reaches_horovod(called, bodies)
-
-
-def _aggregates(graph):
-    """-> whether Horovod adds up the gradients of several steps, which it then exchanges within a condition."""
+def _aggregates(graph: tf.Graph) -> bool:
+    """Returns whether Horovod adds up the gradients of several steps, which it then exchanges within a condition."""
     return any(_AGGREGATION in operation.name for operation in graph.get_operations())
-
-
-def _reaches_horovod(called, bodies):
-    """-> whether one of the functions of these names, or one that they call, holds an operation of Horovod's."""
-    called, known = list(called), set()
-    while called:
-        name = called.pop()
-        if name in known:
-            continue
-        known.add(name)
-        for node in bodies.get(name, ()):
-            if node.op.startswith("Horovod"):
-                return True
-            called += _functions(node)
-    return False
-
-
-def _functions(node):
-    """-> the names of the functions that a NodeDef calls."""
-    return [
-        name
-        for value in node.attr.values()
-        for name in [value.func.name, *(each.name for each in value.list.func)]
-        if name
-    ]

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import latest_file, retention
+from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.graph_notes import negative_share, run_length, step_plan
 from ctr_trainer.hooks.service_loss_hook import raise_if_lost
@@ -48,7 +49,7 @@ class Saving:
         self._start, self._examples_before = (restored.step, restored.examples) if restored else (0, 0)
         self._last = restored  # The checkpoint that the rows of the next one add to; rank 0's from the first save on.
         self._begun_path = self._last_path = restored.path if restored else None
-        self._finite = _finite_variables()
+        self._finite, self._equal = _finite_variables(), EqualVariables()
         self._negative_sampling = negative_share.current()
         self._decay = run_length.current().decay(step_plan.current().accumulation_steps)
         if restored and distributed.is_chief():
@@ -62,7 +63,8 @@ class Saving:
         A step that was saved already is not saved again.
 
         Raises:
-          UserError: it cannot be written, or a variable or a row is not finite; the checkpoints before it are whole.
+          UserError: it cannot be written, a variable or a row is not finite, or variables differ between the ranks; the
+            checkpoints before it are whole.
           ServiceLost: the embedding service is gone, and all ranks have agreed on it.
         """
         self.begin(session, step)
@@ -80,6 +82,7 @@ class Saving:
         if step == self._begun_step:
             return
         self._settle(session)
+        self._equal.check(session, step)
         self._feed.flush()
         self._wait()
         # Also the barrier after which every rank's rows are at the service, and the checkpoint before is written.

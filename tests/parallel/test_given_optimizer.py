@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """-> by number of workers, by rank, what each program's variable became."""
+    """By number of workers, by rank, what each program's variable became."""
     outs = {workers: tmp_path_factory.mktemp(f"given{workers}") for workers in (0, 2)}
     launch.run(2, launch.WORKERS / "given_optimizer.py", outs[2])
     given_optimizer.main(outs[0])
@@ -34,9 +34,47 @@ def test_three_examples_split_two_and_one_train_as_one_batch_does(trained, name)
 
 def test_a_train_op_that_exchanges_nothing_is_refused_on_every_rank_with_the_line_to_write(trained):
     for rank in trained[2]:
-        assert "exchanges no gradients, so each of the 2 workers would train alone" in rank["lone"]
+        assert "updates 1 of 1 trainable variables by gradients that the 2 workers do not exchange" in rank["lone"]
+        assert "tf_estimator.DistributedOptimizer(optimizer).minimize(loss, global_step)" in rank["lone"]
         assert "EstimatorSpec(mode, loss=loss, optimizer=optimizer)" in rank["lone"]
     assert trained[0][0]["lone"] == trained[0][0]["horovod"]  # A lone worker needs no exchange.
+
+
+def test_a_train_op_that_exchanges_a_part_of_its_gradients_is_refused_by_the_names_of_the_rest(trained):
+    """Two optimizers, as wide-and-deep programs have them, one of which was wrapped: the ranks drifted apart."""
+    for rank in trained[2]:
+        assert "updates 1 of 2 trainable variables" in rank["partial"]
+        assert "each worker would train its own: rows. Wrap the optimizer of these variables" in rank["partial"]
+    assert len(trained[2][0]["grouped"]) == 4  # Both are wrapped.
+    np.testing.assert_allclose(trained[0][0]["partial"], trained[0][0]["grouped"])
+
+
+def test_variables_that_an_operation_beside_the_train_op_moves_apart_end_the_job_at_a_checkpoint(trained):
+    for rank in trained[2]:
+        assert "the workers no longer train one model: at step 20 these variables differ" in rank["beside"]
+        assert "between the 2 ranks: w (by " in rank["beside"]
+    assert len(trained[0][0]["beside"]) == 4
+
+
+@pytest.mark.parametrize(
+    "shape, lone",
+    [
+        ("clipped together", ["a", "b"]),
+        ("one exchanged", ["b"]),
+        ("scaled by an own norm", ["a", "b"]),
+        ("rate of the step", []),
+        ("by hand", ["a", "b"]),
+        ("decay alone", []),
+        ("in a condition", ["a", "b"]),
+        ("exchanged in a condition", []),
+        ("summed over steps", ["a", "b"]),
+        ("summed, then exchanged", []),
+    ],
+)
+def test_the_variables_of_a_step_that_its_own_examples_move_are_found_in_each_kind_of_graph(trained, shape, lone):
+    found = {name: names for name, names in trained[2][0]["shapes"].items() if name.startswith(f"{shape} ")}
+    assert len(found) == 3  # Of TensorFlow 1 and 2: control flow and variables.
+    assert all(names == lone for names in found.values()), found
 
 
 def test_a_train_op_of_horovods_optimizer_is_taken_unless_it_exchanges_within_a_condition(trained):

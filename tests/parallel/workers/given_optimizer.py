@@ -11,7 +11,8 @@ import horovod.tensorflow as hvd
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.estimator import Estimator, EstimatorSpec, ModeKeys, RunConfig
+from ctr_trainer.estimator import DistributedOptimizer, Estimator, EstimatorSpec, ModeKeys, RunConfig
+from ctr_trainer.estimator.lone_updates import lone_updates
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import dense_exchange, distributed
 
@@ -35,7 +36,7 @@ def input_fn():
 def model_fn(features, labels, mode, params):
     w = tf1.get_variable("w", [4, 1], initializer=tf1.constant_initializer(0.1))
     logits = tf.matmul(features["x"], w)[:, 0]
-    if params["how"] == "sparse":
+    if params["how"] in ("sparse", "partial", "grouped"):
         rows = tf1.get_variable("rows", [8], initializer=tf1.zeros_initializer())
         logits += tf.gather(rows, tf.cast(tf.abs(features["x"][:, 1]) * 3, tf.int32) % 8)
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
@@ -44,8 +45,87 @@ def model_fn(features, labels, mode, params):
         "given": lambda: {"optimizer": params["make"]()},
         "sparse": lambda: {"optimizer": params["make"]()},
         "minimized": lambda: {"train_op": params["make"]().minimize(loss, step)},
+        "partial": lambda: {"train_op": wide_and_deep(params["make"], loss, step, [w], [rows], lambda own: own)},
+        "grouped": lambda: {"train_op": wide_and_deep(params["make"], loss, step, [w], [rows], DistributedOptimizer)},
+        "beside": lambda: {
+            "train_op": DistributedOptimizer(params["make"]()).minimize(loss, step),
+            "training_hooks": [Beside(params["make"]().minimize(loss))],
+        },
     }
     return EstimatorSpec(mode, loss=loss, **(train[params["how"]]() if mode == ModeKeys.TRAIN else {}))
+
+
+def wide_and_deep(make, loss, step, wide, deep, wrap):
+    """-> the train_op of two optimizers, the first of which exchanges its gradients."""
+    first = hvd.DistributedOptimizer(make()).minimize(loss, step, var_list=wide)
+    return tf.group(first, wrap(make()).minimize(loss, var_list=deep))
+
+
+class Beside(tf1.train.SessionRunHook):
+    """Runs an operation with each step, which nobody sees in the train_op."""
+
+    def __init__(self, operation):
+        self._operation = operation
+
+    def before_run(self, run_context):
+        return tf1.train.SessionRunArgs(self._operation)
+
+
+def lone_shapes():
+    """-> by the shape of a training step, the names of the variables that `lone_updates` finds in it."""
+    shapes = {
+        "clipped together": lambda opt, pairs: opt.apply_gradients(
+            zip(tf.clip_by_global_norm([g for g, _ in pairs], 1.0)[0], [v for _, v in pairs], strict=True)
+        ),
+        "one exchanged": lambda opt, pairs: opt.apply_gradients(
+            [(distributed.allreduce(g, v.op.name) if v.op.name == "a" else g, v) for g, v in pairs]
+        ),
+        "scaled by an own norm": lambda opt, pairs: opt.apply_gradients(
+            [(distributed.allreduce(g, f"n{v.op.name}") / tf.norm(g), v) for g, v in pairs]
+        ),
+        "rate of the step": lambda opt, pairs: tf1.train.GradientDescentOptimizer(
+            tf1.train.exponential_decay(0.1, tf1.train.get_or_create_global_step(), 10, 0.9)
+        ).apply_gradients([(distributed.allreduce(g, f"r{v.op.name}"), v) for g, v in pairs]),
+        "by hand": lambda opt, pairs: tf.group(*(v.assign(0.9 * v - 0.1 * g) for g, v in pairs)),
+        "decay alone": lambda opt, pairs: tf.group(*(v.assign(0.9 * v) for _, v in pairs)),
+        "in a condition": lambda opt, pairs: tf.cond(
+            tf1.train.get_or_create_global_step() < 5,
+            lambda: tf.group(opt.apply_gradients(pairs)),
+            lambda: tf.group(pairs[0][1].assign_sub(pairs[0][0])),
+        ),
+        "exchanged in a condition": lambda opt, pairs: tf.cond(
+            tf1.train.get_or_create_global_step() < 5,
+            lambda: tf.group(opt.apply_gradients([(distributed.allreduce(g, f"c{v.op.name}"), v) for g, v in pairs])),
+            tf.no_op,
+        ),
+        "summed over steps": lambda opt, pairs: opt.apply_gradients(
+            [(tf1.get_variable(f"sum_{v.op.name}", v.shape, trainable=False).assign_add(g), v) for g, v in pairs]
+        ),
+        "summed, then exchanged": lambda opt, pairs: opt.apply_gradients(
+            [
+                (
+                    distributed.allreduce(
+                        tf1.get_variable(f"s_{v.op.name}", v.shape, trainable=False) + g, f"s{v.op.name}"
+                    ),
+                    v,
+                )
+                for g, v in pairs
+            ]
+        ),
+    }
+    found = {}
+    for control_flow_v2, use_resource in ((True, True), (False, True), (False, False)):
+        (tf1.enable_control_flow_v2 if control_flow_v2 else tf1.disable_control_flow_v2)()
+        for name, shape in shapes.items():
+            with tf.Graph().as_default():
+                x = tf1.data.make_initializable_iterator(tf.data.Dataset.from_tensors(tf.ones([3]))).get_next()
+                a, b = (tf1.get_variable(n, [3], use_resource=use_resource) for n in "ab")
+                optimizer = tf1.train.AdagradOptimizer(0.1)
+                pairs = optimizer.compute_gradients(tf.reduce_sum(x * (a + 2 * b) ** 2), [a, b])
+                lone = lone_updates(shape(optimizer, pairs), tf1.trainable_variables())
+                found[f"{name} {control_flow_v2} {use_resource}"] = [variable.op.name for variable in lone]
+    tf1.enable_control_flow_v2()
+    return found
 
 
 def train(directory, make, how="given"):
@@ -72,6 +152,9 @@ def main(out):
     found["distributed"] = train(f"{out}/distributed", lambda: hvd.DistributedOptimizer(adagrad()), "minimized")
     several = lambda: hvd.DistributedOptimizer(adagrad(), backward_passes_per_step=2)  # noqa: E731
     found["aggregated"] = train(f"{out}/aggregated", several, "minimized")
+    for how in ("partial", "grouped", "beside"):
+        found[how] = train(f"{out}/{how}", adagrad, how)
+    found["shapes"] = lone_shapes()
     found["twice"] = train(f"{out}/twice", lambda: hvd.DistributedOptimizer(adagrad()))
     found["keras"] = train(f"{out}/keras", tf.keras.optimizers.Adagrad)
     with open(f"{out}/{distributed.rank()}.json", "w") as file:
