@@ -32,6 +32,11 @@ class NegativeSampling:
         return self._reader.steps
 
     @property
+    def rows(self) -> int:
+        """As the reader's."""
+        return self._reader.rows
+
+    @property
     def steps_per_epoch(self):
         """As the reader's."""
         return self._reader.steps_per_epoch

@@ -27,7 +27,7 @@ from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.files.staging import staged
-from ctr_trainer.graph_notes import step_plan
+from ctr_trainer.graph_notes import run_length, step_plan
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.messages.errors import ServiceLost, StoppedInOrder, UserError
 from ctr_trainer.ranks import distributed, last_words
@@ -151,6 +151,10 @@ class Estimator:
                 return self._nothing_to_do(start, "its data have been read to the end of the last epoch")
             if plateau.current():
                 check_plateau(plateau.current().patience, evaluation)
+            if distributed.is_chief() and not checkpoint:
+                accumulation_steps = step_plan.current().accumulation_steps
+                length, epochs = run_length.current(), feed.inputs.epochs
+                _log.info("%s", finding.starting(length, epochs, accumulation_steps, distributed.size()))
             features = feed.inputs.features if feed.inputs.fed else None
             if features is not None and distributed.is_chief():
                 save_features(self.model_dir, features)

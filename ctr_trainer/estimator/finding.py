@@ -5,6 +5,7 @@ import dataclasses
 from ctr_trainer.data.position import progress
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 
@@ -81,6 +82,26 @@ def going_on(checkpoint, model_dir, workers):
         said.append(f"best {best['metric']} so far {best['value']:.4f} at step {best['step']}")
     said.append(f"{workers} worker{'s' * (workers > 1)} now" + (f", {known[1]} then" if known else ""))
     return ", ".join(said)
+
+
+def starting(length: RunLength, epochs: int | None, accumulation_steps: int, workers: int) -> str:
+    """Returns what a training without a checkpoint says first: that it starts from step 0, and how much it reads.
+
+    Args:
+      length: `RunLength` of the training.
+      epochs: number of the epochs that it reads; None if the input does not say.
+      accumulation_steps: batches of an optimizer step.
+      workers: number of the workers.
+    """
+    said, end = [], length.end(accumulation_steps)
+    if length.epochs is not None and length.epochs.rows is not None:
+        said.append(f"{length.epochs.rows:,} rows an epoch")
+    if epochs:
+        said.append(f"{epochs} epoch{'s' * (epochs > 1)}")
+    if end is not None:
+        said.append(f"{end:,} steps")
+    said.append(f"{workers} worker{'s' * (workers > 1)}")
+    return f"starting from step 0: {', '.join(said)}"
 
 
 def where_it_goes_on(model_dir):

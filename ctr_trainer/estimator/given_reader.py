@@ -27,7 +27,8 @@ class GivenReader:
         self.steps, self.epochs = getattr(reader, "steps", None), getattr(reader, "epochs", None)
         self.steps_per_epoch = getattr(reader, "steps_per_epoch", None)
         knows = hasattr(reader, "steps_per_epoch") and hasattr(reader, "steps_before")
-        self.in_epochs = Epochs(reader.steps_per_epoch, reader.steps_before) if knows else None
+        rows = getattr(reader, "rows", None)
+        self.in_epochs = Epochs(reader.steps_per_epoch, reader.steps_before, rows) if knows else None
         self._position_after = getattr(reader, "position_after", lambda steps: None)
         self.read_latency = Latency(operation("read"))
 

@@ -6,13 +6,13 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.run_summary import MeasuringHooks
 from ctr_trainer.graph_notes import run_length, step_plan
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
 from ctr_trainer.hooks.eviction_hook import EvictionHook
 from ctr_trainer.hooks.finite_loss_hook import FiniteLossHook
-from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
 from ctr_trainer.hooks.merged_lines import MergedLines, OwnLines
 from ctr_trainer.hooks.metric_lines import MetricLines
 from ctr_trainer.hooks.metrics_file_hook import MetricsFileHook
@@ -67,25 +67,26 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
     if dense_sync_steps > 1:
         hooks.append(DenseSyncHook(step.prepare, step.settle, dense_sync_steps, clock))
     hooks.append(CheckpointHook(save, _checkpoint_period(config), clock))
-    rate = _learning_rate_hook(config)
     kept = _keep_lines(feed, config, model_dir, last_step, clock)
     metrics = MetricsHook(
         metric_tensors(feed.inputs, spec),
         spec.loss,
-        [MetricLines(), *kept],
+        [MetricLines(config.log_names), *kept],
         clock,
         _lines(),
         config.auc_window_steps,
         every_n_steps=config.log_steps,
         weight=feed.inputs.weight,
-        own=functools.partial(_worker_figures, rate, sync, feed.embeddings),
+        own=functools.partial(_worker_figures, sync, feed.embeddings),
+        learning_rate=_learning_rate(),
     )
-    hooks += [*([rate] if rate else []), metrics, *kept]
+    hooks += [metrics, *kept]
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     gpu = open_gpu(distributed.local_rank()) if has_gpu else NoGpu()
     resources = ResourcesHook(gpu, every_n_steps=config.log_steps)
     hooks.append(resources)
-    hooks.append(StepRateHook(clock, config.log_steps, model_dir if distributed.is_chief() else None))
+    if distributed.is_chief():
+        hooks.append(StepRateHook(clock, config.log_steps, model_dir, config.log_names))
     hooks.append(RunStatusHook([*feed.latencies, *clock.latencies], status_lines, every_n_secs=config.log_secs))
     trace = _trace(config, clock, has_gpu)
     if distributed.size() > 1 or config.phase_steps:
@@ -113,27 +114,22 @@ def _sync(embeddings, config, clock):
     return RowSyncHook(embeddings, config.sync_steps, offset, clock)
 
 
-def _learning_rate_hook(config):
-    """-> `LearningRateHook` of the scalar named `learning_rate`, as `TrainOp` makes it; None where there is none."""
+def _learning_rate() -> tf.Tensor | None:
+    """Returns the scalar named `learning_rate`, which `TrainOp` makes; None if there is none."""
     try:
-        rate = tf1.get_default_graph().get_tensor_by_name("learning_rate:0")
+        return tf1.get_default_graph().get_tensor_by_name("learning_rate:0")
     except KeyError:
         return None
-    return LearningRateHook(rate, every_n_steps=config.log_steps)
 
 
-def _worker_figures(rate, sync, embeddings):
-    """-> `WorkerFigures` as of now.
-
-    Args:
-      rate: `LearningRateHook`, or None.
-      sync, embeddings: `RowSyncHook` and `Embeddings`, or None.
-    """
-    lr = rate and rate.lr
+def _worker_figures(sync: RowSyncHook | None, embeddings: Embeddings | None) -> WorkerFigures:
+    """Returns the figures of this worker as of now, without its rates."""
     if sync is None or sync.wait_ms is None:
-        return WorkerFigures(lr)
+        return WorkerFigures()
     totals = embeddings.totals()
-    return WorkerFigures(lr, 1000 * embeddings.sync_seconds, sync.wait_ms, totals.hits, totals.misses)
+    return WorkerFigures(
+        sync_ms=1000 * embeddings.sync_seconds, sync_wait_ms=sync.wait_ms, hits=totals.hits, misses=totals.misses
+    )
 
 
 def _checkpoint_period(config):
@@ -170,8 +166,18 @@ def _keep_lines(feed, config, model_dir, last_step, clock):
     if config.summary_steps:
         hooks.append(SummaryHook(model_dir, every_n_steps=config.summary_steps))
     of_a_step = _examples_of_a_step(feed.inputs)
-    ends = last_step, feed.steps, feed.epochs_after, feed.inputs.epochs
-    return [*hooks, TrainingProgressHook(clock, config.progress, of_a_step, *ends)]
+    progress = TrainingProgressHook(
+        clock=clock,
+        draws=config.progress,
+        examples=of_a_step,
+        last_step=last_step,
+        steps=feed.steps,
+        epoch=feed.epochs_after,
+        epochs=feed.inputs.epochs,
+        length=run_length.current(),
+        accumulation_steps=step_plan.current().accumulation_steps,
+    )
+    return [*hooks, progress]
 
 
 def metric_tensors(inputs, spec):

@@ -16,10 +16,12 @@ class Epochs:
       batches: batches per epoch.
       before: batches that were read before the start of this run. If earlier runs had another batch size or number of
         workers, the number that it would have been with those of this run.
+      rows: rows of an epoch of all ranks together; None if the input does not say.
     """
 
     batches: int
     before: int = 0
+    rows: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +89,16 @@ class RunLength:
           accumulation_steps: batches of an optimizer step.
         """
         return (self.epochs.before + (step - self.start) * accumulation_steps) // self.epochs.batches
+
+    def next_epoch_end(self, step: int, accumulation_steps: int = 1) -> int:
+        """Returns the first global step after `step` by which one more epoch is over; `epochs` must not be None.
+
+        Args:
+          step: `start` or later.
+          accumulation_steps: batches of an optimizer step.
+        """
+        batches = (self.epochs_done(step, accumulation_steps) + 1) * self.epochs.batches - self.epochs.before
+        return self.start - (-batches // accumulation_steps)
 
     def decay(self, accumulation_steps=1):
         """-> dict of `begin` and `end`, which a checkpoint keeps."""

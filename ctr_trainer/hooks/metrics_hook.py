@@ -1,5 +1,7 @@
 """Adds up the figures of training, and gives them out line by line."""
 
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
 
@@ -27,7 +29,8 @@ class MetricsHook(StepHook):
       auc_window_steps: 0 for the AUC since the start; n starts it anew every n steps, at a line.
       every_n_steps, every_n_secs: exactly one; between two lines. Merged ones come by steps.
       weight: scalar tensor, what this worker's batch counts where a model without logits says no weights; None for 1.
-      own: f() -> `WorkerFigures` as of the step just done.
+      own: f() -> `WorkerFigures` as of the step just done; the hook adds the learning rate and the rates.
+      learning_rate: scalar tensor, the learning rate of the dense variables; None if there is none.
     """
 
     order = Order.LINES
@@ -44,12 +47,15 @@ class MetricsHook(StepHook):
         every_n_secs=None,
         weight=None,
         own=WorkerFigures,
+        learning_rate=None,
     ):
         super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
         if lines is not None and every_n_steps is None:
             raise ValueError("ranks meet at steps, not at times: give every_n_steps")
-        self._fetches = {"loss": loss, "labels": tensors} | ({} if weight is None else {"weight": weight})
+        further = {"weight": weight, "learning_rate": learning_rate}
+        self._fetches = {"loss": loss, "labels": tensors}
+        self._fetches |= {name: tensor for name, tensor in further.items() if tensor is not None}
         self._takers, self._lines, self._auc_window_steps = takers, lines or OwnLines(), auc_window_steps
         self._own, self._owns = own, {}  # What it said by step, until that line is known.
         self._clock = clock
@@ -75,7 +81,7 @@ class MetricsHook(StepHook):
             self._metrics[label].update(values["logits"], values["labels"], weights)
         if self._metrics:
             self._examples += np.count_nonzero(weights)
-        self._last = run_values.results["loss"], weights
+        self._last = run_values.results["loss"], weights, run_values.results.get("learning_rate")
 
     def after_step(self, run_context, run_values):
         self.after_micro_batch(run_context, run_values)
@@ -107,11 +113,15 @@ class MetricsHook(StepHook):
 
     def _end_window(self):
         seconds = self._clock.training_seconds() - self._from_seconds
-        loss, weights = self._last
+        loss, weights, lr = self._last
         weight = 1.0 if weights is None else float(weights.sum(dtype=np.float64))
-        pace = (self.step - self._from_step) / seconds, self._examples / seconds
-        own = self._owns[self.step] = self._own()
-        sums = line_sums.pack(self._metrics, float(np.mean(loss)), weight, *pace, own)
+        own = self._owns[self.step] = dataclasses.replace(
+            self._own(),
+            lr=None if lr is None else float(lr),
+            steps_per_sec=(self.step - self._from_step) / seconds,
+            examples_per_sec=self._examples / seconds,
+        )
+        sums = line_sums.pack(self._metrics, float(np.mean(loss)), weight, own)
         self._auc_is_over = 0 < self._auc_window_steps <= self.step - self._auc_from
         for metrics in self._metrics.values():
             for name, metric in metrics.parts.items():

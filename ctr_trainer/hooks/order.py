@@ -19,7 +19,6 @@ class Order(enum.IntEnum):
     EVICT = enum.auto()  # Rows go with time.
     SAVE = enum.auto()  # Saves what all workers have handed on.
     PUBLISH = enum.auto()  # Offers to its readers what is saved.
-    FIGURES = enum.auto()  # Finds figures for the lines of the log.
     LINES = enum.auto()  # Makes these lines.
     TAKE = enum.auto()  # Takes them, and closes its files at the end.
     WATCH = enum.auto()  # Looks at what the others have done.

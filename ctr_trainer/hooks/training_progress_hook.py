@@ -3,12 +3,15 @@
 import contextlib
 import logging
 import sys
+from collections.abc import Callable
 
 import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.hooks.order import Order
 from ctr_trainer.hooks.step_hook import StepHook
+from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.messages.durations import format_seconds
 
 _log = logging.getLogger(__name__)
@@ -24,6 +27,8 @@ class TrainingProgressHook(StepHook):
     `Line` of the training is followed by one such as
     `step 2800 of 10000 (28%), epoch 1.4 of 5, 2 min 10 s left`.
 
+    At the end of each epoch the log says how long the epoch took, without evaluations.
+
     Args:
       clock: `Clock` of the thread of the steps.
       draws: whether to draw at a terminal; False logs there too.
@@ -32,20 +37,30 @@ class TrainingProgressHook(StepHook):
       steps: how many the input has, or None.
       epoch: f(steps since the start) -> how many epochs of the data are done, or None.
       epochs: of the whole run, or None.
+      length: `RunLength` of the run.
+      accumulation_steps: batches of an optimizer step.
     """
 
     order = Order.TAKE
 
-    def __init__(self, clock, draws, examples, last_step, steps, epoch=lambda steps: None, epochs=None):
+    def __init__(
+        self,
+        clock: Clock,
+        draws: bool,
+        examples: int | None,
+        last_step: int | None,
+        steps: int | None,
+        epoch: Callable[[int], float | None] = lambda steps: None,
+        epochs: int | None = None,
+        length: RunLength = RunLength(),  # noqa: B008, it is frozen
+        accumulation_steps: int = 1,
+    ) -> None:
         super().__init__()
-        self._clock, self._draws, self._examples, self._last_step, self._steps = (
-            clock,
-            draws,
-            examples,
-            last_step,
-            steps,
-        )
+        self._clock, self._draws, self._examples = clock, draws, examples
+        self._last_step, self._steps = last_step, steps
         self._epoch, self._epochs = epoch, epochs
+        self._length, self._accumulation_steps = length, accumulation_steps
+        self._epoch_end = None
         self._resources = contextlib.ExitStack()
         self._bar = None
 
@@ -54,6 +69,8 @@ class TrainingProgressHook(StepHook):
         ends = [self._last_step, None if self._steps is None else self.step + self._steps]
         self._total = total = min((end for end in ends if end is not None), default=None)
         self._start, self._shown, self._seconds = self.step, self.step, 0.0
+        if self._length.epochs is not None:
+            self._begin_epoch()
         if not self._draws or not sys.stderr.isatty():
             return
         # `tqdm.write` moves the bar out of a line's way; as of the log's handlers, of whoever wrote them.
@@ -65,6 +82,8 @@ class TrainingProgressHook(StepHook):
     def after_step(self, run_context, run_values):
         if self._bar is not None:
             self._bar.update()
+        if self.step == self._epoch_end:
+            self._end_epoch()
 
     def take(self, line):
         """Shows how far the training was at a `Line`, or in the drawn line its AUC from here on."""
@@ -83,6 +102,22 @@ class TrainingProgressHook(StepHook):
             left = (self._total - line.step) * self._seconds / (line.step - self._start)
             parts.append(f"{format_seconds(left)} left")
         _log.info("%s", ", ".join(parts))
+
+    def _begin_epoch(self) -> None:
+        self._epoch_end = self._length.next_epoch_end(self.step, self._accumulation_steps)
+        self._epoch_began = self.step, self._clock.training_seconds()
+
+    def _end_epoch(self) -> None:
+        began, since = self._epoch_began
+        seconds, epochs = self._clock.training_seconds() - since, self._length.epochs
+        done = self._length.epochs_done(self.step, self._accumulation_steps)
+        parts = [f"{self.step - began:,} steps"]
+        is_whole = began > self._length.start or epochs.before % epochs.batches == 0
+        if is_whole and epochs.rows is not None:
+            parts.append(f"{epochs.rows:,} rows, {epochs.rows / max(seconds, 1e-9):,.1f} rows/sec")
+        which = f"epoch {done}" + (f" of {self._epochs}" if self._epochs else "")
+        _log.info("%s%s took %.1f s: %s", "" if is_whole else "the rest of ", which, seconds, ", ".join(parts))
+        self._begin_epoch()
 
     def end(self, session):
         self.close()

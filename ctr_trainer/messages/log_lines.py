@@ -8,6 +8,8 @@ import sys
 
 FORMATS = ("plain", "json")
 RANKS = ("all", "chief")
+# Of a logging call, as `extra`: in the form `plain` the line is the message alone, without time and place.
+AS_IT_IS = {"as_it_is": True}
 _NAME = "ctr_trainer"
 _LINE = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - %(message)s"
 
@@ -15,7 +17,7 @@ _LINE = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - 
 def install(form="plain", rank=None, ranks="all"):
     """Writes the log of this process to standard error, line by line. A further call changes the form.
 
-        2024-10-02 00:21:29,534 - INFO [learning_rate_hook.py:36 - after_step] - current lr: 0.050000
+        2024-10-02 00:21:29,534 - INFO [metric_lines.py:45 - take] - current lr: 0.050000
 
     A program that has set up its own logging keeps it.
 
@@ -71,6 +73,9 @@ def last_line(text, level=logging.ERROR):
 
 class _Plain(logging.Formatter):
     form = "plain"
+
+    def format(self, record: logging.LogRecord) -> str:
+        return record.getMessage() if hasattr(record, "as_it_is") else super().format(record)
 
 
 class _Json(logging.Formatter):

@@ -25,6 +25,7 @@ class Line:
       own: `WorkerFigures` of this worker alone, at that step.
       cache_hit_rate: share of the keys looked up so far by these workers that needed no call to the service; None
         without a service.
+      workers: number of the workers that the line is about.
     """
 
     step: int
@@ -34,6 +35,7 @@ class Line:
     examples_per_sec: float | None
     own: WorkerFigures = WorkerFigures()
     cache_hit_rate: float | None = None
+    workers: int = 1
 
     def figures(self):
         """Lists the figures that files keep of the line.
@@ -46,20 +48,19 @@ class Line:
         return {name: value for name, value in figures.items() if value is not None}
 
 
-def pack(metrics, loss, weight, steps_per_sec, examples_per_sec, own):
+def pack(metrics: dict[str, ClickMetrics], loss: float, weight: float, own: WorkerFigures) -> np.ndarray:
     """Packs a worker's figures into a vector. The vectors of several workers add up.
 
     Args:
       metrics: dict of label -> its `ClickMetrics`.
       loss: loss of the last step on this worker, a mean over examples.
       weight: sum of the weights of these examples.
-      steps_per_sec, examples_per_sec: rates of this worker.
-      own: `WorkerFigures` of this worker.
+      own: `WorkerFigures` of this worker, with its rates.
 
     Returns:
       float64[n]; n depends on the labels only.
     """
-    rest = [loss * weight, weight, steps_per_sec, examples_per_sec, 1.0, own.hits, own.misses]
+    rest = [loss * weight, weight, own.steps_per_sec, own.examples_per_sec, 1.0, own.hits, own.misses]
     return np.concatenate([*(each.sums() for each in metrics.values()), rest])
 
 
@@ -82,4 +83,5 @@ def unpack(sums, labels, step, of, own):
     loss.state[:], (steps_per_sec, examples_per_sec, workers, hits, misses) = np.split(rest, [-_PACE])
     values["loss"] = loss.result()
     rate = hits / (hits + misses) if hits + misses else None
-    return Line(step, of, values, steps_per_sec / workers, examples_per_sec if labels else None, own, rate)
+    examples_per_sec = examples_per_sec if labels else None
+    return Line(step, of, values, steps_per_sec / workers, examples_per_sec, own, rate, int(workers))

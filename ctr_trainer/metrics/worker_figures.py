@@ -13,6 +13,7 @@ class WorkerFigures:
         syncs.
       sync_wait_ms: milliseconds of that sync for which the worker's steps stood still.
       hits, misses: number of keys looked up so far, see `RowTotals`; they add up over workers.
+      steps_per_sec, examples_per_sec: rates of this worker since the previous line.
     """
 
     lr: float | None = None
@@ -20,3 +21,5 @@ class WorkerFigures:
     sync_wait_ms: float | None = None
     hits: int = 0
     misses: int = 0
+    steps_per_sec: float | None = None
+    examples_per_sec: float | None = None

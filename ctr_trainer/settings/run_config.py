@@ -7,6 +7,8 @@ from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.publish_config import PublishConfig
 from ctr_trainer.settings.setting import Settings, setting
 
+PLAIN_NAMES, GRAPH_NAMES = "plain", "graph"
+LOG_NAMES = (PLAIN_NAMES, GRAPH_NAMES)
 _PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs", "save_checkpoints_epochs")
 
 
@@ -95,6 +97,12 @@ class RunConfig(Settings, title="Run"):
     )
     log_steps: int = setting(100, "steps between the log's lines", "steps", minimum=1)
     log_secs: float = setting(30.0, "seconds between the log's [RunStatus] lines of latencies", "seconds", minimum=0.1)
+    log_names: str = setting(
+        PLAIN_NAMES,
+        "names in the log; graph: names of the graph, as xentropy_mean:0, the lines in the form of TensorFlow 1 "
+        "programs, and TensorFlow's own line INFO:tensorflow:global_step/sec",
+        choices=LOG_NAMES,
+    )
     auc_window_steps: int = setting(
         0, "steps that the log's AUC is of, rounded to log lines; 0 for all since the start", "steps", minimum=0
     )

@@ -37,6 +37,20 @@ def test_the_version_is_printed(capsys):
     assert capsys.readouterr().out == f"{__version__}\n"
 
 
+def test_by_names_of_the_graph_the_log_is_what_a_parser_of_tensorflow_1_logs_reads(tmp_path, data):
+    """Of a process of its own, since the form of the lines is its handler's."""
+    command = [sys.executable, "-m", "ctr_trainer", "train", _flagfile(tmp_path, data, "--log_names=graph")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    time_and_place = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} - INFO \[\w+\.py:\d+ - \w+\] - "
+    pace = r"\(\d+\.\d it/sec; \d+\.\d examples/sec\)"
+    for name in ("auc", "xentropy_mean:0", "prob_mean:0", "real_mean:0"):
+        line = rf"{time_and_place}step (\d+), {name} = \d\.\d+ {pace}"
+        assert re.findall(f"^{line}$", done.stderr, re.MULTILINE) == ["5", "10"]
+    assert len(re.findall(r"^INFO:tensorflow:global_step/sec: [\d.e+]+$", done.stderr, re.MULTILINE)) == 1
+    assert len(re.findall(f"^{time_and_place}current lr: 0\\.\\d{{6}}$", done.stderr, re.MULTILINE)) == 2
+
+
 def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, capsys, caplog):
     flagfile = _flagfile(tmp_path, data, "--epochs=2")
     with caplog.at_level("INFO"):
@@ -51,6 +65,13 @@ def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, caps
         assert any(line.startswith(f"[RunStatus]: {name} statistics => count: 20 ") for line in lines)
     assert any(line.startswith("step 5 of 20 (25%), epoch 0.5 of 2, ") for line in lines)
     assert not any(line.startswith("going on from") for line in lines)
+    assert lines.index("starting from step 0: 300 rows an epoch, 2 epochs, 20 steps, 1 worker") < min(
+        number for number, line in enumerate(lines) if line.startswith("step 5, ")
+    )
+    epochs = [line for line in lines if re.match(r"(the rest of )?epoch \d", line)]
+    took = r"took \d+\.\d s: 10 steps, 300 rows, [\d,]+\.\d rows/sec"
+    assert len(epochs) == 2
+    assert all(re.fullmatch(f"epoch {number} of 2 {took}", line) for number, line in enumerate(epochs, 1))
     caplog.clear()
     with caplog.at_level("INFO"):
         assert cli.main(["train", flagfile, "--epochs=3", "--eval_steps=10", "--best_metric=accuracy"]) == 0
@@ -60,6 +81,8 @@ def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, caps
     at = f"going on from {model}/checkpoints/step-0000000020: step 20, epoch 2.0, 1 worker now, 1 then"
     assert first == at
     said = [record.getMessage() for record in caplog.records]
+    assert not any(line.startswith("starting from step 0") for line in said)
+    assert sum(line.startswith("epoch 3 of 3 took ") for line in said) == 1
     assert any(re.fullmatch(r"evaluation at step 30, logloss = 0\.\d{8}", line) for line in said)
     best = json.loads((model / "evaluations.json").read_text())["best"]
     assert f"step 30, epoch 3.0, best accuracy so far {best['value']:.4f} at step 30, 1 worker now" in second

@@ -10,7 +10,6 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
-from ctr_trainer.hooks.learning_rate_hook import LearningRateHook
 from ctr_trainer.hooks.merged_lines import MergedLines, OwnLines
 from ctr_trainer.hooks.metric_lines import MetricLines
 from ctr_trainer.hooks.metrics_hook import MetricsHook
@@ -22,6 +21,8 @@ from ctr_trainer.hooks.summary_hook import SummaryHook
 from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.measuring.latency import Latency
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.metrics.click_metrics import metric_name
+from ctr_trainer.metrics.line_sums import Line
 from ctr_trainer.metrics.worker_figures import WorkerFigures
 from tests.hooks.saved import Saved
 from tests.metrics.ranks import Ranks
@@ -57,7 +58,6 @@ def _constants(logits, labels, weights):
     "make",
     [
         lambda periods: RunStatusHook([], **periods),
-        lambda periods: LearningRateHook(None, **periods),
         lambda periods: MetricsHook({}, None, [], None, **periods),
         lambda periods: SummaryHook("unused", **periods),
     ],
@@ -98,12 +98,13 @@ def test_metrics_are_logged_in_the_agreed_form_and_padding_is_not_counted(caplog
 
     def hooks():
         tensors, loss = _constants([2, 0, 9], [1, 0, 0], [1, 1, 0]), tf.constant(0.75)
-        own = functools.partial(WorkerFigures, lr=0.5)
-        return [MetricsHook(tensors, loss, [MetricLines(), kept], _running(), every_n_steps=2, own=own)]
+        takers, lr = [MetricLines(), kept], tf.constant(0.5)
+        return [MetricsHook(tensors, loss, takers, _running(), every_n_steps=2, learning_rate=lr)]
 
     with caplog.at_level(logging.INFO):
         _run(hooks, steps=4)
     lines = [record.getMessage() for record in caplog.records if record.name.endswith("metric_lines")]
+    lines = [line for line in lines if line.startswith("step")]
     assert [line.split("(")[0] for line in lines] == [
         f"step {step}, {figure} "
         for step in (2, 4)
@@ -260,11 +261,49 @@ def test_the_auc_of_a_run_is_that_of_all_ranks_in_the_last_window(window, weight
     assert hooks[0].auc(all_sum)["auc"] == pytest.approx((right + tied / 2) / (weight + 3) ** 2)
 
 
-def test_learning_rate_line(caplog):
+def test_the_learning_rate_of_a_line_s_step_follows_its_figures(caplog):
+    def hooks():
+        lines, lr = [MetricLines()], tf.constant(0.05)
+        return [MetricsHook({}, tf.constant(2.0), lines, _running(), every_n_steps=3, learning_rate=lr)]
+
     with caplog.at_level(logging.INFO):
-        _run(lambda: [LearningRateHook(tf.constant(0.05), every_n_steps=3)], steps=7)
-    lines = [record.getMessage() for record in caplog.records if "current lr" in record.getMessage()]
-    assert lines == ["current lr: 0.050000"] * 3  # of the steps 1, 3 and 6
+        _run(hooks, steps=7)
+    lines = [record.getMessage() for record in caplog.records if record.name.endswith("metric_lines")]
+    figures = [f"step {step}, loss = 2.00000000" for step in (3, 6, 7)]
+    rate = "current lr: 0.050000"
+    assert [line.split(" (")[0] for line in lines] == [each for line in figures for each in (line, rate)]
+
+
+def _line(workers, of, label=""):
+    own = WorkerFigures(lr=0.05, steps_per_sec=63.9, examples_per_sec=65430.9)
+    values = {metric_name(name, label): value for name, value in {"auc": 0.6706, "xentropy_mean": 0.41}.items()}
+    return Line(2800, of, {**values, "loss": 0.4}, 63.8, 124878.3 if workers > 1 else 65430.9, own, workers=workers)
+
+
+@pytest.mark.parametrize(
+    ("names", "line", "shown", "pace"),
+    [
+        ("plain", _line(1, ""), ("auc", "xentropy_mean"), "(63.9 it/sec; 65430.9 examples/sec)"),
+        (
+            *("plain", _line(2, "2 workers"), ("auc", "xentropy_mean")),
+            "(63.9 it/sec; 65430.9 examples/sec; 124878.3 of 2 workers)",
+        ),
+        ("plain", _line(1, "rank 1"), ("auc", "xentropy_mean"), "(63.9 it/sec; 65430.9 examples/sec) of rank 1"),
+        ("graph", _line(2, "2 workers"), ("auc", "xentropy_mean:0"), "(63.9 it/sec; 65430.9 examples/sec)"),
+        ("graph", _line(1, "rank 1"), ("auc", "xentropy_mean:0"), "(63.9 it/sec; 65430.9 examples/sec)"),
+        (
+            *("graph", _line(1, "", "click"), ("auc/click", "xentropy_mean/click:0")),
+            "(63.9 it/sec; 65430.9 examples/sec)",
+        ),
+    ],
+)
+def test_a_line_has_the_rates_of_this_worker_and_of_all(caplog, names, line, shown, pace):
+    with caplog.at_level(logging.INFO):
+        MetricLines(names).take(line)
+    figures = [
+        f"step 2800, {name} = {value} {pace}" for name, value in zip(shown, ("0.6706", "0.41000000"), strict=True)
+    ]
+    assert caplog.messages == [*figures, "current lr: 0.050000"]
 
 
 def test_run_status_reports_each_interval_by_itself(caplog):
@@ -340,8 +379,8 @@ def test_summaries_hold_the_figures_of_the_lines_that_are_due(tmp_path):
     def hooks():
         summaries = SummaryHook(str(tmp_path), every_n_steps=2)
         tensors = _constants([0, 0], [1, 0], [1, 1])
-        own = functools.partial(WorkerFigures, lr=0.5)
-        metrics = MetricsHook(tensors, tf.constant(0.25), [summaries], _running(), every_n_steps=1, own=own)
+        lr = tf.constant(0.5)
+        metrics = MetricsHook(tensors, tf.constant(0.25), [summaries], _running(), every_n_steps=1, learning_rate=lr)
         return [metrics, summaries]
 
     _run(hooks, steps=4)

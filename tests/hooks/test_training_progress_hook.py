@@ -76,7 +76,7 @@ def test_the_progress_line_is_redrawn_in_place_and_tears_no_line_of_the_log(tmp_
     figures = r"((auc|accuracy) = \d\.\d{4}|(xentropy|prob|real)_mean = \d\.\d{8})"
     for line in metrics:
         assert re.fullmatch(rf"step \d+, {figures} \(\d+\.\d it/sec; \d+\.\d examples/sec\)", line)
-    assert sum(line.startswith("current lr: 0.0") for line in logged) == 8  # at the first step too
+    assert sum(line.startswith("current lr: 0.0") for line in logged) == 8
     assert sum(line.startswith("step 76 of 76 |") for line in lines) == 1  # what stays at the end
     # That of the evaluation at step 40 has gone; that of the last one, after the training, stays.
     assert [line.split("|")[0] for line in lines if line.startswith("evaluating")] == ["evaluating: 100%"]

@@ -78,14 +78,15 @@ def _check_lines(said, model, summary):
     """Rank 0's lines are of both workers, rank 1's of its own; the files have what rank 0's lines say."""
     assert [{line["rank"] for line in lines} for lines in said] == [{0}, {1}]
     figures = []
-    for lines, whose in zip(said, ("2 workers", "rank 1"), strict=True):
+    for lines, whose in zip(said, (r"; ([\d.]+) of 2 workers\)", r"\) of rank 1"), strict=True):
         found = {}
         for line in lines:
-            pattern = rf"step (\d+), (\S+) = ([\d.]+) \([\d.]+ it/sec; ([\d.]+) examples/sec\) of {whose}"
+            pattern = rf"step (\d+), (\S+) = ([\d.]+) \([\d.]+ it/sec; ([\d.]+) examples/sec{whose}"
             if match := re.fullmatch(pattern, line["message"]):
-                step, name, value, rate = match.groups()
+                step, name, value, own, *rates = match.groups()
                 found[int(step), name] = float(value)
-                found[int(step), "examples_per_sec"] = float(rate)
+                found[int(step), "examples_per_sec"] = float((rates or [own])[0])
+                assert not rates or float(own) < float(rates[0])
         names = {"auc", "xentropy_mean", "accuracy", "prob_mean", "real_mean", "examples_per_sec"}
         assert set(found) == {(step, name) for step in (50, 100, 120) for name in names}
         figures.append(found)
@@ -107,6 +108,13 @@ def _check_lines(said, model, summary):
     ]
     assert all(re.search(r", (\d+ min )?\d+ s left$", text) for text in progress)
     assert not [line for line in said[1] if " left" in line["message"]]
+    rates = [[line for line in lines if line["message"].startswith("global_step/sec: ")] for lines in said]
+    assert len(rates[0]) == 2 and not rates[1]
+    start = "starting from step 0: 1,003 rows an epoch, 120 steps, 2 workers"
+    assert [[line["message"] for line in lines].count(start) for lines in said] == [1, 0]
+    epochs = [line["message"] for line in said[0] if re.match(r"epoch \d took ", line["message"])]
+    assert [text.partition(" took ")[0] for text in epochs] == ["epoch 1", "epoch 2", "epoch 3"]
+    assert all(": 32 steps, 1,003 rows, " in text for text in epochs)
     assert sum(line["message"].startswith("[RunStatus]: all in microseconds") for line in said[1]) == 1
     for lines in said:
         counts = collections.Counter()
