@@ -93,7 +93,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="of all sides, in turn")
     parser.add_argument("--steps", type=int, default=300, help="measured in each run, after a warm-up of 20")
-    parser.add_argument("--rss_steps", type=int, default=20_000, help="of batches of 64, for the growth of the memory")
+    parser.add_argument(
+        "--rss_steps",
+        type=int,
+        default=20_000,
+        help="of batches of 64, for the growth of the memory; below 4,000 it is null",
+    )
     parser.add_argument(
         "--cpuinfo", default="/proc/cpuinfo", help="file that names the processor's instructions, as Linux has it"
     )
@@ -104,6 +109,7 @@ def main():
     rates = compare(chosen, flags.rounds)
     small = ("--batch_size=64", f"--steps={flags.rss_steps}", "--cores=0", "--prefetch_batches=4")
     (memory,) = Side("ours.py", small).run()
+    growth = memory.get("rss_growth_percent")
     with tempfile.TemporaryDirectory() as directory:
         first = seconds_to_first_step(directory)
         demo, demo_rates = demo_rates_of(directory, min(flags.rounds, 3))
@@ -121,7 +127,7 @@ def main():
         "step_vs_dense_tower_in_turn": ratio(rates, "tower", "one_2_cores_in_turn"),
         "bfloat16_vs_float32": ratio(rates, "one_bf16", "one"),
         "seconds_to_first_step": first,
-        "rss_growth_percent": round(memory["rss_growth_percent"], 2),
+        "rss_growth_percent": None if growth is None else round(growth, 2),
         "examples_per_sec": {name: round(statistics.median(rates[name])) if name in rates else None for name in every}
         | demo_rates,
         "rounds": flags.rounds,

@@ -127,6 +127,8 @@ case $tensorflow in
     *) pip_install --editable '.[dev,docs]' "$tensorflow" ;;
 esac
 "$venv/bin/python" -m ctr_trainer.installation.build_horovod || fail "run this again once that is mended: what is installed is kept."
+say "compiling the package's kernels for this processor, so that the first training does not"
+"$venv/bin/python" -m ctr_trainer.installation.compile_kernels || fail "the kernels could not be compiled (the message is above)."
 
 printf '%s\n' "$key" >"$stamp.new"
 mv "$stamp.new" "$stamp"

@@ -17,10 +17,10 @@ class MachineService(LocalService):
           machine: of `namespaces.machines`.
           directory: for its log and its token.
           data_dir: that the jobs' model directories lie below.
-          timeout: seconds to wait.
+          timeout: seconds in which it may do nothing while it starts, see `LocalService`.
 
         Raises:
-          UserError: it ended or did not answer in time.
+          UserError: it ended, or does not answer.
         """
         self._machine = machine
         self.token_file = directory / "token"

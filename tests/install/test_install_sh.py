@@ -1,11 +1,22 @@
-"""scripts/install.sh in a copy of the checkout, on a PATH that holds only what a test puts there."""
+"""scripts/install.sh in a copy of the checkout, on a PATH that holds only what a test puts there.
 
+Whole installations are by the Python that runs the tests, its venv and its pip, from wheels that hold nothing but their
+names. Only Horovod's build is a stand-in; tests/install/test_build_horovod.py is about it. Where the version of Python
+matters, a Python that tells another version stands in for one that is not installed here.
+"""
+
+import importlib.metadata
+import json
 import pathlib
+import runpy
 import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
+import setuptools
+from packaging.requirements import Requirement
 
 # What `scripts/install.sh` runs before anything is installed.
 MODULES_OF_INSTALLATION = (
@@ -14,6 +25,7 @@ MODULES_OF_INSTALLATION = (
     "processes/command",
     "installation/horovod_patches",
     "installation/build_horovod",
+    "installation/compile_kernels",
 )
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SHELL_TOOLS = ["bash", "env", "cat", "chmod", "cksum", "cp", "dirname", "grep", "mkdir", "mv", "rm"]
@@ -154,36 +166,6 @@ def test_python3_is_taken_unless_another_one_suits_better(machine, names, chosen
     assert ("newer than what this was tested with" in stderr) == (chosen == "3.14.1")
 
 
-def test_a_finished_installation_is_left_alone(machine):
-    machine.add_python("python3", 11)
-    assert machine.install()[::2] == (0, ["venv", "pip", "pip", "ctr_trainer.installation.build_horovod"])
-    assert machine.install() == (0, "", [])
-
-
-@pytest.mark.parametrize(
-    "at, goes_on_with",
-    [
-        ("--upgrade pip", ["pip", "pip", "ctr_trainer.installation.build_horovod"]),
-        ("--editable", ["pip", "pip", "ctr_trainer.installation.build_horovod"]),
-        ("-m ctr_trainer.installation.build_horovod", ["pip", "pip", "ctr_trainer.installation.build_horovod"]),
-        ("-m venv", ["venv", "pip", "pip", "ctr_trainer.installation.build_horovod"]),
-    ],
-)
-def test_a_failed_installation_leaves_no_stamp_and_goes_on(machine, at, goes_on_with):
-    machine.add_python("python3", 11)
-    (machine.checkout / ".venv").mkdir()
-    machine.fail.write_text(at)
-    if at == "-m ctr_trainer.installation.build_horovod":
-        # Only the build, not the check for tools that comes before everything.
-        fake = machine.bin / "python3"
-        fake.write_text(fake.read_text().replace("case ", '[[ "$*" == *--check_tools ]] && exit\ncase ', 1))
-    assert machine.install()[0] == 1
-    assert not machine.stamp.exists()
-    machine.fail.unlink()
-    assert machine.install()[::2] == (0, goes_on_with)
-    assert machine.stamp.exists()
-
-
 def test_a_venv_of_others_is_never_emptied(machine):
     machine.add_python("python3", 11)
     theirs = machine.checkout / ".venv" / "lib" / "thesis.py"
@@ -237,34 +219,6 @@ def test_clean_removes_what_make_made_and_nothing_else(machine):
     assert sorted(path.name for path in machine.checkout.iterdir()) == ["ctr_trainer", "scripts", "setup.py"]
 
 
-def test_another_tensorflow_gets_a_venv_of_its_own(machine):
-    machine.add_python("python3", 11)
-    machine.install()
-    assert machine.install(TF="tensorflow[and-cuda]")[2][0] == "venv"
-    assert ".[gpu,dev,docs]" in machine.log.read_text()
-    assert machine.install(TF="tensorflow-cpu==2.20.0")[2][0] == "venv"
-    assert ".[dev,docs] tensorflow-cpu==2.20.0" in machine.log.read_text()
-
-
-def test_other_gpu_operations_and_another_setup_py_go_on_in_the_same_venv(machine):
-    machine.add_python("python3", 11)
-    machine.install()
-    again = ["pip", "pip", "ctr_trainer.installation.build_horovod"]
-    assert machine.install(HOROVOD_GPU_OPERATIONS="NCCL")[2] == again
-    with open(machine.checkout / "setup.py", "a") as file:
-        file.write("# changed\n")
-    assert machine.install(HOROVOD_GPU_OPERATIONS="NCCL")[2] == again
-
-
-def test_a_change_that_failed_half_way_does_not_pass_for_what_stood_before(machine):
-    machine.add_python("python3", 11)
-    machine.install()
-    machine.fail.write_text("--editable")
-    assert machine.install(HOROVOD_GPU_OPERATIONS="NCCL")[0] == 1
-    machine.fail.unlink()
-    assert machine.install()[2] == ["pip", "pip", "ctr_trainer.installation.build_horovod"]
-
-
 def test_another_python_gets_a_venv_of_its_own(machine):
     machine.add_python("python3", 11)
     machine.add_python("python3.12", 12)
@@ -272,19 +226,151 @@ def test_another_python_gets_a_venv_of_its_own(machine):
     assert machine.install(PYTHON="python3.12")[2][0] == "venv"
 
 
-def test_the_venv_of_a_real_python_is_gone_on_with(machine):
-    for name, target in (("python3", sys.executable), ("c++", "/bin/true"), ("make", "/bin/true")):
-        machine.add_program(name, target)
-    # Without an index pip cannot get the package's requirements, and the installation ends there.
-    offline = {"PIP_NO_INDEX": "1", "PIP_CONFIG_FILE": "/dev/null"}
-    status, stderr, _ = machine.install(**offline)
-    assert status == 1 and "making .venv" in stderr and "pip could not install" in stderr
-    status, stderr, _ = machine.install(**offline)
-    assert status == 1 and "making .venv" not in stderr and "pip could not install" in stderr
+class Checkout(Machine):
+    """A `Machine` that installs from wheels of its own by the Python that runs the tests."""
+
+    # Builds nothing: tells that it was asked to, and fails if the file `fail` is there.
+    HOROVOD = """
+import pathlib, sys
+if "--check_tools" not in sys.argv:
+    pathlib.Path({built!r}).touch()
+    sys.exit(pathlib.Path({fail!r}).exists() and "no Horovod today")
+"""
+    KERNEL = "# @numba.njit(\nimport pathlib\npathlib.Path({compiled!r}).touch()\n"
+
+    def __init__(self, directory):
+        super().__init__(directory)
+        for name, target in (("python3", sys.executable), ("c++", "/bin/true"), ("make", "/bin/true")):
+            self.add_program(name, target)
+        self.wheels, self.built, self.compiled = (directory / name for name in ("wheels", "built", "compiled"))
+        self.wheels.mkdir()
+        package = self.checkout / "ctr_trainer"
+        horovod = self.HOROVOD.format(built=str(self.built), fail=str(self.fail))
+        (package / "installation" / "build_horovod.py").write_text(horovod)
+        (package / "kernel.py").write_text(self.KERNEL.format(compiled=str(self.compiled)))
+        _write_wheel_of_setuptools(self.wheels)
+        for requirement in {("wheel", "1"), *_requirements()}:  # An old pip asks for `wheel`; setuptools has it itself.
+            self.add_wheel(*requirement)
+
+    def add_wheel(self, name, version):
+        info = f"{name.replace('-', '_')}-{version}.dist-info"
+        with zipfile.ZipFile(self.wheels / f"{info.removesuffix('.dist-info')}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+
+    def take_wheel(self, name):
+        """Returns the path of a distribution's wheel, out of pip's sight."""
+        (wheel,) = self.wheels.glob(f"{name}-*.whl")
+        return wheel.rename(self.wheels.parent / wheel.name)
+
+    def install(self, **variables):
+        """-> (status, stderr)."""
+        for mark in (self.built, self.compiled):
+            mark.unlink(missing_ok=True)
+        offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.wheels), "PIP_CONFIG_FILE": "/dev/null"}
+        return super().install(**offline, **variables)[:2]
+
+    def installed(self):
+        """-> by name, the version of each distribution in .venv, and where the package lies."""
+        code = (
+            "import ctr_trainer, importlib.metadata as m, json, pathlib; "
+            "print(json.dumps({d.name.replace('_', '-'): d.version for d in m.distributions()} "
+            "| {'package': str(pathlib.Path(ctr_trainer.__file__).parent)}))"
+        )
+        python = self.checkout / ".venv" / "bin" / "python"
+        return json.loads(subprocess.run([python, "-I", "-c", code], capture_output=True, check=True).stdout)
+
+    def files(self):
+        return {path: path.lstat().st_mtime_ns for path in (self.checkout / ".venv").rglob("*")}
 
 
-def test_a_moved_checkout_is_installed_anew(machine):
-    machine.add_python("python3", 11)
-    machine.install()
-    machine.checkout = machine.checkout.rename(machine.checkout.with_name("moved"))
-    assert machine.install()[2][0] == "venv"
+def _requirements():
+    """-> set of (name, version) that satisfies each requirement in setup.py."""
+    given = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(setuptools, "setup", lambda **settings: given.update(settings))
+        runpy.run_path(str(ROOT / "setup.py"))
+    found = map(
+        Requirement, {*given["install_requires"], *(each for own in given["extras_require"].values() for each in own)}
+    )
+    least = {each.name: [s.version for s in each.specifier if s.operator == ">="] for each in found}
+    return {(name, *(versions or ["1"])) for name, versions in least.items()}
+
+
+def _write_wheel_of_setuptools(directory):
+    """Puts the tests' own setuptools into a wheel, since pip builds in an environment of its own."""
+    own = importlib.metadata.distribution("setuptools")
+    with zipfile.ZipFile(directory / f"setuptools-{own.version}-py3-none-any.whl", "w") as wheel:
+        for file in own.files:
+            if (
+                "__pycache__" not in file.parts
+                and ".." not in file.parts
+                and file.name not in ("INSTALLER", "REQUESTED")
+            ):
+                wheel.write(file.locate(), str(file))
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    return Checkout(tmp_path)
+
+
+def test_an_installation_has_the_package_and_what_it_needs_and_a_finished_one_is_left_alone(checkout):
+    status, stderr = checkout.install()
+    assert status == 0, stderr
+    found = checkout.installed()
+    assert found["package"] == str(checkout.checkout / "ctr_trainer") and "ctr-trainer" in found
+    assert {"numba", "tensorflow-cpu", "ruff", "mkdocs-material"} <= set(found)
+    assert not {"tensorflow", "pyspark"} & set(found)
+    assert checkout.built.exists() and checkout.compiled.exists() and checkout.stamp.exists()
+    before = checkout.files()
+    assert checkout.install() == (0, "")
+    assert checkout.files() == before and not checkout.built.exists() and not checkout.compiled.exists()
+
+
+def test_a_failed_installation_leaves_no_stamp_and_the_next_one_continues_it(checkout):
+    wheel = checkout.take_wheel("ruff")
+    status, stderr = checkout.install()
+    assert status == 1 and "making .venv" in stderr and "pip could not install" in stderr and "ruff" in stderr
+    assert not checkout.stamp.exists() and not checkout.built.exists()
+    wheel.rename(checkout.wheels / wheel.name)
+    checkout.fail.touch()
+    status, stderr = checkout.install()
+    assert status == 1 and "making .venv" not in stderr and "no Horovod today" in stderr
+    assert checkout.built.exists() and not checkout.stamp.exists() and not checkout.compiled.exists()
+    checkout.fail.unlink()
+    status, stderr = checkout.install()
+    assert status == 0 and "making .venv" not in stderr and checkout.compiled.exists() and checkout.stamp.exists()
+
+
+def test_an_installation_that_was_killed_while_it_made_the_venv_makes_it_anew(checkout):
+    half = checkout.checkout / ".venv" / "bin" / "python"
+    half.parent.mkdir(parents=True)
+    half.symlink_to(sys.executable)  # There is no pip yet.
+    (checkout.checkout / ".venv" / "tensorflow").write_text("unfinished\n")
+    status, stderr = checkout.install()
+    assert status == 0 and "making .venv" in stderr and checkout.stamp.exists()
+
+
+def test_a_changed_recipe_continues_in_the_same_venv_and_another_tensorflow_or_place_gets_a_new_one(checkout):
+    assert checkout.install()[0] == 0
+    own = checkout.checkout / ".venv" / "own"
+    own.touch()
+    with open(checkout.checkout / "setup.py", "a") as file:
+        file.write("# changed\n")
+    wheel, nccl = checkout.take_wheel("numba"), {"HOROVOD_GPU_OPERATIONS": "NCCL"}
+    assert checkout.install(**nccl)[0] == 0  # What is installed is not fetched again.
+    assert checkout.built.exists() and own.exists()
+    wheel.rename(checkout.wheels / wheel.name)
+    checkout.fail.touch()
+    assert checkout.install()[0] == 1
+    checkout.fail.unlink()
+    assert checkout.install()[0] == 0 and checkout.built.exists()  # It does not pass for the finished one before.
+    assert checkout.install(TF="tensorflow-cpu==2.16")[0] == 0 and not own.exists()
+    assert checkout.installed()["tensorflow-cpu"] == "2.16"
+    checkout.checkout = checkout.checkout.rename(checkout.checkout.with_name("moved"))
+    status, stderr = checkout.install(TF="tensorflow[and-cuda]")
+    assert status == 0 and "making .venv" in stderr
+    found = checkout.installed()
+    assert found["package"].endswith("moved/ctr_trainer") and "nvidia-ml-py" in found and "tensorflow-cpu" not in found

@@ -11,6 +11,7 @@ import threading
 import time
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pytest
 from pyarrow import flight
@@ -329,14 +330,40 @@ def test_a_service_that_ended_is_noticed_at_once_with_its_status_and_log(tmp_pat
         other.close()
 
 
-def test_a_service_that_is_not_ready_in_time_is_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(LocalService, "_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(600)"])
+@pytest.mark.parametrize(
+    ("program", "timeout", "why"),
+    [
+        ("import time; time.sleep(600)", 0.5, "and has done nothing for 0.5 s"),
+        ("while True: pass", 0.2, "though it has used 2 s of CPU time"),
+    ],
+)
+def test_a_service_that_stands_still_or_works_without_end_is_stopped(tmp_path, monkeypatch, program, timeout, why):
+    monkeypatch.setattr(LocalService, "_command", lambda *_: [sys.executable, "-c", program])
     pids = []
     popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda *args, **options: pids.append(popen(*args, **options)) or pids[-1])
-    with pytest.raises(UserError, match="did not answer within 0.5 s"):
-        LocalService(tmp_path, tmp_path / "log", 0.5)
+    with pytest.raises(UserError, match=f"the embedding service does not answer, {why}"):
+        LocalService(tmp_path, tmp_path / "log", timeout)
     assert pids[0].returncode == -signal.SIGTERM
+
+
+def test_a_first_start_that_compiles_its_kernels_for_longer_than_the_limit_is_waited_for(tmp_path, monkeypatch):
+    kernels, timeout = tmp_path / "kernels", 2.5
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(kernels))
+    with LocalService(tmp_path, tmp_path / "log", timeout) as service:
+        assert sum(psutil.Process(service.pid).cpu_times()[:2]) > timeout
+        assert "answers on" in (tmp_path / "log").read_text()
+    compiled = set(kernels.rglob("*.nb?"))
+    assert compiled
+    # What `make install` runs has no kernel left to compile for the service.
+    ahead = tmp_path / "ahead"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(ahead))
+    command = [sys.executable, "-m", "ctr_trainer.installation.compile_kernels"]
+    subprocess.run(command, check=True, timeout=600)
+    made = set(ahead.rglob("*.nb?"))
+    with LocalService(tmp_path, tmp_path / "log", timeout):
+        assert set(ahead.rglob("*.nb?")) == made
+    assert {path.relative_to(kernels) for path in compiled} <= {path.relative_to(ahead) for path in made}
 
 
 def test_the_log_has_the_latencies(tmp_path):

@@ -9,11 +9,17 @@ import sys
 import tempfile
 import time
 
+import psutil
+
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes.child import Child, log_tail
 
 _POLL_SECONDS = 0.02
+# A start on a busy machine, with kernels to compile, takes minutes and is no failure. So the limit counts the time in
+# which the service uses less than this share of a core; and a start that only turns in a circle ends after this many
+# times the limit in CPU time.
+_LEAST_SHARE, _MOST_CPU = 0.01, 10
 # glibc reads these when a process starts. One heap of huge pages for all threads, in place of one for each: then a
 # request's arrays lie where those of the last one lay, and their pages were had before.
 _TUNABLES, _ONE_HEAP = "GLIBC_TUNABLES", "glibc.malloc.arena_max=1:glibc.malloc.hugetlb=1"
@@ -68,13 +74,14 @@ class LocalService(Child):
         Args:
           data_dir: the directory that its snapshots lie under, or its URL.
           log_file: where its output goes, appended.
-          timeout: seconds to wait.
+          timeout: seconds in which the starting service may do nothing. Time in which it works, such as compiling
+            kernels on a busy machine, does not count, up to ten times as many seconds of its CPU time.
           cores: that the service may use; None for those of this process.
           token: for its clients; None for a random one.
           file_cores: on which it writes files of rows; None for `cores`.
 
         Raises:
-          UserError: it ended or did not answer in time; shows the end of its log.
+          UserError: it ended, did nothing for `timeout`, or worked without end; shows the end of its log.
         """
         self.token = token or secrets.token_hex()
         with tempfile.TemporaryDirectory() as directory:
@@ -101,12 +108,23 @@ class LocalService(Child):
             arguments += [f"--file_cores={','.join(map(str, sorted(file_cores)))}"]
         return [sys.executable, "-m", "ctr_trainer", "serve", *arguments]
 
-    def _wait_for(self, port_file, timeout):
-        deadline = time.monotonic() + timeout
+    def _wait_for(self, port_file: pathlib.Path, timeout: float) -> str:
+        """Returns the address once the service has written it."""
+        process = psutil.Process(self.pid)
+        idle_from, cpu_then = time.monotonic(), 0.0
         while not port_file.exists():
             if self.ended():
                 raise UserError(f"the embedding service did not start: {self.ended()}")
-            if time.monotonic() > deadline:
-                raise UserError(f"the embedding service did not answer within {timeout:g} s; {log_tail(self.log_file)}")
+            with contextlib.suppress(psutil.Error):  # It has ended meanwhile, which the next round of the loop tells.
+                cpu = sum(process.cpu_times()[:2])
+                if cpu > cpu_then + _LEAST_SHARE * timeout:
+                    idle_from, cpu_then = time.monotonic(), cpu
+                if cpu > _MOST_CPU * timeout:
+                    raise UserError(self._unanswered(f"though it has used {cpu:.0f} s of CPU time"))
+            if time.monotonic() > idle_from + timeout:
+                raise UserError(self._unanswered(f"and has done nothing for {timeout:g} s"))
             time.sleep(_POLL_SECONDS)
         return port_file.read_text()
+
+    def _unanswered(self, why: str) -> str:
+        return f"the embedding service does not answer, {why}; {log_tail(self.log_file)}"

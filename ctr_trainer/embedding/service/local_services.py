@@ -26,7 +26,7 @@ class LocalServices:
       count: of shards.
       data_dir: directory of their snapshots, or its URL. Their logs lie there, or for a URL in its `local_directory`:
         `service.log`, `service-1.log`, ...
-      timeout: seconds to wait for each.
+      timeout: seconds in which each may do nothing while it starts, see `LocalService`.
     """
 
     def __init__(self, count, data_dir, timeout):
