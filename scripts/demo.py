@@ -131,7 +131,7 @@ def run_demo(workers):
     durable_file.write_json(RECORD, {"files": None})
 
     horovodrun = pathlib.Path(sysconfig.get_path("scripts")) / "horovodrun"
-    stream("training", horovodrun, "-np", workers, "./run.sh", f"--flagfile={FLAGFILE}")
+    stream("training", horovodrun, "-np", workers, "./run.sh", f"--flagfile={FLAGFILE}", "--eval_data=")
     summary = model_dir / "train_summary.json"
     training = read_json(summary, "workers", "steps", "examples", "examples_per_sec")
 

@@ -31,6 +31,7 @@ _log = logging.getLogger(__name__)
 def run(given, experiment, evaluation, metrics, export):
     """Trains; rank 0 leaves `flags.json` at the start and `train_summary.json` at the end in the model directory.
 
+    With --eval_data it evaluates at the end, and while it trains if --eval_steps or --eval_epochs say so.
     With --export_dir it exports at the end: the best model where --best_metric keeps one, else the last.
     """
     data, model = experiment.data, experiment.model
@@ -40,7 +41,7 @@ def run(given, experiment, evaluation, metrics, export):
     check_training(experiment, evaluation)
     if evaluation.evaluates:
         require(data, "eval_data")
-    for path in (data.train_data, data.eval_data) if evaluation.evaluates else (data.train_data,):
+    for path in filter(None, (data.train_data, data.eval_data)):
         require_data(path, experiment)
     if export.export_dir:
         directory.refuse_others(export.export_dir)  # Now, and not when all is trained.
@@ -58,7 +59,8 @@ def _train(given, experiment, evaluation, metrics, export, services):
     from ctr_trainer.ranks import autotune, distributed
 
     data, model = experiment.data, experiment.model
-    eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(experiment, data.eval_data, once=True))
+    at_end = bool(data.eval_data)
+    eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(experiment, data.eval_data, once=True), at_end)
     tuning = start_workers(experiment)
     experiment = with_class_weight(as_trained(given, experiment))
     estimator = make_estimator(experiment, services)

@@ -50,6 +50,15 @@ class EvaluationHistory:
             return not math.isnan(value)
         return is_better(value, self.best["value"], direction)
 
+    def best_by(self, metric: str, direction: str) -> dict | None:
+        """Returns `step` and `value` of the best evaluation by a metric; None if no evaluation has a number for it."""
+        best = None
+        for each in self.evaluations:
+            value = each.get(metric, math.nan)
+            if is_better(value, best["value"] if best else math.nan, direction):
+                best = {"step": each["step"], "value": value}
+        return best
+
     def without_improvement(self, metric, direction, min_delta=0.0):
         """-> how many of the last evaluations were not better, by more than `min_delta`, than the best before them."""
         waited = 0

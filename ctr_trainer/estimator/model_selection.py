@@ -72,6 +72,11 @@ class ModelSelection:
             path = self._save(session, step)
             if distributed.is_chief():
                 self._keep(path, step, metrics[self._spec.best_metric])
+        if distributed.is_chief():
+            _log.info("evaluation at step %d: %s", step, self._said(step, metrics))
+            if stop:
+                waited, name = self._without_improvement(), self._spec.best_metric
+                _log.info("stopping at step %d: %d evaluations without an improvement of %s", step, waited, name)
         self.stopped = self.stopped or stop
         return stop
 
@@ -79,9 +84,6 @@ class ModelSelection:
         """-> (whether this is the best model so far, whether training is to stop, `falls`), known to rank 0 only."""
         if not distributed.is_chief():
             return None
-        for name, value in metrics.items():
-            form = ".8f" if name.split("/")[0] in _LOSSES else ".6g"
-            _log.info("evaluation at step %d, %s = %s", step, name, format(value, form))
         self._summarise(step, metrics)
         self._history.add(step, metrics)
         self._history.save(self._model_dir)
@@ -90,11 +92,28 @@ class ModelSelection:
             return False, False, 0
         if math.isnan(metrics[name]):
             _log.warning("evaluation at step %d: %s is no number, so it counts as no improvement", step, name)
-        waited = self._history.without_improvement(name, direction, self._spec.early_stopping_min_delta)
-        stop = bool(patience) and waited >= patience
-        if stop:
-            _log.info("stopping at step %d: %d evaluations without an improvement of %s", step, waited, name)
+        stop = bool(patience) and self._without_improvement() >= patience
         return self._history.improves(name, direction, metrics[name]), stop, self._count_falls()
+
+    def _without_improvement(self) -> int:
+        """Returns how many of the last evaluations did not improve the metric that counts, for rank 0."""
+        spec = self._spec
+        return self._history.without_improvement(spec.best_metric, spec.direction, spec.early_stopping_min_delta)
+
+    def _said(self, step: int, metrics: dict[str, float]) -> str:
+        """Returns what the log says of an evaluation, for rank 0: first the metric that counts and its best value."""
+        first = self._spec.best_metric or next((name for name in metrics if name.split("/")[0] == "auc"), "loss")
+        best, kept = self._history.best_by(first, DIRECTIONS.get(first.split("/")[0], "max")), ""
+        if self._spec.best_metric:
+            best, kept = self._history.best, f", kept in {path_of(self._model_dir) / 'best'}"
+        if best is None:
+            rank = "no number so far"
+        elif best["step"] == step:
+            rank = f"the best so far{kept}"
+        else:
+            rank = f"best so far {_text(first, best['value'])} at step {best['step']}"
+        others = [f"{name} = {_text(name, value)}" for name, value in metrics.items() if name != first]
+        return ", ".join([f"{first} = {_text(first, metrics[first])} ({rank})", *others])
 
     def advice(self, rates, positive_weight):
         """-> list of dicts of `flag` and `why`, see `quality.Advice`; the same on all ranks. A collective.
@@ -128,9 +147,6 @@ class ModelSelection:
         # From here on the new one is the best; until here it was the one before.
         self._history.save(self._model_dir)
         retention.remove_other_bests(self._model_dir, step)
-        _log.info(
-            "the best model so far: step %d, %s = %.6g, in %s", step, name, value, path_of(self._model_dir) / "best"
-        )
 
     def _summarise(self, step, metrics):
         if self._writer is None:
@@ -144,6 +160,11 @@ class ModelSelection:
         """Ends the summaries."""
         if self._writer is not None:
             self._writer.close()
+
+
+def _text(metric: str, value: float) -> str:
+    """Returns a value of a metric as the log shows it."""
+    return format(value, ".8f" if metric.split("/")[0] in _LOSSES else ".6g")
 
 
 def is_over(model_dir, eval_spec, step):

@@ -37,7 +37,8 @@ class EvalSpec(EvaluationConfig):
       name: of the summaries' directory, `MODEL_DIR/eval` or `MODEL_DIR/eval_<name>`.
       hooks: more session hooks of an evaluation.
       metrics: `MetricsConfig`.
-      every_n_steps: global steps between two evaluations; 1000 if neither this nor `every_n_epochs` is given.
+      every_n_steps: global steps between two evaluations; 0 for one at the end only; 1000 if neither this nor
+        `every_n_epochs` is given.
       every_n_epochs: epochs between two evaluations, counted from the very first one.
       steps: batches of each rank; 0 or None for all.
       best_metric: by which the best model's checkpoint is kept in `MODEL_DIR/best`; "" or None keeps none.
@@ -46,7 +47,7 @@ class EvalSpec(EvaluationConfig):
       early_stopping_min_delta: by how much it must be better to count as one.
 
     Raises:
-      UserError: both periods or none, early stopping without `best_metric`, or no direction is known.
+      UserError: both periods, early stopping without `best_metric` or a period, or no direction is known.
     """
 
     input_fn: Callable
@@ -58,8 +59,11 @@ class EvalSpec(EvaluationConfig):
         super().__post_init__()
         if self.every_n_steps is None and not self.every_n_epochs:
             object.__setattr__(self, "every_n_steps", _EVERY_N_STEPS)
-        if not self.evaluates:
-            raise self.refused("{every_n_steps} must be at least 1, or {every_n_epochs:name} be given")
+        if self.early_stopping_patience and not self.evaluates:
+            raise self.refused(
+                "{early_stopping_patience} counts evaluations while training: give {every_n_steps:name} or "
+                "{every_n_epochs:name}"
+            )
         if self.early_stopping_patience and not self.best_metric:
             raise self.refused("{early_stopping_patience} needs a {best_metric:name}, as auc, to wait for")
         if self.best_metric and self.direction is None:

@@ -1,6 +1,7 @@
 """The hooks of a training run."""
 
 import functools
+import logging
 import os
 
 import numpy as np
@@ -33,6 +34,10 @@ from ctr_trainer.metrics.worker_figures import WorkerFigures
 from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
+_PROGRESSIVE = (
+    "auc in the lines of steps is progressive: each training example is scored before the model learns from it"
+)
 # Without `phase_steps`, of several workers: the steps that do not count, and the period of the traced ones.
 _FIRST_STEPS, _EXCHANGE_STEPS = 20, 1000
 
@@ -68,8 +73,11 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
         hooks.append(DenseSyncHook(step.prepare, step.settle, dense_sync_steps, clock))
     hooks.append(CheckpointHook(save, _checkpoint_period(config), clock))
     kept = _keep_lines(feed, config, model_dir, last_step, clock)
+    scored = metric_tensors(feed.inputs, spec)
+    if scored and distributed.is_chief():
+        _log.info("%s", _PROGRESSIVE)
     metrics = MetricsHook(
-        metric_tensors(feed.inputs, spec),
+        scored,
         spec.loss,
         [MetricLines(config.log_names), *kept],
         clock,

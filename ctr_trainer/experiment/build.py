@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -17,6 +18,8 @@ from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import autotune, dense_exchange, distributed
 from ctr_trainer.settings.by_flag import alike, refusing_by_flags, require
+from ctr_trainer.settings.evaluation_config import EvaluationConfig
+from ctr_trainer.settings.metrics_config import MetricsConfig
 from ctr_trainer.settings.setting import declared
 
 
@@ -104,20 +107,24 @@ def steps_exchange(embedding, exchange):
     return waits or dense_exchange.is_by_horovod(exchange)
 
 
-def make_eval_spec(evaluation, metrics, input_fn):
-    """-> the `EvalSpec` of evaluations while training; None for none.
+def make_eval_spec(
+    evaluation: EvaluationConfig, metrics: MetricsConfig, input_fn: Callable[[], BatchReader], at_end: bool = False
+) -> EvalSpec | None:
+    """Returns the `EvalSpec` of a training's evaluations; None if there are none.
 
     Args:
       evaluation: `EvaluationConfig`.
       metrics: `MetricsConfig`.
       input_fn: of `EvalSpec`.
+      at_end: whether to evaluate at the end if no evaluations while training are asked for.
 
     Raises:
       UserError: settings that exclude each other.
     """
-    if not evaluation.evaluates:
+    if not evaluation.evaluates and not at_end:
         return None
-    return refusing_by_flags(EvalSpec, dict(input_fn=input_fn, metrics=metrics, **vars(evaluation)))
+    settings = vars(evaluation) if evaluation.evaluates else {**vars(evaluation), "every_n_steps": 0}
+    return refusing_by_flags(EvalSpec, dict(input_fn=input_fn, metrics=metrics, **settings))
 
 
 def progress(what, batches):

@@ -16,12 +16,13 @@ def check_training(experiment, evaluation):
     """
     if not experiment.data.epochs and not experiment.data.max_steps:
         raise UserError("--epochs=0 never ends by itself: give --max_steps")
-    for name in () if evaluation.evaluates else ("best_metric", "early_stopping_patience"):
-        if getattr(evaluation, name):
-            raise UserError(
-                f"--{name}={getattr(evaluation, name)} needs evaluations: give --eval_steps or --eval_epochs, and "
-                "--eval_data"
-            )
+    if evaluation.best_metric and not (evaluation.evaluates or experiment.data.eval_data):
+        raise UserError(f"--best_metric={evaluation.best_metric} needs evaluations: give --eval_data")
+    if evaluation.early_stopping_patience and not evaluation.evaluates:
+        raise UserError(
+            f"--early_stopping_patience={evaluation.early_stopping_patience} needs evaluations while training: give "
+            "--eval_steps or --eval_epochs, and --eval_data"
+        )
     schedule = experiment.train.schedule
     if schedule.name == "plateau":
         check_plateau(schedule.patience, evaluation if evaluation.evaluates else None)

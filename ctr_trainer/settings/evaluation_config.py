@@ -10,7 +10,11 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
     """When a training is evaluated on the way, and what comes of it; `EvalSpec` adds on what."""
 
     every_n_steps: int | None = setting(
-        None, "steps between two evaluations on --eval_data; 0 makes none", "steps", minimum=0, flag="eval_steps"
+        None,
+        "steps between two evaluations on --eval_data; there is one at the end too, and with 0 only that one",
+        "steps",
+        minimum=0,
+        flag="eval_steps",
     )
     every_n_epochs: int = setting(
         0,
@@ -42,5 +46,5 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
 
     @property
     def evaluates(self):
-        """Whether there are evaluations while training."""
+        """Whether there are evaluations while training, and not only one at its end."""
         return bool(self.every_n_steps or self.every_n_epochs)

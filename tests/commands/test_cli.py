@@ -65,6 +65,10 @@ def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, caps
         assert any(line.startswith(f"[RunStatus]: {name} statistics => count: 20 ") for line in lines)
     assert any(line.startswith("step 5 of 20 (25%), epoch 0.5 of 2, ") for line in lines)
     assert not any(line.startswith("going on from") for line in lines)
+    # With --eval_data alone there is one evaluation, after the last step.
+    assert [line.split(" = ")[0] for line in lines if line.startswith("evaluation")] == ["evaluation at step 20: auc"]
+    assert json.loads((tmp_path / "model" / "train_summary.json").read_text())["evaluation"]["examples"] == 300
+    assert [line.split(":")[0] for line in lines].count("auc in the lines of steps is progressive") == 1
     assert lines.index("starting from step 0: 300 rows an epoch, 2 epochs, 20 steps, 1 worker") < min(
         number for number, line in enumerate(lines) if line.startswith("step 5, ")
     )
@@ -83,7 +87,9 @@ def test_one_flagfile_trains_evaluates_predicts_and_exports(tmp_path, data, caps
     said = [record.getMessage() for record in caplog.records]
     assert not any(line.startswith("starting from step 0") for line in said)
     assert sum(line.startswith("epoch 3 of 3 took ") for line in said) == 1
-    assert any(re.fullmatch(r"evaluation at step 30, logloss = 0\.\d{8}", line) for line in said)
+    (line,) = [line for line in said if line.startswith("evaluation at step 30: ")]
+    kept = re.escape(f"the best so far, kept in {model / 'best'}")
+    assert re.match(rf"evaluation at step 30: accuracy = 0\.\d+ \({kept}\), loss = .*, logloss = 0\.\d{{8}}, ", line)
     best = json.loads((model / "evaluations.json").read_text())["best"]
     assert f"step 30, epoch 3.0, best accuracy so far {best['value']:.4f} at step 30, 1 worker now" in second
     capsys.readouterr()

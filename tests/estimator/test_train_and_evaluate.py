@@ -127,6 +127,30 @@ def test_the_best_checkpoint_outlives_the_others_and_is_found_by_its_name(data, 
         estimator.find_checkpoint("newest")
 
 
+@pytest.mark.parametrize("best_metric", ["", "logloss"])
+def test_an_evaluation_is_one_line_of_the_log_with_the_best_so_far(data, tmp_path, caplog, best_metric):
+    with caplog.at_level("INFO"):
+        _train(data, tmp_path, 30, _eval_spec(data, every_n_steps=5, best_metric=best_metric))
+    lines = [line for line in caplog.messages if line.startswith(("evaluation", "the best"))]
+    evaluations = EvaluationHistory.load(tmp_path).evaluations
+    assert len(lines) == len(evaluations) == 6
+    name, is_better, form = ("logloss", min, ".8f") if best_metric else ("auc", max, ".6g")
+    for number, (line, each) in enumerate(zip(lines, evaluations, strict=True)):
+        best = is_better(evaluations[: number + 1], key=lambda e: e[name])
+        said = f"best so far {best[name]:{form}} at step {best['step']}"
+        if best is each:
+            said = f"the best so far, kept in {tmp_path / 'best'}" if best_metric else "the best so far"
+        assert line.startswith(f"evaluation at step {each['step']}: {name} = {each[name]:{form}} ({said}), ")
+        assert line.count(" = ") == len(each) - 1
+
+
+def test_zero_steps_between_evaluations_make_one_at_the_end(data, tmp_path):
+    _, result = _train(data, tmp_path, 12, _eval_spec(data, every_n_steps=0, best_metric="auc"))
+    assert result["evaluation"]["global_step"] == 12
+    assert [each["step"] for each in EvaluationHistory.load(tmp_path).evaluations] == [12]
+    assert os.listdir(tmp_path / "best") == ["step-0000000012"]
+
+
 def test_training_stops_when_nothing_better_comes_and_stays_stopped(data, tmp_path):
     # No improvement is as large as 1, so the first evaluation is the best and the third one in a row ends it.
     patience = dict(best_metric="logloss", early_stopping_patience=2, early_stopping_min_delta=1.0)
@@ -259,7 +283,10 @@ def test_the_name_that_monitored_training_session_has_for_the_seconds_is_taken_b
         (dict(early_stopping_patience=2), "needs a best_metric"),
         (dict(best_metric="recall"), "best_metric=recall are better is not known"),
         (dict(best_metric="auc", best_direction="up"), "best_direction=up: choose one of max, min"),
-        (dict(every_n_steps=0), "must be at least 1"),
+        (
+            dict(every_n_steps=0, best_metric="auc", early_stopping_patience=2),
+            "early_stopping_patience=2 counts evaluations while training: give every_n_steps or every_n_epochs",
+        ),
         (dict(every_n_steps=5, every_n_epochs=2), "every_n_steps=5 and every_n_epochs=2 exclude each other"),
         (dict(every_n_epochs=-1), "every_n_epochs=-1 must be at least 0"),
         (dict(best_metric="gauc"), "best_metric=gauc: the model has no such metric; it has loss, auc, "),

@@ -99,7 +99,7 @@ def test_the_last_line_is_what_the_commands_reported(demo):
     }
     assert calls == [
         "convert --format=synthetic --output=demo/data",
-        "horovodrun -np 2 ./run.sh --flagfile=configs/demo.flags",
+        "horovodrun -np 2 ./run.sh --flagfile=configs/demo.flags --eval_data=",
         "train",
         "evaluate --flagfile=configs/demo.flags",
         "export --flagfile=configs/demo.flags --export_dir=demo/export",
@@ -177,7 +177,7 @@ def test_a_model_outside_of_the_demo_is_never_removed(demo, tmp_path_factory):
 
 
 def test_workers_is_how_many_train(demo):
-    assert "horovodrun -np 5 ./run.sh --flagfile=configs/demo.flags" in demo.run(WORKERS="5")[1]
+    assert "horovodrun -np 5 ./run.sh --flagfile=configs/demo.flags --eval_data=" in demo.run(WORKERS="5")[1]
 
 
 @pytest.mark.parametrize("workers", ["0", "two", "-1"])
