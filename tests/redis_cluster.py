@@ -4,6 +4,7 @@ import contextlib
 import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -96,6 +97,25 @@ class LocalCluster:
         """Ends a server by SIGKILL."""
         self._processes[port].kill()
         self._processes[port].wait(_SECONDS)
+
+    def lose(self, port):
+        """Ends a primary and its replica at once, and starts both again: they come back without a row."""
+        shard = [port, *self.replicas_of(port)]
+        for each in shard:
+            self.kill(each)
+        for each in shard:
+            self.start(each)
+
+    def replicas_of(self, port):
+        """Returns the ports of the living replicas of a primary."""
+        lines = self.ask(port, "INFO", "replication").decode().splitlines()
+        return [int(re.search(r"port=(\d+)", line)[1]) for line in lines if re.match(r"slave\d+:", line)]
+
+    def primary_of(self, name):
+        """Returns the port of the primary that has a key."""
+        port = self._living()[0]
+        slot = self.ask(port, "CLUSTER", "KEYSLOT", name)
+        return next(each for each in self.primaries() if self.has_slot(each, slot))
 
     def revive(self):
         """Starts the servers that were killed, and waits until the cluster is whole."""

@@ -25,6 +25,10 @@ class ClusterChanged(UserError):
     """A node was lost, or has other slots than before: what was sent may be lost, and is to be sent again."""
 
 
+class ClusterFull(UserError):
+    """A node has reached its `maxmemory`."""
+
+
 class Cluster:
     """A connection to each primary of a cluster.
 
@@ -122,8 +126,12 @@ class Cluster:
         """The name of the primary that has the names of `cluster_keys.control_name`."""
         return self._nodes[-1].name
 
+    def primary_of(self, bucket: int) -> str:
+        """Returns the name of the primary that has a bucket."""
+        return self._nodes[bucket].name
+
     def primary_nodes(self):
-        """-> list of the primaries, as `client` names them."""
+        """Returns the list of the primaries, as `client` names them."""
         return [self._nodes[bucket] for bucket in self.primaries.values()]
 
     def identity(self):
@@ -195,9 +203,9 @@ class Cluster:
         try:
             yield
         except exceptions.OutOfMemoryError as error:
-            raise UserError(
+            raise ClusterFull(
                 f"{self.url}: the cluster is full ({error}): raise maxmemory of its nodes, or add nodes and reshard; "
-                "it is written to again then"
+                "the delivery is tried again then"
             ) from None
         except (exceptions.AuthenticationError, exceptions.NoPermissionError) as error:
             raise UserError(f"{self.url}: {error}: look at --redis_auth_file and at the user's rights") from None

@@ -12,6 +12,7 @@ import time
 
 from ctr_trainer.files.store_lock import has_ended, machine
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.publication.cluster import Cluster
 from ctr_trainer.publication.cluster_keys import control_name
 
 _log = logging.getLogger(__name__)
@@ -39,9 +40,10 @@ class ClusterFence:
 
     Raises:
       UserError: another process renews the lease; the message names it.
+      ClusterFull: nobody has the lease, and the cluster has no room for it.
     """
 
-    def __init__(self, cluster, lease_secs):
+    def __init__(self, cluster: Cluster, lease_secs: float):
         self._cluster, self.lease_ms = cluster, int(lease_secs * 1000)
         self.name = control_name(cluster.name, "fence")
         self.token = json.dumps(
@@ -58,8 +60,8 @@ class ClusterFence:
         self._thread = threading.Thread(target=self._live, name="publication fence", daemon=True)
         self._thread.start()
 
-    def refusal(self, token):
-        """-> the UserError of a lease that another process has."""
+    def refusal(self, token: str | bytes) -> UserError:
+        """Returns the UserError of a lease that another process has."""
         return UserError(
             f"{self._cluster.url}: {_holder(token)} publishes there now; wait for its end, or publish under another "
             "name"
@@ -72,15 +74,23 @@ class ClusterFence:
         with contextlib.suppress(UserError), self._cluster.told():
             self._cluster.client.eval(_GIVE_BACK, 1, self.name, self.token)
 
-    def _take(self):
-        client, left = self._cluster.client, None
+    def _take(self) -> None:
+        from redis.exceptions import OutOfMemoryError
+
+        client, left, full = self._cluster.client, None, None
         while True:
             with self._cluster.told():
-                if client.set(self.name, self.token, nx=True, px=self.lease_ms):
-                    return
+                try:
+                    if client.set(self.name, self.token, nx=True, px=self.lease_ms):
+                        return
+                except OutOfMemoryError as error:  # Also if another process has the lease.
+                    full = error
                 before, left = left, client.pttl(self.name)
                 holder = client.get(self.name)
-                if holder is not None and has_ended(_values(holder)):
+                is_free = holder is None or has_ended(_values(holder))
+                if full is not None and is_free:
+                    raise full
+                if holder is not None and is_free:
                     client.eval(_TAKE_OVER, 1, self.name, self.token, self.lease_ms, holder)
                     if client.get(self.name) == self.token.encode():
                         return

@@ -2,7 +2,7 @@
 
     {NAME}fence, {NAME}generation, {NAME}state, {NAME}tower:GENERATION:VERSION       of one slot
     {00a3}NAME:GENERATION:TABLE:KEY                                                  a row; KEY is 8 little-endian bytes
-    {00a3}NAME:mark                                                                  see `ClusterTarget`
+    {00a3}NAME:GENERATION:mark                                                       see `cluster_marks`
 
 Rows are spread over 1,024 buckets, which lie in 1,024 slots: a command takes the rows of a bucket together, and each
 node has its share of the buckets.
@@ -18,6 +18,7 @@ BUCKETS = 1024
 _SLOTS = 16384
 _TAGS = [b"{%04x}" % bucket for bucket in range(BUCKETS)]
 _TAG_BYTES = np.frombuffer(b"".join(_TAGS), np.uint8).reshape(BUCKETS, -1)
+_KNOWN_TAGS = frozenset(_TAGS)
 # What is hashed is between the braces.
 SLOTS = [binascii.crc_hqx(tag[1:-1], 0) % _SLOTS for tag in _TAGS]
 
@@ -52,20 +53,26 @@ def rows_pattern(name):
     return f"{{????}}{name}:*"
 
 
-def generation_of(name, row):
-    """-> the generation of a row by its name; None if it is no row.
+def generation_of(name: str, row: bytes) -> int | None:
+    """Returns the generation of a row or of a mark by its name; None for any other name.
 
     Args:
       name: of the publication.
-      row: bytes, a name that matches `rows_pattern`.
+      row: a name that matches `rows_pattern`.
     """
-    found = row[_TAG_BYTES.shape[1] + len(name.encode()) + 1 :].split(b":", 1)
-    return int(found[0]) if len(found) == 2 and found[0].isdigit() else None
+    tag, rest = row[: _TAG_BYTES.shape[1]], row[_TAG_BYTES.shape[1] + len(name.encode()) + 1 :]
+    found = rest.split(b":", 1)
+    return int(found[0]) if tag in _KNOWN_TAGS and len(found) == 2 and found[0].isdigit() else None
 
 
-def mark_name(name, bucket):
-    """-> the name of a bucket's mark."""
-    return _TAGS[bucket] + f"{name}:mark".encode()
+def bucket_of(row: bytes) -> int:
+    """Returns the bucket of a row or of a mark by its name."""
+    return int(row[1:5], 16)
+
+
+def mark_name(name: str, generation: int, bucket: int) -> bytes:
+    """Returns the name of the mark of a bucket in a generation."""
+    return _TAGS[bucket] + f"{name}:{generation}:mark".encode()
 
 
 def control_name(name, what):

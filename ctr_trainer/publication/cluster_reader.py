@@ -5,20 +5,21 @@ import logging
 import tempfile
 import threading
 import time
+from collections.abc import Iterable
 
 import numpy as np
 
-from ctr_trainer.embedding.snapshot.packed_rows import unpack, value_bytes
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import cluster_tower
+from ctr_trainer.publication import cluster_marks, cluster_rows, cluster_tower
 from ctr_trainer.publication.cluster import Cluster, ClusterChanged
-from ctr_trainer.publication.cluster_keys import buckets_of, row_names
-from ctr_trainer.publication.cluster_state import read_state
-from ctr_trainer.publication.cluster_target import REMOVED_SECONDS
+from ctr_trainer.publication.cluster_keys import BUCKETS
+from ctr_trainer.publication.cluster_rows import REMOVED_SECONDS
+from ctr_trainer.publication.cluster_state import ClusterState, read_state
 from ctr_trainer.publication.dense_files import DenseFiles
 from ctr_trainer.publication.hot_rows import HotRows
-from ctr_trainer.publication.reader import RowsAhead
+from ctr_trainer.publication.reader import RowsAhead, RowsLost
 from ctr_trainer.publication.records import Record
+from ctr_trainer.settings.redis_files import RedisFiles
 
 _log = logging.getLogger(__name__)
 _TRIES, _PAUSE_SECONDS = 3, 0.1
@@ -28,17 +29,23 @@ _MOST_SECONDS_UNLOOKED = REMOVED_SECONDS / 2
 
 @dataclasses.dataclass(frozen=True)
 class _Served:
-    """A record, and the `HotRows` of each table by its name."""
+    """What is served.
 
-    record: Record
-    hot: dict
+    Attributes:
+      state: with the record.
+      hot: for each table by its name the rows that are kept.
+    """
+
+    state: ClusterState
+    hot: dict[str, HotRows]
 
 
 class ClusterReader:
     """A `RowReader` of a cluster. A batch's rows come from all nodes at once: one round trip.
 
     Each row says its epoch, also for a while one that was removed. A row that is more than one epoch ahead of the
-    served record raises `RowsAhead`.
+    served record raises `RowsAhead`. Each read and each refresh makes sure by the marks of the buckets that the cluster
+    has not lost rows; if it has, reads raise `RowsLost` until the rows are there again.
 
     Args:
       url: see `Cluster`.
@@ -51,36 +58,44 @@ class ClusterReader:
       UserError: nothing is published there, or the cluster cannot be used.
     """
 
-    def __init__(self, url, redis, cache_dir="", cache_rows=100_000, cache_secs=1.0):
+    def __init__(
+        self, url: str, redis: RedisFiles, cache_dir: str = "", cache_rows: int = 100_000, cache_secs: float = 1.0
+    ):
         self._cluster, self._cache = Cluster(url, redis), (cache_rows, cache_secs)
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-tower-", dir=cache_dir or None)
         self._dense, self._lock = DenseFiles(self._place.name), threading.Lock()
         self.lookups = self.hits = 0
+        self._ready = self._served = None
+        self.lost = ""
         try:
-            self._ready, self._served = self._newest(), None
-            if self._ready is None:
+            state = self._look()
+            if state is None:
                 raise UserError(f"{url}: there is no publication yet: train with --publish, or publish a checkpoint")
+            self._ready = self._fetch(state)
         except BaseException:
             self.close()
             raise
         self.advance()
 
-    def refresh(self):
-        if self._ready is None:
-            newer = self._newest()
-            if newer is not None and _place(newer) != _place(self.record):
-                self._ready = newer
-        return self._ready
+    def refresh(self) -> Record | None:
+        state = self._look()
+        newest = self._ready or self._served.state
+        if state is not None and state.place != newest.place:
+            self._ready = self._fetch(state)
+        return self._ready and self._ready.record
 
-    def advance(self):
-        record, self._ready = self._ready, None
-        if record is not None:
-            same = self._served is not None and record.generation == self.record.generation
-            self._served = _Served(record, self._served.hot if same else self._cold(record))
+    def advance(self) -> None:
+        state, self._ready = self._ready, None
+        if state is not None:
+            same = self._served is not None and state.place[:2] == self._served.state.place[:2]
+            self._served = _Served(state, self._served.hot if same else self._cold(state.record))
+            self.lost = ""
 
-    def read(self, table, keys):
+    def read(self, table: str, keys: np.ndarray) -> np.ndarray:
         served = self._served
-        record = served.record
+        record = served.state.record
+        if self.lost:
+            raise RowsLost(self.lost)
         if table not in served.hot:
             raise UserError(f"{self._cluster.url}: no table {table}; there are {', '.join(served.hot)}")
         if time.monotonic() > self._looked + _MOST_SECONDS_UNLOOKED:
@@ -91,14 +106,22 @@ class ClusterReader:
             self.lookups, self.hits = self.lookups + len(keys), self.hits + int(there.sum())
         if not there.all():
             missing = keys[~there]
-            weights[~there] = read = self._read(record, table, missing)
+            weights[~there] = read = self._read(served, table, missing)
             with self._lock:
                 hot.put(missing, read, record.epoch)
         return weights
 
+    def _read(self, served: _Served, table: str, keys: np.ndarray) -> np.ndarray:
+        try:
+            return self._asked(lambda: cluster_rows.read(self._cluster, served.state.record, table, keys))
+        except RowsLost as error:
+            if self._served is served:
+                self.lost = str(error)
+            raise
+
     @property
-    def record(self):
-        return self._served.record
+    def record(self) -> Record:
+        return self._served.state.record
 
     def dense_path(self, record=None):
         return self._dense.path_of(record or self.record)
@@ -110,41 +133,38 @@ class ClusterReader:
         self._cluster.close()
         self._place.cleanup()
 
-    def _newest(self):
-        """-> the `Record` of the cluster, whose tower is here; None if nothing is published."""
-        state = self._asked(lambda: read_state(self._cluster))
-        if state is None:
-            return None
-        self._dense.fetch(state.record, lambda file: cluster_tower.blocks_of(self._cluster, state.record, file))
+    def _look(self) -> ClusterState | None:
+        """Returns the state of the cluster, with all rows there if it is another record's; None if it has none.
+
+        Raises:
+          RowsLost: rows of the served record, or of the newer one, are lost.
+          UserError: the cluster does not answer.
+        """
+        state, served = self._asked(lambda: read_state(self._cluster)), self._served
+        if served is not None:
+            # A node that is flushed or comes back empty has no mark at all; after a loss each mark has to be there.
+            buckets = range(BUCKETS) if self.lost else self._cluster.primaries.values()
+            nodes = self._lost_at(served.state, buckets) if state is not None else [self._cluster.control]
+            self.lost = str(cluster_marks.rows_lost(self._cluster, self.record, nodes)) if nodes else ""
+        if state is not None and (served is None or state.place != served.state.place):
+            nodes = self._lost_at(state, range(BUCKETS))
+            if nodes:
+                raise cluster_marks.rows_lost(self._cluster, state.record, nodes)
+        elif self.lost:
+            raise RowsLost(self.lost)
         self._looked = time.monotonic()
-        return state.record
+        return state
 
-    def _cold(self, record):
-        """-> {table: `HotRows` without rows}."""
+    def _lost_at(self, state: ClusterState, buckets: Iterable[int]) -> list[str]:
+        return self._asked(lambda: cluster_marks.lost_at(self._cluster, state.record, buckets))
+
+    def _fetch(self, state: ClusterState) -> ClusterState:
+        """Returns the state, whose tower is here."""
+        self._dense.fetch(state.record, lambda file: cluster_tower.blocks_of(self._cluster, state.record, file))
+        return state
+
+    def _cold(self, record: Record) -> dict[str, HotRows]:
         return {name: HotRows(config.weights, *self._cache) for name, config in record.configs().items()}
-
-    def _read(self, record, table, keys):
-        """-> float32[U, weights] from the cluster."""
-        config = record.configs()[table]
-        buckets = buckets_of(keys)
-        order = np.argsort(buckets, kind="stable")
-        buckets = buckets[order]
-        names = row_names(self._cluster.name, record.generation, table, keys[order], buckets)
-        edges = np.flatnonzero(np.diff(buckets, prepend=-1, append=-1)).tolist()
-        commands = [
-            (int(buckets[first]), ("MGET", *names[first:stop])) for first, stop in zip(edges, edges[1:], strict=False)
-        ]
-        values = [value for answer in self._asked(lambda: self._cluster.run(commands)) for value in answer]
-        weights = np.zeros((len(keys), config.weights), np.float32)
-        width = value_bytes(config, record.dtype)
-        there = np.fromiter((value is not None and len(value) == width for value in values), np.bool_, len(values))
-        packed = np.frombuffer(b"".join(value for value in values if value and len(value) == width), np.uint8)
-        weights[order[there]], epochs = unpack(packed.reshape(-1, width), config, record.dtype)
-        removed = [int.from_bytes(value, "little") for value in values if value is not None and len(value) != width]
-        newest = max([*removed, int(epochs.max(initial=0))], default=0)
-        if newest > record.epoch + 1:
-            raise RowsAhead(f"{self._cluster.url}: rows of epoch {newest} were read, and {record.epoch} is served")
-        return weights
 
     def _asked(self, ask):
         """-> what `ask()` returns; it is asked again if a node is lost or has moved.
@@ -168,7 +188,3 @@ class ClusterReader:
             self._cluster.refresh()
         except ClusterChanged as error:
             _log.debug("asked again: %s", error)
-
-
-def _place(record):
-    return record.generation, record.epoch

@@ -3,27 +3,22 @@
 import contextlib
 import dataclasses
 import logging
-import sys
 import time
 
-import numpy as np
-import tqdm
-
-from ctr_trainer.embedding.snapshot.packed_files import ROWS, read_removed, read_rows
+from ctr_trainer.files.path import Path
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import cluster_tower
-from ctr_trainer.publication.cluster import CONTROL, Cluster, ClusterChanged
+from ctr_trainer.publication import cluster_marks, cluster_rows, cluster_tower
+from ctr_trainer.publication.cluster import CONTROL, Cluster, ClusterChanged, ClusterFull
 from ctr_trainer.publication.cluster_fence import ClusterFence
-from ctr_trainer.publication.cluster_keys import as_bytes, buckets_of, control_name, mark_name, row_names
+from ctr_trainer.publication.cluster_keys import control_name
 from ctr_trainer.publication.cluster_state import ClusterState, read_state
 from ctr_trainer.publication.cluster_sweep import ClusterSweep
 from ctr_trainer.publication.delivered import NeedsBase
+from ctr_trainer.publication.records import BASE, Record
+from ctr_trainer.settings.redis_files import RedisFiles
 
 _log = logging.getLogger(__name__)
-_ROWS_A_RUN = 50_000
 GRACE_SECONDS, LEASE_SECONDS = 600.0, 10.0
-# A removed key leaves its epoch for so long, so that a reader sees that its record is too old; see `ClusterReader`.
-REMOVED_SECONDS = 600
 _REPLICA_MS = 2000
 _UNFINISHED_SECONDS = 3600  # A tower without a record goes by itself.
 _TRIES, _FIRST_PAUSE_SECONDS, _MOST_PAUSE_SECONDS = 12, 0.25, 5.0
@@ -34,7 +29,10 @@ if fence and fence ~= ARGV[1] then return {fence} end
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 """
 _BEGIN = f"""{_FENCED}
-return {{'', redis.call('INCR', KEYS[2])}}
+local last = tonumber(redis.call('GET', KEYS[2]) or '0')
+local generation = string.format('%.0f', math.max(last + 1, tonumber(ARGV[3])))
+redis.call('SET', KEYS[2], generation)
+return {{'', generation}}
 """
 _COMMIT = f"""{_FENCED}
 if redis.call('GET', KEYS[2]) ~= ARGV[3] then return {{'', 0}} end
@@ -48,11 +46,15 @@ return {{'', 1}}
 class ClusterTarget:
     """A `Target` in a cluster.
 
-    The rows of a record come first, in commands of a bucket each, then the tower, then on each primary a mark with the
-    record's number, which a replica has to acknowledge; then the record, by a script that looks at the fence. A primary
-    gives its replicas all it has in order, so one that has the mark has the rows. Between the first row and the mark no
-    primary may have been replaced, restarted or given other slots, or all of it is put again. Rows may come twice: a
-    row is written whole, and by one publisher of its generation.
+    The rows of a record come first, in commands of a bucket each, then the tower, then the marks of the buckets, which
+    a replica of each primary has to acknowledge; then the record, by a script that looks at the fence. A primary gives
+    its replicas all it has in order, so one that has the marks has the rows. Between the first row and the marks no
+    primary may have been replaced, restarted or given other slots, or have lost a mark, or all of it is put again. Rows
+    may come twice: a row is written whole, and by one publisher of its generation.
+
+    The number of a generation is the time at which it begins, in milliseconds since 1970, so that no number is used
+    twice also if the cluster has lost all it knew. Rows of other generations are deleted before the rows of a new one
+    come, but for those that readers may still read: the current generation, and for a while the one before it.
 
     Args:
       url: see `Cluster`.
@@ -64,18 +66,25 @@ class ClusterTarget:
       UserError: another process publishes there, or the cluster cannot be used.
     """
 
-    def __init__(self, url, redis, grace_secs=GRACE_SECONDS, lease_secs=LEASE_SECONDS):
-        self._grace, self._begun, self._is_sure, self._warned = int(grace_secs), None, False, False
+    def __init__(
+        self,
+        url: str,
+        redis: RedisFiles,
+        grace_secs: float = GRACE_SECONDS,
+        lease_secs: float = LEASE_SECONDS,
+    ):
+        self._grace, self._is_sure, self._warned = int(grace_secs), False, False
+        self._begun: tuple[str, int] | None = None  # A holder and its generation.
         with contextlib.ExitStack() as stack:
             self._cluster = stack.enter_context(contextlib.closing(Cluster(url, redis)))
             _refuse_evicting(self._cluster)
-            self._fence = stack.enter_context(contextlib.closing(ClusterFence(self._cluster, lease_secs)))
+            self._generation_name = control_name(self._cluster.name, "generation")
+            self._state, self._sweep = read_state(self._cluster), ClusterSweep(self._cluster)
+            self._fence = stack.enter_context(contextlib.closing(self._take_fence(lease_secs)))
             self._state = read_state(self._cluster)
             self._ends = stack.pop_all()
-        self._sweep = ClusterSweep(self._cluster, grace_secs)
-        self._generation_name = control_name(self._cluster.name, "generation")
 
-    def delivered(self, holder):
+    def delivered(self, holder: str) -> int | None:
         if self._state is None or self._state.holder != holder:
             return None
         if not self._is_sure:
@@ -84,13 +93,20 @@ class ClusterTarget:
             self._is_sure = True
         return self._state.record.epoch
 
-    def deliver(self, holder, record, directory):
+    def deliver(self, holder: str, record: Record, directory: Path) -> None:
         pause = _FIRST_PAUSE_SECONDS
         for left in reversed(range(_TRIES)):
             try:
-                begins = self.delivered(holder) is None
-                self._put(holder, record, directory, begins)
+                delivered = self.delivered(holder)
+                if delivered is not None and delivered >= record.epoch:
+                    return  # The answer to its commit was lost.
+                if delivered is None and record.kind != BASE:
+                    raise self._fenced_out()
+                self._put(holder, record, directory, begins=delivered is None)
                 return
+            except ClusterFull:
+                self.tidy_all()  # The grace of a generation may have ended meanwhile.
+                raise
             except ClusterChanged as error:
                 self._is_sure = False
                 if not left:
@@ -98,95 +114,83 @@ class ClusterTarget:
                 _log.warning("%s %d is put again: %s", record.kind, record.epoch, error)
                 time.sleep(pause)
                 pause = min(pause * 2, _MOST_PAUSE_SECONDS)
+                self._read_state()
 
-    def tidy(self):
-        if self._state is not None:
-            self._sweep.step(self._state)
+    def tidy(self) -> None:
+        self._sweep.step(self._kept())
 
-    def tidy_all(self):
-        while self._state is not None and not self._sweep.is_done(self._state):
-            self._sweep.step(self._state)
+    def tidy_all(self) -> None:
+        self._sweep.finish(self._kept())
 
-    def close(self):
+    def close(self) -> None:
         self._ends.close()
 
-    def _put(self, holder, record, directory, begins):
-        nodes = self._cluster.identity()
+    def _take_fence(self, lease_secs: float) -> ClusterFence:
+        try:
+            return ClusterFence(self._cluster, lease_secs)
+        except ClusterFull as error:
+            _log.warning("%s; rows that nobody reads are deleted first", error)
+        # Nobody has the fence. If somebody takes it meanwhile, that process begins a generation after this number.
+        (newest,) = self._cluster.run([(CONTROL, ("GET", self._generation_name))])
+        self._sweep.finish(self._kept(), int(newest or 0))
+        return ClusterFence(self._cluster, lease_secs)
+
+    def _kept(self) -> frozenset[int]:
+        """Returns the generations whose rows stay."""
+        kept = {self._begun[1]} if self._begun else set()
+        if self._state is not None:
+            kept.add(self._state.record.generation)
+            if time.time() < self._state.since + self._grace:
+                kept.add(self._state.before)
+        return frozenset(kept)
+
+    def _read_state(self) -> None:
+        """Reads what the cluster says that it has: the answer to a commit may have been lost on its way."""
+        try:
+            self._cluster.refresh()
+            self._state = read_state(self._cluster)
+            if self._state is not None and self._begun == (self._state.holder, self._state.record.generation):
+                self._begun = None
+        except ClusterChanged as error:
+            _log.debug("the state is read later: %s", error)
+
+    def _put(self, holder: str, record: Record, directory: Path, begins: bool) -> None:
+        nodes, before = self._cluster.identity(), self._state
         if begins:
-            generation, since = self._begin(holder), time.time()
+            generation = self._begin(holder)
         else:
             self._check_generation()
             self._check_marks()
-            generation, since = self._state.record.generation, self._state.since
+            generation = before.record.generation
         record = dataclasses.replace(record, generation=generation)
-        self._put_rows(record, directory)
+        if begins:
+            cluster_marks.begin(self._cluster, generation)
+        cluster_rows.put(self._cluster, record, directory)
         cluster_tower.put(self._cluster, record, directory / record.dense, _UNFINISHED_SECONDS)
-        marks = self._mark(record)
+        self._mark(record)
         if self._cluster.identity() != nodes:
             raise ClusterChanged("a primary was replaced or restarted meanwhile")
-        self._commit(ClusterState(holder, since, marks, record))
+        if begins:
+            self._commit(ClusterState(holder, time.time(), before.record.generation if before else 0, record))
+        else:
+            self._commit(dataclasses.replace(before, record=record))
 
-    def _begin(self, holder):
-        """-> the number of a new generation; the same one if it is begun again."""
+    def _begin(self, holder: str) -> int:
+        """Returns the number of a new generation; the same one if it is begun again."""
         if self._begun is None or self._begun[0] != holder:
-            self._begun = holder, self._fenced(_BEGIN, [self._generation_name], [])
+            self._begun = None  # Its rows are among those that go.
+            self.tidy_all()
+            least = max(self._state.record.generation + 1 if self._state else 1, time.time_ns() // 1_000_000)
+            self._begun = holder, int(self._fenced(_BEGIN, [self._generation_name], [least]))
+            self._sweep.note(self._begun[1])
         return self._begun[1]
 
-    def _put_rows(self, record, directory):
-        configs = record.configs()
-        with tqdm.tqdm(desc="publishing", unit=" rows", total=record.rows, disable=not sys.stderr.isatty()) as bar:
-            for entry in record.files:
-                config = configs[entry["table"]]
-                with (directory / entry["file"]).local_file() as local:
-                    if entry["kind"] != ROWS:
-                        for keys in read_removed(local, config, record.dtype):
-                            self._remove(record, config.name, keys)
-                        continue
-                    for keys, values in read_rows(local, config, record.dtype):
-                        for first in range(0, len(keys), _ROWS_A_RUN):
-                            some = slice(first, first + _ROWS_A_RUN)
-                            self._set(record, config.name, keys[some], values[some])
-                            bar.update(len(keys[some]))
-
-    def _set(self, record, table, keys, values):
-        buckets = buckets_of(keys)
-        order = np.argsort(buckets, kind="stable")
-        buckets = buckets[order]
-        pairs = [None] * (2 * len(keys))
-        pairs[0::2] = row_names(self._cluster.name, record.generation, table, keys[order], buckets)
-        pairs[1::2] = as_bytes(values[order])
-        edges = np.flatnonzero(np.diff(buckets, prepend=-1, append=-1)).tolist()
-        self._cluster.run(
-            [
-                (int(buckets[first]), ("MSET", *pairs[2 * first : 2 * stop]))
-                for first, stop in zip(edges, edges[1:], strict=False)
-            ]
-        )
-
-    def _remove(self, record, table, keys):
-        """Puts in place of each row the epoch in which it was removed, which goes by itself after a while."""
-        epoch = int(record.epoch).to_bytes(4, "little")
-        for first in range(0, len(keys), _ROWS_A_RUN):
-            some = keys[first : first + _ROWS_A_RUN]
-            buckets = buckets_of(some)
-            names = row_names(self._cluster.name, record.generation, table, some, buckets)
-            self._cluster.run(
-                [
-                    (bucket, ("SET", name, epoch, "EX", REMOVED_SECONDS))
-                    for bucket, name in zip(buckets.tolist(), names, strict=True)
-                ]
-            )
-
-    def _mark(self, record):
-        """Waits until a replica of each primary has all that was put. -> the buckets of the marks"""
-        buckets = list(self._cluster.primaries.values())
-        value = _mark_of(record)
-        sets = [(bucket, ("SET", mark_name(self._cluster.name, bucket), value)) for bucket in buckets]
-        waits = [(bucket, ("WAIT", 1, _REPLICA_MS)) for bucket in buckets]
-        answers = self._cluster.run([*sets, *waits])[len(sets) :]
-        for name, replicas in zip(self._cluster.primaries, answers, strict=True):
+    def _mark(self, record: Record) -> None:
+        """Marks what was put, and waits until a replica of each primary has it."""
+        cluster_marks.put(self._cluster, record)
+        waits = [(bucket, ("WAIT", 1, _REPLICA_MS)) for bucket in self._cluster.primaries.values()]
+        for name, replicas in zip(self._cluster.primaries, self._cluster.run(waits), strict=True):
             self._acknowledged(name, replicas)
-        return buckets
 
     def _acknowledged(self, name, replicas):
         if replicas:
@@ -197,28 +201,28 @@ class ClusterTarget:
             self._warned = True
             _log.warning("%s: %s has no replica: if it is lost, so are its rows", self._cluster.url, name)
 
-    def _check_marks(self):
-        """Raises NeedsBase if a primary does not have the mark of the last record, as one that was restarted empty."""
-        marks, record = self._state.marks, self._state.record
-        found = self._cluster.run([(bucket, ("GET", mark_name(self._cluster.name, bucket))) for bucket in marks])
-        # An attempt to put the next record may have left its marks; each comes after those of before.
-        if any(not _is_marked(value, record) for value in found):
+    def _check_marks(self) -> None:
+        """Raises NeedsBase if rows of the last record are lost. An attempt to put the next one may have marked them."""
+        record = self._state.record
+        lost = cluster_marks.lost_at(self._cluster, record)
+        if lost:
             raise NeedsBase(
-                f"{self._cluster.url}: rows of {record.kind} {record.epoch} are lost there, as after the loss of a "
-                "node and of its replicas: all rows are to be published anew"
+                f"{self._cluster.url}: rows of {record.kind} {record.epoch} are lost at {', '.join(lost)}, as after "
+                "the loss of a node and of its replicas: all rows are to be published anew"
             )
 
-    def _commit(self, state):
+    def _commit(self, state: ClusterState) -> None:
         name, record = self._cluster.name, state.record
         tower = cluster_tower.tower_name(self._cluster, record)
         before = self._state and cluster_tower.tower_name(self._cluster, self._state.record)
         keys = [self._generation_name, control_name(name, "state"), tower, before or tower]
         if not self._fenced(_COMMIT, keys, [record.generation, state.to_json(), self._grace]):
+            self._check_generation()
             raise self._fenced_out()
-        self._state, self._is_sure = state, True
+        self._state, self._is_sure, self._begun = state, True, None
 
-    def _fenced(self, script, keys, values):
-        """-> the answer of a script that does something if this process has the fence; a replica has it too.
+    def _fenced(self, script: str, keys: list[str], values: list) -> bytes:
+        """Returns the answer of a script that does something if this process has the fence; a replica has it too.
 
         Raises:
           UserError: another process has the fence.
@@ -231,29 +235,23 @@ class ClusterTarget:
         self._acknowledged(self._cluster.control, replicas)
         return answer[0]
 
-    def _check_generation(self):
+    def _check_generation(self) -> None:
+        """Raises NeedsBase, or ClusterChanged for a generation that was begun, if it is not the last one any more."""
         with self._cluster.told():
             generation = self._cluster.client.get(self._generation_name)
+        if generation is None and self._begun:
+            self._begun = None
+            raise ClusterChanged(f"{self._cluster.url}: all that was put there is gone")
         if generation is None:
             raise NeedsBase(f"{self._cluster.url}: all that was published there is gone: it is to be published anew")
-        if generation != b"%d" % self._state.record.generation:
+        if int(generation) != (self._begun[1] if self._begun else self._state.record.generation):
             raise self._fenced_out()
 
-    def _fenced_out(self):
+    def _fenced_out(self) -> NeedsBase:
         return NeedsBase(
             f"{self._cluster.url}: another process has begun a new generation, and this one is fenced out: all rows "
             "are to be published anew"
         )
-
-
-def _mark_of(record):
-    return f"{record.generation}:{record.epoch}".encode()
-
-
-def _is_marked(value, record):
-    """-> whether a mark is of a record, or of a later one of its generation."""
-    generation, _, epoch = (value or b"").partition(b":")
-    return generation == b"%d" % record.generation and int(epoch) >= record.epoch
 
 
 def _refuse_evicting(cluster):

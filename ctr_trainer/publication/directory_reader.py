@@ -39,6 +39,7 @@ class DirectoryReader:
     """
 
     lookups = hits = 0
+    lost = ""  # Its files are on this host.
 
     def __init__(self, url, cache_dir=""):
         self._url = str(url)

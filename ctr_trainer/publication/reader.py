@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+import numpy as np
+
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.records import Record
 
@@ -10,10 +12,14 @@ class RowsAhead(UserError):
     """Rows were read that are more than one epoch ahead of the served record: refresh, advance, then read again."""
 
 
+class RowsLost(UserError):
+    """The place has lost rows of the served record: what it gives may not be used until rows are there again."""
+
+
 class RowReader(Protocol):
     """The rows and the tower of a publication; `open_reader` makes one.
 
-    A newer record is got ready beside the one that is served, and takes its place when the server says so:
+    A newer record is got ready while another one is served, and takes its place when the server says so:
 
         reader = open_reader("models/ctr/publication")
         tower = load(reader.dense_path())
@@ -25,32 +31,36 @@ class RowReader(Protocol):
                     reader.advance()
                     tower = tower_of_newer
 
-    So the rows of `read` are never more than one epoch apart from `record`, and the tower is the record's.
+    So the rows and the tower are those of `record`.
 
     `refresh` and `advance` are for one thread, `read` is for another one or several.
 
     Attributes:
       record: the `records.Record` that is served; its `tables` have the configurations of the tables.
+      lost: what the place has lost of the served rows, as a sentence; "" if nothing is known to be lost.
     """
 
     record: Record
+    lost: str
 
-    def refresh(self):
-        """Looks for a newer record, and gets it ready. `record` and what `read` gives stay as they are, but for rows
-        of the epoch after that of `record`.
+    def refresh(self) -> Record | None:
+        """Looks for newer records, and gets the newest one ready.
+
+        `record` and what `read` gives stay as they are; a cluster also gives rows of the epoch after that of `record`.
 
         Returns:
-          the newer record, which `advance` serves; None if there is none. Until `advance` it is the same one.
+          the newest record, which `advance` serves; None if `record` is the newest one.
 
         Raises:
-          UserError: the publication cannot be read; says where and why. What is served goes on to be served.
+          RowsLost: the place has lost rows.
+          UserError: the publication cannot be read; says where and why. What is served stays served.
         """
 
-    def advance(self):
+    def advance(self) -> None:
         """Serves the record that `refresh` has returned; does nothing if it returned None. Takes microseconds."""
 
-    def read(self, table, keys):
-        """-> float32[U, weights], the weights of the rows; zeros for a key that was never trained or was removed.
+    def read(self, table: str, keys: np.ndarray) -> np.ndarray:
+        """Returns float32[U, weights], the weights of the rows; zeros for a key that has none in this record.
 
         Args:
           table: its name.
@@ -58,17 +68,18 @@ class RowReader(Protocol):
 
         Raises:
           RowsAhead: the rows are more than one epoch ahead of `record`; a directory's reader never raises it.
+          RowsLost: the place has lost rows.
           UserError: there is no such table, or the rows cannot be read in time.
         """
 
-    def dense_path(self, record=None):
-        """-> the local directory of a record's SavedModel, of `record` or of the one that `refresh` has returned.
+    def dense_path(self, record: Record | None = None) -> str:
+        """Returns the local directory of the SavedModel of `record`, or of a record that `refresh` has returned.
 
         It is there until a record with another tower was served for a while.
         """
 
-    def age_secs(self):
-        """-> seconds since the rows of `record` were taken from the tables or shards; see `Record.time`."""
+    def age_secs(self) -> float:
+        """Returns the seconds since the rows of `record` were taken from the tables or shards; see `Record.time`."""
 
-    def close(self):
+    def close(self) -> None:
         """Gives back memory, files and connections."""

@@ -75,7 +75,8 @@ class HttpApp:
     async def _health(self, request):
         wrong = self._live.what_is_wrong()
         now = dataclasses.asdict(self._live.model.freshness) if self._live.is_loaded else {}
-        return JSONResponse({"status": wrong or "ok", **now}, 503 if wrong else 200)
+        problem = {"problem": self._live.problem} if self._live.problem else {}
+        return JSONResponse({"status": wrong or "ok", **problem, **now}, 503 if wrong else 200)
 
     async def _models(self, request):
         """The name of the one model, for the page."""

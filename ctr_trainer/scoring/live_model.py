@@ -5,8 +5,9 @@ import threading
 import time
 
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.publication.reader import RowsLost
 from ctr_trainer.scoring.refusals import NotReady, NotThere
-from ctr_trainer.scoring.served_model import ServedModel
+from ctr_trainer.scoring.served_model import RecordRefused, ServedModel
 
 _log = logging.getLogger(__name__)
 _CLOSE_SECONDS = 30
@@ -21,7 +22,7 @@ class LiveModel:
       refresh_secs: time between two looks for a newer record.
       start_timeout: how many seconds a publication is waited for.
       max_age_secs: age of the rows beyond which they count as stale; 0 for any age.
-      on_refresh: f(outcome), called after each look: `newer`, `none` or `failed`.
+      on_refresh: f(outcome), called after each look: `newer`, `none`, `refused` or `failed`.
       on_failure: f(UserError), called if there is no model after `start_timeout`.
     """
 
@@ -39,6 +40,7 @@ class LiveModel:
         self._refresh_secs, self._start_timeout, self._max_age_secs = refresh_secs, start_timeout, max_age_secs
         self._on_refresh, self._on_failure = on_refresh, on_failure
         self._model, self._why = None, "the model is being loaded"
+        self._problem: Exception | None = None  # Of the last look for a newer record.
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="refresh", daemon=True)
 
@@ -87,10 +89,17 @@ class LiveModel:
         """-> why no load balancer should send requests; "" if nothing is wrong."""
         if self._model is None:
             return self._why
+        if self._model.lost:
+            return self._model.lost
         age = self._model.freshness.age_secs
         if 0 < self._max_age_secs < age:
             return f"the rows are {age:.0f} s old, above the {self._max_age_secs:g} s of --max_age_secs"
         return ""
+
+    @property
+    def problem(self) -> str:
+        """Why no newer record is served; "" if nothing is wrong. What is served stays right."""
+        return "" if self._problem is None else str(self._problem) or type(self._problem).__name__
 
     def close(self):
         """Ends the thread and frees the model; no call may be under way."""
@@ -115,15 +124,14 @@ class LiveModel:
             _log.exception("the model cannot be loaded")
             self._on_failure(UserError(self._why))
             return
-        said = ""
         while not self._ends.wait(self._refresh_secs):
-            said = self._refresh(said)
+            self._refresh()
 
     def _load(self):
         began, said = time.monotonic(), False
         while not self._ends.is_set():
             try:
-                reader = self._open_reader()
+                self._model = self._opened()
             except UserError as error:
                 if time.monotonic() - began >= self._start_timeout:
                     raise UserError(f"{error} (waited {self._start_timeout:g} s, --start_timeout)") from None
@@ -132,30 +140,46 @@ class LiveModel:
                 self._why, said = str(error), True
                 self._ends.wait(min(self._refresh_secs, self._start_timeout))
                 continue
-            try:
-                self._model = ServedModel(reader)
-            except BaseException:
-                reader.close()
-                raise
             _log.info("%s", self._served())
             return
 
-    def _refresh(self, said):
-        """Looks for newer records until there is none. -> what was said of a failure last, "" after a success"""
+    def _opened(self) -> ServedModel:
+        reader = self._open_reader()
+        try:
+            return ServedModel(reader)
+        except BaseException:
+            reader.close()
+            raise
+
+    def _refresh(self) -> None:
+        """Looks for newer records until there is none, and says what is wrong when it changes."""
+        before = self._problem
         try:
             while not self._ends.is_set():
                 is_newer = self._model.refresh()
                 self._on_refresh("newer" if is_newer else "none")
                 if not is_newer:
-                    return ""
+                    break
+                self._problem = None
                 _log.info("%s", self._served())
+        except RecordRefused as error:
+            self._on_refresh("refused")
+            self._problem = error
+            _log.error("%s", error)
+            return
         except Exception as error:
             self._on_refresh("failed")
-            text = str(error) or type(error).__name__
-            if text != said:
-                _log.warning("no newer record is served: %s", text, exc_info=not isinstance(error, UserError))
-            return text
-        return ""
+            self._problem = error
+            if isinstance(error, RowsLost):
+                if not isinstance(before, RowsLost):
+                    _log.error("%s", error)
+            elif repr(error) != repr(before):
+                _log.warning("no newer record is served: %s", self.problem, exc_info=not isinstance(error, UserError))
+            return
+        if not isinstance(self._problem, RecordRefused):  # The newest record is that one still.
+            self._problem = None
+        if isinstance(before, RowsLost) and self._problem is None:
+            _log.info("the rows are there again")
 
     def _served(self):
         now = self._model.freshness

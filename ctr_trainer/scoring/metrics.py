@@ -19,7 +19,7 @@ class ScoreMetrics:
     | `ctr_score_part_seconds` | part | histogram of a batch's `keys`, `rows` and `tower` |
     | `ctr_score_batch_examples` | | histogram of the examples of a batch |
     | `ctr_score_keys_total` | | distinct keys whose rows were read |
-    | `ctr_score_refreshes_total` | outcome | looks for a newer record: `newer`, `none`, `failed` |
+    | `ctr_score_refreshes_total` | outcome | looks for a newer record: `newer`, `none`, `refused`, `failed` |
     | `ctr_score_waiting_examples` | | examples that wait now |
     | `ctr_score_generation`, `ctr_score_epoch`, `ctr_score_global_step` | | what is served; none until it is loaded |
     | `ctr_score_age_seconds` | | since its rows were taken from the training |

@@ -7,7 +7,8 @@ import time
 import numpy as np
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication.reader import RowsAhead
+from ctr_trainer.publication.reader import RowReader, RowsAhead
+from ctr_trainer.publication.records import Record
 from ctr_trainer.scoring.batch_rows import look_up
 from ctr_trainer.scoring.examples import Examples
 from ctr_trainer.scoring.record_gate import RecordGate
@@ -15,6 +16,10 @@ from ctr_trainer.scoring.refusals import NotReady
 from ctr_trainer.scoring.tower import Tower
 
 _MOST_TRIES = 3
+
+
+class RecordRefused(UserError):
+    """A record whose tower cannot be loaded, or whose scores are not finite."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,8 +71,9 @@ class ServedModel:
       UserError: the tower cannot be loaded.
     """
 
-    def __init__(self, reader):
+    def __init__(self, reader: RowReader):
         self._reader = reader
+        self._refused: Record | None = None
         self._gate = RecordGate()
         self._refreshing = threading.Lock()
         self._tower = _warmed(Tower(reader.dense_path()), reader.record)
@@ -99,6 +105,11 @@ class ServedModel:
         return Freshness(record.generation, record.epoch, record.global_step, self._reader.age_secs())
 
     @property
+    def lost(self) -> str:
+        """What the place has lost of the served rows; "" if nothing."""
+        return self._reader.lost
+
+    @property
     def cached(self):
         """-> (keys looked up in the reader's cache of rows, keys found there), since the start."""
         return self._reader.lookups, self._reader.hits
@@ -116,33 +127,49 @@ class ServedModel:
                         raise NotReady("the model takes other features than a moment ago: send the request again")
                     return _score(self._tower, self._reader, examples, self.freshness)
             except RowsAhead:
-                self.refresh()
+                self._catch_up()
             except NotReady:
                 raise
             except UserError as error:
                 raise NotReady(f"the rows cannot be read: {error}") from None
         raise NotReady("the rows are ahead of the record that is served: the publication is being replaced")
 
-    def refresh(self):
-        """Changes to a newer record if there is one.
+    def _catch_up(self) -> None:
+        try:
+            self.refresh()
+        except UserError as error:
+            raise NotReady(f"the rows are ahead of the record that is served: {error}") from None
+
+    def refresh(self) -> bool:
+        """Changes to the newest record, unless that is served, or was refused already.
 
         Returns:
-          whether there was one.
+          whether the record has changed.
 
         Raises:
-          UserError: the publication or its tower cannot be read; what was served goes on to be served.
+          RecordRefused: the tower of the newest record cannot be used; the record before stays served.
+          UserError: the publication cannot be read; what is served stays served.
         """
         with self._refreshing:
-            newer = self._reader.refresh()
-            if newer is None:
+            newest = self._reader.refresh()
+            if newest is None or newest == self._refused:
                 return False
-            before, tower = self._tower, self._tower
-            record = self._reader.record
-            if (newer.generation, newer.dense) != (record.generation, record.dense):
-                tower = _warmed(Tower(self._reader.dense_path(newer), before), newer)
+            before, record = self._tower, self._reader.record
+            same = (newest.generation, newest.dense, newest.dense_files)
+            try:
+                if same == (record.generation, record.dense, record.dense_files):
+                    tower = before
+                else:
+                    tower = _warmed(Tower(self._reader.dense_path(newest), before), newest)
+            except UserError as error:
+                self._refused = newest
+                raise RecordRefused(
+                    f"{newest.kind} {newest.epoch} of generation {newest.generation} is not served, and epoch "
+                    f"{record.epoch} of generation {record.generation} stays: {error}"
+                ) from None
             with self._gate.change():
                 self._reader.advance()
-                self._tower = tower
+                self._tower, self._refused = tower, None
             if tower is not before:
                 before.close()
             return True
@@ -166,11 +193,11 @@ def _score(tower, reader, examples, freshness):
     return Scored(outputs, freshness, seconds, distinct_keys)
 
 
-def _warmed(tower, record):
-    """-> the tower, after two computations without rows: TensorFlow plans each graph at its first run.
+def _warmed(tower: Tower, record: Record) -> Tower:
+    """Returns the tower, after two computations without rows: TensorFlow plans each graph at its first run.
 
     Raises:
-      UserError: the record has no table that the tower reads, or an output has not one value per example.
+      UserError: the record has no table that the tower reads, or an output has not one finite value per example.
     """
     widths = {name: config.weights for name, config in record.configs().items()}
 
@@ -182,13 +209,27 @@ def _warmed(tower, record):
             )
         return np.zeros((len(keys), widths[table]), np.float32)
 
-    for count in (1, 2):
-        arrays = Examples.missing(tower.inputs, count).arrays()
-        rows, _ = look_up(tower.spec, tower.rows, tower.keys(arrays), count, no_rows)
-        for name, values in tower.predict(arrays, rows).items():
-            if values.shape[:1] != (count,):
-                raise UserError(
-                    f"output {name!r} of the tower {record.dense} has the shape {list(values.shape)} for {count} "
-                    "examples: a served model gives one value per example"
-                )
+    try:
+        for count in (1, 2):
+            arrays = Examples.missing(tower.inputs, count).arrays()
+            rows, _ = look_up(tower.spec, tower.rows, tower.keys(arrays), count, no_rows)
+            for name, values in tower.predict(arrays, rows).items():
+                _check_output(name, values, count, record)
+    except BaseException:
+        tower.close()
+        raise
     return tower
+
+
+def _check_output(name: str, values: np.ndarray, count: int, record: Record) -> None:
+    if values.shape[:1] != (count,):
+        raise UserError(
+            f"output {name!r} of the tower {record.dense} has the shape {list(values.shape)} for {count} "
+            "examples: a served model gives one value per example"
+        )
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise UserError(
+            f"output {name!r} of the tower {record.dense}, global step {record.global_step}, is "
+            f"{values[~np.isfinite(values)].flat[0]} for an example without values: the training has diverged; publish "
+            "an earlier checkpoint"
+        )

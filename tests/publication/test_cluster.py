@@ -1,6 +1,7 @@
 """A publication in a real cluster: three primaries with a replica each, which are killed, and filled up."""
 
 import contextlib
+import dataclasses
 import os
 import threading
 import time
@@ -9,12 +10,19 @@ import numpy as np
 import pytest
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import cluster_keys, cluster_sweep, records
-from ctr_trainer.publication.cluster_target import ClusterTarget
+from ctr_trainer.publication import (
+    cluster_keys,
+    cluster_state,
+    cluster_sweep,
+    cluster_target,
+    cluster_tower,
+    records,
+)
+from ctr_trainer.publication.cluster_target import GRACE_SECONDS, ClusterTarget
 from ctr_trainer.publication.delivered import NeedsBase, read_delivered
 from ctr_trainer.publication.delivery import Delivery
 from ctr_trainer.publication.open_reader import open_reader
-from ctr_trainer.publication.reader import RowsAhead
+from ctr_trainer.publication.reader import RowsAhead, RowsLost
 from ctr_trainer.settings.redis_files import RedisFiles
 from tests import redis_cluster
 from tests.publication.published import Published, tower_of
@@ -59,10 +67,10 @@ def reading(url, **settings):
         yield reader
 
 
-def assert_there(url, published, generation=1):
+def assert_there(url, published):
     with reading(url) as reader:
         np.testing.assert_array_equal(reader.read("dim3", KEYS), published.weights(KEYS))
-        assert (reader.record.generation, reader.record.epoch) == (generation, published.record.epoch)
+        assert reader.record.epoch == published.record.epoch
         assert tower_of(reader) == f"tower {published.generation} {published.record.epoch}"
 
 
@@ -136,10 +144,10 @@ def test_a_rollback_is_a_new_generation_and_the_rows_of_the_old_one_go(url, tmp_
         rolled_back = Published(tmp_path, generation=2, holder="b", rows=range(5, 50))
         rolled_back.epoch([7])
         deliver_all(tmp_path, target)
-        assert_there(url, rolled_back, generation=2)
+        assert_there(url, rolled_back)
         target.tidy_all()
-        assert_there(url, rolled_back, generation=2)
-    assert sum(cluster.ask(port, "DBSIZE") for port in cluster.primaries()) == 45 + 3 + 2 + 1
+        assert_there(url, rolled_back)
+    assert sum(cluster.ask(port, "DBSIZE") for port in cluster.primaries()) == 45 + 3 + cluster_keys.BUCKETS
 
 
 def test_a_second_publisher_is_refused_by_name_and_takes_over_after_a_kill(url, tmp_path):
@@ -168,7 +176,7 @@ def test_a_publisher_that_stood_still_can_write_no_record_after_another_took_ove
         first.epoch([1], number=1)
         with pytest.raises(UserError, match="fenced out"):
             deliver_all(tmp_path / "a", target)
-        assert_there(url, second, generation=2)
+        assert_there(url, second)
 
 
 def test_a_full_cluster_says_what_to_do_and_takes_the_epoch_later(url, tmp_path, cluster):
@@ -182,6 +190,58 @@ def test_a_full_cluster_says_what_to_do_and_takes_the_epoch_later(url, tmp_path,
         assert "raise maxmemory" in read_delivered(tmp_path).problem
         cluster.ask_all("CONFIG", "SET", "maxmemory", "0")
         deliver_all(tmp_path, target)
+    assert_there(url, published)
+
+
+def test_the_grace_of_a_generation_begins_when_the_next_one_is_committed(url, tmp_path, monkeypatch):
+    first = Published(tmp_path, rows=range(1, 2000), holder="a")
+    rows_were_put = []
+
+    def note(*arguments, _put=cluster_tower.put):
+        rows_were_put.append(time.time())
+        _put(*arguments)
+
+    with target_of(url) as target:
+        deliver_all(tmp_path, target)
+        with reading(url) as reader:
+            monkeypatch.setattr(cluster_tower, "put", note)
+            Published(tmp_path, generation=2, holder="b")
+            deliver_all(tmp_path, target)
+            state = cluster_state.read_state(target._cluster)
+            assert state.since >= rows_were_put[0] and state.before == reader.record.generation
+            target.tidy_all()
+            np.testing.assert_array_equal(reader.read("dim3", KEYS), first.weights(KEYS))
+            target._state = dataclasses.replace(state, since=state.since - GRACE_SECONDS)
+            target.tidy_all()
+            with pytest.raises(RowsLost, match=f"rows of generation {reader.record.generation} are lost"):
+                reader.read("dim3", KEYS)
+
+
+def test_a_generation_is_above_every_earlier_one_whatever_the_clock_says(url, tmp_path, monkeypatch):
+    found = []
+    for number, clock in enumerate((2_000, 1_000, 3_000)):
+        monkeypatch.setattr(cluster_target.time, "time_ns", lambda clock=clock: clock * 1_000_000)
+        Published(tmp_path, generation=number + 1, holder=str(number))
+        with target_of(url) as target:
+            deliver_all(tmp_path, target)
+            found.append(cluster_state.read_state(target._cluster).record.generation)
+    assert found == [2_000, 2_001, 3_000]
+
+
+def test_rows_that_are_lost_while_they_are_put_are_put_again(url, tmp_path, cluster, monkeypatch):
+    flushed = []
+
+    def flush_once(*arguments, _put=cluster_tower.put):
+        if not flushed:
+            flushed.append(cluster.primaries()[1])
+            cluster.ask(flushed[0], "FLUSHALL")
+        _put(*arguments)
+
+    monkeypatch.setattr(cluster_tower, "put", flush_once)
+    published = Published(tmp_path, rows=range(1, 2000))
+    with target_of(url) as target:
+        deliver_all(tmp_path, target)
+    assert flushed
     assert_there(url, published)
 
 
@@ -222,13 +282,13 @@ def test_rows_that_are_lost_with_a_node_and_its_replica_are_noticed(url, tmp_pat
         deliver_all(tmp_path, target)
         cluster.ask(cluster.primaries()[0], "FLUSHALL")
         published.epoch([5])
-        with pytest.raises(NeedsBase, match="are lost there"):
+        with pytest.raises(NeedsBase, match="rows of base 0 are lost at 127.0.0.1"):
             Delivery(tmp_path, target).step()
     assert read_delivered(tmp_path).needs_base
     published = Published(tmp_path, generation=2, holder="b", rows=range(1, 2000))
     with target_of(url) as target:
         deliver_all(tmp_path, target)
-    assert_there(url, published, generation=2)
+    assert_there(url, published)
 
 
 def test_slots_that_move_while_rows_are_written_and_read_lose_nothing(url, tmp_path, cluster):

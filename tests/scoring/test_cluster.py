@@ -1,34 +1,115 @@
 """A scoring server whose rows are in a real cluster."""
 
+import concurrent.futures
 import contextlib
+import dataclasses
 import functools
+import re
+import threading
 
 import numpy as np
 import pytest
 
+from ctr_trainer.publication import cluster_keys, cluster_marks, cluster_rows, records
 from ctr_trainer.publication.cluster_target import ClusterTarget
+from ctr_trainer.publication.deliver import deliver
+from ctr_trainer.publication.delivered import read_delivered
 from ctr_trainer.publication.delivery import Delivery
 from ctr_trainer.publication.open_reader import open_reader
 from ctr_trainer.settings.redis_files import RedisFiles
 from tests import redis_cluster
+from tests.publication.published import Published
 from tests.scoring import trained
 from tests.scoring.conftest import Client, running, until
 
 pytestmark = pytest.mark.integration
+_STATE = "{ctr}state"
 
 
-def _deliver(spool, url):
-    with contextlib.closing(ClusterTarget(url, RedisFiles())) as target:
-        delivery = Delivery(spool, target)
-        while delivery.step() is not None:
-            pass
+@pytest.fixture
+def cluster(tmp_path):
+    with redis_cluster.running(tmp_path) as cluster:
+        yield cluster
 
 
-def test_gives_predicts_numbers_of_each_epoch_and_keeps_hot_rows(small_model, tmp_path):
+class Publications:
+    """Publishes the checkpoints of a model to a cluster, each as a training of its own.
+
+    Attributes:
+      checkpoint_of: the number of the checkpoint of each generation.
+    """
+
+    def __init__(self, model, cluster, directory):
+        self._model, self._cluster, self._directory = model, cluster, directory
+        self.checkpoint_of = {}
+
+    def spool(self, number):
+        """Returns a spool of a checkpoint by its number."""
+        spool = self._directory / f"spool-{len(self.checkpoint_of)}"
+        trained.publish(spool, self._model.estimator, self._model.checkpoints[number], holder=spool.name)
+        return spool
+
+    def publish(self, number):
+        """Publishes a checkpoint by its number. Returns its generation."""
+        spool = self.spool(number)
+        with contextlib.closing(ClusterTarget(self._cluster.url, RedisFiles())) as target:
+            _deliver(spool, target)
+        return self.note(number)
+
+    def note(self, number):
+        """Takes that the current generation is of a checkpoint. Returns the generation."""
+        with contextlib.closing(open_reader(self._cluster.url)) as reader:
+            self.checkpoint_of[reader.record.generation] = number
+        return reader.record.generation
+
+    def assert_right(self, client):
+        """Asks for predictions. Those of status 200 are right; returns the status and the generation."""
+        status, answer, headers = client.predict(instances=self._model.instances)
+        if status != 200:
+            return status, None
+        generation = int(headers["X-Model-Generation"])
+        found = [each["probabilities"] for each in answer["predictions"]]
+        np.testing.assert_allclose(found, self._model.expected[self.checkpoint_of[generation]], atol=1e-6, rtol=0)
+        return status, generation
+
+
+@pytest.fixture
+def publications(small_model, cluster, tmp_path):
+    return Publications(small_model, cluster, tmp_path)
+
+
+def _deliver(spool, target):
+    delivery = Delivery(spool, target)
+    while delivery.step() is not None:
+        pass
+
+
+@contextlib.contextmanager
+def _asking(cluster, **settings):
+    """Gives a client of a server that keeps no hot rows."""
+    with (
+        running(cluster.url, reader=functools.partial(open_reader, cache_rows=0, **settings)) as server,
+        contextlib.closing(Client(server.port)) as client,
+    ):
+        yield client
+
+
+def _await_health(publications, client, status):
+    """Waits until the server's health has a status; each answer meanwhile is right or a refusal. Returns the health."""
+
+    def is_so():
+        publications.assert_right(client)
+        return client.ask("/healthz")[0] == status
+
+    until(is_so, f"the health {status}")
+    return client.ask("/healthz")[1]["status"]
+
+
+def test_gives_predicts_numbers_of_each_epoch_and_keeps_hot_rows(small_model, tmp_path, cluster):
     spool, expected = tmp_path / "spool", small_model.expected
     trained.publish(spool, small_model.estimator, small_model.checkpoints[0])
-    with redis_cluster.running(tmp_path) as cluster:
-        _deliver(spool, cluster.url)
+    with contextlib.closing(ClusterTarget(cluster.url, RedisFiles())) as target:
+        _deliver(spool, target)
         with (
             running(cluster.url, reader=functools.partial(open_reader, cache_secs=60.0)) as server,
             contextlib.closing(Client(server.port)) as client,
@@ -47,5 +128,93 @@ def test_gives_predicts_numbers_of_each_epoch_and_keeps_hot_rows(small_model, tm
             cached = dict(line.split(" ") for line in lines if line.startswith("ctr_score_row_cache_keys_total"))
             assert len(set(cached.values())) == 1 and float(*set(cached.values())) > 0  # the second time all are found
             trained.publish(spool, small_model.estimator, small_model.checkpoints[1], epoch=1)
-            _deliver(spool, cluster.url)
+            _deliver(spool, target)
             until(lambda: probabilities()[0] == "1", "the next epoch")
+
+
+def test_another_checkpoint_after_the_state_was_lost_is_another_generation(cluster, publications):
+    first = publications.publish(0)
+    with _asking(cluster) as client:
+        assert publications.assert_right(client) == (200, first)
+        cluster.lose(cluster.primary_of(_STATE))
+        cluster.await_whole()
+        second = publications.publish(1)
+        assert second != first
+        until(lambda: publications.assert_right(client) == (200, second), "the other checkpoint")
+    with _asking(cluster) as client:
+        assert publications.assert_right(client) == (200, second)
+
+
+@pytest.mark.parametrize("lost", ["a node without the state", "the node of the state", "flushed node", "all flushed"])
+def test_lost_rows_are_refused_until_they_are_published_again(cluster, publications, caplog, lost):
+    first = publications.publish(0)
+    with _asking(cluster) as client:
+        assert publications.assert_right(client) == (200, first)
+        with_state = cluster.primary_of(_STATE)
+        other = next(port for port in cluster.primaries() if port != with_state)
+        if lost == "a node without the state":
+            cluster.lose(other)
+        elif lost == "the node of the state":
+            cluster.lose(with_state)
+        else:
+            for port in cluster.primaries() if lost == "all flushed" else [other]:
+                cluster.ask(port, "FLUSHALL")
+        said = _await_health(publications, client, 503)
+        assert "are lost" in said and f"127.0.0.1:{with_state if lost == 'the node of the state' else other}" in said
+        status, answer, headers = client.predict(instances=publications._model.instances)
+        assert status == 503 and "are lost" in answer["error"] and headers["Retry-After"] == "1"
+        cluster.await_whole()
+        second = publications.publish(1)
+        _await_health(publications, client, 200)
+        until(lambda: publications.assert_right(client) == (200, second), "the rows to be there again")
+    said = [each.getMessage() for each in caplog.records if "are lost" in each.getMessage()]
+    assert len(said) == 1, said
+
+
+def _leave_remains(cluster, spool, holder):
+    """Leaves what a delivery leaves that was killed before its first record was there: rows and a lease."""
+    target = ClusterTarget(cluster.url, RedisFiles(), lease_secs=1.0)
+    published = Published(spool, rows=range(1, 30_000), holder=holder)
+    record = dataclasses.replace(published.record, generation=target._begin(holder))
+    cluster_marks.begin(target._cluster, record.generation)
+    cluster_rows.put(target._cluster, record, records.generation_path(spool, 1))
+    target._fence._ended.set()  # Nobody renews the lease.
+
+
+def _fill(cluster):
+    """Has no server take any more bytes than it has."""
+    for port in cluster.ports:
+        used = re.search(rb"used_memory:(\d+)", cluster.ask(port, "INFO", "memory"))[1]
+        cluster.ask(port, "CONFIG", "SET", "maxmemory", int(used))
+
+
+def test_a_cluster_full_of_a_dead_generation_takes_the_next_one_while_it_serves(cluster, publications, tmp_path):
+    cluster.ask_all("CONFIG", "SET", "repl-backlog-size", "16kb")  # It grows with what is written, deletions too.
+    first = publications.publish(0)
+    _leave_remains(cluster, tmp_path / "dead", "dead")
+    with _asking(cluster) as client:
+        assert publications.assert_right(client) == (200, first)
+        _fill(cluster)
+        second = publications.publish(1)
+        until(lambda: publications.assert_right(client) == (200, second), "the next generation")
+    names = [name for port in cluster.primaries() for name in cluster.ask(port, "KEYS", "{????}ctr:*")]
+    assert {cluster_keys.generation_of("ctr", name) for name in names} == {first, second}
+
+
+def test_a_delivery_that_found_the_cluster_full_succeeds_once_there_is_room(cluster, publications, tmp_path):
+    first, spool, ended = publications.publish(0), publications.spool(1), threading.Event()
+    to = functools.partial(ClusterTarget, cluster.url, RedisFiles())
+    with _asking(cluster) as client, concurrent.futures.ThreadPoolExecutor(1) as threads:
+        _fill(cluster)
+        delivering = threads.submit(deliver, spool, cluster.url, to, ended)
+        try:
+            until(lambda: "raise maxmemory" in getattr(read_delivered(spool), "problem", ""), "the refusal")
+            assert publications.assert_right(client) == (200, first)
+            assert client.ask("/healthz")[0] == 200
+            cluster.ask_all("CONFIG", "SET", "maxmemory", "0")
+            until(lambda: read_delivered(spool).epoch == 0, "the delivery")
+            second = publications.note(1)
+            until(lambda: publications.assert_right(client) == (200, second), "the next generation")
+        finally:
+            ended.set()
+        delivering.result(60)

@@ -13,6 +13,7 @@ from ctr_trainer.embedding.snapshot.packed_rows import pack
 from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.estimator import Estimator, RunConfig
+from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.files.checksum import bytes_and_crc32
 from ctr_trainer.files.paths import path_of
@@ -57,8 +58,16 @@ def train(directory):
     return Trained(estimator, checkpoints, small_served.examples(directory / "served.csv"), expected)
 
 
-def publish(url, estimator, checkpoint, generation=1, epoch=0, dtype="float32"):
-    """Publishes all rows and the tower of a checkpoint as an epoch; the epoch 0 begins a generation. -> `Record`"""
+def publish(
+    url: str | os.PathLike,
+    estimator: Estimator,
+    checkpoint: Checkpoint,
+    generation: int = 1,
+    epoch: int = 0,
+    dtype: str = "float32",
+    holder: str = "a test",
+) -> Record:
+    """Publishes all rows and the tower of a checkpoint as an epoch; the epoch 0 begins a generation of a holder."""
     kind = records.EPOCH if epoch else records.BASE
     directory, name = records.generation_path(url, generation), records.name_of(kind, epoch)
     (directory / name).mkdir(parents=True, exist_ok=True)
@@ -80,7 +89,7 @@ def publish(url, estimator, checkpoint, generation=1, epoch=0, dtype="float32"):
     )  # fmt: skip
     records.write_record(url, record)
     if kind == records.BASE:
-        records.write_publication(url, Publication(NAME, generation, "a test"))
+        records.write_publication(url, Publication(NAME, generation, holder))
     return record
 
 
