@@ -15,6 +15,11 @@ from ctr_trainer.messages.errors import UserError
 tf1 = tf.compat.v1
 
 
+def gpus_of(towers: int) -> int:
+    """Returns how many GPUs a process with so many towers uses: one for each, or none if the machine has fewer."""
+    return towers if len(tf.config.list_physical_devices("GPU")) >= towers else 0
+
+
 def in_towers(model_fn, towers):
     """-> a `model_fn` that trains the model in towers, which have the same variables.
 
@@ -37,7 +42,7 @@ def in_towers(model_fn, towers):
             raise UserError("towers normalize over their own part of a batch: leave out --batch_norm")
         if features.batch_size % towers:
             raise UserError(f"a batch of {features.batch_size} examples does not divide by {towers} towers")
-        on_gpus = len(tf.config.list_physical_devices("GPU")) >= towers
+        on_gpus = gpus_of(towers) > 0
         specs, weights = [], []
         for number in range(towers):
             part = _Part(features, number, towers)

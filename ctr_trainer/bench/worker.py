@@ -46,7 +46,7 @@ def main():
 
 def _measure(worker, experiment, evaluation, metrics, export):
     """Trains; evaluates where there is --eval_data, on the way if --eval_steps says so. -> dict, see `result`."""
-    from ctr_trainer.bench.device_towers import in_towers
+    from ctr_trainer.bench.device_towers import gpus_of, in_towers
     from ctr_trainer.bench.workload import W1Batches
     from ctr_trainer.estimator.evaluation_history import EvaluationHistory
     from ctr_trainer.experiment.balanced_weight import with_class_weight
@@ -54,7 +54,7 @@ def _measure(worker, experiment, evaluation, metrics, export):
     from ctr_trainer.ranks import distributed
 
     data = experiment.data
-    start_workers(experiment, worker.core_shares)
+    start_workers(experiment, worker.core_shares, (gpus_of(worker.towers) if worker.towers > 1 else 0) or 1)
     if data.train_data:
         experiment = with_class_weight(experiment)
     estimator = make_estimator(experiment)

@@ -11,6 +11,7 @@ from ctr_trainer.data.negative_sampling import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, EvalSpec
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.open_source import open_source
 from ctr_trainer.experiment.rules import way_of_exchange
 from ctr_trainer.hooks.progress_hook import ProgressHook
@@ -23,12 +24,12 @@ from ctr_trainer.settings.metrics_config import MetricsConfig
 from ctr_trainer.settings.setting import declared
 
 
-def start_workers(experiment, core_shares=0):
+def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int = 1) -> str | None:
     """Starts Horovod as a training has it; says how the dense variables are exchanged.
 
     Args:
       experiment: `Experiment`.
-      core_shares: of `distributed.init`.
+      core_shares, gpus_each: of `distributed.init`.
 
     Returns:
       the log that `autotune.prepare` says Horovod will write, or None.
@@ -47,6 +48,7 @@ def start_workers(experiment, core_shares=0):
         core_shares,
         steps_exchange(experiment.run.embedding, exchange),
         alike(experiment),
+        gpus_each,
     )
     dense_exchange.choose(exchange)
     return tuning

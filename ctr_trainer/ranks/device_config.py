@@ -11,8 +11,10 @@ PRECISIONS = ("none", "bfloat16", "float16")
 _ON = rewriter_config_pb2.RewriterConfig.ON
 
 
-def config_proto(gpus, local_rank, threads=0, precision="none"):
-    """Makes the options of a worker's sessions. If there are GPUs, each process uses the one of its local rank.
+def config_proto(
+    gpus: int, local_rank: int, threads: int = 0, precision: str = "none", gpus_each: int = 1
+) -> tf1.ConfigProto:
+    """Makes the options of a worker's sessions. If there are GPUs, each process uses those of its local rank.
 
     With `bfloat16`, for CPUs, TensorFlow has oneDNN multiply matrices in bfloat16 and add the products up in float32; 8
     of the 24 bits of a factor remain. With `float16`, for GPUs, TensorFlow rewrites the graph so that matrix products
@@ -24,13 +26,11 @@ def config_proto(gpus, local_rank, threads=0, precision="none"):
       local_rank: rank of this process among those of its host.
       threads: number of threads within an operation, and between operations; 0 lets TensorFlow choose.
       precision: one of `PRECISIONS`.
-
-    Returns:
-      `tf.compat.v1.ConfigProto`.
+      gpus_each: number of GPUs that each process uses; local rank r uses those from r * gpus_each on.
 
     Raises:
-      UserError: there is no GPU of this local rank; `bfloat16` where this processor has no instructions for it, or on a
-        GPU; `float16` without a GPU.
+      UserError: there are too few GPUs for this local rank; `bfloat16` where this processor has no instructions for
+        it, or on a GPU; `float16` without a GPU.
     """
     config = tf1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
     # Idle threads that spin would take the core that Horovod's background thread wants.
@@ -46,12 +46,14 @@ def config_proto(gpus, local_rank, threads=0, precision="none"):
             )
         rewriting.auto_mixed_precision = _ON
     if gpus:
-        if local_rank >= gpus:
+        first = local_rank * gpus_each
+        if first + gpus_each > gpus:
+            needed = "GPU" if gpus_each == 1 else f"{gpus_each} GPUs"
             raise UserError(
-                f"local rank {local_rank} has no GPU of its own: this process sees {gpus}. Start as many workers per "
-                "host as it has GPUs (horovodrun -H), or have CUDA_VISIBLE_DEVICES name more"
+                f"local rank {local_rank} has no {needed} of its own: this process sees {gpus}. Start as many workers "
+                "per host as it has GPUs for (horovodrun -H), or have CUDA_VISIBLE_DEVICES name more"
             )
-        config.gpu_options.visible_device_list = str(local_rank)
+        config.gpu_options.visible_device_list = ",".join(map(str, range(first, first + gpus_each)))
         config.gpu_options.allow_growth = True
     return config
 

@@ -45,17 +45,19 @@ _IDLE_CYCLE_MS = 20
 
 _watchdog = None
 _all_cores = None
+_gpus_each = 1
 
 
 def init(
-    stall_timeout=1800.0,
-    pin_cores=False,
-    stall_warning=0.0,
-    timeline="",
-    core_shares=0,
-    steps_exchange=True,
-    flags=None,
-):
+    stall_timeout: float = 1800.0,
+    pin_cores: bool = False,
+    stall_warning: float = 0.0,
+    timeline: str = "",
+    core_shares: int = 0,
+    steps_exchange: bool = True,
+    flags: dict[str, str] | None = None,
+    gpus_each: int = 1,
+) -> None:
     """Starts Horovod; without `horovodrun` this process is rank 0 of 1. A collective.
 
     Args:
@@ -67,11 +69,13 @@ def init(
       steps_exchange: whether steps wait for what Horovod exchanges. Where they do not, its thread looks for an exchange
         every 20 ms, where HOROVOD_CYCLE_TIME says nothing else: its threads take 3% of the core at 5 ms.
       flags: by name, what all ranks need alike.
+      gpus_each: number of GPUs that each worker of a machine uses, if the machine has GPUs.
 
     Raises:
       UserError: the ranks do not reach each other, see `meeting`, or are not one job, see `agreement`.
     """
-    global _watchdog, _all_cores
+    global _watchdog, _all_cores, _gpus_each
+    _gpus_each = gpus_each
     if pin_cores:  # Before Horovod starts its threads, so that they stay on these cores too.
         local = [int(os.environ.get(f"HOROVOD_LOCAL_{what}", default)) for what, default in (("RANK", 0), ("SIZE", 1))]
         _all_cores = hardware.pin_cores(local[0], max(core_shares, local[1]))
@@ -157,9 +161,10 @@ def service_cores(services, steps_wait):
     return others if len(others) >= services else _all_cores
 
 
-def session_config(threads=0, precision="none"):
-    """-> the options of this process's sessions, see `device_config.config_proto`."""
-    return config_proto(len(tf.config.list_physical_devices("GPU")), hvd.local_rank(), threads, precision)
+def session_config(threads: int = 0, precision: str = "none") -> tf1.ConfigProto:
+    """Returns the options of this process's sessions, see `device_config.config_proto`."""
+    gpus = len(tf.config.list_physical_devices("GPU"))
+    return config_proto(gpus, hvd.local_rank(), threads, precision, _gpus_each)
 
 
 def lr_scale(how, accumulation_steps=1):

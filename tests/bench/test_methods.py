@@ -6,10 +6,14 @@ import tensorflow as tf
 
 from ctr_trainer import cli
 from ctr_trainer.bench import methods
-from ctr_trainer.bench.device_towers import in_towers
+from ctr_trainer.bench.device_towers import gpus_of, in_towers
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.experiment.build import start_workers
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm, din
 from ctr_trainer.models.params import ModelParams
@@ -67,6 +71,50 @@ def test_towers_cut_sequences_as_well(data, tmp_path):
 
     whole = _train(data, tmp_path / "whole", model_fn)
     np.testing.assert_allclose(_train(data, tmp_path / "cut", in_towers(model_fn, 2)), whole, rtol=1e-5)
+
+
+class _Ones(Features):
+    """Eight examples of weight 1, without a table."""
+
+    batch_size = 8
+
+    def _make(self, name):
+        return tf.ones([self.batch_size])
+
+    _raw_dense = _weight = _segment = _sequence = _mask = None
+
+
+@pytest.mark.parametrize(
+    ("gpus", "towers", "visible", "asked"),
+    [
+        (4, 2, "0,1", {"/device:GPU:0", "/device:GPU:1"}),
+        (2, 2, "0,1", {"/device:GPU:0", "/device:GPU:1"}),
+        (1, 2, "0", {"/device:CPU:0"}),
+        (0, 2, "", {"/device:CPU:0"}),
+    ],
+)
+def test_the_session_of_a_process_with_towers_sees_every_card_that_its_graph_asks_for(
+    monkeypatch, gpus, towers, visible, asked
+):
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind] * gpus)
+    found = set()
+
+    def model_fn(features, labels, mode, params):
+        loss = tf.reduce_sum(features["weight"])
+        found.add(loss.device)
+        return EstimatorSpec(mode, {}, loss, params.train_op_fn(loss, features))
+
+    try:
+        start_workers(Experiment(), gpus_each=gpus_of(towers) or 1)
+        assert distributed.session_config().gpu_options.visible_device_list == visible
+    finally:
+        monkeypatch.undo()
+        distributed.init()
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: [kind] * gpus)
+    with tf.Graph().as_default():
+        params = ModelParams(lambda loss, features: loss)
+        in_towers(model_fn, towers)(_Ones(None, None), tf.ones([8]), ModeKeys.TRAIN, params)
+    assert found == asked
 
 
 def test_what_towers_cannot_do_is_refused(data, tmp_path):

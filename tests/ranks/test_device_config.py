@@ -20,6 +20,13 @@ def test_each_of_a_hosts_workers_takes_the_gpu_of_its_local_rank(gpus):
         config_proto(gpus, gpus)
 
 
+def test_a_worker_of_several_gpus_takes_those_of_its_share():
+    lists = [config_proto(4, rank, gpus_each=2).gpu_options.visible_device_list for rank in range(2)]
+    assert lists == ["0,1", "2,3"]
+    with pytest.raises(UserError, match="local rank 1 has no 2 GPUs of its own: this process sees 3"):
+        config_proto(3, 1, gpus_each=2)
+
+
 def test_without_gpus_a_worker_has_its_threads_and_no_device_list():
     config = config_proto(0, 3, threads=2)
     assert (config.intra_op_parallelism_threads, config.inter_op_parallelism_threads) == (2, 2)
