@@ -29,11 +29,15 @@ def test_costs_of_a_file_predict_every_size_and_name_the_bottleneck(tmp_path, ca
     assert "first bottleneck" in capsys.readouterr().out
 
 
-def test_costs_of_another_batch_are_not_checked(tmp_path):
+def test_costs_of_another_batch_are_not_checked(tmp_path, capsys):
     costs = tmp_path / "costs.json"
     costs.write_text(json.dumps(BASE.to_dict()))
     flags = ["bench", "simulate", f"--output={tmp_path}", f"--costs={costs}", "--check", "--batch_size=64"]
     assert cli.main(flags) == 1
+    said = f"--costs={costs} are of {BASE.batch_size} examples a step, and --check would run 64"
+    assert said in capsys.readouterr().err and BASE.batch_size != 64
+    assert not (tmp_path / "simulate.json").exists()
+    assert cli.main([*flags[:-2], "--batch_size=64", "--most_workers=1"]) == 0  # A prediction alone needs no job.
 
 
 @pytest.mark.parametrize("texts", [("fast",), ("-1",), ("1", "2"), ("inf",)])

@@ -1,6 +1,8 @@
 """The manifests and the Dockerfile are what docs/kubernetes.md says: no cluster is needed to know that."""
 
+import copy
 import functools
+import operator
 import pathlib
 import re
 import shlex
@@ -20,50 +22,42 @@ PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 # A version that each supported cluster understands.
 VERSION = "1.31"
 PORTS = {"rows": 7700, "metrics": 9100}
-_REPLICAS = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["replicas", "template"],
-    "properties": {
-        "replicas": {"type": "integer", "minimum": 1},
-        "restartPolicy": {"enum": ["Never", "OnFailure"]},
-        "template": {"type": "object", "required": ["spec"]},
-    },
-}
-# The fields used of the custom resource, see crd/ of https://github.com/kubeflow/mpi-operator. Its templates are those
-# of pods, which `kubernetes_validate` knows.
-MPI_JOB = {
-    "type": "object",
-    "additionalProperties": False,
-    "required": ["apiVersion", "kind", "metadata", "spec"],
-    "properties": {
-        "apiVersion": {"const": "kubeflow.org/v2beta1"},
-        "kind": {"const": "MPIJob"},
-        "metadata": {"type": "object", "required": ["name"]},
-        "spec": {
-            "type": "object",
-            "additionalProperties": False,
-            "required": ["mpiReplicaSpecs"],
-            "properties": {
-                "slotsPerWorker": {"type": "integer", "minimum": 1},
-                "runPolicy": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "properties": {
-                        "cleanPodPolicy": {"enum": ["None", "Running", "All"]},
-                        "backoffLimit": {"type": "integer", "minimum": 0},
-                    },
-                },
-                "mpiReplicaSpecs": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "required": ["Launcher", "Worker"],
-                    "properties": {"Launcher": _REPLICAS, "Worker": _REPLICAS},
-                },
-            },
-        },
-    },
-}
+
+
+def _fields(required=(), **kinds):
+    return {"type": "object", "additionalProperties": False, "required": list(required), "properties": kinds}
+
+
+_TEXT, _COUNT, _FLAG = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "boolean"}
+_REPLICAS = _fields(
+    replicas=_COUNT,
+    restartPolicy={"enum": ["Always", "OnFailure", "Never", "ExitCode"]},
+    template={"type": "object", "required": ["spec"]},  # Of pods, which `kubernetes_validate` knows.
+)
+# All fields of the operator's custom resource, whether they are used or not: pkg/apis/kubeflow/v2beta1/types.go of
+# https://github.com/kubeflow/mpi-operator at 013fa15, and of common.ReplicaSpec.
+MPI_JOB = _fields(
+    ("apiVersion", "kind", "metadata", "spec"),
+    apiVersion={"const": "kubeflow.org/v2beta1"},
+    kind={"const": "MPIJob"},
+    metadata={"type": "object", "required": ["name"]},
+    spec=_fields(
+        ("mpiReplicaSpecs",),
+        slotsPerWorker=_COUNT,
+        runPolicy=_fields(
+            cleanPodPolicy={"enum": ["All", "Running", "None"]},
+            ttlSecondsAfterFinished=_COUNT,
+            activeDeadlineSeconds=_COUNT,
+            backoffLimit=_COUNT,
+            schedulingPolicy={"type": "object"},
+            suspend=_FLAG,
+        ),
+        mpiReplicaSpecs=_fields(("Launcher",), Launcher=_REPLICAS, Worker=_REPLICAS),
+        sshAuthMountPath=_TEXT,
+        waitForWorkers=_FLAG,
+        mpiImplementation={"enum": ["OpenMPI", "Intel"]},
+    ),
+)
 
 
 @functools.cache
@@ -126,6 +120,32 @@ def test_the_mpi_job_is_what_the_operator_takes_and_its_pods_are_what_kubernetes
     for template in _mpi_pods().values():
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": template["spec"]}
         kubernetes_validate.validate(pod, VERSION, strict=True)
+
+
+def test_the_mpi_job_starts_a_worker_for_each_slot_of_the_operators_host_file():
+    (job,) = _documents("mpijob.yaml")
+    slots = job["spec"]["slotsPerWorker"] * job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
+    command = _container(_mpi_pods()["Launcher"])["command"]
+    assert command[command.index("-np") + 1] == str(slots)
+    assert command[command.index("--hostfile") + 1] == "/etc/mpi/hostfile"  # Where the operator mounts it.
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("runPolicy", "backOffLimit"), 3),
+        (("runPolicy", "cleanPodPolicy"), "Always"),
+        (("slotsPerWorker",), "2"),
+        (("mpiReplicaSpecs", "Workers"), {"replicas": 2}),
+        (("mpiReplicaSpecs", "Worker", "restartPolicy"), "onFailure"),
+    ],
+)
+def test_an_mpi_job_with_a_field_or_value_that_the_operator_does_not_know_is_noticed(path, value):
+    (job,) = copy.deepcopy(_documents("mpijob.yaml"))
+    *parents, last = path
+    functools.reduce(operator.getitem, parents, job["spec"])[last] = value
+    with pytest.raises(jsonschema.ValidationError, match=last):
+        jsonschema.validate(job, MPI_JOB)
 
 
 def test_shards_serve_at_the_ports_that_the_service_has_and_with_flags_that_there_are():

@@ -206,10 +206,21 @@ def _before(operation):
     return found
 
 
-@pytest.mark.parametrize(("name", "expected"), [("adamw", 0.01), ("lamb", 0.01), ("adagrad", 0.0), ("ftrl", 0.0)])
-def test_weight_decay_by_default(name, expected):
-    assert DENSE_OPTIMIZERS[name]().weight_decay == expected
-    assert DENSE_OPTIMIZERS[name](weight_decay=0.0).weight_decay == 0.0
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [
+        ("adamw", (1 - 0.01 * RATE) ** STEPS),
+        # Without a gradient LAMB's direction is the decay alone, which the trust ratio makes as long as the kernel.
+        ("lamb", (1 - RATE) ** STEPS),
+        *((name, 1.0) for name in ("sgd", "momentum", "adagrad", "adam")),
+    ],
+)
+def test_without_gradients_kernels_shrink_by_default_if_the_optimizer_decays(monkeypatch, name, left):
+    monkeypatch.setattr(f"{__name__}._gradients", lambda: [[np.zeros_like(v) for v in (KERNEL, BIAS)]] * STEPS)
+    kernel, bias = _ours(DENSE_OPTIMIZERS[name]())
+    np.testing.assert_allclose(kernel, KERNEL * left, rtol=1e-5)
+    np.testing.assert_array_equal(bias, BIAS)
+    np.testing.assert_array_equal(_ours(DENSE_OPTIMIZERS[name](weight_decay=0.0))[0], KERNEL)
 
 
 @pytest.mark.parametrize(
