@@ -28,8 +28,7 @@ class BatchFeed(Feed):
 
     @property
     def latencies(self):
-        rows = self.embeddings
-        return [rows.lookup_latency, self._reader.read_latency, rows.push_latency, rows.sync_latency]
+        return [self._reader.read_latency, *self.embeddings.latencies]
 
     @property
     def batch(self):

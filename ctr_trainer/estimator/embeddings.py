@@ -1,8 +1,10 @@
 """The tables behind a model's embedding inputs: looked up before a step, trained after it."""
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import itertools
+import time
 
 from ctr_trainer.embedding.index.distinct_keys import distinct
 from ctr_trainer.embedding.memory.row_lock import LockTimes
@@ -60,10 +62,11 @@ class Embeddings:
 
     Attributes:
       rows: by table name, its `WorkerRows`.
-      lookup_latency: OpsEmbeddingLookup, of each lookup as the service answers its request; where the rows are in this
-        process, or in memory that it shares, of each lookup in the table.
-      push_latency: OpsPushGrad, of each request by which the service takes changes; where the rows are here, of each
-        update of the table.
+      lookup_latency: OpsEmbeddingLookup, each request for rows until the service's answer. Without a service, each
+        lookup in the table.
+      local_latency: OpsLocalLookup, each lookup in a copy of the service's rows that needs no request.
+      push_latency: OpsPushGrad, each request by which the service takes changes. Without a service, each update of the
+        table.
       sync_latency: OpsParameterSync, of each sync of all tables from its start to its end.
       sync_seconds: how long the last one took.
       copies_of: whose copies of the rows are trained: `host`, or `worker` for its own; None of the tables themselves.
@@ -77,6 +80,7 @@ class Embeddings:
             if table.name in features.segments
         }
         self._is_of_host = store.host_memory is not None and not uncached
+        self.local_latency = Latency("OpsLocalLookup")
         self.lookup_latency = Latency(operation("lookup"))
         whose = "the host" if self._is_of_host else ""  # One worker pushes and syncs for all of them.
         self.push_latency, self.sync_latency = (Latency(operation(phase), whose) for phase in ("update", "sync"))
@@ -87,6 +91,8 @@ class Embeddings:
             configs = {name: as_trained(table_config, trained) for name, table_config in configs.items()}
         self.rows = open_rows(store, config, configs, self.lookup_latency, self.push_latency, uncached)
         self._copies = {name: rows for name, rows in self.rows.items() if rows.are_copies}
+        # With a service the log says also that no lookup went there.
+        self.lookup_latency.shows_none = bool(self._copies)
         self._is_syncer = any(rows.is_synced_here for rows in self._copies.values())
         self.copies_of = ("host" if self._is_of_host else "worker") if self._copies else None
         # Workers that train the same rows add up, like a sync after each step.
@@ -146,13 +152,16 @@ class Embeddings:
         feed, parts = {}, []
         for name, rows in self.rows.items():
             lookup, since = lookups[name]
-            with rows.measured(self.lookup_latency):
-                if create:  # A strict lookup sees every push before it, pulled ahead or not.
-                    slots = rows.find_or_create(lookup.unique, None if self._strict else since)
-                else:
-                    slots = rows.find(lookup.unique)
-                with rows.locked():
-                    feed |= self._inputs[name].gather(lookup, rows.rows, slots)
+            began, asked = time.perf_counter(), rows.totals().misses
+            if create:  # A strict lookup sees every push before it, pulled ahead or not.
+                slots = rows.find_or_create(lookup.unique, None if self._strict else since)
+            else:
+                slots = rows.find(lookup.unique)
+            with rows.locked():
+                feed |= self._inputs[name].gather(lookup, rows.rows, slots)
+            if rows.totals().misses == asked:  # A request measures itself.
+                latency = self.local_latency if rows.are_copies else self.lookup_latency
+                latency.record(1e6 * (time.perf_counter() - began))
             parts.append((rows, self._inputs[name], lookup, slots))
         return LookedUp(feed, parts)
 
@@ -180,7 +189,7 @@ class Embeddings:
         """
         self.add_gradients(looked_up, gradients, weight)
         for part in self._gradients.take(step):
-            with part.rows.measured(self.push_latency):
+            with contextlib.nullcontext() if part.rows.are_copies else self.push_latency.measure():
                 part.rows.apply_gradients(part.slots, part.sums, step.learning_rate)
 
     def sync(self):
@@ -222,6 +231,11 @@ class Embeddings:
         self._background.close()
         if self._threads:
             self._threads.shutdown()
+
+    @property
+    def latencies(self) -> list[Latency]:
+        """The latencies of the operations on rows."""
+        return [self.lookup_latency, self.local_latency, self.push_latency, self.sync_latency]
 
     def totals(self):
         """-> RowTotals since the start, of all tables; 0 without a service."""

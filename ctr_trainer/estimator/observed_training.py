@@ -1,11 +1,16 @@
 """What is seen of a training: how fast it is, where its time goes, and what it says of that in the end."""
 
+import logging
+from typing import Any
+
 import numpy as np
 
 from ctr_trainer.estimator.run_summary import RunSummary
 from ctr_trainer.hooks.load_hook import LoadHook
 from ctr_trainer.hooks.order import in_order
 from ctr_trainer.ranks import distributed
+
+_log = logging.getLogger(__name__)
 
 
 class ObservedTraining:
@@ -26,6 +31,7 @@ class ObservedTraining:
 
     def __init__(self, clock, steps, config, hooks, measuring, feed, store):
         self._clock, self._steps, self._feed = clock, steps, feed
+        self._service = measuring.service
         self._summary = RunSummary(clock, feed, config, measuring, store)
         self._detailed = {}
         if config.phase_steps:
@@ -33,9 +39,12 @@ class ObservedTraining:
             hooks = [*hooks, self._detailed["load"]]
         self.hooks = in_order(hooks)
 
-    def results(self):
-        """-> dict, see `Estimator.train`. A collective."""
+    def results(self) -> dict[str, Any]:
+        """Returns a dict, see `Estimator.train`; rank 0 logs the last lines of the service. A collective."""
         examples = int(distributed.all_sum(np.int64(self._feed.examples), "train_examples"))
+        # All ranks are here, so the service has answered all that the training asks of it.
+        for line in self._service.lines() if self._service else ():
+            _log.info(line)
         return {
             "workers": distributed.size(),
             "steps": self._steps.steps,

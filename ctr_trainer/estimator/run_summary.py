@@ -12,6 +12,7 @@ from ctr_trainer.estimator.advice import Circumstances, advise
 from ctr_trainer.graph_notes import step_plan
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.resources_hook import ResourcesHook
+from ctr_trainer.hooks.run_status_hook import ServiceStatus
 from ctr_trainer.hooks.step_trace_hook import StepTraceHook
 from ctr_trainer.measuring.phases import PHASES, TITLES, TRAINING
 from ctr_trainer.ranks import dense_exchange, distributed
@@ -25,11 +26,13 @@ class MeasuringHooks:
       metrics: `MetricsHook`.
       resources: `ResourcesHook`.
       trace: `StepTraceHook`, which sees no step of a lone worker without `phase_steps`.
+      service: `ServiceStatus`; None for other ranks than 0.
     """
 
     metrics: MetricsHook
     resources: ResourcesHook
     trace: StepTraceHook
+    service: ServiceStatus | None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ctr_trainer.hooks.periods import EveryEpochs, EverySeconds, EverySteps, Sec
 from ctr_trainer.hooks.profile_hook import ProfileHook
 from ctr_trainer.hooks.resources_hook import ResourcesHook
 from ctr_trainer.hooks.row_sync_hook import RowSyncHook
-from ctr_trainer.hooks.run_status_hook import RunStatusHook
+from ctr_trainer.hooks.run_status_hook import RunStatusHook, ServiceStatus
 from ctr_trainer.hooks.service_loss_hook import ServiceLossHook
 from ctr_trainer.hooks.step_rate_hook import StepRateHook
 from ctr_trainer.hooks.step_trace_hook import StepTraceHook
@@ -95,7 +95,9 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
     hooks.append(resources)
     if distributed.is_chief():
         hooks.append(StepRateHook(clock, config.log_steps, model_dir, config.log_names))
-    hooks.append(RunStatusHook([*feed.latencies, *clock.latencies], status_lines, every_n_secs=config.log_secs))
+    service = ServiceStatus(store) if distributed.is_chief() else None
+    latencies = [*feed.latencies, *clock.latencies]
+    hooks.append(RunStatusHook(latencies, status_lines, service, every_n_secs=config.log_secs))
     trace = _trace(config, clock, has_gpu)
     if distributed.size() > 1 or config.phase_steps:
         hooks.append(trace)
@@ -104,7 +106,7 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
         hooks.append(ProfileHook(directory, clock, *config.profile_steps))
     if last_step is not None:
         hooks.append(tf1.train.StopAtStepHook(last_step=last_step))
-    return hooks, MeasuringHooks(metrics, resources, trace)
+    return hooks, MeasuringHooks(metrics, resources, trace, service)
 
 
 def _trace(config, clock, has_gpu):

@@ -1,8 +1,11 @@
 """Latency percentiles of the operations that the log's `[RunStatus]` lines report."""
 
+from __future__ import annotations
+
 import contextlib
 import threading
 import time
+from collections.abc import Iterable
 
 from hdrh.histogram import HdrHistogram
 
@@ -18,10 +21,13 @@ class Latency:
     Args:
       name: name of the operation in the log.
       of: whose operations are counted, as `the host`; "" for those of this process alone.
+
+    Attributes:
+      shows_none: whether the log has a line also for an interval without operations, with the count 0.
     """
 
-    def __init__(self, name, of=""):
-        self.name, self._of = name, of and f", of {of}"
+    def __init__(self, name: str, of: str = "") -> None:
+        self.name, self._of, self.shows_none = name, of and f", of {of}", False
         self._histogram = HdrHistogram(1, _LONGEST_US, 3)
         self._lock = threading.Lock()
         self._total_us = 0
@@ -55,6 +61,34 @@ class Latency:
             self._total_us += microseconds
             self.total_count += 1
 
+    def encoded(self) -> str:
+        """Returns the durations since the last `reset`, to the histogram's precision, as text for `between`."""
+        with self._lock:
+            return self._histogram.encode().decode()
+
+    @classmethod
+    def between(cls, name: str, of: str, earlier: Iterable[str], later: Iterable[str]) -> Latency:
+        """Returns the durations that the `encoded` texts `later` have more than the texts `earlier`.
+
+        Each text of `later` is of one process, and so is each text of `earlier`; the durations of all processes are
+        added up.
+
+        Args:
+          name, of: of the `Latency`.
+          earlier, later: texts of `encoded`.
+        """
+        latency = cls(name, of)
+        before, now = HdrHistogram(1, _LONGEST_US, 3), HdrHistogram(1, _LONGEST_US, 3)
+        for histogram, texts in ((before, earlier), (now, later)):
+            for text in texts:
+                histogram.decode_and_add(text.encode())
+        for each in now.get_recorded_iterator():
+            value = each.value_iterated_to
+            count = each.count_at_value_iterated_to - before.get_count_at_value(value)
+            if count > 0:
+                latency._histogram.record_value(value, count)
+        return latency
+
     def reset(self):
         """Starts a new interval for the percentiles, as after each line of the log."""
         with self._lock:
@@ -76,7 +110,7 @@ class Latency:
                 return dict(count=0, P50=0, P95=0, P99=0, Max=0)
             return dict(count=self.count, P50=at(50), P95=at(95), P99=at(99), Max=self._histogram.get_max_value())
 
-    def status_line(self):
-        """-> the line of the log, such as `[RunStatus]: OpsPushGrad statistics => count: 3  P50: 10 ...`."""
+    def status_line(self) -> str:
+        """Returns the line of the log, such as `[RunStatus]: OpsPushGrad statistics => count: 3  P50: 10 ...`."""
         figures = "  ".join(f"{name}: {value}" for name, value in self.percentiles().items())
         return f"[RunStatus]: {self.name} statistics => {figures}{self._of}"

@@ -1,6 +1,5 @@
 """What two workers say of themselves: profiles, timelines, the summary at the end, and who is missing."""
 
-import collections
 import json
 import re
 import signal
@@ -61,11 +60,21 @@ def test_two_workers_leave_profiles_of_both_horovods_timeline_and_one_summary(da
     assert times[summary["slowest_phase"]] == max(times[phase] for phase in PHASES if phase != "start")
     output = done.stdout + done.stderr
     logged = {match[1] for match in re.finditer(r"\[RunStatus\]: (\w+) statistics", output)}
-    assert logged == {name for phase in PHASES.values() for name in (phase.log_name, phase.operation) if name}
+    of_phases = {name for phase in PHASES.values() for name in (phase.log_name, phase.operation) if name}
+    assert logged == {*of_phases, "OpsLocalLookup", "PsEmbeddingLookup", "PsPushGrad"}
     assert output.count("trained 120 steps on 2 workers") == 1
     assert output.count("slowest phase: ") == 1
     _check_lines([_said(done.stderr, rank) for rank in range(2)], model, summary)
     assert not (model / ".ranks").exists()
+
+
+def _counts(lines):
+    """-> by name, the operations in all lines of percentiles; a name without an operation has the count 0."""
+    counts = {}
+    for line in lines:
+        if match := re.match(r"\[RunStatus\]: (\w+) statistics => count: (\d+)", line["message"]):
+            counts[match[1]] = counts.get(match[1], 0) + int(match[2])
+    return counts
 
 
 def _said(output, rank):
@@ -117,18 +126,21 @@ def _check_lines(said, model, summary):
     assert all(": 32 steps, 1,003 rows, " in text for text in epochs)
     assert sum(line["message"].startswith("[RunStatus]: all in microseconds") for line in said[1]) == 1
     for lines in said:
-        counts = collections.Counter()
-        for line in lines:
-            if match := re.match(r"\[RunStatus\]: (\w+) statistics => count: (\d+)", line["message"]):
-                counts[match[1]] += int(match[2])
-        # Lookups are requests of the batches read ahead; steps wait for each batch, look it up and train its rows.
+        counts = _counts(lines)
         assert counts["StepLookup"] == counts["StepRowUpdate"] == 120
-        assert counts["OpsEmbeddingLookup"] > 0
+        # The host has all rows, since the service began without any: no lookup goes there, and the log says so.
+        assert counts["OpsEmbeddingLookup"] == 0
+        assert counts["OpsLocalLookup"] >= 120
         # Rank 0 syncs for both.
-        assert (0 < counts["OpsPushGrad"] <= 120 / 5 + 2) if lines is said[0] else not counts["OpsPushGrad"]
+        assert (0 < counts["OpsPushGrad"] <= 120 / 5 + 2) if lines is said[0] else "OpsPushGrad" not in counts
     assert counts["OpsReadSample"] >= 120
-    service = (model / "service.log").read_text().splitlines()
-    assert [json.loads(line)["rank"] for line in service] == [None] * len(service)
+    service = [json.loads(line) for line in (model / "service.log").read_text().splitlines()]
+    assert [line["rank"] for line in service] == [None] * len(service)
+    # Rank 0 shows the service's figures, to the last request: each push of rank 0 is one push at the service.
+    at_service, seen = _counts(service), _counts(said[0])
+    assert seen["PsPushGrad"] == seen["OpsPushGrad"] == at_service["PsPushGrad"]
+    assert seen["PsEmbeddingLookup"] == at_service["PsEmbeddingLookup"] == 0
+    assert "PsPushGrad" not in counts  # of rank 1
 
 
 def test_a_stopped_rank_is_named_and_the_job_goes_on_when_it_does_or_ends_and_it_is_killed(data, tmp_path):

@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 from ctr_trainer import cli
+from ctr_trainer.embedding.store.local_store import LocalStore
+from ctr_trainer.hooks.run_status_hook import ServiceStatus
 from ctr_trainer.messages import exit_status
 from tests.service.conftest import CONFIG, TOKEN, ones
 
@@ -40,6 +42,22 @@ def test_stats_are_of_all_shards_and_of_each(shards, capsys):
     resident = re.findall(r"^127\.0\.0\.1:\d+ +([\d,]+\.\d) +[\d.]+$", text, re.MULTILINE)
     assert len(resident) == 2
     assert all(float(megabytes.replace(",", "")) > 20 for megabytes in resident)  # Python, Arrow and Numba are in it.
+
+
+def test_rank_0_shows_what_all_shards_did_since_its_last_lines(start, connect):
+    client = connect([service.address for service in start(2)])
+    client.create_table(CONFIG)
+    client.push("t", np.arange(1, 101), ones(100), "w", 1)
+    status = ServiceStatus(client)  # What was before, as of another job, does not count.
+    for sequence in (2, 3, 4):
+        client.push("t", np.arange(1, 101), ones(100), "w", sequence)
+    client.pull("t", np.arange(1, 101))
+    lookups, pushes = status.lines()
+    figures = r"  P50: \d+  P95: \d+  P99: \d+  Max: \d+, of 2 shards of the service"
+    assert re.fullmatch(rf"\[RunStatus\]: PsEmbeddingLookup statistics => count: 2{figures}", lookups)
+    assert re.fullmatch(rf"\[RunStatus\]: PsPushGrad statistics => count: 6{figures}", pushes)
+    assert all("count: 0  P50: 0 " in line for line in status.lines())
+    assert ServiceStatus(LocalStore()).lines() == []
 
 
 def test_stats_count_restored_rows_as_restored(start, connect, data_dir):

@@ -171,6 +171,7 @@ class Service(flight.FlightServerBase):
         return {
             **self._store.stats(),
             "latencies": self.metrics.percentiles(),
+            "histograms": self.metrics.histograms(),
             "requests": self.metrics.requests(),
             "cpu_seconds": time.process_time(),
             "resident_bytes": resident_bytes(),

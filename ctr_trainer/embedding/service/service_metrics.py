@@ -13,6 +13,8 @@ from ctr_trainer.messages.errors import UserError
 
 _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 _READS = ("pull", "pull_newer")
+# The names in the log of a service's lookups and pushes.
+PS_NAMES = ("PsEmbeddingLookup", "PsPushGrad")
 # A worker's name ends with an id of its own at each start, which is not part of the label.
 _START = re.compile(r"-[0-9a-f]{32}$")
 _MOST_WORKERS = 4096
@@ -34,11 +36,11 @@ class ServiceMetrics:
       stats: f() -> {"tables": {name: {"rows": int, "bytes": int}}}.
 
     Attributes:
-      latencies: the `PsEmbeddingLookup` and `PsPushGrad` of the log.
+      latencies: the `PsEmbeddingLookup` and `PsPushGrad` of the log, since the last `status_lines`.
     """
 
     def __init__(self, stats):
-        self.latencies = (Latency("PsEmbeddingLookup"), Latency("PsPushGrad"))
+        self.latencies, self._since_start = (tuple(map(Latency, PS_NAMES)) for _ in range(2))
         self._stats = stats
         self._synced = {}
         self._lock = threading.Lock()
@@ -70,7 +72,8 @@ class ServiceMetrics:
             self._failures.labels(operation, table).inc()
             raise
         seconds = time.perf_counter() - start
-        self.latencies[operation not in _READS].record(seconds * 1e6)
+        for latencies in (self.latencies, self._since_start):
+            latencies[operation not in _READS].record(seconds * 1e6)
         self._requests.labels(operation, table).inc()
         self._rows.labels(operation, table).inc(rows)
         self._seconds.labels(operation).observe(seconds)
@@ -87,6 +90,10 @@ class ServiceMetrics:
     def percentiles(self):
         """-> dict of operation -> percentiles since the last `status_lines`, in microseconds."""
         return {latency.name: latency.percentiles() for latency in self.latencies}
+
+    def histograms(self) -> dict[str, str]:
+        """Returns by name the `Latency.encoded` durations since the start of the service."""
+        return {latency.name: latency.encoded() for latency in self._since_start}
 
     def requests(self):
         """-> dict of operation -> requests answered since the start, of all tables."""

@@ -90,8 +90,8 @@ def serve(
                 continue
             next_status += _STATUS_SECONDS
             memory.look()
-            for line in service.metrics.status_lines():
-                _log.info(line)
+            _log_status(service)
+        _log_status(service)
         _log.info("embedding service on %s ends", address)
         # Calls under way may end, but a client that has stopped reading must not hold up the exit.
         closing = threading.Thread(target=service.shutdown, daemon=True)
@@ -106,6 +106,11 @@ def serve(
         if cut_off:
             _log.warning("calls still under way after %d s are cut off", _SHUTDOWN_SECONDS)
             os._exit(0)
+
+
+def _log_status(service: Service) -> None:
+    for line in service.metrics.status_lines():
+        _log.info(line)
 
 
 def _split(bind):

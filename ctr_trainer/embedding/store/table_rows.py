@@ -33,9 +33,6 @@ class TableRows(WorkerRows):
     def apply_gradients(self, slots, gradients, learning_rate):
         self._table.apply_gradients(slots, gradients, learning_rate)
 
-    def measured(self, latency):
-        return latency.measure()
-
     def found_again(self, keys, slots):
         # New rows of a later micro-batch may have evicted rows of an earlier micro-batch.
         return self._table.find(keys)

@@ -73,10 +73,6 @@ class WorkerRows(Protocol):
         """-> context manager to hold while `rows` is read."""
         return contextlib.nullcontext()
 
-    def measured(self, latency):
-        """-> context manager that records a lookup or a step with `latency`, unless a request to a store records it."""
-        return contextlib.nullcontext()
-
     def found_again(self, keys, slots):
         """-> int64[U], the present slots of keys looked up earlier in this step; -1 if a row has gone since.
 

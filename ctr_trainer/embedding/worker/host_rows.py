@@ -56,11 +56,6 @@ class HostRows(RowCache):
         """Holds no lock: rows do not move, and a read beside a step sees each row as it is at that moment."""
         return contextlib.nullcontext()
 
-    def measured(self, latency):
-        """Records a lookup that needs no request to the service; a lookup with a request records itself."""
-        is_here = latency is self.lookup_latency and not self._asks
-        return latency.measure() if is_here else contextlib.nullcontext()
-
     def begin_window(self):
         if self.is_synced_here:
             with self._lock.alone():
