@@ -66,7 +66,7 @@ def settings(batches, equal, bench, experiment):
     """-> by what is equal, list of `AccumulationSetting`; one batch a step comes first, and is the same in both.
 
     Args:
-      batches: of --accumulation_steps; () for the default.
+      batches: of --accumulation_steps, of which 0 is 1; () for the default.
       equal: of --equal.
       bench: BenchFlags.
       experiment: `Experiment`, of one batch a step.
@@ -84,7 +84,7 @@ def settings(batches, equal, bench, experiment):
             steps, warmup = equal_examples((f"--accumulation_steps={number}",), bench, experiment)
         return AccumulationSetting(number, steps, warmup, batch_examples)
 
-    numbers = sorted({1, *(batches or _DEFAULT_BATCHES)})
+    numbers = sorted({1, *(max(number, 1) for number in batches or _DEFAULT_BATCHES)})
     return {name: [setting(number, name) for number in numbers] for name in STEP_TITLES if name in equal}
 
 

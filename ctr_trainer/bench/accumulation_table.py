@@ -9,8 +9,9 @@ the change at equal examples is that by larger batches, which is the change at e
 """
 
 import dataclasses
+from typing import Any
 
-from ctr_trainer.bench.figures import Figure, cell, figure, format_table
+from ctr_trainer.bench.figures import Figure, cell, figure, format_table, gains
 from ctr_trainer.bench.settings import ONE_ROUND
 
 EXAMPLES, STEPS, FEWER_STEPS = "examples", "steps", "fewer_steps"
@@ -18,19 +19,25 @@ EXAMPLES, STEPS, FEWER_STEPS = "examples", "steps", "fewer_steps"
 STEP_TITLES = {EXAMPLES: "Equal examples", STEPS: "Equal optimizer steps"}
 _CHANGES = {EXAMPLES: "equal examples", STEPS: "equal steps: larger batches", FEWER_STEPS: "fewer steps"}
 _BEST = "best_auc"
-# Heading, figure, format, and whether the table has its range beside its median.
+_OF_RUN = ("learning_rate", "training_auc", "accuracy", "auc", "logloss", "copc")
+# Heading, figure and format.
 _COLUMNS = (
-    ("seconds", "seconds", ",.1f", True),
-    ("examples/s", "together", ",.0f", False),
-    ("training AUC", "training_auc", ".4f", True),
-    ("validation AUC", "auc", ".4f", True),
-    ("best in the run", _BEST, ".4f", True),
-    ("log loss", "logloss", ".4f", False),
-    ("COPC", "copc", ".3f", False),
+    ("learning rate", "learning_rate", "g"),
+    ("seconds", "seconds", ",.1f"),
+    ("with evaluations", "seconds_with_evaluations", ",.1f"),
+    ("examples/s", "together", ",.0f"),
+    ("over the row above", "gain_percent", "+.0f"),
+    ("training AUC", "training_auc", ".4f"),
+    ("accuracy", "accuracy", ".4f"),
+    ("validation AUC", "auc", ".4f"),
+    ("best in the run", _BEST, ".4f"),
+    ("log loss", "logloss", ".4f"),
+    ("COPC", "copc", ".3f"),
 )
 _NOTES = (
-    "Seconds are for all examples of a row at its examples/s, evaluations not counted. Training AUC is of the training "
-    "examples, each as it came. Examples/s, log loss and COPC are medians.",
+    "Seconds are for all examples of a row at its examples/s, without and with the run's evaluations. Over the row "
+    "above: by how many percent the examples/s are more. The batch size is that of all workers in an optimizer step. "
+    "Training AUC is of the training examples, each as it came.",
     "--scale_lr=linear_batches and sqrt_batches let the learning rates grow with the batches of a step.",
     "*: its best AUC is the best so far, of this row and those above it.",
 )
@@ -60,6 +67,11 @@ class AccumulationSetting:
         return self.steps + self.warmup
 
     @property
+    def batch_size(self) -> int:
+        """Examples of all workers in an optimizer step."""
+        return self.batches * self.batch_examples
+
+    @property
     def examples(self):
         """Examples of all workers in all steps."""
         return self.optimizer_steps * self.batches * self.batch_examples
@@ -75,13 +87,13 @@ class Row:
 
     Attributes:
       setting: `AccumulationSetting`.
-      figures: dict of Figures, see `summarize`.
+      figures: dict of Figures, see `summarize`; `gain_percent`, the examples/s over those of the row before.
       evaluations: by round, list of dicts of `step` and `auc`.
       best_so_far: whether its best AUC is above that of all rows before it, by the medians.
     """
 
     setting: AccumulationSetting
-    figures: dict[str, Figure]
+    figures: dict[str, Figure | None]
     evaluations: list
     best_so_far: bool
 
@@ -89,9 +101,10 @@ class Row:
         """-> JSON-able dict."""
         return {
             "accumulation_steps": self.setting.batches,
+            "batch_size": self.setting.batch_size,
             "optimizer_steps": self.setting.optimizer_steps,
             "examples": self.setting.examples,
-            **{name: value.to_dict() for name, value in self.figures.items()},
+            **{name: value and value.to_dict() for name, value in self.figures.items()},
             "best_so_far": self.best_so_far,
             "evaluations": self.evaluations,
         }
@@ -109,27 +122,35 @@ def rows(settings, runs):
         if setting.name in runs:
             rounds = runs[setting.name]
             figures = summarize(rounds, setting.examples)
+            figures["gain_percent"] = gains(found[-1].figures["together"] if found else None, figures["together"])
             median = figures[_BEST].median
             found.append(Row(setting, figures, [ranks[0]["evaluations"] for ranks in rounds], median > best))
             best = max(best, median)
     return found
 
 
-def summarize(rounds, examples):
-    """-> dict of Figures: `together` (examples/s), `seconds` for all examples at that rate, `training_auc`, and on the
-    validation data `best_auc` of all evaluations, and `auc`, `logloss` and `copc` of the last.
+def summarize(rounds: list[list[dict[str, Any]]], examples: int) -> dict[str, Figure | None]:
+    """Returns the figures of a row.
 
     Args:
       rounds: a list of the ranks' results, a round.
       examples: that a run trains on.
+
+    Returns:
+      dict of `together` (examples/s), `seconds` for all examples at that rate, `seconds_with_evaluations`,
+      `learning_rate`, `training_auc`, and on the validation data `best_auc` of all evaluations, and `auc`, `accuracy`,
+      `logloss` and `copc` of the last.
     """
     rates = [sum(rank["examples_per_sec"] for rank in ranks) for ranks in rounds]
     firsts = [ranks[0] for ranks in rounds]
     return {
         "seconds": figure(examples / rate for rate in rates),
+        "seconds_with_evaluations": figure(
+            examples / rate + first["evaluation_seconds"] for rate, first in zip(rates, firsts, strict=True)
+        ),
         "together": figure(rates),
         _BEST: figure(max(each["auc"] for each in first["evaluations"]) for first in firsts),
-        **{name: figure(first[name] for first in firsts) for name in ("training_auc", "auc", "logloss", "copc")},
+        **{name: figure(first[name] for first in firsts) for name in _OF_RUN},
     }
 
 
@@ -165,7 +186,7 @@ def lines(tables, changes, rounds):
     """
     text = []
     for equal, own in tables.items():
-        headings = ["batches a step", "steps", "examples", *(heading for heading, *_ in _COLUMNS)]
+        headings = ["batches a step", "batch size", "steps", "examples", *(heading for heading, *_ in _COLUMNS)]
         text += ["", f"{STEP_TITLES[equal]}:", *format_table(headings, [_cells(row) for row in own])]
     text += ["", *_NOTES]
     if rounds == 1:
@@ -180,9 +201,10 @@ def lines(tables, changes, rounds):
 
 def _cells(row):
     """-> the texts of a row."""
-    cells = [str(row.setting.batches), f"{row.setting.optimizer_steps:,}", f"{row.setting.examples:,}"]
-    for _, name, form, ranged in _COLUMNS:
-        value = row.figures[name]
-        text = cell(value if ranged else value.median, form)
+    setting = row.setting
+    numbers = (setting.batch_size, setting.optimizer_steps, setting.examples)
+    cells = [str(setting.batches), *(f"{number:,}" for number in numbers)]
+    for _, name, form in _COLUMNS:
+        text = cell(row.figures[name], form)
         cells.append(text + (" *" if row.best_so_far else "  ") if name == _BEST else text)
     return cells

@@ -3,6 +3,8 @@
 import dataclasses
 import statistics
 
+ONE_ROUND = "One round tells no spread: equal jobs differ, and small differences mean nothing; --rounds=3 shows it."
+
 
 @dataclasses.dataclass(frozen=True)
 class Figure:
@@ -34,6 +36,18 @@ def figure(values):
     """-> the `Figure` of the values that are not None; None where there is none."""
     known = tuple(value for value in values if value is not None)
     return Figure(known) if known else None
+
+
+def gains(before: Figure | None, rates: Figure) -> Figure | None:
+    """Returns by how many percent the examples/s of a row are more than those of the row before it, in each round.
+
+    Args:
+      before: examples/s of the row before; None if there is none.
+      rates: examples/s of the row.
+    """
+    if before is None:
+        return None
+    return figure(100 * (own / other - 1) for own, other in zip(rates.values, before.values, strict=True))
 
 
 def cell(value, form=",.0f"):

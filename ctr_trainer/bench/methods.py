@@ -1,9 +1,10 @@
 """The ways to train on two devices, in one table: what each saves of one worker's time, and what it does to the AUC."""
 
 import dataclasses
+from typing import Any
 
 from ctr_trainer.bench import chart, machine
-from ctr_trainer.bench.figures import cell, figure, format_table
+from ctr_trainer.bench.figures import ONE_ROUND, Figure, cell, figure, format_table, gains
 from ctr_trainer.bench.job_flags import described, job_flags
 from ctr_trainer.bench.jobs import Job, run_rounds
 from ctr_trainer.bench.made_data import with_data
@@ -43,13 +44,16 @@ def run(bench, experiment):
     jobs = [_job(method, bench, experiment) for method in chosen]
     runs, failed = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.run.seed)
     examples = (bench.steps + bench.trace_steps) * experiment.data.batch_size
-    rows = {job.name: summarize(runs[job.name], runs.get(ONE), examples) for job in jobs if job.name in runs}
+    rows = with_gains(
+        {job.name: summarize(runs[job.name], runs.get(ONE), examples) for job in jobs if job.name in runs}
+    )
     results = {
         "experiment": described(experiment),
         "flags": job_flags(experiment, evaluate=True),
         "rounds": bench.rounds,
         "examples": examples,
         "methods": {name: {key: each and each.to_dict() for key, each in row.items()} for name, row in rows.items()},
+        "batch_sizes": {method.name: method.batches * experiment.data.batch_size for method in chosen},
         "failed": failed,
     }
     lines = _lines(rows, failed, chosen, bench, experiment, examples)
@@ -78,14 +82,20 @@ def methods(experiment):
     ]
 
 
-def summarize(rounds, alone, examples):
-    """-> dict of Figures: `seconds` for the examples, `speedup_percent` and `saved_percent` over one worker's time of
-    the same round, and `auc` of the validation data.
+def summarize(
+    rounds: list[list[dict[str, Any]]], alone: list[list[dict[str, Any]]] | None, examples: int
+) -> dict[str, Figure | None]:
+    """Returns the figures of a method.
 
     Args:
       rounds: a list of the ranks' results, a round.
       alone: the same of one worker; None where that failed.
       examples: that all methods train on.
+
+    Returns:
+      dict of `seconds` for the examples, `seconds_with_evaluation`, `together` (examples/s), `speedup_percent` and
+      `saved_percent` over one worker's time of the same round, `learning_rate`, and `accuracy` and `auc` of the
+      validation data.
     """
     seconds = [_seconds(ranks, examples) for ranks in rounds]
     speedup = saved = [None]
@@ -93,11 +103,24 @@ def summarize(rounds, alone, examples):
         pairs = [(own, _seconds(ranks, examples)) for own, ranks in zip(seconds, alone, strict=True)]
         speedup = [100 * (one / own - 1) for own, one in pairs]
         saved = [100 * (1 - own / one) for own, one in pairs]
+    firsts = [ranks[0] for ranks in rounds]
+    evaluated = [own + first["evaluation_seconds"] for own, first in zip(seconds, firsts, strict=True)]
     return {
         "seconds": figure(seconds),
+        "seconds_with_evaluation": figure(evaluated),
+        "together": figure(examples / own for own in seconds),
         "speedup_percent": figure(speedup),
         "saved_percent": figure(saved),
-        "auc": figure(ranks[0]["auc"] for ranks in rounds),
+        **{name: figure(first[name] for first in firsts) for name in ("learning_rate", "accuracy", "auc")},
+    }
+
+
+def with_gains(rows: dict[str, dict[str, Figure | None]]) -> dict[str, dict[str, Figure | None]]:
+    """Returns the rows with `gain_percent` each, the speed-up over the row before it in the same round."""
+    before = [None, *(row["together"] for row in rows.values())]
+    return {
+        name: {**row, "gain_percent": gains(other, row["together"])}
+        for (name, row), other in zip(rows.items(), before, strict=False)
     }
 
 
@@ -118,13 +141,20 @@ def _job(method, bench, experiment):
 
 def _lines(rows, failed, chosen, bench, experiment, examples):
     columns = {
+        "learning rate": ("learning_rate", "g"),
         "seconds": ("seconds", ",.1f"),
+        "with evaluation": ("seconds_with_evaluation", ",.1f"),
+        "examples/s": ("together", ",.0f"),
         "speed-up": ("speedup_percent", "+.0f"),
+        "over the row above": ("gain_percent", "+.0f"),
         "time saved": ("saved_percent", ".0f"),
+        "accuracy": ("accuracy", ".4f"),
         "validation AUC": ("auc", ".4f"),
     }
+    sizes = {method.name: f"{method.batches * experiment.data.batch_size:,}" for method in chosen}
     cells = [
-        [name, *(_percent(row[key], form, name, key) for key, form in columns.values())] for name, row in rows.items()
+        [name, sizes[name], *(_percent(row[key], form, name, key) for key, form in columns.values())]
+        for name, row in rows.items()
     ]
     batches = examples // experiment.data.batch_size
     steps = ", ".join(f"{method.name} {batches // method.batches:,}" for method in chosen)
@@ -132,9 +162,11 @@ def _lines(rows, failed, chosen, bench, experiment, examples):
         f"{described(experiment)}; {examples:,} examples by each method, then evaluated; median (range) of "
         f"{bench.rounds} round{'s' * (bench.rounds > 1)}, each of another seed, all methods in turn",
         "",
-        *format_table(["method", *columns], cells),
+        *format_table(["method", "batch size", *columns], cells),
         "",
-        f"Optimizer steps: {steps}. Speed-up and time saved are percent of one worker's time.",
+        f"Optimizer steps: {steps}. Speed-up and time saved are percent of one worker's time. Over the row above: by "
+        "how many percent the examples/s are more. The batch size is that of all workers in an optimizer step.",
+        *([ONE_ROUND] if bench.rounds == 1 else []),
         *(f"{name} failed: {error}" for name, error in failed.items()),
     ]
 

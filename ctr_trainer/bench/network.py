@@ -7,7 +7,7 @@ import tempfile
 
 from ctr_trainer.bench import autotune_search, chart, machine, namespaces, network_columns, ssh
 from ctr_trainer.bench.dense_params import CONVOLUTION, PARAMS, describe, networks
-from ctr_trainer.bench.figures import cell, figure, format_table
+from ctr_trainer.bench.figures import ONE_ROUND, cell, figure, format_table
 from ctr_trainer.bench.job_flags import described, equal_examples, job_flags
 from ctr_trainer.bench.jobs import Job, require_horovodrun, run_rounds
 from ctr_trainer.bench.network_job import NetworkJob
@@ -51,7 +51,6 @@ _REFERENCE_TEXT = (
     "times more with each parameter, so these towers meet the limit sooner, and it moves with what a machine computes.",
     "Horovod's autotune took the first at 5 Gbit/s from 49% to 61%.",
 )
-_ONE_ROUND = "One round tells no range: figures that differ by a tenth may do so by chance; --rounds=3 shows it."
 _CONVOLUTION_TEXT = (
     "conv has the parameters of ResNet-50, over --scale, in convolutions that compute as much with each of them."
 )
@@ -233,7 +232,7 @@ def _lines(trained, found, columns, tuned, ways, failed, bench, experiment, flag
     if any(tower in PARAMS or tower == CONVOLUTION for tower in found):
         lines.append(f"Parameters are over --scale={flags.scale:g}.")
     if bench.rounds == 1:
-        lines.append(_ONE_ROUND)
+        lines.append(ONE_ROUND)
     if flags.machines > host["cores"]:
         lines.append(
             f"{flags.machines} machines share {host['cores']} cores here, so the compute does not grow with them."

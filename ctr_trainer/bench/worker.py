@@ -5,6 +5,8 @@ import json
 import os
 import statistics
 import sys
+import time
+from typing import Any
 
 from absl import flags as absl_flags
 
@@ -71,24 +73,34 @@ def _measure(worker, experiment, evaluation, metrics, export):
 
     eval_spec = make_eval_spec(evaluation, metrics, eval_input_fn)
     trained = estimator.train(train_input_fn, max_steps=data.max_steps, evaluation=eval_spec)
-    evaluations = []
+    evaluations, evaluation_seconds = [], trained["phase_seconds"]["evaluation"]["mean"]
     if eval_spec:
         evaluations = EvaluationHistory.load(experiment.model.model_dir).evaluations
     elif data.eval_data:
+        start = time.perf_counter()
         evaluated = estimator.evaluate(eval_input_fn, metrics=metrics)
+        evaluation_seconds += time.perf_counter() - start
         evaluations = [{"step": evaluated["global_step"], **evaluated}]
-    return result(distributed.rank(), trained, evaluations, data.batch_size * experiment.train.accumulation_steps)
+    training = experiment.train
+    found = result(distributed.rank(), trained, evaluations, data.batch_size * training.accumulation_steps)
+    scale = distributed.lr_scale(training.scale_lr, training.accumulation_steps)
+    return {**found, "evaluation_seconds": evaluation_seconds, "learning_rate": training.learning_rate * scale}
 
 
-def result(rank, trained, evaluations, examples_per_step):
-    """-> dict of `rank`, `examples_per_sec` of this rank over the steps that count, without the time of evaluations,
-    `phases` and `load` as `Estimator.train` returns them, what all ranks `held` of memory and GPUs (see
-    `RunSummary.results`), `training_auc` of the training examples of all ranks as they came, `auc`, `logloss` and
-    `copc` of the last evaluation, and `evaluations`, a list of dicts of each one's `step` and `auc`; what there is of
-    these. Of several labels it is the mean.
+def result(
+    rank: int, trained: dict[str, Any], evaluations: list[dict[str, Any]], examples_per_step: int
+) -> dict[str, Any]:
+    """Returns what a worker leaves of its training and its evaluations.
+
+    Returns:
+      dict of `rank`, `examples_per_sec` of this rank over the steps that count, without the time of evaluations,
+      `phases` and `load` as `Estimator.train` returns them, what all ranks `held` of memory and GPUs (see
+      `RunSummary.results`), `training_auc` of the training examples of all ranks as they came, `auc`, `accuracy`,
+      `logloss` and `copc` of the last evaluation, and `evaluations`, a list of dicts with the `step` and the `auc` of
+      each. What was not measured is left out. If there are several labels, each is the mean over the labels.
     """
     phases = trained["phases"]
-    learned = _mean_of_labels(evaluations[-1], ("auc", "logloss", "copc")) if evaluations else {}
+    learned = _mean_of_labels(evaluations[-1], ("auc", "accuracy", "logloss", "copc")) if evaluations else {}
     training = _mean_of_labels(trained, ("auc",))
     return {
         "rank": rank,

@@ -46,9 +46,10 @@ class ListedTraining(TrainSettings):
 
     accumulation_steps: tuple[int, ...] = setting(
         (),
-        "batches of an optimizer step, 1 if not given; of `accumulation` a list to compare, 1,2,4,8 if not given",
+        "batches of an optimizer step, 1 if not given; of `accumulation` a list to compare, 1,2,4,8 if not given; 0 or "
+        "1 accumulates none",
         "batches",
-        minimum=1,
+        minimum=0,
         example=(1, 2, 4),
     )
 

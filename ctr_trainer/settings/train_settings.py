@@ -31,7 +31,10 @@ class TrainSettings(Settings, title="Training"):
         choices=("cooldown", "constant", "same"),
     )
     accumulation_steps: int = setting(
-        1, "batches of an optimizer step, which is what every other flag calls a step", "batches", minimum=1
+        1,
+        "batches of an optimizer step, which is what every other flag calls a step; 0 or 1 accumulates none",
+        "batches",
+        minimum=0,
     )
     dense_sync_steps: int = setting(
         1,
@@ -54,6 +57,8 @@ class TrainSettings(Settings, title="Training"):
 
     def __post_init__(self):
         super().__post_init__()
+        if self.accumulation_steps == 0:  # The other name of 1, so that all that divides by it and compares it sees 1.
+            object.__setattr__(self, "accumulation_steps", 1)
         if self.overlap_allreduce and self.dense_sync_steps > 1:
             raise self.refused(
                 "{overlap_allreduce:name} is about the exchange of each step, and {dense_sync_steps} has none: leave "

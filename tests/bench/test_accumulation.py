@@ -10,6 +10,7 @@ from ctr_trainer.bench.accumulation_table import AccumulationSetting
 from ctr_trainer.bench.figures import Figure
 from ctr_trainer.bench.job_flags import job_flags
 from ctr_trainer.commands import bench
+from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.flags.bench import BenchFlags
 from ctr_trainer.messages.errors import UserError
@@ -26,7 +27,8 @@ def _settings(batches, *equal):
 
 
 def _round(auc, training_auc=0.6, rates=(100.0,), evaluations=()):
-    found = {"auc": auc, "logloss": 0.5, "copc": 1.1, "training_auc": training_auc}
+    found = {"auc": auc, "accuracy": 0.9, "logloss": 0.5, "copc": 1.1, "training_auc": training_auc}
+    found |= {"evaluation_seconds": 2.0, "learning_rate": 0.05}
     found["evaluations"] = [{"step": 10 * (i + 1), "auc": each} for i, each in enumerate((*evaluations, auc))]
     return [{**found, "examples_per_sec": rate} for rate in rates]
 
@@ -69,6 +71,7 @@ def test_the_time_is_of_all_examples_at_the_rate_of_all_workers_and_the_best_auc
     found = accumulation_table.summarize(rounds, 1000)
     assert found["together"].values == (200.0, 100.0)
     assert found["seconds"].values == (5.0, 10.0)
+    assert found["seconds_with_evaluations"].values == (7.0, 12.0)
     assert found["training_auc"].values == (0.60, 0.62)
     assert found["auc"].values == (0.70, 0.71)
     assert found["best_auc"].values == (0.72, 0.71)
@@ -99,8 +102,8 @@ def test_rows_say_whether_they_are_the_best_so_far_and_leave_out_what_failed():
     assert [(row.setting.batches, row.best_so_far) for row in found] == [(1, True), (4, False), (8, True)]
     heading, one, four, eight = accumulation_table.lines({"steps": found}, {}, 1)[2:6]
     assert heading.split("  ")[0] == "batches a step" and heading.endswith("best in the run  log loss   COPC")
-    assert one.split() == ["1", "10", "1,000", "10.0", "100", "0.6000", "0.7000", "0.7000", "*", "0.5000", "1.100"]
-    assert four.split() == ["4", "10", "4,000", "40.0", "100", "0.6000", "0.6900", "0.6900", "0.5000", "1.100"]
+    assert one.split() == ("1 100 10 1,000 0.05 10.0 12.0 100 - 0.6000 0.9000 0.7000 0.7000 * 0.5000 1.100".split())
+    assert four.split() == "4 400 10 4,000 0.05 40.0 42.0 100 +0 0.6000 0.9000 0.6900 0.6900 0.5000 1.100".split()
     assert "0.7100 *" in eight
 
 
@@ -121,13 +124,13 @@ def test_the_rate_of_a_worker_is_without_its_evaluations():
     held = dict(resident_bytes=1, service_resident_bytes=None, gpu=None)
     trained = {"phases": phases, "load": {}, "auc": 0.6, **held}
     evaluations = [
-        {"step": 5, "auc": 0.7, "logloss": 0.5, "copc": 0.9, "brier": 0.1},
-        {"step": 10, "auc": 0.6, "logloss": 0.4, "copc": 1.1, "brier": 0.1},
+        {"step": 5, "auc": 0.7, "accuracy": 0.8, "logloss": 0.5, "copc": 0.9, "brier": 0.1},
+        {"step": 10, "auc": 0.6, "accuracy": 0.9, "logloss": 0.4, "copc": 1.1, "brier": 0.1},
     ]
     found = worker.result(0, trained, evaluations, 200)
     assert found["examples_per_sec"] == pytest.approx(500)
-    assert {name: found[name] for name in ("auc", "logloss", "copc", "training_auc")} == dict(
-        auc=0.6, logloss=0.4, copc=1.1, training_auc=0.6
+    assert {name: found[name] for name in ("auc", "accuracy", "logloss", "copc", "training_auc")} == dict(
+        auc=0.6, accuracy=0.9, logloss=0.4, copc=1.1, training_auc=0.6
     )
     assert found["evaluations"] == [{"step": 5, "auc": 0.7}, {"step": 10, "auc": 0.6}]
     assert "auc" not in worker.result(0, trained, [], 200)
@@ -148,7 +151,7 @@ def test_of_several_labels_a_worker_gives_the_means():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["accumulation", "--accumulation_steps=0,2"], "--accumulation_steps=0,2 must each be at least 1"),
+        (["accumulation", "--accumulation_steps=-1,2"], "--accumulation_steps=-1,2 must each be at least 0"),
         (["settings", "--accumulation_steps=2,4"], "--accumulation_steps=2,4: `bench settings` takes one number"),
         (["accumulation", "--equal=rows"], "--equal=rows: expected examples or steps"),
     ],
@@ -157,6 +160,12 @@ def test_a_mistake_is_named_before_anything_starts(tmp_path, capsys, arguments, 
     assert cli.main(["bench", *arguments, f"--output={tmp_path / 'out'}"]) in (1, 2)
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_no_accumulation_is_0_or_1():
+    assert [each.batches for each in _settings((0, 4), "steps")["steps"]] == [1, 4]
+    assert _experiment("--accumulation_steps=0") == _experiment()
+    assert TrainOp("sgd", 0.1, 0.1, accumulation_steps=0) == TrainOp("sgd", 0.1, 0.1)
 
 
 def test_other_benchmarks_take_one_number_of_accumulation_steps(monkeypatch):
@@ -171,7 +180,7 @@ def test_other_benchmarks_take_one_number_of_accumulation_steps(monkeypatch):
 @pytest.mark.integration
 def test_a_real_run_measures_a_list_at_equal_examples_and_at_equal_steps(tmp_path, capsys):
     sizes = ["--rows=3000", "--batch_size=32", "--hidden_units=8", "--steps=30", "--trace_steps=10", "--rounds=1"]
-    asked = ["--workers=1", "--accumulation_steps=4", "--equal=examples,steps", "--evaluations=2"]
+    asked = ["--workers=1", "--accumulation_steps=0,4", "--equal=examples,steps", "--evaluations=2"]
     assert cli.main(["bench", "accumulation", f"--output={tmp_path}", *asked, *sizes]) == 0
     shown = capsys.readouterr().out
     assert "Equal examples:" in shown and "Equal optimizer steps:" in shown

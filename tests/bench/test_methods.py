@@ -7,6 +7,7 @@ import tensorflow as tf
 from ctr_trainer import cli
 from ctr_trainer.bench import methods
 from ctr_trainer.bench.device_towers import gpus_of, in_towers
+from ctr_trainer.bench.figures import Figure
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
@@ -126,15 +127,23 @@ def test_what_towers_cannot_do_is_refused(data, tmp_path):
 
 def test_time_saved_and_speed_up_are_against_one_worker_of_the_same_round():
     def ranks(auc, *rates):
-        return [{"examples_per_sec": rate, "auc": auc} for rate in rates]
+        own = {"auc": auc, "accuracy": auc / 2, "learning_rate": 0.1, "evaluation_seconds": 3.0}
+        return [{"examples_per_sec": rate, **own} for rate in rates]
 
     alone, two = [ranks(0.7, 100.0), ranks(0.8, 200.0)], [ranks(0.6, 80.0, 80.0), ranks(0.7, 150.0, 150.0)]
     found = methods.summarize(two, alone, 1600)
     assert found["seconds"].values == pytest.approx((10.0, 1600 / 300))
     assert found["speedup_percent"].values == pytest.approx((60.0, 50.0))
     assert found["saved_percent"].values == pytest.approx((37.5, 100 / 3))
-    assert found["auc"].values == (0.6, 0.7)
+    assert (found["auc"].values, found["accuracy"].values) == ((0.6, 0.7), (0.3, 0.35))
+    assert found["seconds_with_evaluation"].values == pytest.approx((13.0, 3 + 1600 / 300))
     assert methods.summarize(two, None, 1600)["saved_percent"] is None
+
+
+def test_the_gain_of_a_row_is_over_the_row_above_it_in_the_same_round():
+    rows = {name: {"together": Figure(rates)} for name, rates in (("one", (10.0, 20.0)), ("two", (15.0, 10.0)))}
+    one, two = methods.with_gains(rows).values()
+    assert one["gain_percent"] is None and two["gain_percent"].values == pytest.approx((50.0, -50.0))
 
 
 @pytest.mark.integration
@@ -146,6 +155,12 @@ def test_a_real_run_measures_every_method_on_equal_examples(tmp_path, capsys):
     names = ["one worker", "one process, two towers", "two processes", "two processes, 5 batches a step"]
     assert list(found["methods"]) == names and found["failed"] == {}
     for row in found["methods"].values():
-        assert row["seconds"]["median"] > 0 and 0 < row["auc"]["median"] < 1
+        assert row["seconds"]["median"] > 0 and 0 < row["auc"]["median"] < 1 and 0 < row["accuracy"]["median"] < 1
+        assert row["seconds_with_evaluation"]["median"] > row["seconds"]["median"]
+    rates = [row["learning_rate"]["median"] for row in found["methods"].values()]
+    assert rates[1] == pytest.approx(2 * rates[0])
+    assert list(found["batch_sizes"].values()) == [32, 64, 64, 320]
+    assert found["overloaded"] == (found["machine"]["load"] > found["machine"]["cores"])
+    assert shown.startswith("Measured at a load of ") == found["overloaded"]
     assert "Optimizer steps: one worker 80, one process, two towers 40, two processes 40, " in shown
     assert (tmp_path / "methods.png").exists()
