@@ -8,6 +8,7 @@ from ctr_trainer.graph_notes import row_training, step_plan
 from ctr_trainer.graph_notes.row_training import RowTraining
 from ctr_trainer.hooks.input_hook import InputHook
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 
 class BatchInput(GraphInput):
@@ -45,15 +46,23 @@ class BatchInput(GraphInput):
                 "overlap_lookup: with [[limits]] of the feature spec a row could go while a step is to train it: leave "
                 "out one of the two"
             )
+        in_order = config.deterministic and training is not None
+        if in_order and self.features.spec.limits and (distributed.size() > 1 or config.embedding.service != "auto"):
+            raise UserError(
+                "deterministic: with [[limits]] of the feature spec, which keys have rows depends on when workers ask "
+                "the store: leave out one of the two, or train with one worker and no service"
+            )
         embeddings = Embeddings(
             self.features,
             config.embedding,
             config.seed,
             store,
-            config.prefetch_batches if training else 0,
+            # To pull rows ahead of their lookup is a matter of time.
+            config.prefetch_batches if training and not in_order else 0,
             trained,
             training and training.learning_rate_scale,
             within_training,
+            in_order,
         )
 
         def make_hook(batches):

@@ -10,6 +10,7 @@ from ctr_trainer.embedding.index.distinct_keys import distinct
 from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.store.worker_rows import RowTotals
 from ctr_trainer.embedding.worker import merging
+from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.estimator.open_rows import as_trained, open_rows
 from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
 from ctr_trainer.estimator.table_inputs import TableInputs
@@ -19,6 +20,7 @@ from ctr_trainer.measuring.phases import operation
 from ctr_trainer.processes import hardware
 from ctr_trainer.processes.background import Background
 from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.row_turns import row_turns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,7 @@ class Embeddings:
       scale: by which the job's learning rates grow with its workers; None for as many as there are.
       uncached: whether each lookup reads the store, for an evaluation within training: it keeps nothing that the next
         one would find stale.
+      in_order: whether workers use shared rows by `ByRank`, and push one after another at a strict sync.
 
     Attributes:
       rows: by table name, its `WorkerRows`.
@@ -69,11 +72,14 @@ class Embeddings:
         table.
       sync_latency: OpsParameterSync, of each sync of all tables from its start to its end.
       sync_seconds: how long the last one took.
+      is_strict: whether syncs are collectives; see `EmbeddingConfig.strict_sync`.
       copies_of: whose copies of the rows are trained: `host`, or `worker` for its own; None of the tables themselves.
     """
 
-    def __init__(self, features, config, seed, store, ahead=0, trained=None, scale=None, uncached=False):
-        self._strict, self._ahead, self._store = config.strict_sync, ahead, store
+    def __init__(
+        self, features, config, seed, store, ahead=0, trained=None, scale=None, uncached=False, in_order=False
+    ):
+        self.is_strict, self._ahead, self._store = config.strict_sync, ahead, store
         self._inputs = {
             table.name: TableInputs(table, features.segments[table.name])
             for table in features.spec.tables
@@ -105,13 +111,14 @@ class Embeddings:
         cores = distributed.host_cores() if self._is_of_host else None
         self._background = Background("the sync of the embedding rows", cores=cores)
         # The requests of all tables are under way at once, those of a sync and of pulling ahead beside it.
-        several = len(self._copies) > 1
         self._threads = None
-        if several:
+        if len(self._copies) > 1:
             on_cores = dict(initializer=hardware.run_on, initargs=(cores,))
             self._threads = concurrent.futures.ThreadPoolExecutor(2 * len(self._copies), **on_cores)
         self.sync_seconds = 0.0
-        self._overlap = config.overlap_lookup
+        self._overlap, self._in_order = config.overlap_lookup, in_order
+        several = distributed.size() > 1 and self.copies_of != "worker" and not uncached
+        self._row_turns = row_turns(by_rank=in_order and several)
         self._turns = RowsInTurn(self, (), training=False)
 
     def begin(self):
@@ -149,21 +156,8 @@ class Embeddings:
         Args:
           create: whether a key that has no row gets one (training), or zeros (evaluation and prediction).
         """
-        feed, parts = {}, []
-        for name, rows in self.rows.items():
-            lookup, since = lookups[name]
-            began, asked = time.perf_counter(), rows.totals().misses
-            if create:  # A strict lookup sees every push before it, pulled ahead or not.
-                slots = rows.find_or_create(lookup.unique, None if self._strict else since)
-            else:
-                slots = rows.find(lookup.unique)
-            with rows.locked():
-                feed |= self._inputs[name].gather(lookup, rows.rows, slots)
-            if rows.totals().misses == asked:  # A request measures itself.
-                latency = self.local_latency if rows.are_copies else self.lookup_latency
-                latency.record(1e6 * (time.perf_counter() - began))
-            parts.append((rows, self._inputs[name], lookup, slots))
-        return LookedUp(feed, parts)
+        with self._row_turns.to_look_up() if create else contextlib.nullcontext():
+            return self._look_up(lookups, create)
 
     def add_gradients(self, looked_up, gradients, weight=1.0):
         """Adds the gradients of a batch's rows to those of the step that `apply_gradients` ends.
@@ -188,9 +182,11 @@ class Embeddings:
           step: `RowStep`.
         """
         self.add_gradients(looked_up, gradients, weight)
-        for part in self._gradients.take(step):
-            with contextlib.nullcontext() if part.rows.are_copies else self.push_latency.measure():
-                part.rows.apply_gradients(part.slots, part.sums, step.learning_rate)
+        parts = self._gradients.take(step)
+        with self._row_turns.to_step():
+            for part in parts:
+                with contextlib.nullcontext() if part.rows.are_copies else self.push_latency.measure():
+                    part.rows.apply_gradients(part.slots, part.sums, step.learning_rate)
 
     def sync(self):
         """Brings this worker's copies and the service together: a collective if strict, else beside the steps to come.
@@ -198,7 +194,7 @@ class Embeddings:
         Waits for the sync before, if that is still under way, and raises what it raised.
         """
         self._turns.finish_pending()
-        if self._strict:
+        if self.is_strict:
             self._timed(self._sync_strictly)
         elif self._is_syncer:
             self._background.wait()
@@ -218,7 +214,7 @@ class Embeddings:
         A collective if the workers of a host train one copy of the rows.
         """
         self._turns.finish_pending()
-        if self._strict:
+        if self.is_strict:
             self._sync_strictly()
             return
         self._background.wait()
@@ -244,6 +240,24 @@ class Embeddings:
     def lock_times(self):
         """-> LockTimes since the start, of all tables and of this worker's threads."""
         return sum((rows.lock_times for rows in self.rows.values()), LockTimes())
+
+    def _look_up(self, lookups: dict[str, tuple[Lookup, int | None]], create: bool) -> LookedUp:
+        """As `look_up`, whenever it is called."""
+        feed, parts = {}, []
+        for name, rows in self.rows.items():
+            lookup, since = lookups[name]
+            began, asked = time.perf_counter(), rows.totals().misses
+            if create:  # A strict lookup sees every push before it, pulled ahead or not.
+                slots = rows.find_or_create(lookup.unique, None if self.is_strict else since)
+            else:
+                slots = rows.find(lookup.unique)
+            with rows.locked():
+                feed |= self._inputs[name].gather(lookup, rows.rows, slots)
+            if rows.totals().misses == asked:  # A request measures itself.
+                latency = self.local_latency if rows.are_copies else self.lookup_latency
+                latency.record(1e6 * (time.perf_counter() - began))
+            parts.append((rows, self._inputs[name], lookup, slots))
+        return LookedUp(feed, parts)
 
     def _lookups(self, batch):
         return {name: inputs.lookup(batch) for name, inputs in self._inputs.items()}
@@ -271,8 +285,10 @@ class Embeddings:
             distributed.barrier(what)
 
     def _sync_strictly(self):
-        self._on_all(lambda _, rows: rows.push())
-        distributed.barrier("strict_sync")
+        for pusher in range(distributed.size()) if self._in_order else [distributed.rank()]:
+            if pusher == distributed.rank():
+                self._on_all(lambda _, rows: rows.push())
+            distributed.barrier("strict_sync")
         self._on_all(lambda _, rows: rows.refresh())
 
     def _on_all(self, call):

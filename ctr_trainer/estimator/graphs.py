@@ -11,7 +11,7 @@ from ctr_trainer.estimator import loss_scaling
 from ctr_trainer.estimator.evaluation_store import open_evaluation_store
 from ctr_trainer.estimator.given_optimizer import with_train_op
 from ctr_trainer.estimator.input_fn import call_input_fn, make_input
-from ctr_trainer.estimator.open_store import open_store
+from ctr_trainer.estimator.open_store import in_fixed_order, open_store
 from ctr_trainer.estimator.padding import PaddedInput, refuse_unweighed
 from ctr_trainer.graph_notes import negative_share, run_length
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
@@ -37,6 +37,9 @@ def training_graph(model_fn, params, config, model_dir, services, input_fn, chec
       UserError: the store holds rows, and there is no checkpoint that they are of.
     """
     with contextlib.ExitStack() as stack:
+        if config.deterministic:
+            tf.config.experimental.enable_op_determinism()
+            config = in_fixed_order(config)
         _begin(stack, config)
         if config.mixed_precision == "float16":
             loss_scaling.ask()

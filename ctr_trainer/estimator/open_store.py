@@ -21,9 +21,31 @@ from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import reach
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.placement import Placement
+from ctr_trainer.settings.run_config import RunConfig
 
 # For the messages of a sync, which are of `wire.PAGE_BYTES` and come and go together.
 _KEPT_BYTES = 256 << 20
+
+
+def in_fixed_order(config: RunConfig) -> RunConfig:
+    """Returns the settings of a deterministic run, which syncs strictly unless its workers share one copy of the rows.
+
+    Args:
+      config: with `deterministic`.
+
+    Raises:
+      SettingError: one copy of the rows per host is asked for, and there are several hosts.
+    """
+    rows = config.embedding
+    is_one_host = distributed.local_size() == distributed.size()
+    if distributed.size() == 1 or (is_one_host and (rows.service == "shared" or copies_of_hosts(rows))):
+        return config
+    if rows.row_copies == "host":
+        raise rows.refused(
+            "{row_copies}: with several hosts, a deterministic run keeps one copy of the rows per worker and syncs "
+            "strictly: leave out {row_copies:name}"
+        )
+    return dataclasses.replace(config, embedding=dataclasses.replace(rows, strict_sync=True))
 
 
 @contextlib.contextmanager

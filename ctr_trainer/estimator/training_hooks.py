@@ -119,7 +119,7 @@ def _trace(config, clock, has_gpu):
 def _sync(embeddings, config, clock):
     """-> `RowSyncHook`."""
     offset = 0
-    if not config.strict_sync:  # Which is a collective; else the ranks take turns over the window.
+    if not embeddings.is_strict:  # A strict sync is a collective; else the ranks take turns over the window.
         offset = distributed.rank() * config.sync_steps // distributed.size()
     return RowSyncHook(embeddings, config.sync_steps, offset, clock)
 

@@ -49,6 +49,7 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
         steps_exchange(experiment.run.embedding, exchange),
         alike(experiment),
         gpus_each,
+        experiment.run.deterministic,
     )
     dense_exchange.choose(exchange)
     return tuning

@@ -3,6 +3,8 @@
 What the settings of one class allow, the class says: `Schedule`, `TrainSettings`, `EmbeddingConfig`, `RunConfig`.
 """
 
+import os
+
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.schedule import check_plateau
 
@@ -26,6 +28,12 @@ def check_training(experiment, evaluation):
     schedule = experiment.train.schedule
     if schedule.name == "plateau":
         check_plateau(schedule.patience, evaluation if evaluation.evaluates else None)
+    tunes = experiment.workers.autotune or os.environ.get("HOROVOD_AUTOTUNE", "0") != "0"
+    if experiment.run.deterministic and tunes:
+        raise UserError(
+            "--deterministic: --autotune has Horovod add gradients up in an order that depends on how long it takes: "
+            "leave out one of the two"
+        )
     way_of_exchange(experiment)
 
 

@@ -57,6 +57,7 @@ def init(
     steps_exchange: bool = True,
     flags: dict[str, str] | None = None,
     gpus_each: int = 1,
+    deterministic: bool = False,
 ) -> None:
     """Starts Horovod; without `horovodrun` this process is rank 0 of 1. A collective.
 
@@ -70,6 +71,8 @@ def init(
         every 20 ms, where HOROVOD_CYCLE_TIME says nothing else: its threads take 3% of the core at 5 ms.
       flags: by name, what all ranks need alike.
       gpus_each: number of GPUs that each worker of a machine uses, if the machine has GPUs.
+      deterministic: whether equal runs need equal sums, to the bit. Of more than two workers' tensors, Horovod adds
+        those up together that come together, and the order of a sum depends on what it is fused with: so none is.
 
     Raises:
       UserError: the ranks do not reach each other, see `meeting`, or are not one job, see `agreement`.
@@ -83,6 +86,8 @@ def init(
         horovod_timeline.prepare(timeline)
     if not steps_exchange:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_IDLE_CYCLE_MS))
+    if deterministic and int(os.environ.get("HOROVOD_SIZE", "1")) > 2:
+        os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
     # The watchdog warns of stalls in place of Horovod, and `LastWords` says that a connection is lost.
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
     with meeting(
@@ -126,6 +131,11 @@ def local_rank():
 
 def local_size():
     return hvd.local_size()
+
+
+def cross_rank() -> int:
+    """Returns the number of this host among the hosts that have a worker of this local rank."""
+    return hvd.cross_rank()
 
 
 def is_one_machine():

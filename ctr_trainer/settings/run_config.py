@@ -17,6 +17,8 @@ class RunConfig(Settings, title="Run"):
     """The settings of a run.
 
     Attributes:
+      deterministic: see docs/training.md for what it fixes and what it costs. On several hosts, or with
+        `row_copies="worker"`, it turns `strict_sync` on.
       warm_start: see `warm_start.WarmStart`; once there is a checkpoint, it is not read again.
       save_checkpoints_steps: None for 1000 if no other period is given.
       save_checkpoints_secs: see `periods.SecondsOfChief`. It may be given as `save_checkpoint_secs`, the name that
@@ -41,6 +43,11 @@ class RunConfig(Settings, title="Run"):
     """
 
     seed: int = setting(1, "seed of the data's order, the dense variables and new embedding rows", minimum=0)
+    deterministic: bool = setting(
+        False,
+        "make two runs with equal settings, data and numbers of workers end with equal models, to the bit; workers of "
+        "a host then step the rows in the order of their ranks",
+    )
     warm_start: str = setting(
         "",
         "model directory, checkpoint's directory, or directory of Parquet files with key and row, or its URL: a new "
@@ -150,6 +157,26 @@ class RunConfig(Settings, title="Run"):
         steps = self.profile_steps
         if steps and not (len(steps) == 2 and steps[0] < steps[1]):
             raise self.refused("{profile_steps}: expected the first and a later last step to profile, as 100,200")
+
+        if self.deterministic:
+            self._refuse_what_depends_on_time()
+
+    def _refuse_what_depends_on_time(self) -> None:
+        if self.save_checkpoints_secs:
+            raise self.refused(
+                "with {deterministic:name} equal runs save at equal steps, and {save_checkpoints_secs} goes by the "
+                "clock: use {save_checkpoints_steps:name} or {save_checkpoints_epochs:name}"
+            )
+        if self.embedding.overlap_lookup:
+            raise self.embedding.refused(
+                "{overlap_lookup:name} trains the rows of a step while the next step runs, and a deterministic run "
+                "trains them in a fixed order: leave out one of the two"
+            )
+        if self.embedding.sync_compression != "none":
+            raise self.embedding.refused(
+                "{sync_compression} rounds what a sync sends, by the moment of the sync, and a deterministic run sends "
+                "exact rows: leave out one of the two"
+            )
 
     @property
     def checkpoint_steps(self):

@@ -11,10 +11,11 @@ from ctr_trainer import flags
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.experiment.build import make_train_op, reader, steps_exchange
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.rules import way_of_exchange
+from ctr_trainer.experiment.rules import check_training, way_of_exchange
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.dense_optimizer import Adagrad, AdamW, Ftrl, Lamb, Momentum
+from ctr_trainer.settings.evaluation_config import EvaluationConfig
 from ctr_trainer.settings.schedule import Schedule
 from tests import small
 
@@ -138,6 +139,12 @@ def test_flags_that_cannot_work_together_are_refused():
         _train_op("--lr_schedule=piecewise", "--lr_boundaries=a", "--lr_factors=1,2")
     with pytest.raises(UserError, match="--optimizer=adagrad has no --momentum, which is set to 0.5"):
         _train_op("--momentum=0.5")
+
+
+@pytest.mark.parametrize("other", ["--save_checkpoints_secs=5", "--overlap_lookup", "--autotune"])
+def test_a_deterministic_run_refuses_what_depends_on_time(other):
+    with pytest.raises(UserError, match=f"{other}.*: (use|leave out)"):
+        check_training(_experiment("--deterministic", other), EvaluationConfig())
 
 
 @pytest.mark.parametrize("value", ["0.9", "0.5"])

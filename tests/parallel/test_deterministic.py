@@ -1,0 +1,52 @@
+"""Two equal runs end with equal models, to the bit, whatever delays a worker."""
+
+import numpy as np
+import pytest
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
+from ctr_trainer.settings.run_config import RunConfig
+from tests import small
+from tests.parallel import launch
+
+WAYS = ("rows_of_host", "averaged", "micro_batches", "own_rows", "shared")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """-> f(name, rank) -> the models that two jobs ended with; a worker of the second one was slow."""
+    data = small.make(tmp_path_factory.mktemp("deterministic"), rows=1591)
+    outs = [tmp_path_factory.mktemp(f"run{slow_rank}") for slow_rank in (-1, 1)]
+    for slow_rank, out in zip((-1, 1), outs, strict=True):
+        launch.run(2, launch.WORKERS / "deterministic.py", data, out, slow_rank)
+    return lambda name, rank=0: [dict(np.load(out / f"{name}-{rank}.npz")) for out in outs]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", WAYS)
+def test_a_delayed_worker_changes_no_bit_of_a_deterministic_run(runs, name):
+    for rank in range(2):
+        first, second = runs(name, rank)
+        assert first.keys() == second.keys()
+        for variable, value in first.items():
+            np.testing.assert_array_equal(second[variable], value, variable)
+    assert np.ptp(runs(name)[0]["rows"]) > 0.1  # The rows were trained.
+
+
+@pytest.mark.integration
+def test_without_it_a_delayed_worker_changes_the_model(runs):
+    first, second = runs("as_they_come")
+    assert not all(np.array_equal(second[variable], value) for variable, value in first.items())
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"save_checkpoints_secs": 5.0}, "save_checkpoints_secs=5"),
+        ({"embedding": EmbeddingConfig(overlap_lookup=True)}, "overlap_lookup"),
+        ({"embedding": EmbeddingConfig(sync_compression="fp16")}, "sync_compression=fp16"),
+    ],
+)
+def test_settings_that_depend_on_time_are_refused_by_name(settings, named):
+    with pytest.raises(UserError, match=named):
+        RunConfig(deterministic=True, **settings)

@@ -1,0 +1,86 @@
+"""Trains in several ways; leaves in OUT/NAME-RANK.npz the dense variables that each ends with and, of rank 0, the rows.
+
+python deterministic.py DATA OUT SLOW_RANK
+
+The rank SLOW_RANK sleeps for a random time before and after some steps; -1 for none.
+"""
+
+import os
+import random
+import sys
+import time
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
+from ctr_trainer.estimator.optimize import TrainOp
+from ctr_trainer.models import deepfm
+from ctr_trainer.models.params import ModelParams
+from ctr_trainer.ranks import distributed, last_words
+from tests.constant import CONSTANT
+
+data, out, slow_rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
+STEPS, LONGEST_SECONDS = 60, 0.03
+
+
+class Delays(tf.compat.v1.train.SessionRunHook):
+    """Sleeps between the lookup of a step and its run, and between the run and the next lookup."""
+
+    def before_run(self, run_context):
+        self._sleep()
+
+    def after_run(self, run_context, run_values):
+        self._sleep()
+
+    def _sleep(self):
+        if distributed.rank() == slow_rank and random.random() < 0.5:
+            time.sleep(random.uniform(0, LONGEST_SECONDS))
+
+
+class Witness(tf.compat.v1.train.SessionRunHook):
+    """Keeps the dense variables that training ends with."""
+
+    def begin(self):
+        self._variables = {v.op.name: v for v in tf.compat.v1.global_variables()}
+
+    def end(self, session):
+        self.dense = session.run(self._variables)
+
+
+def train(name, deterministic=True, settings=None, **rows):
+    train_op = TrainOp("adam", 0.02, 0.5, **CONSTANT, **(settings or {}))
+    embedding = EmbeddingConfig(optimizer="adagrad", learning_rate=0.5, sync_steps=7, **rows)
+    config = RunConfig(
+        deterministic=deterministic, prefetch_batches=3, save_checkpoints_steps=25, log_steps=10, embedding=embedding
+    )
+    params = ModelParams(train_op, hidden_units=(16, 8), dropout=0.1)
+    estimator, witness = Estimator(deepfm.model_fn, f"{out}/{name}", params, config), Witness()
+
+    def input_fn():
+        return BatchReader(data, 16, distributed.rank(), distributed.size(), num_readers=2)
+
+    estimator.train(input_fn, hooks=[Delays(), witness], max_steps=STEPS)
+    checkpoint, found = estimator.latest_checkpoint(), dict(witness.dense)
+    if distributed.is_chief():
+        blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
+        keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+        order = np.argsort(keys)
+        found.update(keys=keys[order], rows=rows[order])
+    np.savez(f"{out}/{name}-{distributed.rank()}.npz", **{key.replace("/", "."): value for key, value in found.items()})
+
+
+def main():
+    train("as_they_come", deterministic=False)
+    train("rows_of_host")
+    train("averaged", settings={"dense_sync_steps": 7})
+    train("micro_batches", settings={"accumulation_steps": 2})
+    train("own_rows", row_copies="worker")
+    train("shared", service="shared")
+
+
+distributed.init(deterministic=True)
+os.makedirs(out, exist_ok=True)
+sys.exit(last_words.of_this_process().run(main))
