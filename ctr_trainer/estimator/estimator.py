@@ -17,7 +17,6 @@ from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.observation import Observation
 from ctr_trainer.estimator.one_job import one_job
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
-from ctr_trainer.estimator.prepared_runs import run_steps
 from ctr_trainer.estimator.publishing import open_publishing
 from ctr_trainer.estimator.saved_features import load_features, save_features
 from ctr_trainer.estimator.saving import Saving
@@ -159,7 +158,7 @@ class Estimator:
             if features is not None and distributed.is_chief():
                 save_features(self.model_dir, features)
             saver = tf1.train.Saver(max_to_keep=None)
-            step = OptimizerStep(spec.train_op, step_plan.current(), self.config.prepared_runs)
+            step = OptimizerStep(spec.train_op, step_plan.current())
             model = self._model.to_dict(features)
             kept = (self.model_dir, staging, lock)
             save = Saving(saver, feed, store, checkpoint, *kept, self.config, model, step.settle)
@@ -175,19 +174,17 @@ class Estimator:
                 evaluations = EvaluatedTraining(self, evaluation, feed, store, save, start, clock, stop, step.settle)
             observed = seen.of_training([*own, *evaluations.hooks, *hooks], measuring, feed, store)
 
-            def steps(runs):
-                if seen.step != start:
-                    raise UserError(f"{checkpoint.path} was restored to step {seen.step}, not {start}: it is damaged")
-                while not runs.should_stop():
-                    waiting = distributed.watchdog().waiting(f"step {seen.step + 1} and its gradient exchange")
-                    with waiting, seen.input_ends.noticed():
-                        step(runs)
-
             named = save.naming_the_last_checkpoint(lambda: seen.step > start)
             with named, all_closed([save, publishing, evaluations, *own]):
-                session, every_hook = training_session(checkpoint, observed.hooks, staging.path, self.config, saver)
-                with session:
-                    run_steps(session, every_hook, steps, self.config.prepared_runs)
+                with training_session(checkpoint, observed.hooks, staging.path, self.config, saver) as session:
+                    if seen.step != start:
+                        raise UserError(
+                            f"{checkpoint.path} was restored to step {seen.step}, not {start}: it is damaged"
+                        )
+                    while not session.should_stop():
+                        waiting = distributed.watchdog().waiting(f"step {seen.step + 1} and its gradient exchange")
+                        with waiting, seen.input_ends.noticed():
+                            step(session)
             if stop.signal:
                 raise StoppedInOrder(stopped_text(stop, seen.step, save.path), stop.signal)
             results = observed.results()
@@ -215,14 +212,9 @@ class Estimator:
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
             evaluation = Evaluation(feed, spec, metrics)
             own = [*feed.hooks, *spec.evaluation_hooks, *hooks]
-
-            def batches(runs):
-                while not runs.should_stop() and (steps is None or evaluation.steps < steps):
-                    evaluation.step(runs)
-
-            session, every_hook = session_of(checkpoint, own, self.config)
-            with session:
-                run_steps(session, every_hook, batches, self.config.prepared_runs)
+            with session_of(checkpoint, own, self.config) as session:
+                while not session.should_stop() and (steps is None or evaluation.steps < steps):
+                    evaluation.step(session)
         return {"global_step": checkpoint.step, **evaluation.results()}
 
     def predict(self, input_fn, hooks=(), checkpoint=None, yield_single_examples=True):
@@ -235,8 +227,7 @@ class Estimator:
         checkpoint = self._of_this_model(checkpoint or self.latest_checkpoint(required=True))
         with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
             predictions = spec.predictions if isinstance(spec.predictions, dict) else {"output": spec.predictions}
-            session, _ = session_of(checkpoint, [*feed.hooks, *hooks], self.config)
-            with session:
+            with session_of(checkpoint, [*feed.hooks, *hooks], self.config) as session:
                 while not session.should_stop():
                     values = feed.beside(session.run(predictions))
                     if not yield_single_examples:

@@ -5,7 +5,6 @@ import tensorflow as tf
 
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.input_fn import call_input_fn, make_input
-from ctr_trainer.estimator.prepared_runs import run_steps
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.hooks.progress_hook import ProgressHook
 from ctr_trainer.hooks.service_loss_hook import raise_together
@@ -103,19 +102,15 @@ class InLoopEvaluation:
         hooks = [*self._feed.hooks, *self._spec.evaluation_hooks, *self._eval_spec.hooks]
         if distributed.is_chief() and self._steps:
             hooks.append(ProgressHook("evaluating", self._steps))
-
-        def batches(runs):
-            steps = self._eval_spec.steps or None
-            while not (self._stop.is_asked or runs.should_stop() or self._evaluation.steps == steps):
-                self._evaluation.step(runs)
-                # The training step that this is part of is watched, and takes as long as it has to.
-                distributed.watchdog().progress()
-
+        steps = self._eval_spec.steps or None
         with self._graph.as_default():
             config = distributed.session_config(self._config.threads)
             creator = tf1.train.ChiefSessionCreator(self._scaffold, config=config)
             with tf1.train.MonitoredSession(creator, hooks) as session:
-                run_steps(session, hooks, batches, self._config.prepared_runs)
+                while not (self._stop.is_asked or session.should_stop() or self._evaluation.steps == steps):
+                    self._evaluation.step(session)
+                    # The watchdog watches the training step that this evaluation is part of.
+                    distributed.watchdog().progress()
 
     def close(self):
         """Ends what reads the data."""

@@ -13,12 +13,12 @@ tf1 = tf.compat.v1
 
 
 def training_session(checkpoint, hooks, model_dir, config, saver):
-    """-> (the `MonitoredTrainingSession` of the current graph, all of its hooks in their order). A collective.
+    """Makes the `MonitoredTrainingSession` of the current graph. A collective.
 
-    Rank 0 restores the dense variables, from the checkpoint that the file `checkpoint` in the model directory names;
-    then all ranks get its. The `SummarySaverHook` of rank 0 is added by that session itself, unless runs are prepared:
-    then it stands among ours. `StepRateHook` is in place of its `StepCounterHook`, and our hook, which writes
-    checkpoints of dense variables and rows together, in place of its `CheckpointSaverHook`.
+    Rank 0 restores the dense variables from the checkpoint that the file `checkpoint` in the model directory names;
+    then all ranks take the variables of rank 0. The session itself adds the `SummarySaverHook` of rank 0.
+    `StepRateHook` replaces its `StepCounterHook`, and `CheckpointHook`, which saves dense variables and rows together,
+    replaces its `CheckpointSaverHook`.
 
     Args:
       checkpoint: the `Checkpoint` to restore; None for the variables' initial values.
@@ -31,32 +31,24 @@ def training_session(checkpoint, hooks, model_dir, config, saver):
       UserError: the checkpoint has not the graph's variables.
     """
     is_chief = distributed.is_chief()
-    summary_steps = config.summary_steps
-    scaffold = tf1.train.Scaffold(saver=saver)
-    hooks = [distributed.broadcast_hook(), _OneSessionHook(), *hooks]
-    if summary_steps and is_chief and config.prepared_runs:
-        hooks.insert(0, tf1.train.SummarySaverHook(summary_steps, output_dir=model_dir, scaffold=scaffold))
     with _restored(checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
-        session = tf1.train.MonitoredTrainingSession(
+        return tf1.train.MonitoredTrainingSession(
             checkpoint_dir=latest_file.directory_of(restored, model_dir) if is_chief else None,
             summary_dir=model_dir if is_chief else None,
-            scaffold=scaffold,
-            hooks=hooks,
+            scaffold=tf1.train.Scaffold(saver=saver),
+            hooks=[distributed.broadcast_hook(), _OneSessionHook(), *hooks],
             config=distributed.session_config(config.threads, config.mixed_precision),
             save_checkpoint_secs=None,
             save_checkpoint_steps=None,
             log_step_count_steps=None,
-            save_summaries_steps=None if config.prepared_runs else summary_steps,
+            save_summaries_steps=config.summary_steps,
         )
-    return session, hooks
 
 
 def session_of(checkpoint, hooks, config):
-    """-> (`MonitoredSession` of the current graph, all of its hooks), to evaluate or predict with a checkpoint.
+    """Makes the `MonitoredSession` of the current graph, to evaluate or predict with a checkpoint. A collective.
 
-    A collective.
-
-    Rank 0 restores the dense variables, then all ranks get its.
+    Rank 0 restores the dense variables; then all ranks take the variables of rank 0.
 
     Args:
       checkpoint: the `Checkpoint`.
@@ -66,7 +58,6 @@ def session_of(checkpoint, hooks, config):
     Raises:
       UserError: the checkpoint has not the graph's variables.
     """
-    hooks = [distributed.broadcast_hook(), *hooks]
     with _restored(checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
         creator = tf1.train.ChiefSessionCreator(
             tf1.train.Scaffold(saver=tf1.train.Saver(max_to_keep=None)),
@@ -74,7 +65,7 @@ def session_of(checkpoint, hooks, config):
             # Not by its directory: there TensorFlow keeps the absolute path that it was first written to.
             checkpoint_filename_with_path=restored.dense_prefix if restored else None,
         )
-        return tf1.train.MonitoredSession(creator, hooks), hooks
+        return tf1.train.MonitoredSession(creator, [distributed.broadcast_hook(), *hooks])
 
 
 @contextlib.contextmanager

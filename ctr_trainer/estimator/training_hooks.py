@@ -70,7 +70,7 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
         hooks.append(ServiceLossHook(store, config.embedding.sync_steps, clock))
     dense_sync_steps = step_plan.current().dense_sync_steps
     if dense_sync_steps > 1:
-        hooks.append(DenseSyncHook(step.prepare, step.settle, dense_sync_steps, clock))
+        hooks.append(DenseSyncHook(step.settle, dense_sync_steps, clock))
     hooks.append(CheckpointHook(save, _checkpoint_period(config), clock))
     kept = _keep_lines(feed, config, model_dir, last_step, clock)
     scored = metric_tensors(feed.inputs, spec)

@@ -20,10 +20,10 @@ class FiniteLossHook(StepHook):
 
     def __init__(self, loss):
         super().__init__()
-        self._loss = loss
+        self._arguments = tf.compat.v1.train.SessionRunArgs(loss)
 
     def before_run(self, run_context):
-        return tf.compat.v1.train.SessionRunArgs(self._loss)
+        return self._arguments
 
     def after_micro_batch(self, run_context, run_values):
         self._check(run_values.results, self.step + 1)

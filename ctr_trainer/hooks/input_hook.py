@@ -37,7 +37,7 @@ class InputHook(tf1.train.SessionRunHook):
         self._features, self._embeddings, self._training, self._rows = features, embeddings, training, rows
         self._looked_up, self._has_read = None, has_read or (lambda: None)
         self._clock = clock or Clock()
-        self._fetches, self._last_fetches = {}, {}
+        self._rows_of, self._fetches, self._last_fetches = (), [], []
         self._micro_batches, self._micro_batch = 1, 0
         self.batch = None
         self.examples = 0
@@ -46,10 +46,11 @@ class InputHook(tf1.train.SessionRunHook):
         training = self._training
         if training is not None and training.gradients:
             self._micro_batches = step_plan.current().accumulation_steps
-            self._fetches = {"gradients": training.gradients}
-            self._last_fetches = {**self._fetches, "learning_rate": training.learning_rate}
+            # Flat lists, the same for each step: the session takes nested fetches apart anew at each run.
+            self._rows_of, self._fetches = tuple(training.gradients), list(training.gradients.values())
+            self._last_fetches = [*self._fetches, training.learning_rate]
             if training.share is not None:
-                self._last_fetches["share"] = training.share
+                self._last_fetches.append(training.share)
 
     def before_run(self, run_context):
         with self._clock.within(self.phase):
@@ -76,11 +77,11 @@ class InputHook(tf1.train.SessionRunHook):
 
     def _apply(self, results):
         weight = 1.0 if self._training.share is None else float(np.sum(self.batch.weights))
-        batch = self._looked_up, results["gradients"], weight
+        batch = self._looked_up, dict(zip(self._rows_of, results, strict=False)), weight
         if self._micro_batch < self._micro_batches:
             self._rows.train(self._embeddings.add_gradients, *batch)
         else:
-            step = RowStep(float(results["learning_rate"]), float(results.get("share", 1.0)))
+            step = RowStep(*map(float, results[len(self._rows_of) :]))
             self._rows.train(self._embeddings.apply_gradients, *batch, step)
 
     def close(self):

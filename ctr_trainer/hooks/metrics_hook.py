@@ -54,8 +54,9 @@ class MetricsHook(StepHook):
         if lines is not None and every_n_steps is None:
             raise ValueError("ranks meet at steps, not at times: give every_n_steps")
         further = {"weight": weight, "learning_rate": learning_rate}
-        self._fetches = {"loss": loss, "labels": tensors}
-        self._fetches |= {name: tensor for name, tensor in further.items() if tensor is not None}
+        fetches = {"loss": loss, "labels": tensors}
+        fetches |= {name: tensor for name, tensor in further.items() if tensor is not None}
+        self._arguments = tf.compat.v1.train.SessionRunArgs(fetches)  # The same object for each step.
         self._takers, self._lines, self._auc_window_steps = takers, lines or OwnLines(), auc_window_steps
         self._own, self._owns = own, {}  # What it said by step, until that line is known.
         self._clock = clock
@@ -68,7 +69,7 @@ class MetricsHook(StepHook):
         self._auc_from, self._auc_is_over = self.step, False
 
     def before_run(self, run_context):
-        return tf.compat.v1.train.SessionRunArgs(self._fetches)
+        return self._arguments
 
     def after_micro_batch(self, run_context, run_values):
         if self._auc_is_over:  # Kept until here, for `auc`.

@@ -19,7 +19,8 @@ class Mean:
         Args:
           values, weights: float32[B].
         """
-        self.state += (np.dot(values.astype(np.float64), weights), weights.sum(dtype=np.float64))
+        # Not `np.dot`: for so many values OpenBLAS starts threads, which spin on the cores that the workers need.
+        self.state += (np.multiply(values, weights, dtype=np.float64).sum(), weights.sum(dtype=np.float64))
 
     def reset(self):
         self.state[:] = 0

@@ -33,7 +33,6 @@ class RunConfig(Settings, title="Run"):
       mixed_precision: see `device_config.config_proto`; evaluation, prediction and exports are float32 all the same.
       phase_steps: a run ends with what its steps' time went to and what load it made, see `StepTraceHook` and
         `LoadHook`; the first so many do not count.
-      prepared_runs: see `PreparedRuns`.
       uneven_inputs: `error` names the rank and the step; `pad`: see `PaddedInput`.
       embedding: `EmbeddingConfig`.
       publish: `PublishConfig`.
@@ -68,9 +67,6 @@ class RunConfig(Settings, title="Run"):
     )
     prefetch_batches: int = setting(
         4, "batches read and looked up ahead; 0 does both in the training thread", "batches", minimum=0
-    )
-    prepared_runs: bool = setting(
-        True, "prepare a step's fetches and feeds once, for less time; else each step is MonitoredTrainingSession.run"
     )
     save_checkpoints_steps: int | None = setting(
         None,

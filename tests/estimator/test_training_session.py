@@ -14,7 +14,6 @@ from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
-RUNS = pytest.mark.parametrize("prepared", [True, False])
 
 
 @pytest.fixture(autouse=True)
@@ -34,13 +33,12 @@ def _input_fn():
     return tf.data.Dataset.from_tensors(({"x": np.ones([4, 2], np.float32)}, np.ones(4, np.float32))).repeat()
 
 
-def _train(model_dir, steps, prepared=True):
-    config = RunConfig(threads=1, prepared_runs=prepared, log_steps=2, summary_steps=2)
+def _train(model_dir, steps):
+    config = RunConfig(threads=1, log_steps=2, summary_steps=2)
     Estimator(_model_fn, model_dir, config=config).train(_input_fn, steps=steps)
 
 
-@RUNS
-def test_it_is_tensorflows_own_and_is_told_the_model_directory(tmp_path, prepared, monkeypatch):
+def test_it_is_tensorflows_own_and_is_told_the_model_directory(tmp_path, monkeypatch):
     told, made = [], tf1.train.MonitoredTrainingSession
 
     def session(**settings):
@@ -48,17 +46,29 @@ def test_it_is_tensorflows_own_and_is_told_the_model_directory(tmp_path, prepare
         return made(**settings)
 
     monkeypatch.setattr(tf1.train, "MonitoredTrainingSession", session)
-    _train(tmp_path, 3, prepared)
+    _train(tmp_path, 3)
     (settings,) = told
     assert settings["checkpoint_dir"] == str(tmp_path)
     assert settings["log_step_count_steps"] is None  # `global_step/sec` is by the training's own clock.
     assert "StopAtStepHook" in [type(hook).__name__ for hook in settings["hooks"]]
 
 
-@RUNS
-def test_its_step_rate_is_logged_and_the_models_own_summaries_are_written(tmp_path, prepared, caplog):
+def test_each_step_is_one_run_of_the_monitored_session(tmp_path, monkeypatch):
+    runs, run = [], tf1.train.MonitoredSession.run
+
+    def counted(self, fetches, *arguments, **more):
+        runs.append(fetches)
+        return run(self, fetches, *arguments, **more)
+
+    monkeypatch.setattr(tf1.train.MonitoredSession, "run", counted)
+    _train(tmp_path, 3)
+    assert len(runs) == 3
+    assert len(set(runs)) == 1
+
+
+def test_its_step_rate_is_logged_and_the_models_own_summaries_are_written(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
-        _train(tmp_path, 7, prepared)
+        _train(tmp_path, 7)
     lines = [record.getMessage() for record in caplog.records if record.module == "step_rate_hook"]
     assert sum(re.fullmatch(r"global_step/sec: [\d.e+]+", line) is not None for line in lines) == 3
     tags = {
@@ -70,18 +80,17 @@ def test_its_step_rate_is_logged_and_the_models_own_summaries_are_written(tmp_pa
     assert {"a_summary_of_the_model", "global_step/sec", "loss"} <= tags
 
 
-@RUNS
-def test_tensorflow_finds_the_newest_dense_variables_and_a_run_goes_on_from_them(tmp_path, prepared):
-    _train(tmp_path, 3, prepared)
+def test_tensorflow_finds_the_newest_dense_variables_and_a_run_goes_on_from_them(tmp_path):
+    _train(tmp_path, 3)
     first = tf.train.latest_checkpoint(tmp_path)
     assert first == str(tmp_path / "checkpoints" / "step-0000000003" / "dense")
-    _train(tmp_path, 3, prepared)
+    _train(tmp_path, 3)
     assert tf.train.load_variable(tf.train.latest_checkpoint(tmp_path), "global_step") == 6
     moved = tmp_path.with_name(tmp_path.name + "-moved")
     tmp_path.rename(moved)
     assert tf.train.load_variable(tf.train.latest_checkpoint(moved), "global_step") == 6
     once = tmp_path.with_name(tmp_path.name + "-once")
-    _train(once, 6, prepared)
+    _train(once, 6)
     np.testing.assert_array_equal(
         *(tf.train.load_variable(tf.train.latest_checkpoint(directory), "w") for directory in (moved, once))
     )
