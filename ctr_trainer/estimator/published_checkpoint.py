@@ -1,38 +1,45 @@
 """Makes a publication of a checkpoint: a generation whose base has all rows."""
 
 import contextlib
+import os
 import sys
 import uuid
 
+import numpy as np
+import tensorflow as tf
 import tqdm
 
 from ctr_trainer.embedding.snapshot import packed_files, snapshot
 from ctr_trainer.embedding.snapshot.arrow_file import arrow_file
 from ctr_trainer.embedding.snapshot.packed_rows import pack
 from ctr_trainer.embedding.snapshot.snapshot import key_array
-from ctr_trainer.estimator.checkpoint import MANIFEST, describe_file
+from ctr_trainer.embedding.table.row_kernels import first_not_finite
+from ctr_trainer.estimator.checkpoint import MANIFEST, Checkpoint, describe_file
+from ctr_trainer.estimator.estimator import Estimator
 from ctr_trainer.files.paths import path_of
+from ctr_trainer.messages.divergence import diverged
 from ctr_trainer.publication import records
 from ctr_trainer.publication.records import BASE, Publication, Record
 
 _GENERATION, _EPOCH = 1, 0
 
 
-def write_publication(url, estimator, checkpoint, dtype):
-    """Writes the first generation of a publication. -> its `Record`
+def write_publication(url: str | os.PathLike, estimator: Estimator, checkpoint: Checkpoint, dtype: str) -> Record:
+    """Writes the first generation of a publication.
 
     Args:
-      url: path or URL of the publication; nothing is there yet.
+      url: local path of the publication; nothing is there yet.
       estimator: the `Estimator` of the model.
       checkpoint: a `Checkpoint` of it.
       dtype: of the packed rows, see `packed_rows`.
 
     Raises:
-      UserError: the checkpoint is damaged or of another model, or the publication cannot be written.
+      UserError: the checkpoint is damaged, of another model or not finite, or the publication cannot be written.
     """
     directory = records.generation_path(url, _GENERATION)
     dense, base = records.dense_name(_EPOCH), records.name_of(BASE, _EPOCH)
-    estimator.export_to(str(directory / dense), checkpoint=checkpoint, rows="none")
+    tower = estimator.export_to(str(directory / dense), checkpoint=checkpoint, rows="none")
+    _refuse_not_finite(tower, checkpoint)
     (directory / base).mkdir(parents=True, exist_ok=True)
     configs, files = _write_rows(directory, base, checkpoint, dtype)
     record = Record(
@@ -53,8 +60,17 @@ def write_publication(url, estimator, checkpoint, dtype):
     return record
 
 
+def _refuse_not_finite(tower: str, checkpoint: Checkpoint) -> None:
+    variables = tf.train.load_checkpoint(
+        os.path.join(tower, tf.saved_model.VARIABLES_DIRECTORY, tf.saved_model.VARIABLES_FILENAME)
+    )
+    for name, dtype in variables.get_variable_to_dtype_map().items():
+        if dtype.is_floating and not np.isfinite(variables.get_tensor(name)).all():
+            raise diverged(f"{checkpoint.path}: the variable {name} is not finite")
+
+
 def _write_rows(directory, base, checkpoint, dtype):
-    """-> (the tables' configurations, the files' entries of the record)."""
+    """Returns (the tables' configurations, the files' entries of the record)."""
     configs, files, entries = {}, {}, []
     with (
         contextlib.ExitStack() as stack,
@@ -62,6 +78,8 @@ def _write_rows(directory, base, checkpoint, dtype):
     ):
         for config, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
             table = config.name
+            if (first := first_not_finite(np.ascontiguousarray(rows))) >= 0:
+                raise diverged(f"{checkpoint.path}: the row of key {keys[first]} of table {table} is not finite")
             if table not in files:
                 file = f"{base}/{packed_files.file_name(table, packed_files.ROWS)}"
                 schema = packed_files.schema(config, dtype, packed_files.ROWS)

@@ -17,7 +17,7 @@ from ctr_trainer.publication.cluster_rows import REMOVED_SECONDS
 from ctr_trainer.publication.cluster_state import ClusterState, read_state
 from ctr_trainer.publication.dense_files import DenseFiles
 from ctr_trainer.publication.hot_rows import HotRows
-from ctr_trainer.publication.reader import RowsAhead, RowsLost
+from ctr_trainer.publication.reader import RowsAhead, RowsLost, Unreadable
 from ctr_trainer.publication.records import Record
 from ctr_trainer.settings.redis_files import RedisFiles
 
@@ -64,7 +64,7 @@ class ClusterReader:
         self._cluster, self._cache = Cluster(url, redis), (cache_rows, cache_secs)
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-tower-", dir=cache_dir or None)
         self._dense, self._lock = DenseFiles(self._place.name), threading.Lock()
-        self.lookups = self.hits = 0
+        self._unreadable, self.lookups, self.hits = Unreadable(), 0, 0
         self._ready = self._served = None
         self.lost = ""
         try:
@@ -160,7 +160,8 @@ class ClusterReader:
 
     def _fetch(self, state: ClusterState) -> ClusterState:
         """Returns the state, whose tower is here."""
-        self._dense.fetch(state.record, lambda file: cluster_tower.blocks_of(self._cluster, state.record, file))
+        with self._unreadable.reading(state.place):
+            self._dense.fetch(state.record, lambda file: cluster_tower.blocks_of(self._cluster, state.record, file))
         return state
 
     def _cold(self, record: Record) -> dict[str, HotRows]:

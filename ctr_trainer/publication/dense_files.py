@@ -5,6 +5,7 @@ import zlib
 
 from ctr_trainer.files.local_path import LocalPath
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.publication.records import Record
 
 _KEPT = 3  # The towers served now and before, and the one that is got ready.
 
@@ -46,8 +47,10 @@ class DenseFiles:
             (self._directory / self._kept.pop(0)).remove_all()
 
 
-def _name(record):
-    return os.path.join(f"{record.generation}", record.dense)
+def _name(record: Record) -> str:
+    # A place that was emptied and filled anew may use the number of a generation once more.
+    content = zlib.crc32(repr(record.dense_files).encode())
+    return os.path.join(f"{record.generation}", f"{record.dense}-{content:08x}")
 
 
 def _copy(path, entry, blocks):

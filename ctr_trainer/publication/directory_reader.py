@@ -1,15 +1,21 @@
 """Reads a publication in a directory or a store: its rows lie in a file of this host that is mapped into memory."""
 
+import contextlib
 import dataclasses
 import logging
 import tempfile
 import time
+from collections.abc import Iterator
+
+import numpy as np
 
 from ctr_trainer.embedding.snapshot.packed_files import ROWS, read_removed, read_rows
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
 from ctr_trainer.publication.dense_files import DenseFiles
-from ctr_trainer.publication.mapped_rows import MappedRows
+from ctr_trainer.publication.mapped_rows import ChangedRows, MappedRows
+from ctr_trainer.publication.reader import Unreadable
+from ctr_trainer.publication.records import Publication, Record
 
 _log = logging.getLogger(__name__)
 _TOWER_BLOCK = 4 << 20
@@ -17,18 +23,28 @@ _TOWER_BLOCK = 4 << 20
 
 @dataclasses.dataclass(frozen=True)
 class _State:
-    """What is served: a record, and the rows of each table by its name."""
+    """Rows as they are after a record.
 
-    record: records.Record
-    tables: dict
+    Attributes:
+      holder: of the generation.
+      record: the `Record`.
+      tables: the rows of each table by its name, as they are, or were some epochs before.
+      changes: for each table what has changed since; {} if `tables` are as they are.
+    """
+
+    holder: str
+    record: Record
+    tables: dict[str, MappedRows]
+    changes: dict[str, ChangedRows]
 
 
 class DirectoryReader:
     """A `RowReader` of a directory, or of its URL.
 
-    It begins with the newest base and applies the epochs after it in order, each once its files were checked. While an
-    epoch is applied, a read gives some rows before it and some after. If an epoch is missing or damaged, or if another
-    generation has become the current one, a second table is filled from the newest base beside the one that is served.
+    It begins with the newest base and applies the epochs after it in order, each once its files were checked. Changes
+    of later epochs lie apart from the rows that are served, until `advance` makes all of them visible together. If an
+    epoch is missing or damaged, or if another generation has become the current one, second tables are filled from the
+    newest base while the first ones are served.
 
     Args:
       url: path or URL of the publication.
@@ -41,116 +57,164 @@ class DirectoryReader:
     lookups = hits = 0
     lost = ""  # Its files are on this host.
 
-    def __init__(self, url, cache_dir=""):
+    def __init__(self, url: str, cache_dir: str = ""):
         self._url = str(url)
         self._place = tempfile.TemporaryDirectory(prefix="ctr_trainer-rows-", dir=cache_dir or None)
-        self._dense = DenseFiles(self._place.name)
-        self._ready = self._state = None
+        self._dense, self._unreadable = DenseFiles(self._place.name), Unreadable()
+        # `_newest` has all that was read; it is `_ready` once its tower is here.
+        self._newest = self._ready = self._state = None
         try:
-            self._state = self._newest()
+            self._state = self._loaded(self._publication())
+            self._fetch_dense(self._state.record)
         except BaseException:
             self._place.cleanup()
             raise
 
     @property
-    def record(self):
+    def record(self) -> Record:
         return self._state.record
 
-    def refresh(self):
-        if self._ready is None:
-            self._ready = self._next()
+    def refresh(self) -> Record | None:
+        self._settle()
+        publication = self._publication()
+        names = records.list_records(self._url, publication.generation)
+        with self._unreadable.reading((publication, names)):
+            newest = self._after(self._newest or self._state, publication, names)
+            if newest is not (self._newest or self._state):
+                self._newest, self._ready = newest, None
+            if self._newest is not None and self._ready is None:
+                self._fetch_dense(newest.record)
+                self._ready = newest
         return self._ready and self._ready.record
 
-    def advance(self):
+    def advance(self) -> None:
         if self._ready is not None:
-            self._state, self._ready = self._ready, None
+            self._state, self._newest, self._ready = self._ready, None, None
 
-    def read(self, table, keys):
-        tables = self._state.tables
-        if table not in tables:
-            raise UserError(f"{self._url}: no table {table}; there are {', '.join(tables)}")
-        return tables[table].read(keys)
+    def read(self, table: str, keys: np.ndarray) -> np.ndarray:
+        state = self._state
+        if table not in state.tables:
+            raise UserError(f"{self._url}: no table {table}; there are {', '.join(state.tables)}")
+        if state.changes:
+            return state.changes[table].read_over(state.tables[table], keys)
+        return state.tables[table].find(keys)[0]
 
-    def dense_path(self, record=None):
+    def dense_path(self, record: Record | None = None) -> str:
         return self._dense.path_of(record or self.record)
 
-    def age_secs(self):
+    def age_secs(self) -> float:
         return max(time.time() - self.record.time, 0.0)
 
-    def close(self):
-        for state in filter(None, (self._state, self._ready)):
-            for table in state.tables.values():
-                table.close()
+    def close(self) -> None:
+        for state in filter(None, (self._state, self._newest)):
+            for rows in (*state.tables.values(), *state.changes.values()):
+                rows.close()
         self._place.cleanup()
 
-    def _next(self):
-        """-> the `_State` after the served one; None if there is none."""
-        served = self.record
-        publication = records.read_publication(self._url)
-        if publication is None:
-            raise UserError(f"{self._url}: the publication is gone; what was read of it is served on")
-        if publication.generation != served.generation:
-            _log.info("%s: generation %d is current: reading it", self._url, publication.generation)
-            return self._newest()
-        names = records.list_records(self._url, served.generation)
-        if not any(epoch > served.epoch for _, epoch in names):
-            return None
-        try:
-            if (records.EPOCH, served.epoch + 1) not in names:
-                raise UserError(f"{self._url}: epoch {served.epoch + 1} is missing, and there are later ones")
-            return self._applied(served.epoch + 1)
-        except (OSError, UserError) as error:
-            if records.newest_base(names) <= served.epoch:
-                raise
-            _log.warning("%s; going on from the newest base", error)
-        return self._newest()
-
-    def _applied(self, epoch):
-        """-> the `_State` with one more epoch, which is applied to the tables that are served."""
-        record = records.read_record(self._url, self.record.generation, records.EPOCH, epoch)
-        if record.configs() != self.record.configs() or record.dtype != self.record.dtype:
-            raise UserError(
-                f"{self._url}: epoch {epoch} has other tables than the epoch before: publish the model anew"
-            )
-        self._fetch_dense(record)
-        self._apply(record, self._state.tables)
-        return _State(record, self._state.tables)
-
-    def _newest(self):
-        """-> the `_State` of the newest record of the current generation, in tables of its own."""
+    def _publication(self) -> Publication:
         publication = records.read_publication(self._url)
         if publication is None:
             raise UserError(f"{self._url}: there is no publication (no {records.PUBLICATION}): train with --publish")
+        return publication
+
+    def _settle(self) -> None:
+        """Makes the changes of the served record in its tables."""
+        state = self._state
+        for table, changes in state.changes.items():
+            changes.settle(state.tables[table])
+        self._state = dataclasses.replace(state, changes={})
+
+    def _after(self, state: _State, publication: Publication, names: list[tuple[str, int]]) -> _State:
+        """Returns the newest state that can be read; the same one if it is that.
+
+        Raises:
+          UserError, OSError: there is a newer record, and it cannot be read.
+        """
+        if (publication.generation, publication.holder) != (state.record.generation, state.holder):
+            _log.info("%s: generation %d is current: reading it", self._url, publication.generation)
+            return self._loaded(publication)
+        changes = state.changes or self._empty(state.record, ChangedRows)
+        try:
+            newest, error = self._extended(state, names, changes)
+        except BaseException:
+            self._newest = self._ready = None  # Some rows of an epoch may be among its changes.
+            raise
+        if newest is not state:
+            return dataclasses.replace(newest, changes=changes)
+        if error is None:
+            return state
+        if (records.newest_base(names) or 0) <= state.record.epoch:
+            raise error
+        _log.warning("%s; the newest base is read instead", error)
+        return self._loaded(publication)
+
+    def _loaded(self, publication: Publication) -> _State:
+        """Returns the state of the newest record that can be read, in tables of its own."""
         names = records.list_records(self._url, publication.generation)
         base = records.newest_base(names)
         if base is None:
             raise UserError(f"{self._url}: generation {publication.generation} has no base: publish the model again")
         record = records.read_record(self._url, publication.generation, records.BASE, base)
-        configs = record.configs()
-        tables = {name: MappedRows(config, record.dtype, self._place.name) for name, config in configs.items()}
-        self._apply(record, tables)
-        while (records.EPOCH, record.epoch + 1) in names:
-            record = records.read_record(self._url, publication.generation, records.EPOCH, record.epoch + 1)
-            self._apply(record, tables)
-        self._fetch_dense(record)
-        rows = sum(map(len, tables.values()))
-        _log.info("%s: generation %d, epoch %d: %d rows", self._url, record.generation, record.epoch, rows)
-        return _State(record, tables)
-
-    def _apply(self, record, tables):
-        """Checks each file of a record, then puts its rows into the tables and removes its removed keys."""
-        configs, directory = record.configs(), records.generation_path(self._url, record.generation)
+        tables = self._empty(record, MappedRows)
         for entry in record.files:
-            table, path = entry["table"], directory / entry["file"]
-            with path.local_file() as local:
-                records.check_file(local, entry, path)
-                if entry["kind"] == ROWS:
-                    for keys, values in read_rows(local, configs[table], record.dtype):
-                        tables[table].put(keys, values)
-                else:
-                    for keys in read_removed(local, configs[table], record.dtype):
-                        tables[table].remove(keys)
+            with self._checked(record, entry) as local:
+                _put(record, entry, local, tables)
+        state, error = self._extended(_State(publication.holder, record, tables, {}), names, tables)
+        if error is not None:
+            _log.warning("%s; serving what comes before it", error)
+        rows, record = sum(map(len, tables.values())), state.record
+        _log.info("%s: generation %d, epoch %d: %d rows", self._url, record.generation, record.epoch, rows)
+        return state
 
-    def _fetch_dense(self, record):
+    def _extended(
+        self, state: _State, names: list[tuple[str, int]], tables: dict[str, MappedRows] | dict[str, ChangedRows]
+    ) -> tuple[_State, Exception | None]:
+        """Applies the epochs after a state to tables. Returns the state after the last one, and what is wrong then."""
+        while any(epoch > state.record.epoch for _, epoch in names):
+            with contextlib.ExitStack() as stack:
+                try:
+                    record = self._epoch_after(state.record, names)
+                    files = [stack.enter_context(self._checked(record, entry)) for entry in record.files]
+                except (OSError, UserError) as error:
+                    return state, error
+                for entry, local in zip(record.files, files, strict=True):
+                    _put(record, entry, local, tables)
+            state = dataclasses.replace(state, record=record)
+        return state, None
+
+    def _epoch_after(self, record: Record, names: list[tuple[str, int]]) -> Record:
+        epoch = record.epoch + 1
+        if (records.EPOCH, epoch) not in names:
+            raise UserError(f"{self._url}: epoch {epoch} is missing, and there are later ones")
+        found = records.read_record(self._url, record.generation, records.EPOCH, epoch)
+        if found.configs() != record.configs() or found.dtype != record.dtype:
+            raise UserError(
+                f"{self._url}: epoch {epoch} has other tables than the epoch before: publish the model anew"
+            )
+        return found
+
+    def _empty(self, record: Record, kind: type) -> dict:
+        return {name: kind(config, record.dtype, self._place.name) for name, config in record.configs().items()}
+
+    @contextlib.contextmanager
+    def _checked(self, record: Record, entry: dict) -> Iterator[str]:
+        """Gives the local path of a file of a record, once it was checked."""
+        path = records.generation_path(self._url, record.generation) / entry["file"]
+        with path.local_file() as local:
+            records.check_file(local, entry, path)
+            yield local
+
+    def _fetch_dense(self, record: Record) -> None:
         directory = records.generation_path(self._url, record.generation) / record.dense
         self._dense.fetch(record, lambda name: (directory / name).blocks(_TOWER_BLOCK))
+
+
+def _put(record: Record, entry: dict, local: str, tables: dict[str, MappedRows] | dict[str, ChangedRows]) -> None:
+    """Puts the rows of a file into tables, or removes its removed keys."""
+    config, table = record.configs()[entry["table"]], tables[entry["table"]]
+    if entry["kind"] == ROWS:
+        for keys, values in read_rows(local, config, record.dtype):
+            table.put(keys, values)
+    else:
+        for keys in read_removed(local, config, record.dtype):
+            table.remove(keys)

@@ -5,11 +5,13 @@ import os
 import tempfile
 import threading
 import weakref
+from collections.abc import Iterator
 
 import numpy as np
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.snapshot.packed_rows import unpack, value_bytes
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError
 
 _FIRST_ROWS = 1024
@@ -62,8 +64,8 @@ class MappedRows:
             with self._lock:
                 self._index.remove(np.require(keys[first : first + _ROWS_A_LOCK], requirements=("C", "A")))
 
-    def read(self, keys):
-        """-> float32[U, weights] of int64[U] keys; zeros for a key without a row."""
+    def find(self, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (float32[U, weights], bool[U]: whether there is a row) of int64[U] keys; zeros without a row."""
         keys = np.require(keys, np.int64, ("C", "A"))
         with self._lock:
             slots = self._index.find(keys)
@@ -71,7 +73,14 @@ class MappedRows:
             values = self._values[slots[found]]
         weights = np.zeros((len(keys), self._config.weights), np.float32)
         weights[found] = unpack(values, self._config, self._dtype)[0]
-        return weights
+        return weights, found
+
+    def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yields all rows as (int64[n] keys, uint8[n, value_bytes]); none may be put or removed meanwhile."""
+        for first in range(0, self._index.slots, _ROWS_A_LOCK):
+            keys = self._index.keys[first : first + _ROWS_A_LOCK]
+            there = keys != 0  # The others are free slots.
+            yield keys[there], self._values[first : first + len(keys)][there]
 
     def close(self):
         """Gives back memory and disk."""
@@ -94,3 +103,47 @@ class MappedRows:
                 f"{error.strerror or error}; make room there, or set TMPDIR to a directory with room"
             ) from None
         self._values = np.frombuffer(pages, np.uint8).reshape(rows, self._width)
+
+
+class ChangedRows:
+    """The rows of one table that have changed since those of a `MappedRows`, and the keys that were removed.
+
+    Args:
+      config, dtype, directory: as for `MappedRows`.
+    """
+
+    def __init__(self, config: TableConfig, dtype: str, directory: str):
+        self._rows, self._removed, self._lock = MappedRows(config, dtype, directory), Index(), threading.Lock()
+
+    def put(self, keys: np.ndarray, values: np.ndarray) -> None:
+        """Takes rows that are new or have changed, as `MappedRows.put`."""
+        self._rows.put(keys, values)
+        with self._lock:
+            self._removed.remove(np.require(keys, requirements=("C", "A")))
+
+    def remove(self, keys: np.ndarray) -> None:
+        """Takes int64[n] keys that were removed."""
+        self._rows.remove(keys)
+        with self._lock:
+            self._removed.find_or_add(np.require(keys, requirements=("C", "A")))
+
+    def read_over(self, earlier: MappedRows, keys: np.ndarray) -> np.ndarray:
+        """Returns float32[U, weights] of int64[U] keys, as they are after the changes of the earlier rows."""
+        keys = np.require(keys, np.int64, ("C", "A"))
+        weights, _ = earlier.find(keys)
+        changed, there = self._rows.find(keys)
+        weights[there] = changed[there]
+        with self._lock:
+            weights[self._removed.find(keys) >= 0] = 0
+        return weights
+
+    def settle(self, earlier: MappedRows) -> None:
+        """Makes the changes in the earlier rows. `read_over` gives the same at any time meanwhile."""
+        for keys, values in self._rows.blocks():
+            earlier.put(keys, values)
+        removed = self._removed.keys
+        earlier.remove(removed[removed != 0].copy())
+
+    def close(self) -> None:
+        """Gives back memory and disk."""
+        self._rows.close()

@@ -4,6 +4,9 @@ import logging
 import threading
 import time
 
+import numpy as np
+
+from ctr_trainer.messages.divergence import diverged
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -19,8 +22,8 @@ class Publisher:
     """Writes records into a spool, in a thread of its own; no step waits for it.
 
     The thread of the steps offers the values of the dense tower now and then. The last offer is published with the rows
-    as they are then, once the records before it are delivered up to one. What fails is said, and tried again: it never
-    ends a training.
+    as they are then, once the records before it are delivered up to one. An offer that is not finite is not published.
+    What fails is said, and tried again: it never ends a training.
 
     Args:
       spool: `Spool`.
@@ -140,7 +143,14 @@ class Publisher:
         if self._waiting() >= _MOST_WAITING:
             self._say_if_old()
             return
-        self._publish(*offer)
+        wrong = _first_not_finite(offer[1])
+        if wrong:
+            self.failures += 1
+            self._say(
+                "diverged", f"step {offer[0]} is not published: {diverged(f'the variable {wrong} is not finite')}"
+            )
+        else:
+            self._publish(*offer)
         with self._lock:
             if self._offer is offer:
                 self._offer = None
@@ -172,3 +182,11 @@ class Publisher:
         if now > self._said_at.get(what, -_REPEAT_SECONDS) + _REPEAT_SECONDS:
             _log.warning("%s: %s; the training goes on, and what has changed is published later", self._to, text)
             self._said_at[what] = now
+
+
+def _first_not_finite(values: dict[str, np.ndarray]) -> str:
+    """Returns the name of the first variable that holds an infinity or a NaN; "" if there is none."""
+    for name, value in values.items():
+        if value.dtype.kind not in "OSUbiu" and not np.isfinite(value).all():
+            return name
+    return ""

@@ -1,11 +1,16 @@
 """What a server asks of a published model: its rows and its dense tower, of one record at a time."""
 
+import contextlib
+import time
+from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.records import Record
+
+_FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
 
 
 class RowsAhead(UserError):
@@ -14,6 +19,36 @@ class RowsAhead(UserError):
 
 class RowsLost(UserError):
     """The place has lost rows of the served record: what it gives may not be used until rows are there again."""
+
+
+class Unreadable:
+    """What could not be read: it is read again after a while that doubles, or as soon as something else is there."""
+
+    def __init__(self):
+        self._found: object = None
+        self._error: Exception | None = None
+        self._wait = self._until = 0.0
+
+    @contextlib.contextmanager
+    def reading(self, found: object) -> Iterator[None]:
+        """A context manager around a read.
+
+        Args:
+          found: what is there to read; equal if it is the same.
+
+        Raises:
+          UserError, OSError: the block has raised it, now or a moment ago.
+        """
+        again = self._error is not None and found == self._found
+        if again and time.monotonic() < self._until:
+            raise self._error.with_traceback(None)
+        try:
+            yield
+        except (UserError, OSError) as error:
+            self._wait = min(2 * self._wait, _MOST_SECONDS) if again else _FIRST_SECONDS
+            self._found, self._error, self._until = found, error, time.monotonic() + self._wait
+            raise
+        self._error = None
 
 
 class RowReader(Protocol):

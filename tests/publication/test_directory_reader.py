@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 
@@ -39,29 +41,74 @@ def test_a_reader_begins_with_the_newest_base_and_all_epochs_after_it(tmp_path, 
     assert not reader.read("dim3", np.array([11, 99]))[:, 0].any()
 
 
-def test_a_newer_record_is_served_after_advance_and_is_never_two_epochs_ahead(tmp_path, reading):
+def test_rows_and_tower_of_newer_records_are_served_together_by_advance(tmp_path, reading):
     published = Published(tmp_path)
     reader = reading(tmp_path)
     assert reader.refresh() is None
+    before = dict(published.state)
     published.epoch([2, 11], [3])
-    after_first = dict(published.state)
-    published.epoch([2, 12], [4])
     newer = reader.refresh()
-    assert (newer.epoch, reader.record.epoch, tower_of(reader), tower_of(reader, newer)) == (
-        1,
-        0,
-        "tower 1 0",
-        "tower 1 1",
-    )
+    assert (newer.epoch, reader.record.epoch) == (1, 0)
+    assert (tower_of(reader), tower_of(reader, newer)) == ("tower 1 0", "tower 1 1")
     assert reader.refresh() is newer
-    assert_serves(reader, published, after_first)
+    assert_serves(reader, published, before)
     reader.advance()
     assert reader.record is newer
+    assert_serves(reader, published)
+    assert reader.refresh() is None
+    assert_serves(reader, published)
+    after_first = dict(published.state)
+    published.epoch([2, 12], [4])
+    published.epoch([3], [12, 2])
+    assert reader.refresh().epoch == 3
     assert_serves(reader, published, after_first)
-    assert reader.refresh().epoch == 2
     reader.advance()
     assert_serves(reader, published)
     assert reader.refresh() is None
+    assert_serves(reader, published)
+
+
+def test_a_record_that_is_not_served_does_not_stand_in_the_way_of_the_next(tmp_path, reading):
+    published = Published(tmp_path)
+    reader = reading(tmp_path)
+    before = dict(published.state)
+    published.epoch([1, 2], [3])
+    assert reader.refresh().epoch == 1  # And no advance: its tower cannot be used.
+    published.epoch([3, 4], [1])
+    newest = reader.refresh()
+    assert newest.epoch == 2 and tower_of(reader, newest) == "tower 1 2"
+    assert_serves(reader, published, before)
+    reader.advance()
+    assert_serves(reader, published)
+
+
+def test_a_damaged_file_is_not_read_again_at_each_look_and_a_later_base_is(tmp_path, reading, monkeypatch):
+    published = Published(tmp_path)
+    reader, checked = reading(tmp_path), []
+    published.epoch([1])
+    rows = records.generation_path(tmp_path, 1) / "epoch-0000000001" / "dim3-00000-of-00001.rows.arrow"
+    rows.write_bytes(rows.read_bytes()[:-3] + b"abc")
+    check_file = records.check_file
+    monkeypatch.setattr(records, "check_file", lambda *each: (checked.append(each), check_file(*each)))
+    for _ in range(5):
+        with pytest.raises(UserError, match="epoch-0000000001/dim3.*altered"):
+            reader.refresh()
+    assert len(checked) == 1
+    published.epoch([2])
+    published.base()
+    assert reader.refresh().epoch == 2
+    reader.advance()
+    assert_serves(reader, published)
+
+
+def test_a_place_that_was_emptied_and_filled_anew_is_another_generation(tmp_path, reading):
+    Published(tmp_path, holder="a")
+    reader = reading(tmp_path)
+    shutil.rmtree(tmp_path / "generation-0000000001")
+    other = Published(tmp_path, holder="b", rows=range(3, 6), time=5.0)
+    assert reader.refresh().time == 5.0
+    reader.advance()
+    assert_serves(reader, other)
 
 
 def test_a_reader_that_missed_an_epoch_goes_on_from_a_newer_base_and_not_before_advance(tmp_path, reading):

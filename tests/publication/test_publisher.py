@@ -32,7 +32,7 @@ class Tower:
         if self.is_full:
             raise OSError(28, "No space left on device", path)
         with open(f"{path}/tower", "w") as file:
-            file.write(f"{values}")
+            file.write(f"{values['w']:g}")
 
 
 class Alive:
@@ -81,8 +81,12 @@ def _until(true):
         time.sleep(0.005)
 
 
+def _values(number):
+    return {"w": np.float32(number)}
+
+
 def _published(publisher, spool, step):
-    publisher.offer(step, step)
+    publisher.offer(step, _values(step))
     _until(lambda: spool.last is not None and spool.last.global_step == step)
     return spool.last
 
@@ -126,7 +130,7 @@ def test_two_records_wait_at_most_and_what_changes_gathers_in_one(store, publish
         _published(publisher, spool, step)
     for step in range(3, 6):
         _push(store, step, step + 1, step)
-        publisher.offer(step, step)
+        publisher.offer(step, _values(step))
     time.sleep(0.3)  # What must not happen has no event.
     assert spool.last.global_step == 2
     publisher._begun -= 100
@@ -142,13 +146,24 @@ def test_two_records_wait_at_most_and_what_changes_gathers_in_one(store, publish
     assert publisher.results()["waiting"] == 0
 
 
+def test_a_tower_that_is_not_finite_is_not_published_and_the_next_one_is(store, publish, caplog):
+    publisher, spool, _ = publish()
+    publisher.offer(1, {"w": np.float32(np.nan), "global_step": np.int64(1)})
+    publisher.finish(SECONDS)
+    assert spool.last is None and publisher.results()["failures"] == 1
+    assert "step 1 is not published: the variable w is not finite: the training diverged" in caplog.text
+    publisher.offer(2, {"w": np.float32(2), "global_step": np.int64(2)})
+    publisher.finish(SECONDS)
+    assert spool.last.global_step == 2
+
+
 def test_a_full_disk_is_said_and_nothing_is_lost(store, publish, caplog):
     publisher, spool, tower = publish()
     _push(store, 1, 4, 0)
     _published(publisher, spool, 1)
     tower.is_full = True
     _push(store, 3, 6, 1)
-    publisher.offer(2, 2)
+    publisher.offer(2, _values(2))
     _until(lambda: publisher.failures)
     assert "there: not published: [Errno 28] No space left on device" in caplog.text
     assert "the training goes on" in caplog.text
@@ -173,7 +188,7 @@ def test_a_target_that_lost_its_rows_gets_all_of_them_anew(store, publish):
     _push(store, 1, 4, 0)
     _published(publisher, spool, 1)
     write_delivered(spool.path, Delivered(_holder(spool), -1, problem="lost", needs_base=True))
-    publisher.offer(2, 2)
+    publisher.offer(2, _values(2))
     _until(lambda: spool.last is not None and spool.last.generation == 2)
     assert (spool.last.kind, spool.last.rows) == ("base", 3)
     _until(lambda: [path.name for path in spool.path.glob("generation-*")] == ["generation-0000000002"])
@@ -183,7 +198,7 @@ def test_an_end_that_is_not_delivered_is_said_in_time(publish, caplog):
     publisher, spool, _ = publish(Alive())
     _published(publisher, spool, 1)
     began = time.monotonic()
-    publisher.offer(9, 9)
+    publisher.offer(9, _values(9))
     publisher.finish(0.4)
     assert time.monotonic() - began < SECONDS
     assert (
@@ -193,11 +208,11 @@ def test_an_end_that_is_not_delivered_is_said_in_time(publish, caplog):
 
 def test_a_new_training_begins_another_generation_after_one_that_was_killed_in_its_first_record(store, publish):
     _, spool, _ = publish()
-    spool.write(1, lambda path: Tower().write(path, 1))
+    spool.write(1, lambda path: Tower().write(path, _values(1)))
     unfinished = records.generation_path(spool.path, 2)
     unfinished.mkdir()
     _, other, _ = publish()
-    assert other.write(1, lambda path: Tower().write(path, 1)).generation == 3
+    assert other.write(1, lambda path: Tower().write(path, _values(1))).generation == 3
     assert records.read_publication(spool.path).generation == 3 and not unfinished.exists()
 
 
@@ -216,7 +231,7 @@ def test_after_a_record_of_which_it_is_not_known_whether_it_was_delivered_all_ro
 
     monkeypatch.setattr(records, "write_record", fails_when_written)
     _push(store, 3, 6, 1)
-    publisher.offer(2, 2)
+    publisher.offer(2, _values(2))
     _until(lambda: publisher.failures)
     publisher.finish(SECONDS)
     assert (spool.last.kind, spool.last.generation, spool.last.rows) == ("base", 2, 5)
@@ -224,7 +239,7 @@ def test_after_a_record_of_which_it_is_not_known_whether_it_was_delivered_all_ro
 
 def test_no_record_is_written_once_the_store_may_be_closed(store, publish):
     publisher, spool, _ = publish()
-    spool.write(1, lambda path: Tower().write(path, 1))
+    spool.write(1, lambda path: Tower().write(path, _values(1)))
     with pytest.raises(UserError, match="may be of a store that is closed"):
         spool.write(2, lambda path: publisher.close())
     assert published.state(spool.path)[1].epoch == 0

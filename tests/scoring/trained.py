@@ -4,8 +4,10 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Callable
 
 import numpy as np
+import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import packed_files, snapshot
@@ -66,8 +68,13 @@ def publish(
     epoch: int = 0,
     dtype: str = "float32",
     holder: str = "a test",
+    variables: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Record:
-    """Publishes all rows and the tower of a checkpoint as an epoch; the epoch 0 begins a generation of a holder."""
+    """Publishes all rows and the tower of a checkpoint as an epoch; the epoch 0 begins a generation of a holder.
+
+    Args:
+      variables: changes the value of each variable of the tower.
+    """
     kind = records.EPOCH if epoch else records.BASE
     directory, name = records.generation_path(url, generation), records.name_of(kind, epoch)
     (directory / name).mkdir(parents=True, exist_ok=True)
@@ -77,6 +84,8 @@ def publish(
     files = [_file(directory, name, *blocks[table], dtype, epoch) for table in sorted(blocks)]
     dense = records.dense_name(epoch)
     tower = estimator.export_to(str(directory / dense), checkpoint=checkpoint, rows="none")
+    if variables is not None:
+        _change(tower, variables)
     dense_files = []
     for at, _, names in os.walk(tower):
         for each in names:
@@ -100,3 +109,19 @@ def _file(directory, name, config, blocks, dtype, epoch):
         writing.write([key_array(keys), packed_files.value_array(pack(rows, config, dtype, epoch))])
         written = writing.finish()
     return dict(file=file, table=config.name, kind=packed_files.ROWS, **written)
+
+
+def _change(tower, change):
+    prefix = os.path.join(tower, "variables", "variables")
+    saved = tf.train.load_checkpoint(prefix)
+    values = {name: change(saved.get_tensor(name)) for name in saved.get_variable_to_shape_map()}
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        tensors, everywhere = list(map(tf.constant, values.values())), [""] * len(values)
+        session.run(
+            tf.raw_ops.SaveV2(prefix=prefix, tensor_names=list(values), shape_and_slices=everywhere, tensors=tensors)
+        )
+
+
+def not_finite(value: np.ndarray) -> np.ndarray:
+    """Returns the value of a variable of a model that has diverged."""
+    return np.full_like(value, np.nan) if value.dtype.kind == "f" else value
