@@ -51,14 +51,14 @@ def _measure(worker, experiment, evaluation, metrics, export):
     from ctr_trainer.bench.device_towers import gpus_of, in_towers
     from ctr_trainer.bench.workload import W1Batches
     from ctr_trainer.estimator.evaluation_history import EvaluationHistory
-    from ctr_trainer.experiment.balanced_weight import with_class_weight
     from ctr_trainer.experiment.build import make_estimator, make_eval_spec, reader, start_workers, training_reader
+    from ctr_trainer.experiment.label_rates import with_label_rates
     from ctr_trainer.ranks import distributed
 
     data = experiment.data
     start_workers(experiment, worker.core_shares, (gpus_of(worker.towers) if worker.towers > 1 else 0) or 1)
     if data.train_data:
-        experiment = with_class_weight(experiment)
+        experiment = with_label_rates(experiment)
     estimator = make_estimator(experiment)
     if worker.towers > 1:
         estimator.model_fn = in_towers(estimator.model_fn, worker.towers)

@@ -54,15 +54,15 @@ def _train(given, experiment, evaluation, metrics, export, services):
     from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.evaluation_history import without_nan
     from ctr_trainer.experiment.as_trained import as_trained
-    from ctr_trainer.experiment.balanced_weight import with_class_weight
     from ctr_trainer.experiment.build import make_estimator, make_eval_spec, reader, start_workers, training_reader
+    from ctr_trainer.experiment.label_rates import with_label_rates
     from ctr_trainer.ranks import autotune, distributed
 
     data, model = experiment.data, experiment.model
     at_end = bool(data.eval_data)
     eval_spec = make_eval_spec(evaluation, metrics, lambda: reader(experiment, data.eval_data, once=True), at_end)
     tuning = start_workers(experiment)
-    experiment = with_class_weight(as_trained(given, experiment))
+    experiment = with_label_rates(as_trained(given, experiment))
     estimator = make_estimator(experiment, services)
     if eval_spec:
         eval_spec.input_fn()  # Data that cannot be read is found now, not at the first evaluation.

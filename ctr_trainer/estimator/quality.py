@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import typing
 
 import tensorflow as tf
 
@@ -18,6 +19,10 @@ _FEWEST_STEPS = 35
 _FEWEST_CALIBRATED_STEPS = 100
 # How much better a last evaluation must be than the one before it, relative to that, to speak of a rise.
 _RISE = 0.002
+# How much lower a last loss must be than the one before it, relative to that, to speak of a fall.
+_FALL = 0.001
+# Below this share of positive examples an epoch has too few of them for a change of any other flag to be judged by.
+_RARE = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +75,7 @@ def advise(evaluations, metric, direction, rates, positive_weight=1.0):
     """
     found = [_too_short(rates)]
     if evaluations:
-        last = evaluations[-1]
-        found += [_miscalibrated(last, name, rates, positive_weight) for name in _named(last, "copc")]
+        found += [_miscalibrated(evaluations, name, rates, positive_weight) for name in _named(evaluations[-1], "copc")]
     if metric and len(evaluations) >= _FEWEST_EVALUATIONS:
         found.append(_best_at_an_end(evaluations, metric, direction))
     return [each for each in found if each]
@@ -90,8 +94,15 @@ def _too_short(rates):
     return Advice("--epochs or --max_steps", why)
 
 
-def _miscalibrated(last, name, rates, positive_weight):
-    """-> Advice for a COPC outside `COPC_RANGE` that the number of examples does not explain."""
+def _miscalibrated(
+    evaluations: list[dict[str, typing.Any]], name: str, rates: Rates | None, positive_weight: float
+) -> Advice | None:
+    """Returns Advice for a COPC outside `COPC_RANGE` that the number of examples does not explain, or None.
+
+    A model whose loss still falls, or whose positive examples are rare, is to be trained longer: other flags that move
+    its predictions, such as a penalty or slower rows, would keep it from learning what it has not learned yet.
+    """
+    last = evaluations[-1]
     value, clicks = last[name], last.get(name.replace("copc", "real_mean", 1), math.nan)
     if not math.isfinite(value) or not 0 < clicks < 1 or COPC_RANGE[0] <= value <= COPC_RANGE[1]:
         return None
@@ -100,14 +111,22 @@ def _miscalibrated(last, name, rates, positive_weight):
     if abs(value - 1) <= 2 * error:
         return None
     side = "too few" if value > 1 else "too many"
-    flag, why = _for_calibration(last["step"], rates, positive_weight)
+    losses = [each.get("loss", math.nan) for each in evaluations[-2:]]
+    if positive_weight != 1:
+        flag, why = "--positive_weight=1", f"--positive_weight={positive_weight:g} moves the predictions on purpose"
+    elif losses[-1] < (1 - _FALL) * losses[0]:
+        flag = "--epochs or --max_steps"
+        why = f"the loss still falls, from {losses[0]:.5g} at the evaluation before to {losses[-1]:.5g}: train longer"
+    elif clicks < _RARE and len(evaluations) < _FEWEST_EVALUATIONS:
+        flag = "more --epochs with --eval_epochs=1 --best_metric=auc"
+        why = f"only {clicks:.2%} of the examples are positive, so train until the loss of an evaluation stops falling"
+    else:
+        flag, why = _for_calibration(last["step"], rates)
     return Advice(flag, f"{name} = {value:.3f} at the end: {side} clicks are predicted; {why}")
 
 
-def _for_calibration(step, rates, positive_weight):
-    """-> (flag, why)"""
-    if positive_weight != 1:
-        return "--positive_weight=1", f"--positive_weight={positive_weight:g} moves the predictions on purpose"
+def _for_calibration(step: int, rates: Rates | None) -> tuple[str, str]:
+    """Returns (flag, why) for a model that has learned what its data say of the click rate."""
     jitter = "predictions move up and down from step to step by as much"
     if rates is None:
         return "a learning rate that falls", f"where it stays, {jitter}"

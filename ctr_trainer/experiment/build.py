@@ -56,7 +56,7 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
 
 
 def make_estimator(experiment, services=None):
-    """-> the Estimator of an `Experiment`; to train, of one `with_class_weight`.
+    """-> the Estimator of an `Experiment`; to train, of one `with_label_rates`.
 
     Args:
       experiment: `Experiment`.
@@ -69,6 +69,7 @@ def make_estimator(experiment, services=None):
     require(model, "model_dir")
     _quiet_tensorflow()
     shared = {field.name: getattr(params, field.name) for field in dataclasses.fields(params) if declared(field)}
+    shared["label_means"] = params.label_means
     if params.positive_weight == BALANCED:
         shared["positive_weight"] = 1.0
     found = find_model(model.model)

@@ -1,20 +1,23 @@
 """The first-order term of a click model."""
 
+from collections.abc import Mapping
+
 import tensorflow as tf
 
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.weights import zeros
 
 
-def linear(features, name="linear"):
+def linear(features: Mapping[str, tf.Tensor], name: str = "linear", bias: float = 0.0) -> tf.Tensor:
     """Computes `sum_f w_f + v . x + b`: a weight per sparse feature value, one per dense feature, and a bias.
 
-    All weights are 0 before training. Random v would add noise of the size of x to each logit, and small data would end
-    before the model has unlearned it.
+    All weights but b are 0 before training. Random v would add noise of the size of x to each logit, and small data
+    would end before the model has unlearned it.
 
     Args:
       features: dict, from which `linear` float32[B, F, 1] and `dense` float32[B, n] are read; one may be missing.
       name: of the variable scope.
+      bias: the number that b starts at, such as `ModelParams.base_logit()`.
 
     Returns:
       logits, float32[B, 1].
@@ -26,8 +29,9 @@ def linear(features, name="linear"):
       TensorShape([2, 1])
     """
     if "linear" not in features:
-        return dense(features["dense"], 1, name, zeros)
+        return dense(features["dense"], 1, name, zeros, bias)
     sparse = tf.reduce_sum(features["linear"], 1)
     if "dense" in features:
-        return sparse + dense(features["dense"], 1, name, zeros)
-    return sparse + tf.compat.v1.get_variable(f"{name}/bias", [1], initializer=tf.compat.v1.zeros_initializer())
+        return sparse + dense(features["dense"], 1, name, zeros, bias)
+    initializer = tf.compat.v1.constant_initializer(bias)
+    return sparse + tf.compat.v1.get_variable(f"{name}/bias", [1], initializer=initializer)

@@ -1,5 +1,7 @@
 """Stacks of fully connected layers."""
 
+from collections.abc import Callable, Sequence
+
 import tensorflow as tf
 
 from ctr_trainer.layers.batch_norm import batch_norm as normalized
@@ -8,8 +10,14 @@ from ctr_trainer.layers.weights import glorot
 tf1 = tf.compat.v1
 
 
-def dense(inputs, units, name, weights=glorot):
-    """Computes `[x_1, ..., x_k] W + b` as `x_1 W_1 + ... + x_k W_k + b`; b starts at 0.
+def dense(
+    inputs: tf.Tensor | Sequence[tf.Tensor],
+    units: int,
+    name: str,
+    weights: Callable[..., tf.Variable] = glorot,
+    bias: float = 0.0,
+) -> tf.Tensor:
+    """Computes `[x_1, ..., x_k] W + b` as `x_1 W_1 + ... + x_k W_k + b`.
 
     With a kernel for each input, the inputs need not be concatenated, nor the gradient cut again: this saves copies.
 
@@ -18,6 +26,7 @@ def dense(inputs, units, name, weights=glorot):
       units: width of the output.
       name: of the variable scope.
       weights: makes W: `weights.glorot` or `weights.zeros`.
+      bias: the number that all of b start at.
 
     Returns:
       float32[B, units].
@@ -33,9 +42,9 @@ def dense(inputs, units, name, weights=glorot):
     with tf1.variable_scope(name):
         names = ["kernel"] if len(inputs) == 1 else [f"kernel_{index}" for index in range(len(inputs))]
         kernels = [weights(kernel, [x.shape[-1], units], width, units) for kernel, x in zip(names, inputs, strict=True)]
-        bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())
+        b = tf1.get_variable("bias", [units], initializer=tf1.constant_initializer(bias))
     *others, last = (tf.matmul(x, kernel) for x, kernel in zip(inputs, kernels, strict=True))
-    return sum(others, tf.nn.bias_add(last, bias))
+    return sum(others, tf.nn.bias_add(last, b))
 
 
 def mlp(inputs, hidden_units, dropout=0.0, training=False, activation="relu", batch_norm=False, name="mlp"):

@@ -34,7 +34,7 @@ def gated(inputs, context, units, name):
         return 2.0 * tf.sigmoid(dense(hidden, inputs.shape[1], "gate")) * inputs
 
 
-def fusion(first, second, heads=1, name="fusion"):
+def fusion(first: tf.Tensor, second: tf.Tensor, heads: int = 1, name: str = "fusion", bias: float = 0.0) -> tf.Tensor:
     """Computes `b + w_1 o_1 + w_2 o_2 + sum_h o_1h' W_h o_2h`: the h-th parts of both streams interact.
 
     Args:
@@ -42,6 +42,7 @@ def fusion(first, second, heads=1, name="fusion"):
       second: o_2, float32[B, m].
       heads: number of equal parts of each stream; divides n and m. With 1, all elements interact.
       name: of the variable scope.
+      bias: the number that b starts at.
 
     Returns:
       logits, float32[B, 1].
@@ -60,4 +61,4 @@ def fusion(first, second, heads=1, name="fusion"):
         parts = tf.transpose(tf.reshape(first, [-1, heads, n]), [1, 0, 2])
         turned = tf.transpose(tf.matmul(parts, kernel), [1, 0, 2])
         together = turned * tf.reshape(second, [-1, heads, m])
-        return dense([first, second], 1, "linear") + tf.reduce_sum(together, [1, 2])[:, None]
+        return dense([first, second], 1, "linear", bias=bias) + tf.reduce_sum(together, [1, 2])[:, None]

@@ -51,4 +51,4 @@ def model_fn(features, labels, mode, params):
     last = [flat(fields)]
     if params.deep:
         last.append(tower(flat_inputs(features), mode, params))
-    return binary_head(features, labels, mode, params, dense(last, 1, "logits"))
+    return binary_head(features, labels, mode, params, dense(last, 1, "logits", bias=params.base_logit()))

@@ -62,7 +62,7 @@ def model_fn(features, labels, mode, params):
     for index, history in enumerate(histories(features, params, "bst")):
         with tf1.variable_scope(f"history_{index}"):
             outputs.append(_transformed(history, mode, params))
-    logits = dense(tower(flat_inputs(features) + outputs, mode, params), 1, "logits")
+    logits = dense(tower(flat_inputs(features) + outputs, mode, params), 1, "logits", bias=params.base_logit())
     return binary_head(features, labels, mode, params, logits)
 
 

@@ -55,4 +55,4 @@ def model_fn(features, labels, mode, params):
         last = tower(crossed, mode, params)
     else:
         last = [crossed, tower(inputs, mode, params)]
-    return binary_head(features, labels, mode, params, dense(last, 1, "logits"))
+    return binary_head(features, labels, mode, params, dense(last, 1, "logits", bias=params.base_logit()))

@@ -21,5 +21,7 @@ def model_fn(features, labels, mode, params):
     Source: Guo et al., DeepFM: A Factorization-Machine based Neural Network for CTR Prediction, IJCAI 2017, section 2.
     """
     deep = tower(flat_inputs(features), mode, params)
-    logits = linear(features) + fm(field_embeddings(features, "deepfm")) + dense(deep, 1, "logits")
+    logits = (
+        linear(features, bias=params.base_logit()) + fm(field_embeddings(features, "deepfm")) + dense(deep, 1, "logits")
+    )
     return binary_head(features, labels, mode, params, logits)

@@ -60,6 +60,6 @@ def model_fn(features, labels, mode, params):
             interests.append(gru(states, history.mask, units, attention, name="evolution")[:, -1])
         if labels is not None and params.auxiliary_weight:
             auxiliary.append(next_behaviour_loss(states, history.values, history.mask, features["weight"]))
-    logits = dense(tower(flat_inputs(features) + interests, mode, params), 1, "logits")
+    logits = dense(tower(flat_inputs(features) + interests, mode, params), 1, "logits", bias=params.base_logit())
     extra = params.auxiliary_weight * tf.add_n(auxiliary) / len(auxiliary) if auxiliary else None
     return binary_head(features, labels, mode, params, logits, extra)

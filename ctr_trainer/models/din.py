@@ -63,7 +63,7 @@ def model_fn(features, labels, mode, params):
         )
         for index, history in enumerate(histories(features, params, "din"))
     ]
-    logits = dense(tower(flat_inputs(features) + interests, mode, params), 1, "logits")
+    logits = dense(tower(flat_inputs(features) + interests, mode, params), 1, "logits", bias=params.base_logit())
     if params.wide != "none":
         logits += linear(features)
     if params.wide == "fm":

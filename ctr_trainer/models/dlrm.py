@@ -47,4 +47,4 @@ def model_fn(features, labels, mode, params):
         bottom = tower(features["dense"], mode, params, (*params.bottom_units, embeddings.shape[2]), "bottom")
         inputs = [bottom, pair_dots(tf.concat([bottom[:, None, :], embeddings], 1))]
     top = tower(inputs, mode, params, name="top")
-    return binary_head(features, labels, mode, params, dense(top, 1, "logits"))
+    return binary_head(features, labels, mode, params, dense(top, 1, "logits", bias=params.base_logit()))

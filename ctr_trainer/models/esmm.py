@@ -49,8 +49,8 @@ def model_fn(features, labels, mode, params):
     """
     click, conversion = _labels(task_names(features, labels, "esmm"), params)
     x = flat_inputs(features)
-    ctr = dense(tower(x, mode, params, name="ctr"), 1, "ctr_logits")
-    cvr = dense(tower(x, mode, params, name="cvr"), 1, "cvr_logits")
+    ctr = dense(tower(x, mode, params, name="ctr"), 1, "ctr_logits", bias=params.base_logit(click))
+    cvr = dense(tower(x, mode, params, name="cvr"), 1, "cvr_logits", bias=params.base_logit(conversion, given=click))
     logits = {click: ctr, conversion: logit_of_product(ctr, cvr)}
     spec = multi_head(features, labels, mode, params, logits, predictions={"cvr": tf.sigmoid(tf.squeeze(cvr, 1))})
     if mode == ModeKeys.PREDICT:

@@ -31,5 +31,5 @@ def model_fn(features, labels, mode, params):
             f"--model=ffm cuts an embedding into a vector for each of the {count} sparse features, and {count} does "
             f"not divide {dim} floats: give --embedding_dim={count} times the width of a vector, as {4 * count}"
         )
-    logits = linear(features) + ffm(tf.reshape(embeddings, [-1, count, count, dim // count]))
+    logits = linear(features, bias=params.base_logit()) + ffm(tf.reshape(embeddings, [-1, count, count, dim // count]))
     return binary_head(features, labels, mode, params, logits)

@@ -48,5 +48,5 @@ def model_fn(features, labels, mode, params):
     inputs = [bilinear(embeddings, params.bilinear), bilinear(weighted, params.bilinear, "bilinear_senet")]
     if "dense" in features:
         inputs.append(features["dense"])
-    logits = linear(features) + dense(tower(inputs, mode, params), 1, "logits")
+    logits = linear(features, bias=params.base_logit()) + dense(tower(inputs, mode, params), 1, "logits")
     return binary_head(features, labels, mode, params, logits)

@@ -65,4 +65,4 @@ def model_fn(features, labels, mode, params):
             looked_at = glorot(f"{name}_context", [1, params.gate_units], 1, params.gate_units)
         gate = gated(inputs, looked_at, params.gate_units, f"{name}_gate")
         outputs.append(tower(gate, mode, params, units, name))
-    return binary_head(features, labels, mode, params, fusion(*outputs, params.heads))
+    return binary_head(features, labels, mode, params, fusion(*outputs, params.heads, bias=params.base_logit()))

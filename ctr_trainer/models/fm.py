@@ -18,5 +18,5 @@ def model_fn(features, labels, mode, params):
 
     Source: Rendle, Factorization Machines, ICDM 2010, equation 1.
     """
-    logits = linear(features) + fm(field_embeddings(features, "fm"))
+    logits = linear(features, bias=params.base_logit()) + fm(field_embeddings(features, "fm"))
     return binary_head(features, labels, mode, params, logits)

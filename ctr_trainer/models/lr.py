@@ -17,4 +17,4 @@ def model_fn(features, labels, mode, params):
 
     Source: McMahan et al., Ad Click Prediction: a View from the Trenches, KDD 2013, section 3.
     """
-    return binary_head(features, labels, mode, params, linear(features))
+    return binary_head(features, labels, mode, params, linear(features, bias=params.base_logit()))

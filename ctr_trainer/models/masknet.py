@@ -62,4 +62,4 @@ def model_fn(features, labels, mode, params):
             for index in range(params.blocks)
         ]
         last = tower(blocks, mode, params)
-    return binary_head(features, labels, mode, params, dense(last, 1, "logits"))
+    return binary_head(features, labels, mode, params, dense(last, 1, "logits", bias=params.base_logit()))

@@ -92,7 +92,7 @@ def _parse(text, params_class):
     fields = _own(params_class)
     if not equals:
         raise UserError(f"--model_params={text}: expected name=value")
-    if name in SHARED and name != "train_op_fn":
+    if name in SHARED and name not in ("train_op_fn", "label_means"):
         raise UserError(f"--model_params={text}: {name} is a flag of its own, --{name}")
     if name not in fields:
         raise UserError(f"--model_params={text}: there is no {name!r}")

@@ -57,6 +57,8 @@ def task_logits(inputs, mode, params):
     Returns:
       dict of task name -> logits, float32[B, 1].
     """
+    biases = {name: params.base_logit(name) for name in inputs}
     if not params.tower_units:
-        return towers(inputs)
-    return towers(inputs, functools.partial(tower, mode=mode, params=params, hidden_units=params.tower_units))
+        return towers(inputs, biases=biases)
+    network = functools.partial(tower, mode=mode, params=params, hidden_units=params.tower_units)
+    return towers(inputs, network, biases)

@@ -20,4 +20,6 @@ def model_fn(features, labels, mode, params):
     Source: Cheng et al., Wide & Deep Learning for Recommender Systems, DLRS 2016, section 3.
     """
     deep = tower(flat_inputs(features), mode, params)
-    return binary_head(features, labels, mode, params, linear(features) + dense(deep, 1, "logits"))
+    return binary_head(
+        features, labels, mode, params, linear(features, bias=params.base_logit()) + dense(deep, 1, "logits")
+    )

@@ -41,5 +41,5 @@ def model_fn(features, labels, mode, params):
     """
     interactions = cin(field_embeddings(features, "xdeepfm"), params.cin_units)
     deep = tower(flat_inputs(features), mode, params)
-    logits = linear(features) + dense([interactions, deep], 1, "logits")
+    logits = linear(features, bias=params.base_logit()) + dense([interactions, deep], 1, "logits")
     return binary_head(features, labels, mode, params, logits)

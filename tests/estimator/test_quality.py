@@ -8,8 +8,8 @@ from ctr_trainer.settings.schedule import Schedule
 FALLING = Rates(Schedule("cooldown"), Schedule("cooldown"), 100)
 
 
-def _evaluation(step=100, copc=1.0, examples=100_000, auc=0.7):
-    return {"step": step, "copc": copc, "real_mean": 0.2, "examples": examples, "auc": auc}
+def _evaluation(step=100, copc=1.0, examples=100_000, auc=0.7, loss=0.5, clicks=0.2):
+    return {"step": step, "copc": copc, "real_mean": clicks, "examples": examples, "auc": auc, "loss": loss}
 
 
 def _of(steps):
@@ -36,6 +36,24 @@ def test_predictions_that_are_off_name_what_moves_them(rates, settings, flag, wh
     (found,) = _advise(_evaluation(copc=1.08), rates=rates, **settings)
     assert found.flag.startswith(flag) and why in found.why
     assert found.why.startswith("copc = 1.080 at the end: too few clicks are predicted; ")
+
+
+def test_predictions_that_are_off_while_the_loss_still_falls_say_to_train_longer():
+    losses = [_evaluation(50, copc=1.1, loss=0.5), _evaluation(100, copc=1.08, loss=0.49)]
+    (found,) = _advise(*losses)
+    assert found.flag == "--epochs or --max_steps"
+    assert "the loss still falls, from 0.5 at the evaluation before to 0.49: train longer" in found.why
+    (found,) = _advise(losses[1], _evaluation(150, copc=1.08, loss=0.4899))
+    assert found.flag == "--embedding_l2"
+    (found,) = _advise(*losses, positive_weight=2.0)
+    assert found.flag == "--positive_weight=1"
+
+
+@pytest.mark.parametrize("rates", [None, FALLING, Rates(Schedule(), Schedule(), 100), _of(60)])
+def test_predictions_of_rare_clicks_that_are_off_say_to_train_longer(rates):
+    (found,) = _advise(_evaluation(step=60, copc=0.8, examples=1_000_000, clicks=0.002), rates=rates)
+    assert found.flag == "more --epochs with --eval_epochs=1 --best_metric=auc"
+    assert "only 0.20% of the examples are positive" in found.why
 
 
 def test_too_many_clicks_of_a_label_are_named_by_it():
