@@ -113,7 +113,7 @@ def test_tfrecords_are_converted_on_first_use(directory, tmp_path, capsys):
     (tmp_path / "a.tfrecord").write_text("no TFRecord at all, but a text that is long enough\n")
     assert cli.main(["evaluate", flagfile]) == 1
     error = capsys.readouterr().err
-    assert "a.tfrecord: is not a TFRecord file" in error and "text is to be named .csv or .tsv" in error
+    assert "a.tfrecord: is not a TFRecord file" in error and "name it .csv or .tsv" in error
     assert len(list((tmp_path / "model" / "data_cache").iterdir())) == 2
 
 
