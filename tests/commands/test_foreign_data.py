@@ -39,7 +39,9 @@ def convert_and_train(directory, tmp_path):
     convert = ["--format=parquet", f"--input={directory / 'clicks'}", f"--feature_spec={directory / 'spec.toml'}"]
     assert cli.main(["convert", *convert, f"--output={tmp_path / 'converted'}"]) == 0
     flagfile = flags(directory, tmp_path / "of_converted", "--epochs=2", "--noshuffle")
-    assert cli.main(["train", flagfile, f"--train_data={tmp_path / 'converted'}"]) == 0
+    assert (
+        cli.main(["train", flagfile, *(f"--{kind}_data={tmp_path / 'converted'}" for kind in ("train", "eval"))]) == 0
+    )
     return flagfile
 
 
@@ -122,7 +124,9 @@ def test_a_csv_is_trained_evaluated_and_predicted_on_as_it_is(tmp_path, capsys):
     rows = tmp_path / "rows.CSV.gz"
     rows.write_bytes(gzip.compress((data.parent / "rows.csv").read_bytes()))
     flagfile = flags(
-        tmp_path, tmp_path / "model", f"--train_data={rows}", f"--feature_spec={data.parent / 'spec.toml'}"
+        tmp_path,
+        tmp_path / "model",
+        *(f"--train_data={rows}", f"--eval_data={data}", f"--feature_spec={data.parent / 'spec.toml'}"),
     )
     assert cli.main(["train", flagfile]) == 0
     predicted, evaluated = [], []
