@@ -5,11 +5,13 @@ import dataclasses
 import importlib.util
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 
 import pytest
 
@@ -33,16 +35,27 @@ class ObjectStore:
     Attributes:
       address: `host:port`.
       environment: what a process needs in its environment to use the store.
+      pid: process id of its server.
     """
 
     address: str
     environment: dict
+    pid: int
 
     @property
     def host_port(self):
         """(host, port)."""
         host, port = self.address.split(":")
         return host, int(port)
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Has the store answer nothing within the block."""
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
 
     def keys(self, below=""):
         """-> names of all objects whose names begin with a text, sorted."""
@@ -93,7 +106,7 @@ def running(directory):
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
     try:
         _await_answer(address, process, log_file)
-        store = ObjectStore(address, environment)
+        store = ObjectStore(address, environment, process.pid)
         store._filesystem().create_dir(BUCKET)
         yield store
     finally:

@@ -59,6 +59,7 @@ def run(arguments, flags):
       flags: `LaunchFlags`.
     """
     from ctr_trainer.launch.hosts import open_hosts
+    from ctr_trainer.launch.outlet import Outlet
     from ctr_trainer.launch.reachable import ReachableHosts
     from ctr_trainer.launch.supervisor import Supervisor
 
@@ -69,7 +70,8 @@ def run(arguments, flags):
     last_words.of_this_process().model_dir = model_dir
     grace_seconds = experiment.run.grace_secs + _ENDING_SECONDS
     with contextlib.closing(ReachableHosts(open_hosts(flags), flags.ssh_port)) as hosts:
-        Supervisor(flags, hosts, command, _environment(), model_dir, grace_seconds).run()
+        with contextlib.closing(Outlet()) as outlet, log_lines.written_to(outlet.of(sys.stderr)):
+            Supervisor(flags, hosts, command, _environment(), model_dir, grace_seconds, outlet).run()
 
 
 def _experiment(arguments):

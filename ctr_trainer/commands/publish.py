@@ -56,11 +56,11 @@ def _publish(given, experiment, checkpoint, publish):
     require_model(experiment.model)
 
     import contextlib
-    import tempfile
 
     from ctr_trainer.estimator.published_checkpoint import write_publication
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator
+    from ctr_trainer.files.temporary import temporary_directory
     from ctr_trainer.publication.delivery import Delivery
     from ctr_trainer.publication.open_target import open_target
     from ctr_trainer.ranks import distributed
@@ -70,7 +70,7 @@ def _publish(given, experiment, checkpoint, publish):
         target.tidy_all()
         estimator = make_estimator(as_trained(given, experiment))
         found = estimator.find_checkpoint(checkpoint.checkpoint)
-        with tempfile.TemporaryDirectory(prefix="ctr_trainer-") as spool:
+        with temporary_directory() as spool:
             write_publication(spool, estimator, found, experiment.run.publish.dtype)
             record = Delivery(spool, target).step()
     said = dict(to=publish.to, checkpoint=found.path, global_step=record.global_step, rows=record.rows)

@@ -13,7 +13,7 @@ import zlib
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.files.checksum import bytes_and_crc32
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import UserError, is_loss
 
 _log = logging.getLogger(__name__)
 MANIFEST = "manifest.json"
@@ -124,6 +124,8 @@ def list_checkpoints(model_dir):
         try:
             found.append(load(path))
         except UserError as error:
+            if is_loss(error):
+                raise  # The store does not answer, which says nothing about the checkpoint.
             _log.error("%s", error)
     return found
 
@@ -148,6 +150,8 @@ def newest_whole(model_dir):
             checkpoint = load(path)
             checkpoint.verify()
         except UserError as error:
+            if is_loss(error):
+                raise
             _log.error("REFUSED the checkpoint %s: %s", path, error)
             refused.append(f"\n  {error}")
             continue
@@ -177,6 +181,8 @@ def whole(model_dir, step, places=(RECENT, BEST)):
                 checkpoint.verify()
                 return checkpoint
             except UserError as error:
+                if is_loss(error):
+                    raise
                 _log.error("REFUSED the checkpoint %s: %s", path, error)
                 refused.append(error)
     if refused:

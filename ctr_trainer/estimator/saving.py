@@ -167,6 +167,7 @@ class Saving:
                 return  # All ranks will know at their next sync.
             with _told_of(path):
                 tables = retention.extend(path, files, base)
+                self._lock.check()  # Writing may have taken minutes, in which another job may have taken the lock.
                 self._last = checkpoints.commit(
                     path, step, tables, position, examples, self._negative_sampling, self._model, self._decay
                 )

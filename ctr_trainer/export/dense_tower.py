@@ -1,13 +1,13 @@
 """The dense tower of a model that is trained: one SavedModel after the other, of the same graph."""
 
 import os
-import tempfile
 
 import tensorflow as tf
 
 from ctr_trainer.export.row_inputs import RowInputs
 from ctr_trainer.export.saved_model import build, keys_signature, signatures_of, write_spec
 from ctr_trainer.files.local_path import LocalPath
+from ctr_trainer.files.temporary import temporary_directory
 
 tf1 = tf.compat.v1
 _VARIABLES = "variables"
@@ -25,7 +25,7 @@ class DenseTower:
     """
 
     def __init__(self, model_fn, params, trained_features):
-        with tempfile.TemporaryDirectory(prefix="ctr_trainer-") as directory:
+        with temporary_directory() as directory:
             draft = os.path.join(directory, "tower")
             self.variables = _export(draft, model_fn, params, trained_features)
             write_spec(draft, trained_features[0])

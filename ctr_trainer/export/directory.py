@@ -3,11 +3,11 @@
 import contextlib
 import os
 import pathlib
-import tempfile
 
 from ctr_trainer.files.durable_file import fsync_path
 from ctr_trainer.files.file_list import FileList
 from ctr_trainer.files.paths import is_local, path_of
+from ctr_trainer.files.temporary import temporary_directory
 from ctr_trainer.files.unfinished import Unfinished
 from ctr_trainer.messages.errors import UserError
 
@@ -61,7 +61,7 @@ def _on_disk(path):
 @contextlib.contextmanager
 def _in_store(path):
     refuse_others(path)
-    with tempfile.TemporaryDirectory(prefix="ctr_trainer-") as place:
+    with temporary_directory() as place:
         new = pathlib.Path(place, _NEW)
         yield str(new)
         refuse_others(path)

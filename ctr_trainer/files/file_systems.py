@@ -11,7 +11,7 @@ from ctr_trainer.messages.errors import UserError
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ATTEMPTS = "AWS_MAX_ATTEMPTS"
-_DEFAULT_ATTEMPTS = 8  # With the pauses between them about a minute: a store that restarts is back by then.
+_DEFAULT_ATTEMPTS = 10  # With the pauses between them 100 s: a store that restarts is back by then.
 
 
 @dataclasses.dataclass(frozen=True)

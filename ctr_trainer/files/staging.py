@@ -5,10 +5,10 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 
 from ctr_trainer.files.local_path import LocalPath
 from ctr_trainer.files.paths import is_local, path_of
+from ctr_trainer.files.temporary import private_directory, private_path
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -16,28 +16,30 @@ _FETCHED = ("*.jsonl", "*.log", "autotune.csv")  # Patterns of the files that an
 
 
 def local_directory(directory):
-    """-> path of the local directory for what a job writes piece by piece: `directory` itself, or of a URL one below
-    `TMPDIR`, the same for all processes of this user on this host."""
+    """Returns the path of the local directory for what a job writes piece by piece.
+
+    That is `directory` itself, or for a URL a directory in this user's private one, the same for all processes of this
+    user on this host.
+    """
     path = path_of(directory)
     if is_local(directory):
         return str(path)
     name = hashlib.sha256(str(path).encode()).hexdigest()[:16]
-    return os.path.join(tempfile.gettempdir(), f"ctr_trainer-{os.getuid()}-{name}")
+    return os.path.join(private_path(), f"job-{name}")
 
 
 def make_local_directory(directory):
-    """Makes the `local_directory` of a directory, unless it is there. -> its path.
+    """Makes the `local_directory` of a directory, unless it is there. Returns its path.
 
     Raises:
-      UserError: it is below `TMPDIR`, and another user made it.
+      UserError: it is in the private directory of `temporary`, which another user can reach.
     """
     path = local_directory(directory)
     if is_local(directory):
         os.makedirs(path, exist_ok=True)
         return path
-    os.makedirs(path, mode=0o700, exist_ok=True)
-    if os.stat(path).st_uid != os.getuid():
-        raise UserError(f"{path} belongs to another user: set TMPDIR to a directory of yours")
+    with private_directory():
+        os.makedirs(path, mode=0o700, exist_ok=True)
     return path
 
 
@@ -121,6 +123,7 @@ def staged(directory, fetches, owns):
         if owns:
             try:
                 staging.upload()
-                shutil.rmtree(staging.path, ignore_errors=True)
+                with private_directory():
+                    shutil.rmtree(staging.path, ignore_errors=True)
             except UserError as error:
                 _log.error("%s; the files are kept in %s", error, staging.path)

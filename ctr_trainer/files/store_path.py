@@ -6,13 +6,13 @@ import fnmatch
 import pathlib
 import posixpath
 import re
-import tempfile
 
 from ctr_trainer.files import durable_file
 from ctr_trainer.files.file_systems import advice, opened
 from ctr_trainer.files.local_path import LocalPath
 from ctr_trainer.files.pure_store_path import PureStorePath
 from ctr_trainer.files.store_lock import StoreLock
+from ctr_trainer.files.temporary import temporary_directory
 from ctr_trainer.messages.errors import UserError, reason
 
 _PATTERN = re.compile(r"[*?\[]")
@@ -196,14 +196,14 @@ class StorePath(PureStorePath):
 
     @contextlib.contextmanager
     def filled_locally(self):
-        with tempfile.TemporaryDirectory(prefix="ctr_trainer-") as directory:
+        with temporary_directory() as directory:
             yield pathlib.Path(directory)
             for name in LocalPath(directory).files():
                 (self / name).upload(pathlib.Path(directory) / name)
 
     @contextlib.contextmanager
     def local_files(self, names):
-        with tempfile.TemporaryDirectory(prefix="ctr_trainer-") as directory:
+        with temporary_directory() as directory:
             for name in names:
                 with open(pathlib.Path(directory) / name, "wb") as copy:
                     copy.writelines((self / name).blocks(_STREAM_BYTES))

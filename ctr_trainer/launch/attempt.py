@@ -9,12 +9,16 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
+from typing import BinaryIO, TextIO
 
 import psutil
 
+from ctr_trainer.flags.launch import LaunchFlags
 from ctr_trainer.launch.ending import Output
-from ctr_trainer.launch.gate import GATE
+from ctr_trainer.launch.gate import GATE, StartingGate
 from ctr_trainer.launch.hosts import Host, host_of, listed, slots
+from ctr_trainer.launch.outlet import Outlet
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import reach
 from ctr_trainer.processes.parent import ended_with_parent
@@ -36,20 +40,31 @@ class Attempt:
       command: list, the command of each worker.
       flags: `LaunchFlags`.
       environment: dict, the environment of the workers.
+      outlet: `Outlet` of what they write.
       gate: `StartingGate` at which the workers wait until `release`; None if they begin at once.
 
     Attributes:
       hosts: likewise.
       workers: number of workers.
       began: when the workers were started or released, in seconds since 1970.
-      lost_at: when a worker was seen to have failed, in seconds since 1970; None for none.
+      lost_at: when a worker was seen to have failed, in seconds since 1970, for people; None for none.
 
     Raises:
       UserError: there is no horovodrun.
     """
 
-    def __init__(self, name, hosts: tuple[Host, ...], command, flags, environment, gate=None):
+    def __init__(
+        self,
+        name: str,
+        hosts: tuple[Host, ...],
+        command: Sequence[str],
+        flags: LaunchFlags,
+        environment: Mapping[str, str],
+        outlet: Outlet,
+        gate: StartingGate | None = None,
+    ) -> None:
         self.hosts, self.workers, self.lost_at = hosts, slots(hosts), None
+        self._outlet, self._lost_since = outlet, None
         self._name, self._command, self._output, self._gate = name, command, Output(), gate
         self._held = None if gate is None else []  # What was written before the release.
         self._lock = threading.Lock()
@@ -77,7 +92,7 @@ class Attempt:
         """Lets workers begin that wait at the gate."""
         with self._lock:
             for stream, line in self._held:
-                _write(stream, line)
+                self._outlet.write(stream, line)
             self._held, self.began = None, time.time()
         self._gate.open()
 
@@ -110,6 +125,11 @@ class Attempt:
             self._gate.close()
         with self._lock:
             return self._output.ending(self._process.returncode)
+
+    @property
+    def seconds_since_loss(self) -> float:
+        """Seconds since a worker was seen to have failed; 0 if none has."""
+        return 0.0 if self._lost_since is None else time.monotonic() - self._lost_since
 
     @property
     def reason_is_known(self):
@@ -154,22 +174,16 @@ class Attempt:
             return process.environ().get(ATTEMPT) == self._name and process.status() != psutil.STATUS_ZOMBIE
         return False
 
-    def _pass_on(self, pipe, stream):
+    def _pass_on(self, pipe: BinaryIO, stream: TextIO) -> None:
         for line in pipe:
             with self._lock:
                 if self._held is not None:
                     self._held.append((stream, line))
                     continue
-                _write(stream, line)
+                self._outlet.write(stream, line)
                 self._output.take(line.decode(errors="replace").rstrip("\n"))
                 if self._output.exits and self.lost_at is None:
-                    self.lost_at = time.time()
-
-
-def _write(stream, line):
-    with contextlib.suppress(OSError, ValueError):  # Nobody reads any more; the training goes on.
-        stream.buffer.write(line)
-        stream.buffer.flush()
+                    self.lost_at, self._lost_since = time.time(), time.monotonic()
 
 
 def _horovodrun(hosts, flags):

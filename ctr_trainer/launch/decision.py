@@ -1,6 +1,8 @@
-"""Decides whether the workers are started again."""
+"""Decides whether the workers are started again, and when."""
 
-from ctr_trainer.launch.ending import Kind
+from ctr_trainer.launch.ending import Ending, Kind
+
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 5.0, 60.0
 
 
 class Patience:
@@ -10,16 +12,26 @@ class Patience:
       most: restarts in a row without a new checkpoint.
     """
 
-    def __init__(self, most):
+    def __init__(self, most: int) -> None:
         self._most = most
         self._fruitless, self._failure = 0, ""
 
-    def new_checkpoint(self):
-        """Starts the count anew: the training gets on."""
+    def new_checkpoint(self) -> None:
+        """Sets the count to zero: the training makes progress."""
         self._fruitless, self._failure = 0, ""
 
-    def why_not(self, ending):
-        """Counts a restart. -> why the workers are not started again, a sentence; "" if they are
+    @property
+    def pause_seconds(self) -> float:
+        """The pause before the next start: none before the first restart, then 5 s, 10 s, 20 s, 40 s and 60 s.
+
+        What was lost, as a store or a service, may need minutes to be back.
+        """
+        if self._fruitless < 2:
+            return 0.0
+        return min(_FIRST_PAUSE_SECONDS * 2 ** (self._fruitless - 2), _LONGEST_PAUSE_SECONDS)
+
+    def why_not(self, ending: Ending) -> str:
+        """Counts a restart. Returns a sentence on why the workers are not started again, or "" if they are.
 
         Args:
           ending: `Ending` that is no `FINISHED`.
@@ -27,7 +39,7 @@ class Patience:
         if ending.kind is Kind.REFUSED:
             return "Not started again: the same flags and data would end the same way"
         if ending.kind is Kind.FAILED and ending.reason == self._failure:
-            return "Not started again: the start before it ended with the same error, and no checkpoint was written"
+            return "Not started again: the previous start ended with the same error, and no checkpoint was written"
         self._failure = ending.reason if ending.kind is Kind.FAILED else ""
         self._fruitless += 1
         if self._fruitless > self._most:

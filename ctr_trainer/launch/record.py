@@ -17,7 +17,7 @@ class Restart:
       time, lost_at: of the loss, as `2026-01-31 12:00:00`, and in seconds since 1970.
       workers_before, workers: numbers of workers.
       hosts: as `-H` takes them.
-      step: of the checkpoint that training goes on from; 0 for the beginning.
+      step: step of the checkpoint that training resumes from; 0 for the beginning, None if the directory did not tell.
       steps_lost: steps after the checkpoint that the workers are known to have finished.
       seconds_lost: of training since the checkpoint, or since the start of the workers.
       seconds_to_train_again: from the loss until a step after the checkpoint is finished; None if that is not known.
@@ -29,7 +29,7 @@ class Restart:
     workers_before: int
     workers: int
     hosts: str
-    step: int
+    step: int | None
     steps_lost: int
     seconds_lost: float
     seconds_to_train_again: float | None = None
@@ -37,6 +37,8 @@ class Restart:
     def line(self):
         """-> what the log says when the workers are started again."""
         goes_on = f"from the checkpoint of step {self.step}" if self.step else "from the beginning"
+        if self.step is None:
+            goes_on = "from the last checkpoint, whose step is not known now,"
         workers = f"{self.workers} worker{'s' * (self.workers > 1)}"
         before = "" if self.workers == self.workers_before else f", {self.workers_before} before"
         return (
@@ -45,15 +47,22 @@ class Restart:
         )
 
 
-def add_to_summary(model_dir, restarts, since):
+def summary_stamp(model_dir: str) -> tuple[int, int] | None:
+    """Returns the size and the time of the last change of a training's summary; None if there is none."""
+    path = path_of(model_dir) / _SUMMARY
+    return path.stamp() if path.exists() else None
+
+
+def add_to_summary(model_dir: str, restarts: list[Restart], before: tuple[int, int] | None) -> None:
     """Adds the restarts to the summary of the training.
 
     Args:
-      model_dir: of the training, a path or a URL.
+      model_dir: directory of the training, a path or a URL.
       restarts: list of `Restart`.
-      since: seconds since 1970; a summary that was written earlier is of another training, and stays as it is.
+      before: `summary_stamp` at the start of the training: a summary that still has it is of another training, and
+        stays as it is.
     """
     path = path_of(model_dir) / _SUMMARY
-    if path.exists() and path.stamp()[1] / 1e9 >= since:
+    if summary_stamp(model_dir) not in (None, before):
         summary = path.read_json("`train` writes it anew")
         path.write_json({**summary, _KEY: [dataclasses.asdict(restart) for restart in restarts]})

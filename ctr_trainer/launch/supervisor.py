@@ -4,15 +4,18 @@ import contextlib
 import logging
 import secrets
 import time
+from collections.abc import Mapping, Sequence
 
+from ctr_trainer.flags.launch import LaunchFlags
 from ctr_trainer.launch.attempt import Attempt
 from ctr_trainer.launch.decision import Patience
 from ctr_trainer.launch.ending import Ending, Kind
-from ctr_trainer.launch.hosts import filled, listed, slots
+from ctr_trainer.launch.hosts import Hosts, filled, listed, slots
 from ctr_trainer.launch.left_out import LeftOut
-from ctr_trainer.launch.record import Restart, add_to_summary
+from ctr_trainer.launch.outlet import Outlet
+from ctr_trainer.launch.record import Restart, add_to_summary, summary_stamp
 from ctr_trainer.launch.standby import Standby
-from ctr_trainer.launch.training import Reached, where_it_goes_on
+from ctr_trainer.launch.training import Reached, Saved, where_it_goes_on
 from ctr_trainer.messages.errors import StoppedInOrder, UserError
 from ctr_trainer.processes import end_signals, reach
 from ctr_trainer.ranks import last_words
@@ -37,9 +40,20 @@ class Supervisor:
       environment: dict, the environment of the workers.
       model_dir: of the training.
       grace_seconds: time that workers get to end when they are asked to.
+      outlet: `Outlet` of what the workers write.
     """
 
-    def __init__(self, flags, hosts, command, environment, model_dir, grace_seconds):
+    def __init__(
+        self,
+        flags: LaunchFlags,
+        hosts: Hosts,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        model_dir: str,
+        grace_seconds: float,
+        outlet: Outlet,
+    ) -> None:
+        self._outlet = outlet
         self._flags, self._hosts, self._command, self._environment = flags, hosts, command, environment
         self._model_dir, self._grace_seconds = model_dir, grace_seconds
         self._patience, self._left_out = Patience(flags.max_restarts), LeftOut()
@@ -54,29 +68,30 @@ class Supervisor:
           UserError: the workers are not started again; with their own error, and why not.
           StoppedInOrder: SIGTERM or SIGINT has come, and the workers have ended.
         """
-        began = time.time()
+        summary, saved = summary_stamp(self._model_dir), Saved.newest(self._model_dir) or Saved()
         with self._taking_signals(), contextlib.closing(self._standby):
             placed = self._wait_for_slots(self._flags.np)
             while True:
                 attempt = self._standby.take(placed) or self._start(placed)
-                reached = Reached(self._model_dir, attempt)
-                ending = self._watch(attempt, reached)
+                reached = Reached(self._model_dir, attempt, saved)
+                ending, saved = self._watch(attempt, reached), reached.saved
                 if ending.kind is Kind.FINISHED:
                     break
                 if ending.kind is not Kind.CHANGED and (why_not := self._patience.why_not(ending)):
                     raise UserError(f"{ending.reason.rstrip('.')}. {why_not}")
                 if ending.rank is not None and len(attempt.hosts) > 1:
                     self._leave_out(attempt.host_of(ending.rank))
+                self._pause(self._patience.pause_seconds)
                 placed = self._wait_for_slots(self._flags.fewest)
                 self._restarts.append(reached.restart(ending.reason, placed))
                 _log.warning("restart %d: %s", len(self._restarts), self._restarts[-1].line())
         if self._restarts:
-            add_to_summary(self._model_dir, self._restarts, began)
+            add_to_summary(self._model_dir, self._restarts, summary)
 
     def _start(self, hosts, gate=None):
         """-> an `Attempt`, numbered as the next restart if its workers wait at a gate."""
         name = f"{self._job}.{len(self._restarts) + (gate is not None)}"
-        return Attempt(name, hosts, self._command, self._flags, self._environment, gate)
+        return Attempt(name, hosts, self._command, self._flags, self._environment, self._outlet, gate)
 
     def _watch(self, attempt, reached):
         """-> the `Ending` of the attempt, once all its processes on this host have ended."""
@@ -84,32 +99,33 @@ class Supervisor:
             self._end_if_asked(attempt)
             # Without the lost rank the others can save nothing.
             seconds = _KNOWN_SECONDS if attempt.reason_is_known else _ENDING_SECONDS
-            if attempt.lost_at and time.time() - attempt.lost_at > seconds:
+            if attempt.seconds_since_loss > seconds:
                 break
             if silent := self._silent_host(attempt):
                 attempt.end(0.0)
+                self._note(attempt, reached, is_last=True)
                 return Ending(Kind.LOST, f"{silent} does not answer any more")
             if self._note(attempt, reached) and (change := self._change(attempt)):
                 attempt.terminate()
                 attempt.end(self._grace_seconds)
-                self._note(attempt, reached)
+                self._note(attempt, reached, is_last=True)
                 return Ending(Kind.CHANGED, change)
             # After a loss the next one may come soon.
             if self._flags.standby and reached.trains_for(0.0 if self._restarts else _STANDBY_SECONDS):
                 self._prepare_standby()
             time.sleep(_POLL_SECONDS)
         ending = attempt.end(0.0)
-        self._note(attempt, reached)
+        self._note(attempt, reached, is_last=True)
         return ending
 
-    def _note(self, attempt, reached):
-        """Notes what the training has reached. -> whether there is a new checkpoint"""
-        is_new = reached.look()
+    def _note(self, attempt: Attempt, reached: Reached, is_last: bool = False) -> bool:
+        """Notes what the training has reached. Returns whether there is a new checkpoint."""
+        is_new = reached.look(is_last)
         if is_new:
             self._patience.new_checkpoint()
             self._left_out.took_part(attempt.hosts)
         last: Restart | None = self._restarts[-1] if self._restarts else None
-        if last and last.seconds_to_train_again is None and reached.trained > last.step:
+        if last and last.seconds_to_train_again is None and reached.trained > (last.step or 0):
             last.seconds_to_train_again = round(reached.trained_at - last.lost_at, 1)
             _log.info("training again after %.1f s, at step %d", last.seconds_to_train_again, reached.trained)
         return is_new
@@ -145,6 +161,15 @@ class Supervisor:
             if slots(placed) >= workers:
                 return placed
         return ()
+
+    def _pause(self, seconds: float) -> None:
+        """Waits before the next start, so that what was lost can come back."""
+        if seconds:
+            _log.warning("no new checkpoint since the last restart: waiting %.0f s before the next one", seconds)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            self._end_if_asked()
+            time.sleep(_POLL_SECONDS)
 
     def _wait_for_slots(self, workers):
         """Waits until `_choose` finds as many. -> what it finds"""

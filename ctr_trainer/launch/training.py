@@ -3,16 +3,20 @@
 import contextlib
 import dataclasses
 import re
+import threading
 import time
 
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.files.staging import local_directory
-from ctr_trainer.launch.hosts import listed, slots
+from ctr_trainer.launch.attempt import Attempt
+from ctr_trainer.launch.hosts import Host, listed, slots
 from ctr_trainer.launch.record import Restart
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import heartbeat
 
 # Names that checkpoints have. They are written out here, so that the launcher need not import TensorFlow.
+# A store is asked that often, and as long as this at the end of a start.
+_STORE_PERIOD_SECONDS, _STORE_SECONDS = 2.0, 5.0
 _CHECKPOINTS, _MANIFEST, _STEP = "checkpoints", "manifest.json", re.compile(r"step-(\d{10})")
 
 
@@ -29,23 +33,28 @@ class Saved:
     time: float = 0.0
 
     @staticmethod
-    def newest(model_dir):
-        """-> that of the last step."""
+    def newest(model_dir: str) -> "Saved | None":
+        """Returns the checkpoint of the last step; None if the directory or the store cannot be read now."""
         directory, found = path_of(model_dir) / _CHECKPOINTS, []
-        with contextlib.suppress(OSError, UserError):  # The next look may succeed.
-            for path in directory.iterdir():
-                with contextlib.suppress(OSError):  # It is being written, or is removed just now.
+        try:
+            for path in directory.iterdir() if directory.is_dir() else ():
+                with contextlib.suppress(FileNotFoundError):  # It is being written, or was just removed.
                     if step := _STEP.fullmatch(path.name):
                         found.append(Saved(int(step[1]), (path / _MANIFEST).stamp()[1] / 1e9))
+        except (OSError, UserError):
+            return None
         return max(found, key=lambda saved: saved.step, default=Saved())
 
 
 class Reached:
     """How far the training has come since a start of its workers.
 
+    A thread asks a store for its checkpoints, because a store that stands still must not hold up the launcher.
+
     Args:
-      model_dir: of the training, a path or a URL.
+      model_dir: directory of the training, a path or a URL.
       attempt: `Attempt`.
+      saved: the newest `Saved` before this start.
 
     Attributes:
       saved: the newest `Saved`.
@@ -53,13 +62,22 @@ class Reached:
       trained_at: when that was known last, in seconds since 1970.
     """
 
-    def __init__(self, model_dir, attempt):
-        self._model_dir, self._attempt = model_dir, attempt
-        self.saved = Saved.newest(model_dir)
-        self.trained, self.trained_at, self._trains_since = 0, 0.0, None
+    def __init__(self, model_dir: str, attempt: Attempt, saved: Saved) -> None:
+        self._model_dir, self._attempt, self.saved = model_dir, attempt, saved
+        self.trained, self.trained_at = 0, 0.0
+        self._trains_since: float | None = None  # By the clock of the ranks, as in their heartbeats.
+        self._trains_from: float | None = None
+        self._asking: threading.Thread | None = None
+        self._found: Saved | None = None
+        self._is_known = True  # Whether the last look has found out which checkpoint is the newest.
+        self._asked_at = 0.0
 
-    def look(self):
-        """Looks again. -> whether there is a new checkpoint"""
+    def look(self, is_last: bool = False) -> bool:
+        """Looks again. Returns whether there is a new checkpoint.
+
+        Args:
+          is_last: whether the workers have ended: then a store gets a few seconds to answer.
+        """
         beats = [heartbeat.read(local_directory(self._model_dir), rank) for rank in range(self._attempt.workers)]
         beats = [beat for beat in beats if beat is not None]
         # What ranks of an earlier start have left says nothing; before its first step a rank is in step 0.
@@ -68,15 +86,40 @@ class Reached:
             last = max(beats, key=lambda beat: (beat.step, beat.alive))
             self.trained, self.trained_at = max(last.step - 1, 0), last.alive
             self._trains_since = self._trains_since or last.since
-        before, self.saved = self.saved, Saved.newest(self._model_dir)
+            self._trains_from = self._trains_from or time.monotonic()
+        before, self.saved = self.saved, self._newest(is_last) or self.saved
         return self.saved.step > before.step
+
+    def _newest(self, is_last: bool) -> Saved | None:
+        """Returns the newest checkpoint; None if that is not known yet."""
+        if is_local(self._model_dir):
+            found = Saved.newest(self._model_dir)
+            self._is_known = found is not None
+            return found
+        if is_last and self._asking is not None:
+            self._asking.join(_STORE_SECONDS)  # It may have looked before the last checkpoint was written.
+        is_asking = self._asking is not None and self._asking.is_alive()
+        if not is_asking and (is_last or time.monotonic() >= self._asked_at + _STORE_PERIOD_SECONDS):
+            self._asked_at = time.monotonic()
+            self._asking = threading.Thread(target=self._ask, name="checkpoints", daemon=True)
+            self._asking.start()
+            if is_last:
+                self._asking.join(_STORE_SECONDS)
+        if is_last and self._asking.is_alive():
+            self._is_known = False
+        found, self._found = self._found, None
+        return found
+
+    def _ask(self) -> None:
+        self._found = Saved.newest(self._model_dir)
+        self._is_known = self._found is not None
 
     def trains_for(self, seconds):
         """-> whether the workers have been training for so long."""
-        return self._trains_since is not None and time.time() - self._trains_since > seconds
+        return self._trains_from is not None and time.monotonic() - self._trains_from > seconds
 
-    def restart(self, reason, hosts):
-        """-> the `Restart` that follows on this start.
+    def restart(self, reason: str, hosts: tuple[Host, ...]) -> Restart:
+        """Returns the `Restart` that follows this start.
 
         Args:
           reason: sentence.
@@ -92,15 +135,17 @@ class Reached:
             workers_before=self._attempt.workers,
             workers=slots(hosts),
             hosts=listed(hosts),
-            step=self.saved.step,
+            step=self.saved.step if self._is_known else None,
             steps_lost=steps,
             seconds_lost=round(max(self.trained_at - since, 0.0), 1) if steps else 0.0,
         )
 
 
-def where_it_goes_on(model_dir):
-    """-> a sentence for who starts the same command again."""
+def where_it_goes_on(model_dir: str) -> str:
+    """Returns a sentence for a person who starts the same command again."""
     saved = Saved.newest(model_dir)
+    if saved is None:
+        return f"{model_dir} cannot be read now: the same command goes on from the last checkpoint in it"
     if not saved.step:
         return f"There is no checkpoint in {model_dir} yet: the same command starts from the beginning"
     return f"The last checkpoint in {model_dir} is of step {saved.step}: the same command goes on from it"

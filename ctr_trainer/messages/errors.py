@@ -1,6 +1,7 @@
 """Errors for the user to read."""
 
 import dataclasses
+import errno
 import functools
 import re
 
@@ -9,6 +10,14 @@ from ctr_trainer.messages import exit_status
 # TensorFlow's errors have lines about the graph: where the operation was made, and its neighbours. `_OF_A_NODE` finds
 # the text between these lines.
 _OF_A_NODE = re.compile(r"^Node: '[^\n]*'\n(.*?)(?:\n\t ?\[\[|\n\nOriginal stack trace|\Z)", re.DOTALL | re.MULTILINE)
+
+
+# What a store says while it is down, overloaded or cut off: S3 by pyarrow, Google Cloud Storage, any server of HTTP.
+_OUTAGE = re.compile(
+    r"AWS Error (NETWORK_CONNECTION|INTERNAL_FAILURE|SERVICE_UNAVAILABLE|SLOW_DOWN|THROTTLING|REQUEST_TIMEOUT)"
+    r"|\b(UNAVAILABLE|DEADLINE_EXCEEDED)\b|HTTP (response code|status):? 5\d\d"
+)
+_UNREACHABLE = (errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
 
 
 class UserError(Exception):
@@ -58,20 +67,37 @@ class ErrorEnd:
     is_in_order: bool = False
 
 
+def is_loss(error: BaseException | None) -> bool:
+    """Returns whether an error says that something is gone or silent that may be back for the next start.
+
+    An outage of a store, a timeout and a refused connection are losses, also if the error is only the cause of the
+    `UserError` that names the file.
+    """
+    seen = set()
+    while error is not None and id(error) not in seen:  # Causes and contexts may form a circle.
+        seen.add(id(error))
+        if isinstance(error, (Lost, ConnectionError, TimeoutError)):
+            return True
+        if isinstance(error, OSError) and (error.errno in _UNREACHABLE or _OUTAGE.search(str(error))):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 @functools.singledispatch
 def end_of(error):
-    """-> `ErrorEnd` of an exception."""
+    """Returns the `ErrorEnd` of an exception."""
     return ErrorEnd()
 
 
 @end_of.register
-def _(error: UserError):
-    return ErrorEnd(str(error), exit_status.REFUSED)
+def _(error: OSError):
+    return ErrorEnd(status=exit_status.LOST if is_loss(error) else exit_status.FAILED)
 
 
 @end_of.register
-def _(error: Lost):
-    return ErrorEnd(str(error), exit_status.LOST)
+def _(error: UserError):
+    return ErrorEnd(str(error), exit_status.LOST if is_loss(error) else exit_status.REFUSED)
 
 
 @end_of.register

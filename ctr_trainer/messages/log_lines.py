@@ -1,10 +1,13 @@
 """The form of a line of the log: time, level, place in the code, message."""
 
+import contextlib
 import datetime
 import json
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from typing import TextIO
 
 FORMATS = ("plain", "json")
 RANKS = ("all", "chief")
@@ -41,6 +44,18 @@ def install(form="plain", rank=None, ranks="all"):
     root.setLevel(logging.INFO)
     # The handler's level, not the logger's: TensorFlow's logger has a level of its own.
     handler.setLevel(logging.WARNING if ranks == "chief" and rank else logging.INFO)
+
+
+@contextlib.contextmanager
+def written_to(stream: TextIO) -> Iterator[None]:
+    """Has the lines of the log written to another stream within the block."""
+    handler = _installed()
+    before = handler and handler.setStream(stream)
+    try:
+        yield
+    finally:
+        if before:
+            handler.setStream(before)
 
 
 def rank_of_this_process():

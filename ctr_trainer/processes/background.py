@@ -2,7 +2,7 @@
 
 import threading
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import Lost
 from ctr_trainer.processes import hardware
 
 
@@ -17,7 +17,7 @@ class Background:
       cores: set of the cores that the tasks run on; None for those of this process.
 
     Raises:
-      UserError: a task did not end within `timeout`.
+      Lost: a task did not end within `timeout`.
     """
 
     def __init__(self, what, timeout=1800, cores=None):
@@ -54,7 +54,7 @@ class Background:
         seconds = self._timeout if timeout is None else timeout
         self._thread.join(seconds)
         if self._thread.is_alive():
-            raise UserError(f"{self._what} did not end within {seconds:g} s; is the disk, the network or a rank stuck?")
+            raise Lost(f"{self._what} did not end within {seconds:g} s; is the disk, the network or a rank stuck?")
         self._thread = None
 
     def _run(self, task):

@@ -50,9 +50,14 @@ class Child:
         """See `hardware.keep_on`."""
         hardware.keep_on(self.pid, cores)
 
-    def ended(self):
-        """-> how the process ended by itself, with the end of its log; None while it runs."""
-        status = self._process.poll()
+    @property
+    def status(self) -> int | None:
+        """The exit status, negative after a signal; None while the process runs."""
+        return self._process.poll()
+
+    def ended(self) -> str | None:
+        """Returns how the process ended by itself, with the end of its log; None while it runs."""
+        status = self.status
         return None if status is None else f"its process ended with status {status}; {log_tail(self.log_file)}"
 
     def stop(self):

@@ -255,10 +255,13 @@ def _credentials(redis):
         raise UserError(f"--redis_auth_file={redis.redis_auth_file}: cannot be read: {error}") from None
     if not lines or not lines[0].strip():
         raise UserError(
-            f"--redis_auth_file={redis.redis_auth_file}: is empty: its first line is PASSWORD or USER:PASSWORD"
+            f"--redis_auth_file={redis.redis_auth_file}: is empty: its first line is PASSWORD or USER:PASSWORD, "
+            "or :PASSWORD if the password has a colon"
         )
     user, colon, password = lines[0].strip().partition(":")
-    return {"username": user, "password": password} if colon else {"password": user}
+    if not colon:
+        return {"password": user}
+    return {"username": user, "password": password} if user else {"password": password}
 
 
 def _tls(scheme, redis):

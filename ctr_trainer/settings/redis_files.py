@@ -10,7 +10,10 @@ class RedisFiles(Settings, title="Redis or Valkey cluster"):
     """Files that a client of a cluster reads; "" where there is no file."""
 
     redis_auth_file: str = setting(
-        "", "file with the cluster's password, or with USER:PASSWORD, on its first line", "path", alike=False
+        "",
+        "file whose first line is the cluster's password, USER:PASSWORD, or :PASSWORD if the password has a colon",
+        "path",
+        alike=False,
     )
     redis_ca: str = setting(
         "", "PEM of the authority that signed the certificates of a rediss:// cluster", "path", alike=False

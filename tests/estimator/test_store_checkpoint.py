@@ -6,9 +6,10 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import UserError, is_loss
 from tests import object_store
 from tests.estimator.test_whole_checkpoints import Job, keys_of
+from tests.files.failing_proxy import FailingProxy
 
 MODEL = f"s3://{object_store.BUCKET}/model"
 
@@ -47,3 +48,22 @@ def test_a_checkpoint_is_there_with_its_manifest_and_goes_with_it(store):
     history = EvaluationHistory([{"step": 3, "auc": 0.5}])
     history.save(MODEL)
     assert EvaluationHistory.load(MODEL) == history
+
+
+def test_a_store_that_does_not_answer_does_not_make_a_checkpoint_a_damaged_one(store, monkeypatch, caplog):
+    model = f"s3://{object_store.BUCKET}/outage"
+    job = Job(model)
+    for step in (1, 2):
+        job.save(step)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    for name in ("step-0000000002/manifest.json", "step-0000000002/dense.data"):
+        with FailingProxy(store.host_port, failing=f"GET /{object_store.BUCKET}/outage/checkpoints/{name}") as proxy:
+            seen = f"{model}?endpoint_override={proxy.address}&scheme=http"
+            looks = [lambda: checkpoints.newest_whole(seen), lambda: checkpoints.whole(seen, 2)]  # noqa: B023
+            looks += [lambda: checkpoints.list_checkpoints(seen)] if "manifest" in name else []  # noqa: B023
+            for look in looks:
+                with pytest.raises(UserError) as raised:
+                    look()
+                assert is_loss(raised.value), raised.value
+    assert "REFUSED" not in caplog.text
+    assert checkpoints.newest_whole(model).step == 2

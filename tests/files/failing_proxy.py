@@ -15,6 +15,7 @@ class FailingProxy:
     Args:
       target: (host, port) of the store.
       failures: how many connections are still to fail.
+      failing: text in a request that is answered by 503 each time, as the name of an object.
 
     Attributes:
       address: its own `host:port`.
@@ -22,7 +23,7 @@ class FailingProxy:
       sent_bytes: size of all answers.
     """
 
-    def __init__(self, target, failures=0):
+    def __init__(self, target: tuple[str, int], failures: int = 0, failing: str = "") -> None:
         self.failed, self.sent_bytes = 0, 0
         proxy, lock = self, threading.Lock()
 
@@ -36,7 +37,7 @@ class FailingProxy:
                     self.request.sendall(_FAILURE)
                     return
                 with socket.create_connection(target, timeout=30) as store:
-                    asking = threading.Thread(target=_copy, args=(self.request, store), daemon=True)
+                    asking = threading.Thread(target=_ask, args=(self.request, store, failing), daemon=True)
                     asking.start()
                     _copy(store, self.request, proxy)
                     asking.join(30)
@@ -55,6 +56,19 @@ class FailingProxy:
     def __exit__(self, *_):
         self._server.shutdown()
         self._server.server_close()
+
+
+def _ask(source: socket.socket, target: socket.socket, failing: str) -> None:
+    """Copies requests to the store until one has the text `failing` in it, which is answered here."""
+    with contextlib.suppress(OSError):
+        while block := source.recv(_BLOCK):
+            if failing and failing.encode() in block:
+                source.sendall(_FAILURE)
+                break
+            target.sendall(block)
+    for each in (target, source) if failing else (target,):
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_WR)
 
 
 def _copy(source, target, counter=None):

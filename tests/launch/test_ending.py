@@ -6,7 +6,7 @@ import pytest
 
 from ctr_trainer.launch.decision import Patience
 from ctr_trainer.launch.ending import Ending, Kind, Output
-from ctr_trainer.launch.record import Restart, add_to_summary
+from ctr_trainer.launch.record import Restart, add_to_summary, summary_stamp
 
 KILLED = "rank 1 on a has ended without a word: it was killed"
 
@@ -102,19 +102,30 @@ def test_restarts_that_bring_no_checkpoint_are_counted():
     )
 
 
+def test_restarts_pause_longer_and_longer_until_there_is_a_new_checkpoint():
+    patience, pauses = Patience(9), []
+    for _ in range(7):
+        assert not patience.why_not(Ending(Kind.LOST, KILLED, 1))
+        pauses.append(patience.pause_seconds)
+    assert pauses == [0, 5, 10, 20, 40, 60, 60]
+    patience.new_checkpoint()
+    assert not patience.why_not(Ending(Kind.LOST, KILLED, 1))
+    assert patience.pause_seconds == 0
+
+
 def test_a_restart_is_one_line_and_an_entry_of_the_summary(tmp_path):
     restart = Restart(KILLED + ".", "2026-01-31 12:00:00", 7.0, 3, 2, "a:2", 400, 37, 4.1)
     assert restart.line() == (
         f"{KILLED}. Lost 37 steps, 4.1 s of training; going on from the checkpoint of step 400 with 2 workers on a:2, "
         "3 before"
     )
-    add_to_summary(tmp_path, [restart], 0.0)
+    add_to_summary(tmp_path, [restart], None)
     assert not list(tmp_path.iterdir())
     path = tmp_path / "train_summary.json"
     path.write_text('{"steps": 7}')
-    add_to_summary(tmp_path, [restart], path.stat().st_mtime + 60)
+    add_to_summary(tmp_path, [restart], summary_stamp(tmp_path))  # It is of an earlier training.
     assert json.loads(path.read_text()) == {"steps": 7}
-    add_to_summary(tmp_path, [restart], path.stat().st_mtime)
+    add_to_summary(tmp_path, [restart], None)
     found = json.loads(path.read_text())
     assert found["steps"] == 7
     assert [(each["step"], each["steps_lost"], each["workers_before"]) for each in found["restarts"]] == [(400, 37, 3)]

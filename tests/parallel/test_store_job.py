@@ -5,6 +5,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
 
 import pytest
@@ -89,3 +91,42 @@ def test_a_job_in_a_store(store, temporary, tmp_path):
     assert {"out/1/saved_model.pb", "out/1/assets.extra/feature_spec.json"} <= set(store.keys("out"))
     left = [name for name in os.listdir(temporary) if not name.startswith("pytest")]
     assert left == []
+
+
+def test_a_store_that_stands_still_for_longer_than_requests_are_tried_costs_restarts_and_no_job(
+    store, temporary, tmp_path
+):
+    for file in small.make(tmp_path / "made", ROWS).iterdir():
+        store.put(f"data/{file.name}", file)
+    model = f"s3://{object_store.BUCKET}/outage"
+    given = [f"--train_data=s3://{object_store.BUCKET}/data", f"--model_dir={model}", f"--batch_size={BATCH}"]
+    command = [sys.executable, "-m", "ctr_trainer", "launch", "--nostandby", "--", *given, "--hidden_units=8"]
+    job = subprocess.Popen(
+        [*command, "--epochs=3", "--save_checkpoints_steps=8"],
+        env={**launch.environment(), "AWS_MAX_ATTEMPTS": "2"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    lines = []
+    reader = threading.Thread(target=lambda: lines.extend(job.stdout))
+    reader.start()
+    try:
+        launch.wait_until(
+            lambda: job.poll() is not None or checkpoints.latest_checkpoint(model), "a checkpoint", _SECONDS
+        )
+        with store.standing_still():
+            launch.wait_until(
+                lambda: any("restart 2: " in line for line in lines) or job.poll() is not None, "restarts", _SECONDS
+            )
+        assert job.wait(_SECONDS) == 0, "".join(lines)
+    finally:
+        job.kill()
+        reader.join(60)
+    text = "".join(lines)
+    assert "Not started again" not in text
+    assert "waiting 5 s before the next one" in text
+    restarts = path_of(f"{model}/train_summary.json").read_json("")["restarts"]
+    assert len(restarts) >= 2 and "NETWORK_CONNECTION" in restarts[0]["reason"]
+    assert {each["step"] for each in restarts} == {None}  # The launcher could not look, and says no wrong step.
+    assert checkpoints.latest_checkpoint(model).step == 3 * -(-ROWS // BATCH)

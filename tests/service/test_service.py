@@ -1,4 +1,5 @@
 import contextlib
+import dataclasses
 import json
 import os
 import pathlib
@@ -17,7 +18,7 @@ import pytest
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import service as service_module
-from ctr_trainer.embedding.service import wire
+from ctr_trainer.embedding.service import shard, wire
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.local_service import LocalService, Watch
 from ctr_trainer.embedding.service.security import ClientSecurity, ServerSecurity
@@ -26,9 +27,10 @@ from ctr_trainer.embedding.service.serving import serve
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store import store_snapshots
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.messages.errors import ServiceLost, UserError
+from ctr_trainer.files.paths import path_of
+from ctr_trainer.messages.errors import Lost, ServiceLost, UserError, is_loss
 from ctr_trainer.processes import hardware
-from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
+from tests.service.conftest import CONFIG, LEASE, TIMEOUT, TOKEN, ones
 
 pytestmark = pytest.mark.integration
 
@@ -305,8 +307,38 @@ def _runs(pid):
 
 def test_a_service_that_cannot_start_shows_its_log(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"(?s)ended with status \d+.*log ends with.*file"):
+    with pytest.raises(UserError, match=r"(?s)ended with status \d+.*log ends with.*file") as raised:
         LocalService(tmp_path / "file", tmp_path / "log", TIMEOUT)
+    assert not is_loss(raised.value)
+
+
+def test_a_service_that_starts_too_slowly_is_a_loss(tmp_path):
+    with pytest.raises(Lost, match="did not answer within 0 s"):
+        LocalService(tmp_path, tmp_path / "log", 0.0)
+
+
+def test_workers_of_launch_wait_for_a_running_shard_that_others_do_not_wait_for(monkeypatch, tmp_path, connect):
+    monkeypatch.setattr(shard, "_FIRST_ANSWER_SECONDS", 0.1)
+    with LocalService(tmp_path, tmp_path / "log", TIMEOUT, token=TOKEN) as service:
+        address = service.address
+    with pytest.raises(ServiceLost, match="did not answer `hello` within 0.1 s"):
+        connect([address])
+    found = []
+    lease = dataclasses.replace(LEASE, job="job")
+    waiting = threading.Thread(target=lambda: found.append(connect([address], lease=lease)))
+    waiting.start()
+    with contextlib.closing(open(tmp_path / "log", "ab")) as log:
+        command = ["serve", f"--bind={address}", f"--data_dir={tmp_path}", "--exit_with_stdin", "--token_fd=0"]
+        command = [sys.executable, "-m", "ctr_trainer", *command, "--nosave_at_exit"]
+        again = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        again.stdin.write(f"{TOKEN}\n".encode())
+        again.stdin.flush()
+        try:
+            waiting.join(TIMEOUT)
+            assert found
+        finally:
+            again.stdin.close()
+            again.wait(TIMEOUT)
 
 
 @pytest.mark.parametrize("watch", ["parent", "another process"])
@@ -404,3 +436,19 @@ def test_files_of_rows_are_written_behind_the_requests(tmp_path, monkeypatch):
             files = client.save(tmp_path / "snapshot", 1)
     assert [file["rows"] for file in files] == [1]
     assert found == [(min(os.getpriority(os.PRIO_PROCESS, 0) + hardware.BEHIND, 19), one)]
+
+
+def test_an_outage_of_the_store_that_a_service_saves_to_is_a_loss(connect, monkeypatch, tmp_path):
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    for name, value in (("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test"), ("EC2_METADATA_DISABLED", "true")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    with Service("127.0.0.1", 0, tmp_path, security=ServerSecurity(TOKEN)) as service:
+        client = connect([f"127.0.0.1:{service.port}"])
+        client.create_table(CONFIG)
+        monkeypatch.setattr(service, "_inside", path_of)
+        with pytest.raises(Lost, match="cannot be written"):
+            client.save("s3://tests/x?endpoint_override=127.0.0.1:1&scheme=http", 1)
+        (tmp_path / "file").write_text("")
+        with pytest.raises(UserError) as raised:
+            client.save(str(tmp_path / "file" / "x"), 1)
+        assert not is_loss(raised.value)

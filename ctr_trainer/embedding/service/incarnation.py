@@ -4,7 +4,7 @@ import contextlib
 import threading
 import uuid
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import Lost
 
 # A request's part in the store takes milliseconds.
 _WAIT_SECONDS = 600
@@ -24,10 +24,10 @@ class Incarnation:
     Safe to use from several threads.
     """
 
-    def __init__(self):
-        # The number is odd while the rows are being replaced.
+    def __init__(self) -> None:
         self._process = uuid.uuid4().hex
         self._number, self._why, self._under_way = 0, "", 0
+        self._replacing = 0  # How many blocks of `replaced` wait or run.
         self._changed = threading.Condition()
 
     def __str__(self):
@@ -41,7 +41,7 @@ class Incarnation:
     def check(self, expected):
         """Raises Restarted or Replaced unless `expected` is this incarnation, or None."""
         self.check_process(expected)
-        if expected is not None and (expected != str(self) or self._number % 2):
+        if expected is not None and (expected != str(self) or self._replacing):
             raise Replaced(self._why)
 
     @contextlib.contextmanager
@@ -59,17 +59,24 @@ class Incarnation:
 
     @contextlib.contextmanager
     def replaced(self, why):
-        """Lets the block replace the rows, once no request is under way.
+        """Lets the block replace the rows, once no request is under way and no other block replaces them.
 
         Args:
           why: text on what became of the former rows, for clients that ask for them.
+
+        Raises:
+          Lost: a request is under way for too long.
         """
         with self._changed:
-            self._number, self._why = self._number + 1, why
+            self._replacing, self._why = self._replacing + 1, why
             if not self._changed.wait_for(lambda: not self._under_way, _WAIT_SECONDS):
-                raise UserError(f"a request has been at work on the rows for {_WAIT_SECONDS} s: is the machine stuck?")
+                self._replacing -= 1  # The rows stay, and so does their name.
+                raise Lost(f"a request has been at work on the rows for {_WAIT_SECONDS} s: is the machine stuck?")
+            self._number, self._under_way = self._number + 1, 1
         try:
             yield
         finally:
             with self._changed:
                 self._number += 1  # A client that came meanwhile may have seen a part of the rows.
+                self._replacing, self._under_way = self._replacing - 1, 0
+                self._changed.notify_all()

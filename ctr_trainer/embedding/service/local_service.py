@@ -11,8 +11,8 @@ import time
 
 import psutil
 
-from ctr_trainer.messages import log_lines
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages import exit_status, log_lines
+from ctr_trainer.messages.errors import Lost, UserError
 from ctr_trainer.processes.child import Child, log_tail
 
 _POLL_SECONDS = 0.02
@@ -81,7 +81,8 @@ class LocalService(Child):
           file_cores: on which it writes files of rows; None for `cores`.
 
         Raises:
-          UserError: it ended, did nothing for `timeout`, or worked without end; shows the end of its log.
+          Lost: it was killed or did not answer in time; shows the end of its log.
+          UserError: it ended by itself; shows the end of its log.
         """
         self.token = token or secrets.token_hex()
         with tempfile.TemporaryDirectory() as directory:
@@ -114,15 +115,16 @@ class LocalService(Child):
         idle_from, cpu_then = time.monotonic(), 0.0
         while not port_file.exists():
             if self.ended():
-                raise UserError(f"the embedding service did not start: {self.ended()}")
+                kind = Lost if self.status < 0 or self.status == exit_status.LOST else UserError
+                raise kind(f"the embedding service did not start: {self.ended()}")
             with contextlib.suppress(psutil.Error):  # It has ended meanwhile, which the next round of the loop tells.
                 cpu = sum(process.cpu_times()[:2])
                 if cpu > cpu_then + _LEAST_SHARE * timeout:
                     idle_from, cpu_then = time.monotonic(), cpu
                 if cpu > _MOST_CPU * timeout:
-                    raise UserError(self._unanswered(f"though it has used {cpu:.0f} s of CPU time"))
+                    raise Lost(self._unanswered(f"though it has used {cpu:.0f} s of CPU time"))
             if time.monotonic() > idle_from + timeout:
-                raise UserError(self._unanswered(f"and has done nothing for {timeout:g} s"))
+                raise Lost(self._unanswered(f"and has done nothing for {timeout:g} s"))
             time.sleep(_POLL_SECONDS)
         return port_file.read_text()
 

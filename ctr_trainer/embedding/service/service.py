@@ -19,7 +19,7 @@ from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.measuring.resources import resident_bytes
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import UserError, is_loss
 from ctr_trainer.processes import hardware
 
 # One writes a checkpoint, one an epoch of a publication.
@@ -246,6 +246,8 @@ def _typed_errors():
     try:
         yield
     except UserError as error:
+        if is_loss(error):  # The store of the snapshots does not answer, for instance.
+            raise flight.FlightServerError(f"{wire.LOST}{error}") from None
         raise pa.ArrowInvalid(str(error)) from None
     # These become other Flight errors, so that the client can tell them from a mistake in the request.
     except Restarted:
@@ -260,4 +262,6 @@ def _typed_errors():
         raise
     # Parts of a request's JSON may have a wrong type; using them then raises one of these.
     except (TypeError, ValueError, AttributeError, OverflowError, OSError) as error:
+        if is_loss(error):
+            raise flight.FlightServerError(f"{wire.LOST}{error}") from None
         raise pa.ArrowInvalid(f"bad request: {error}") from None

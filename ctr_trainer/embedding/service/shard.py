@@ -4,19 +4,22 @@ import contextlib
 import dataclasses
 import logging
 import time
+from collections.abc import Callable
 
 import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.security import is_loopback
+from ctr_trainer.embedding.service.lease import Lease
+from ctr_trainer.embedding.service.security import ClientSecurity, is_loopback
 from ctr_trainer.embedding.service.sent_columns import INLINE, shared_or_inline
 from ctr_trainer.embedding.service.silence import Silence
-from ctr_trainer.messages.errors import ServiceLost, UserError
+from ctr_trainer.messages.errors import Lost, ServiceLost, UserError
 from ctr_trainer.processes import reach
 
 _log = logging.getLogger(__name__)
-# How long a service that has never answered is asked: it may be about to start.
+# How long a service that has never answered is asked: it may be about to start. `launch` starts the workers again, so
+# they wait for `timeout` then: the service may be on its way to another host.
 _FIRST_ANSWER_SECONDS = 15.0
 _FIRST_BACKOFF = 0.05
 _LONGEST_BACKOFF = 2.0
@@ -55,12 +58,22 @@ class Shard:
       by_socket: see `ServiceClient`.
     """
 
-    def __init__(self, address, number, shards, timeout, security, lease=None, ended=None, by_socket=False):
+    def __init__(
+        self,
+        address: str,
+        number: int,
+        shards: int,
+        timeout: float,
+        security: ClientSecurity,
+        lease: Lease | None = None,
+        ended: Callable[[], str | None] | None = None,
+        by_socket: bool = False,
+    ) -> None:
         self.address = address
         self.number = number
         self._shards = shards
         self._timeout = timeout
-        self._incarnation, self._has_answered = None, False
+        self._incarnation, self._waits = None, lease is not None and lease.job != ""
         self._lease = lease
         self._security, self._headers = security, security.headers
         self._ended, self._columns = ended, INLINE
@@ -90,7 +103,7 @@ class Shard:
             try:
                 self._incarnation = None
                 self._incarnation = self.action("hello", body)["incarnation"]
-                self._has_answered = True
+                self._waits = True
                 if self._may_share and self._columns is INLINE:
                     self._columns = shared_or_inline(lambda offer: self.action("read_memory", offer)["is_read"])
                 return
@@ -221,7 +234,7 @@ class Shard:
     def _retried(self, what, call, call_seconds=None):
         """Calls `call(options)` until the service answers, for `timeout` seconds at most. -> the answer"""
         waited_from, backoff, failure = time.monotonic(), _FIRST_BACKOFF, None
-        timeout = self._timeout if self._has_answered else min(self._timeout, _FIRST_ANSWER_SECONDS)
+        timeout = self._timeout if self._waits else min(self._timeout, _FIRST_ANSWER_SECONDS)
         while True:
             left = waited_from + timeout - time.monotonic()
             if left <= 0:
@@ -270,6 +283,8 @@ class Shard:
             what = f"has other rows now: {text.removeprefix(wire.REPLACED)}. Those since the last checkpoint are gone"
         elif text.startswith(wire.HELD):
             return _Held(**wire.json.loads(text.removeprefix(wire.HELD)))
+        elif text.startswith(wire.LOST):
+            return Lost(f"embedding service {self.address}: {text.removeprefix(wire.LOST)}")
         else:
             return error
         return ServiceLost(f"embedding service {self.address} {what}. Start the same command again to resume from it")

@@ -30,8 +30,8 @@ from ctr_trainer.messages.errors import UserError
 
 INCARNATION = "ctr-trainer-incarnation"
 TOKEN = "authorization"
-# How the messages of the service's own errors begin: see `incarnation` and `lease`.
-RESTARTED, REPLACED, HELD = "restarted", "replaced: ", "held: "
+# How the messages of the service's own errors begin: see `incarnation` and `lease`, and `errors.is_loss`.
+RESTARTED, REPLACED, HELD, LOST = "restarted", "replaced: ", "held: ", "lost: "
 # The most bytes of a request, and of its answer; and the bytes that a trainer puts into one request.
 MOST_BYTES = 128 << 20
 PAGE_BYTES = 32 << 20

@@ -1,0 +1,77 @@
+"""Which errors are losses, so that the same command may succeed later."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from ctr_trainer.files.paths import path_of
+from ctr_trainer.messages import exit_status
+from ctr_trainer.messages.errors import ServiceLost, UserError, end_of, is_loss
+from tests.files.failing_proxy import FailingProxy
+
+
+def _raised(call):
+    with pytest.raises((OSError, UserError)) as raised:
+        call()
+    return raised.value
+
+
+@pytest.fixture
+def one_attempt(monkeypatch):
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+
+
+def test_a_store_that_refuses_connections_is_a_loss(one_attempt):
+    error = _raised(lambda: path_of("s3://tests/x?endpoint_override=127.0.0.1:1&scheme=http").read_bytes())
+    assert isinstance(error, UserError) and end_of(error).status == exit_status.LOST
+
+
+def test_a_store_that_answers_503_is_a_loss_and_one_without_the_bucket_is_not(store, one_attempt):
+    with FailingProxy(store.host_port, failures=1) as proxy:
+        error = _raised(lambda: path_of(f"s3://tests/x?endpoint_override={proxy.address}&scheme=http").write_text("x"))
+    assert end_of(error).status == exit_status.LOST, error
+    error = _raised(lambda: path_of("s3://no-such-bucket/x").write_text("x"))
+    assert end_of(error).status == exit_status.REFUSED, error
+
+
+def test_a_store_that_stands_still_is_a_loss(one_attempt):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # It accepts connections and never answers.
+        url = f"s3://tests/x?endpoint_override=127.0.0.1:{silent.getsockname()[1]}&scheme=http"
+        assert end_of(_raised(lambda: path_of(url).exists())).status == exit_status.LOST
+
+
+def test_the_cause_of_an_error_decides_and_a_mistake_stays_one(tmp_path):
+    def wrapped(cause, is_shown):
+        try:
+            try:
+                raise cause
+            except Exception as error:
+                raise UserError("data x: cannot be read") from (error if is_shown else None)
+        except UserError as error:
+            return error
+
+    for cause in (ConnectionRefusedError(), TimeoutError(), ServiceLost("gone")):
+        assert is_loss(wrapped(cause, True)) and is_loss(wrapped(cause, False))
+    for cause in (FileNotFoundError(2, "no such file", "AWS"), PermissionError(), ValueError("HTTP status 404")):
+        assert not is_loss(wrapped(cause, True)) and not is_loss(wrapped(cause, False))
+    circle = UserError("a")
+    circle.__cause__ = ValueError("b")
+    circle.__cause__.__context__ = circle
+    assert not is_loss(circle)
+    assert end_of(OSError("AWS Error SLOW_DOWN during GetObject operation: x")).status == exit_status.LOST
+    assert end_of(OSError(28, "No space left on device")).status == exit_status.FAILED
+
+
+def test_a_process_that_ends_by_an_outage_says_so_by_its_status(tmp_path):
+    url = "s3://tests/data?endpoint_override=127.0.0.1:1&scheme=http"
+    command = [sys.executable, "-m", "ctr_trainer", "convert", "--format=csv", f"--input={url}"]
+    command += [f"--feature_spec={tmp_path / 'spec.toml'}", f"--output={tmp_path / 'out'}"]
+    (tmp_path / "spec.toml").write_text('name = "x"\n[label]\ncolumn = "y"\n[[sparse]]\ncolumns = ["a"]\ndim = 4\n')
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+    environment = {**os.environ, **keys, "AWS_MAX_ATTEMPTS": "1", "AWS_EC2_METADATA_DISABLED": "true"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == exit_status.LOST, done.stderr
+    assert "cannot be" in done.stderr.splitlines()[-1]
