@@ -12,6 +12,7 @@ import importlib
 import json
 import math
 import os
+import secrets
 
 import numpy as np
 import tensorflow as tf
@@ -99,6 +100,7 @@ def init(
     _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning, speak)
     if size() > 1:
         agreement.agree(functools.partial(_introductions, flags or {}))
+        last_words.of_this_process().sign(broadcast_object(secrets.token_hex(), "secret_of_notices"))
 
 
 def _introductions(flags):

@@ -69,6 +69,11 @@ class LastWords:
         self._lock = threading.RLock()
         self.model_dir, self.going_on = "", None
 
+    def sign(self, secret: str) -> None:
+        """Has the notices of this rank signed, see `Notices.sign`."""
+        self._notices.sign(secret)
+        self._roll_call.introduce()
+
     def is_one_lost(self):
         """-> whether a rank is known to have ended without a word, while none may end in order."""
         return self._roll_call.is_one_lost()

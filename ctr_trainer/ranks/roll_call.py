@@ -26,8 +26,12 @@ class RollCall:
 
     def __init__(self, notices, placement):
         self._notices, self._placement = notices, placement
-        if placement.size > 1:
-            notices.put(f"process.{placement.rank}", f"{os.getpid()} {socket.gethostname()}")
+        self.introduce()
+
+    def introduce(self) -> None:
+        """Writes which process this rank is."""
+        if self._placement.size > 1:
+            self._notices.put(f"process.{self._placement.rank}", f"{os.getpid()} {socket.gethostname()}")
 
     def end(self):
         """Writes that this rank ends, and which processes of its host have gone."""

@@ -115,6 +115,8 @@ class Stopping:
                 self._holds = True
             time.sleep(min(_SETTLE_SECONDS, self._period))  # Until a loss is known, for which horovodrun asks.
             if not self._is_one_lost():
+                if self._own[_ASKED]:
+                    threading.Thread(target=self._repeat, name="stopping notice", daemon=True).start()
                 self._tell()
         except Exception:  # Another rank has ended: the training thread meets the same error, and says so.
             pass
@@ -127,6 +129,11 @@ class Stopping:
             self._notices.put(self._key, str(self._rank))
             return True
         return self._notices.get(self._key) is not None
+
+    def _repeat(self) -> None:
+        """Gives the notice again until all ranks have told: another program may have removed it from the server."""
+        while not self._over.wait(self._period):
+            self._notices.put(self._key, str(self._rank))
 
     def _tell(self):
         """Tells the other ranks, waits for what they tell."""

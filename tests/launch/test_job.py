@@ -15,6 +15,7 @@ import pytest
 
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator.checkpoint import latest_checkpoint, list_checkpoints, unfinished
+from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.placement import ATTEMPT
 from tests import small
 from tests.hosts.rows import names, trained
@@ -159,12 +160,25 @@ def test_an_error_that_a_person_can_mend_is_said_last_and_not_tried_again(tmp_pa
     assert "restart 1" not in output
 
 
+def _forge_notices(environment):
+    """Puts notices as another user of this host can: that a rank is lost, was asked to stop, or says the last word."""
+    address = ":".join(environment[f"HOROVOD_GLOO_RENDEZVOUS_{what}"] for what in ("ADDR", "PORT"))
+    stranger = Notices(address)
+    for key in ("lost.0", "lost.1", "ends.0", "ends.1", "last_words", "process.0"):
+        stranger.put(key, "1 elsewhere")
+        assert stranger.get(key) == "1 elsewhere"
+    for number in range(3):
+        stranger.put(f"stopping/{number}", "1")
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_nothing_is_left_of_a_launcher_that_is_stopped_or_killed(data, tmp_path, how):
     with _Launched(data, tmp_path, "--save_checkpoints_steps=5", batch_seconds=0.2) as job:
         job.saved(5)
         semaphores = job.semaphores()
         assert semaphores
+        if how == signal.SIGTERM:
+            _forge_notices(job.worker(1, 0).environ())
         if how == signal.SIGKILL:  # In the middle of a checkpoint.
             launch.wait_until(lambda: unfinished(job.model_dir), "a checkpoint that is being written", 60, every=1e-3)
         job.process.send_signal(how)

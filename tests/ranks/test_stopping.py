@@ -123,3 +123,28 @@ def test_a_rank_that_horovodrun_ends_for_a_lost_one_tells_nothing_and_meets_the_
     assert not stopping.done(1)
     assert stopping.signal == 0
     stopping.close()
+
+
+class _Forgetful(Board):
+    """Loses a notice the first times, as where another program removes it from the server."""
+
+    def __init__(self, times):
+        super().__init__()
+        put, self.lost = self.put, []
+
+        def losing(key, text):
+            self.lost.append(key)
+            if len(self.lost) > times:
+                put(key, text)
+
+        self.put = losing
+
+
+def test_a_notice_that_is_removed_is_given_again():
+    ranks, notices = Ranks(2), _Forgetful(3)
+    trainings = [_Training(ranks, notices, rank, 0.01, None, last=100_000) for rank in range(2)]
+    for training in trainings:
+        training.start()
+    trainings[1].stopping.ask(signal.SIGTERM)
+    _join(trainings)
+    assert len(notices.lost) > 3 and trainings[0].step == trainings[1].step

@@ -1,0 +1,60 @@
+"""Notices on horovodrun's server, which takes what any program of the host sends."""
+
+import http.client
+import urllib.parse
+
+import pytest
+from horovod.runner.http.http_server import RendezvousServer
+
+from ctr_trainer.ranks.notices import Notices
+
+
+@pytest.fixture
+def address():
+    """The address of a server as horovodrun runs it."""
+    server = RendezvousServer()
+    port = server.start()
+    server.init([])
+    yield f"127.0.0.1:{port}"
+    server.stop()
+
+
+def _of_ranks(address, count=2):
+    found = [Notices(address) for _ in range(count)]
+    for each in found:
+        each.sign("secret of the job")
+    return found
+
+
+def _raw(address, key):
+    connection = http.client.HTTPConnection(address, timeout=10)
+    connection.request("GET", f"/ctr_trainer/{urllib.parse.quote(key, safe='')}")
+    return connection.getresponse().read().decode()
+
+
+def test_ranks_find_each_others_texts_whatever_is_in_them(address):
+    one, other = _of_ranks(address)
+    for key, text in (("stopping/1", "3"), ("last_words", "rank 0: a b\nc é"), ("empty", "")):
+        one.put(key, text)
+        assert other.get(key) == text
+    assert other.get("none") is None
+
+
+def test_texts_of_who_lacks_the_secret_count_as_none(address):
+    one, other = _of_ranks(address)
+    stranger, guesser = Notices(address), Notices(address)
+    guesser.sign("another secret")
+    for number, forger in enumerate((stranger, guesser)):
+        forger.put(f"lost.{number}", "x")
+        assert one.get(f"lost.{number}") is None
+    one.put("ends.0", "x")
+    stranger.put("ends.1", _raw(address, "ends.0"))  # A signature is of one key.
+    assert other.get("ends.0") == "x" and other.get("ends.1") is None
+    stranger.put("ends.2", _raw(address, "ends.0") + "x")
+    assert other.get("ends.2") is None
+
+
+def test_a_rank_without_the_secret_reads_a_signed_text_until_it_has_the_secret(address):
+    (one,), late = _of_ranks(address, 1), Notices(address)
+    one.put("process.0", "7 host")
+    assert late.get("process.0") == "7 host"
