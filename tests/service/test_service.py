@@ -312,11 +312,6 @@ def test_a_service_that_cannot_start_shows_its_log(tmp_path):
     assert not is_loss(raised.value)
 
 
-def test_a_service_that_starts_too_slowly_is_a_loss(tmp_path):
-    with pytest.raises(Lost, match="did not answer within 0 s"):
-        LocalService(tmp_path, tmp_path / "log", 0.0)
-
-
 def test_workers_of_launch_wait_for_a_running_shard_that_others_do_not_wait_for(monkeypatch, tmp_path, connect):
     monkeypatch.setattr(shard, "_FIRST_ANSWER_SECONDS", 0.1)
     with LocalService(tmp_path, tmp_path / "log", TIMEOUT, token=TOKEN) as service:
@@ -374,7 +369,7 @@ def test_a_service_that_stands_still_or_works_without_end_is_stopped(tmp_path, m
     pids = []
     popen = subprocess.Popen
     monkeypatch.setattr(subprocess, "Popen", lambda *args, **options: pids.append(popen(*args, **options)) or pids[-1])
-    with pytest.raises(UserError, match=f"the embedding service does not answer, {why}"):
+    with pytest.raises(Lost, match=f"the embedding service does not answer, {why}"):
         LocalService(tmp_path, tmp_path / "log", timeout)
     assert pids[0].returncode == -signal.SIGTERM
 
