@@ -1,6 +1,7 @@
 import gc
 import os
 import pathlib
+import sys
 
 import pytest
 
@@ -17,6 +18,15 @@ def pytest_collection_finish():
     """Has the garbage collector leave alone what the imports made: a fifth of the time of tests that make graphs."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def _eager_mode():
+    """Switches TensorFlow's eager mode on again, which an Estimator that a test or a fixture made has switched off."""
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is not None and not tensorflow.executing_eagerly():
+        tensorflow.compat.v1.reset_default_graph()
+        tensorflow.compat.v1.enable_eager_execution()
 
 
 @pytest.fixture(scope="session")

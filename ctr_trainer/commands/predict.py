@@ -50,7 +50,7 @@ def run(given, experiment, checkpoint, predict):
     found = estimator.find_checkpoint(checkpoint.checkpoint)
     batches = reader(experiment, data.eval_data, once=True, labels=False)
     predictions = estimator.predict(
-        lambda: batches, progress("predicting", batches), checkpoint=found, yield_single_examples=False
+        lambda: batches, hooks=progress("predicting", batches), checkpoint=found, yield_single_examples=False
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     rows = 0

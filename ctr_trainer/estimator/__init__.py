@@ -1,22 +1,68 @@
-"""Estimators on today's TensorFlow: programs written for `tf.estimator` port by their imports."""
+"""Estimators on today's TensorFlow: programs written for `tf.estimator` port by their imports.
 
+Besides what is listed here, the session hooks that `tf.estimator` had a name for, as `LoggingTensorHook`, are those of
+`tf.compat.v1.train`.
+"""
+
+import re
+from typing import Any
+
+import tensorflow as tf
+
+from ctr_trainer.estimator import export, inputs
 from ctr_trainer.estimator.estimator import Estimator
+from ctr_trainer.estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainSpec, train_and_evaluate
+from ctr_trainer.estimator.warm_start import WarmStartSettings
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.ranks.distributed import optimizer as DistributedOptimizer  # Named as in Horovod.
+from ctr_trainer.ranks.distributed import rank, size
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.metrics_config import MetricsConfig
 from ctr_trainer.settings.run_config import RunConfig
 
 __all__ = [
+    "BestExporter",
     "DistributedOptimizer",
     "EmbeddingConfig",
     "Estimator",
     "EstimatorSpec",
     "EvalSpec",
+    "Exporter",
+    "FinalExporter",
+    "LatestExporter",
     "MetricsConfig",
     "ModeKeys",
     "RunConfig",
     "TrainSpec",
+    "WarmStartSettings",
+    "export",
+    "inputs",
+    "rank",
+    "size",
     "train_and_evaluate",
 ]
+
+_OF_SESSIONS = re.compile(r"\w+Hook|SessionRun\w+|SecondOrStepTimer|CheckpointSaverListener|VocabInfo")
+# What tf.estimator has and this package has not: what to do instead, as docs/porting.md says it.
+_MISSING = {
+    r"(DNN|Linear|Baseline|BoostedTrees|KMeans)\w*": (
+        "canned estimators are not part of this package: write the model_fn, in which feature columns work as they are "
+        "(tf.compat.v1.feature_column.input_layer, linear_model), or train --model=wide_deep"
+    ),
+    r"\w*Head": "heads are not part of this package: return an EstimatorSpec with the loss and the predictions",
+    r"experimental|add_metrics": (
+        "EvalSpec(best_metric='auc', early_stopping_patience=3) stops early and keeps the best checkpoint; "
+        "EstimatorSpec(eval_metric_ops=...) adds metrics"
+    ),
+    r"tpu": "this package trains on CPUs and GPUs: use Estimator, RunConfig and EstimatorSpec",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if _OF_SESSIONS.fullmatch(name) and hasattr(tf.compat.v1.train, name):
+        return getattr(tf.compat.v1.train, name)
+    for pattern, instead in _MISSING.items():
+        if re.fullmatch(pattern, name):
+            raise AttributeError(f"tf.estimator.{name}: {instead} (docs/porting.md)")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

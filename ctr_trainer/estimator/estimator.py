@@ -1,79 +1,67 @@
-"""The Estimator: trains, evaluates, predicts with and exports a `model_fn`."""
+"""The Estimator: trains a `model_fn`; `TrainedModel` evaluates it, predicts with it and exports it."""
 
 import functools
 import logging
-import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import tensorflow as tf
 
-from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import finding, latest_file, plateau, retention, warm_start
 from ctr_trainer.estimator.all_closed import all_closed
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
-from ctr_trainer.estimator.evaluation import Evaluation
-from ctr_trainer.estimator.graphs import trained_graph, training_graph
-from ctr_trainer.estimator.model_record import ModelRecord
+from ctr_trainer.estimator.graphs import training_graph
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.observation import Observation
 from ctr_trainer.estimator.one_job import one_job
 from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.estimator.publishing import open_publishing
-from ctr_trainer.estimator.saved_features import load_features, save_features
+from ctr_trainer.estimator.saved_features import save_features
 from ctr_trainer.estimator.saving import Saving
-from ctr_trainer.estimator.session import session_of, training_session
+from ctr_trainer.estimator.session import training_session
 from ctr_trainer.estimator.stopping_in_order import stop_hook, stopped_text
+from ctr_trainer.estimator.train_and_evaluate import EvalSpec
+from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training_hooks import training_hooks
-from ctr_trainer.export.saved_model import export_saved_model
-from ctr_trainer.files.paths import path_of
 from ctr_trainer.files.staging import staged
 from ctr_trainer.graph_notes import run_length, step_plan
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.messages.errors import ServiceLost, StoppedInOrder, UserError
 from ctr_trainer.ranks import distributed, last_words
-from ctr_trainer.settings.metrics_config import MetricsConfig
-from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.schedule import check_plateau
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 
 
-class Estimator:
+class Estimator(TrainedModel):
     """Runs a `model_fn` in a `MonitoredTrainingSession`, each rank on its own share of the input.
 
-    `train`, `evaluate` and `predict` are collectives: all ranks call them alike, after `distributed.init`.
-
-    Args:
-      model_fn: f(features, labels, mode, params) -> `EstimatorSpec`. `features` is a dict of tensors where the input is
-        a `tf.data.Dataset`, or `features.tensors.Features` where it is a `BatchReader`; then `labels` is float32[B],
-        or of several labels a dict of name -> float32[B].
-      model_dir: where checkpoints, summaries and the feature spec are kept: a path or a URL.
-      params: handed to `model_fn` as it is. What JSON can hold of a dataclass or a dict is kept with each checkpoint,
-        and a trained model is refused with other values; those of `ModelParams.may_change`, and in params of another
-        kind `learning_rate`, `dropout` and `batch_size`, may change.
-      config: `RunConfig`.
-      name: what checkpoints call the model; None for where `model_fn` is imported from.
-      may_change: names of more params that may change.
-      services: `LocalServices` that rank 0 has started before TensorFlow was imported; None to start them later.
+    `train`, `evaluate` and `predict` are collectives: all ranks call them alike. Its arguments are those of
+    `TrainedModel`.
     """
 
-    def __init__(self, model_fn, model_dir, params=None, config=None, name=None, may_change=(), services=None):
-        self.model_fn = model_fn
-        self.model_dir = str(path_of(model_dir).absolute())
-        self.params = params
-        self.config = config or RunConfig()
-        self._name, self._may_change, self._services = name, may_change, services
-
-    def train(self, input_fn, hooks=(), steps=None, max_steps=None, evaluation=None, resume_from=None):
+    def train(
+        self,
+        input_fn: Callable[..., Any],
+        hooks: Sequence[tf1.train.SessionRunHook] | None = (),
+        steps: int | None = None,
+        max_steps: int | None = None,
+        saving_listeners: Sequence[Any] | None = (),
+        evaluation: EvalSpec | None = None,
+        resume_from: int | None = None,
+    ) -> dict[str, Any] | None:
         """Trains until the input ends or a step is reached, from the newest checkpoint on if there is one.
 
         Args:
-          input_fn: f() -> `BatchReader` or `tf.data.Dataset`. It may declare any of the arguments `mode`, `params`,
-            `config` and `position` (where a restarted run goes on in its data). All ranks must get as many batches:
-            for a `tf.data.Dataset`, `RunConfig.uneven_inputs` says what happens where they do not.
+          input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share of the data. It may declare any of the
+            arguments `mode`, `params`, `config`, `position` (where a restarted run resumes its data) and
+            `input_context` (`tf.distribute.InputContext`). All ranks must get as many batches: for a
+            `tf.data.Dataset`, `RunConfig.uneven_inputs` says what happens if they do not, and
+            `RunConfig.equal_inputs` what happens if they get the same batches.
           hooks: more session hooks.
           steps: how many more steps; exclusive with `max_steps`.
           max_steps: the global step to stop at; a checkpoint that is already there ends the call on all ranks.
+          saving_listeners: refused if there are any.
           evaluation: an `EvalSpec` to evaluate by on the way; see `train_and_evaluate`.
           resume_from: the step of the checkpoint to go on from; later ones are set aside. None for the newest.
 
@@ -97,10 +85,14 @@ class Estimator:
         """
         if steps is not None and max_steps is not None:
             raise ValueError("give steps or max_steps, not both")
+        if saving_listeners:
+            raise UserError("saving_listeners are not called, since a checkpoint also has rows: give a session hook")
         owns = distributed.local_rank() == 0
         with one_job(self.model_dir) as lock, staged(self.model_dir, distributed.is_chief(), owns) as staging:
             try:
-                return self._train_or_go_back(input_fn, hooks, steps, max_steps, evaluation, resume_from, staging, lock)
+                return self._train_or_go_back(
+                    *(input_fn, hooks or (), steps, max_steps, evaluation, resume_from, staging, lock)
+                )
             finally:
                 tf1.summary.FileWriterCache.clear()  # All events are in their files now.
 
@@ -141,7 +133,7 @@ class Estimator:
             retention.set_aside(self.model_dir, start, later)
             retention.remove_unfinished(self.model_dir)
             latest_file.point_to(self.model_dir, checkpoint)
-        warm = warm_start.of(self.config.warm_start, checkpoint)
+        warm = warm_start.of(self._warm_start or self.config.warm_start, checkpoint)
         seen = Observation(self.config, staging.path)
         clock = seen.clock
         made = (self.model_fn, self.params, self.config, self.model_dir, self._services)
@@ -176,7 +168,9 @@ class Estimator:
 
             named = save.naming_the_last_checkpoint(lambda: seen.step > start)
             with named, all_closed([save, publishing, evaluations, *own]):
-                with training_session(checkpoint, observed.hooks, staging.path, self.config, saver) as session:
+                with training_session(
+                    *(checkpoint, observed.hooks, staging.path, self.config, saver, spec.scaffold)
+                ) as session:
                     if seen.step != start:
                         raise UserError(
                             f"{checkpoint.path} was restored to step {seen.step}, not {start}: it is damaged"
@@ -193,98 +187,3 @@ class Estimator:
     def _nothing_to_do(self, step, why):
         if distributed.is_chief():
             _log.info("nothing to do: the training in %s is at step %d, and %s", self.model_dir, step, why)
-
-    def evaluate(self, input_fn, steps=None, hooks=(), checkpoint=None, metrics=MetricsConfig()):  # noqa: B008, frozen
-        """Computes the metrics of a checkpoint over all ranks' examples.
-
-        Args:
-          input_fn: as for `train`; keys that training never saw look up zeros.
-          steps: batches of each rank; None for all.
-          hooks: more session hooks.
-          checkpoint: a `Checkpoint`; the newest by default.
-          metrics: `MetricsConfig`.
-
-        Returns:
-          dict: `global_step`, `loss`, and for click models `examples`, the metrics of `EvaluationMetrics` and
-          `reliability`, the rows of `Reliability.table`; metrics are named `auc/click` where there are several labels.
-        """
-        checkpoint = self._of_this_model(checkpoint or self.latest_checkpoint(required=True))
-        with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
-            evaluation = Evaluation(feed, spec, metrics)
-            own = [*feed.hooks, *spec.evaluation_hooks, *hooks]
-            with session_of(checkpoint, own, self.config) as session:
-                while not session.should_stop() and (steps is None or evaluation.steps < steps):
-                    evaluation.step(session)
-        return {"global_step": checkpoint.step, **evaluation.results()}
-
-    def predict(self, input_fn, hooks=(), checkpoint=None, yield_single_examples=True):
-        """Yields predictions in the order of the input, this rank's share of it.
-
-        Args:
-          yield_single_examples: True yields a dict an example, False a dict of arrays a batch. The kept id columns of
-            the data stand beside the predictions, and its labels if it has any: see `BatchFeed.beside`.
-        """
-        checkpoint = self._of_this_model(checkpoint or self.latest_checkpoint(required=True))
-        with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
-            predictions = spec.predictions if isinstance(spec.predictions, dict) else {"output": spec.predictions}
-            with session_of(checkpoint, [*feed.hooks, *hooks], self.config) as session:
-                while not session.should_stop():
-                    values = feed.beside(session.run(predictions))
-                    if not yield_single_examples:
-                        yield values
-                        continue
-                    for index in range(len(next(iter(values.values())))):
-                        yield {name: value[index] for name, value in values.items()}
-
-    def export_saved_model(self, export_dir_base, serving_input_receiver_fn=None, checkpoint=None):
-        """Writes a SavedModel of stock operations under a new directory named by the time, as TensorFlow Serving wants.
-
-        Not a collective: call it on rank 0.
-
-        Args:
-          export_dir_base: the parent of the new directory.
-          serving_input_receiver_fn: for a model fed by a `tf.data.Dataset`: f() -> object with `features` and
-            `receiver_tensors`. Without it the graph takes the raw values of the feature spec.
-          checkpoint: a `Checkpoint`; the newest by default.
-
-        Returns:
-          the path written.
-        """
-        version = int(time.time())
-        while (path_of(export_dir_base) / str(version)).exists():  # of an export in the same second
-            version += 1
-        return self.export_to(str(path_of(export_dir_base) / str(version)), serving_input_receiver_fn, checkpoint)
-
-    def export_to(self, path, serving_input_receiver_fn=None, checkpoint=None, rows="all"):
-        """As `export_saved_model`, to `path` itself; an earlier export there is replaced, and nothing else ever is.
-
-        Args:
-          rows: `none` exports the dense tower alone, which takes rows as inputs; see `export.row_inputs.RowInputs`.
-        """
-        checkpoint = checkpoint or checkpoints.newest_whole(self.model_dir)
-        if checkpoint is None:
-            raise finding.no_checkpoint(self.model_dir)
-        self._of_this_model(checkpoint)
-        return export_saved_model(
-            path, self.model_fn, self.params, checkpoint, load_features(self.model_dir), serving_input_receiver_fn, rows
-        )
-
-    def latest_checkpoint(self, required=False):
-        """-> the newest `Checkpoint` that is whole, or None where there is none; see `finding.latest`. Collective."""
-        return finding.latest(self.model_dir, required)
-
-    def find_checkpoint(self, which):
-        """-> the `Checkpoint` that is `latest`, `best` or of a step; see `finding.find`. A collective."""
-        return finding.find(self.model_dir, which)
-
-    @property
-    def _model(self):
-        return ModelRecord.of(self.model_fn, self._name, self.params, self.config, self._may_change)
-
-    def _of_this_model(self, checkpoint):
-        """-> the checkpoint; raises UserError where another model wrote it."""
-        self._model.check(checkpoint, self.model_dir)
-        return checkpoint
-
-    def _graph(self, mode, input_fn, checkpoint):
-        return trained_graph(self.model_fn, self.params, self.config, self.model_dir, mode, input_fn, checkpoint)

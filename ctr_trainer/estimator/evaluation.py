@@ -14,6 +14,8 @@ from ctr_trainer.ranks import distributed
 _SUSPICIOUS_AUC = 0.999
 _log = logging.getLogger(__name__)
 
+_log = logging.getLogger(__name__)
+
 
 class Evaluation:
     """Adds up a model's metrics, step by step, then over the ranks.
@@ -70,7 +72,14 @@ class Evaluation:
     def results(self):
         """-> dict of the metrics of all ranks, and the rows of `reliability` by label. A collective."""
         self._click.merge(distributed.all_sum, distributed.all_gather)
-        self._loss.state[:] = distributed.all_sum(self._loss.state, "metric.loss")
+        of_ranks = distributed.all_gather(self._loss.state, "metric.losses").reshape(-1, 2)
+        if distributed.is_chief() and len(of_ranks) > 1 and self._loss.state[1] and (of_ranks == of_ranks[0]).all():
+            _log.warning(
+                "all %d ranks have evaluated the same examples, so each one counts several times in the number of "
+                "examples: give each rank its share of the data, dataset.shard(size, rank)",
+                len(of_ranks),
+            )
+        self._loss.state[:] = of_ranks.sum(axis=0)
         share = np.float64(self._examples if self._labels else self.steps)
         total = distributed.all_sum(share, "metric.share")
         results = {"loss": self._loss.result()}

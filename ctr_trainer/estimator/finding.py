@@ -5,6 +5,7 @@ import dataclasses
 from ctr_trainer.data.position import progress
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
@@ -40,6 +41,31 @@ def find(model_dir, which):
     if not str(which).isdecimal():
         raise UserError(f"--checkpoint={which}: expected latest, best or a step")
     return _on_every_rank(lambda: checkpoints.whole(model_dir, int(which)))
+
+
+def at(path: str) -> checkpoints.Checkpoint:
+    """Returns the `Checkpoint` at a path, this rank's. Not a collective.
+
+    Args:
+      path: its directory, or what TensorFlow's Saver calls it, as `tf.train.latest_checkpoint(model_dir)` returns it.
+
+    Raises:
+      UserError: there is none, or it is damaged.
+    """
+    for place in (path_of(path), path_of(path).parent):
+        if (place / checkpoints.MANIFEST).exists():
+            found = checkpoints.load(str(place))
+            found.verify()
+            return found
+    raise UserError(
+        f"checkpoint_path={path}: there is no checkpoint of this package; give the path of one, "
+        "MODEL_DIR/checkpoints/step-0000001000, or leave it out for the newest"
+    )
+
+
+def at_on_every_rank(path: str) -> checkpoints.Checkpoint:
+    """Returns rank 0's `at(path)` on every rank. A collective."""
+    return _on_every_rank(lambda: at(path))
 
 
 def newest_record(model_dir):

@@ -1,10 +1,11 @@
 """The training operation of an optimizer that a `model_fn` gives; a `train_op` that does not exchange is refused."""
 
 import dataclasses
+import logging
 
 import tensorflow as tf
 
-from ctr_trainer.estimator.lone_updates import lone_updates
+from ctr_trainer.estimator.lone_updates import lone_updates, summed_over_examples
 from ctr_trainer.estimator.optimize import next_step
 from ctr_trainer.estimator.padding import example_count
 from ctr_trainer.estimator.step_gradients import step_gradients
@@ -15,6 +16,7 @@ from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
 # In the names of the variables that Horovod 0.28.1 adds gradients up in.
 _AGGREGATION = "aggregation_variables"
 _NAMED = 5
@@ -42,6 +44,8 @@ def with_train_op(spec, inputs, row_learning_rate):
       UserError: the optimizer is none of TensorFlow 1, or distributed already; or on several workers the `train_op`
         updates a trainable variable by gradients that are not exchanged, or Horovod adds up those of several steps.
     """
+    if distributed.size() > 1 and not step_plan.is_recorded():
+        _warn_of_sum(spec.loss)
     if spec.optimizer is None:
         if distributed.size() > 1 and not step_plan.is_recorded() and tf1.trainable_variables():
             _refuse_aggregation(spec.train_op)
@@ -79,6 +83,19 @@ def _examples(inputs):
     if padded is not None:
         return padded.own
     return tf.cast(example_count(inputs.features, inputs.labels), tf.float32)
+
+
+def _warn_of_sum(loss: tf.Tensor) -> None:
+    """Says so if a loss seems to be a sum over the examples: the mean of the workers' gradients is then too small."""
+    name = summed_over_examples(loss)
+    if name and distributed.is_chief():
+        workers = distributed.size()
+        _log.warning(
+            "the loss of the model_fn seems to be a sum over the examples of a batch (%s): the workers' gradients are "
+            "averaged, so %d workers would train at 1/%d of the gradient that one worker has for all their examples. "
+            "Make the loss a mean, tf.reduce_mean, or multiply it by the number of workers, tf_estimator.size()",
+            *(name, workers, workers),
+        )
 
 
 def _refuse_lone(train_op: tf.Operation | tf.Tensor) -> None:

@@ -104,7 +104,7 @@ class InLoopEvaluation:
             hooks.append(ProgressHook("evaluating", self._steps))
         steps = self._eval_spec.steps or None
         with self._graph.as_default():
-            config = distributed.session_config(self._config.threads)
+            config = distributed.session_config(self._config.threads, given=self._config.session_config)
             creator = tf1.train.ChiefSessionCreator(self._scaffold, config=config)
             with tf1.train.MonitoredSession(creator, hooks) as session:
                 while not (self._stop.is_asked or session.should_stop() or self._evaluation.steps == steps):

@@ -3,20 +3,25 @@
 import dataclasses
 import inspect
 
+import tensorflow as tf
+
 from ctr_trainer.estimator.batch_input import BatchInput
 from ctr_trainer.estimator.dataset_input import DatasetInput
 from ctr_trainer.estimator.given_reader import GivenReader
 from ctr_trainer.estimator.saved_features import features_path, load_features
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
 
 
 def call_input_fn(input_fn, mode, params, config, position=None):
-    """Calls `input_fn` with those of `mode`, `params`, `config` and `position` that it declares.
+    """Calls `input_fn` with those of `mode`, `params`, `config`, `position` and `input_context` that it declares.
 
     Args:
       position: where the input goes on after a restart, as `BatchReader.position_after` gave it.
     """
-    offered = {"mode": mode, "params": params, "config": config, "position": position}
+    workers = distributed.size()
+    context = tf.distribute.InputContext(workers, distributed.rank(), workers)
+    offered = {"mode": mode, "params": params, "config": config, "position": position, "input_context": context}
     declared = inspect.signature(input_fn).parameters
     return input_fn(**{name: value for name, value in offered.items() if name in declared})
 

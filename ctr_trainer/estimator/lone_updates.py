@@ -1,4 +1,4 @@
-"""Finds the trainable variables that a `train_op` updates by what only this worker has computed."""
+"""Follows the flow of a training graph: what of a step depends on this worker's examples alone, and how."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +15,8 @@ _OWN = re.compile(
     r"IteratorGetNext|Placeholder(V2)?$|(Eager)?PyFunc|QueueDequeue|Reader|ReadFile|Horovod(Local|Cross)?Rank"
     r"|HorovodAlltoall|HorovodReducescatter"
 )
+# What a loss is behind which a sum is still a sum.
+_HANDED_ON = ("Add", "AddV2", "AddN", "Sub", "Neg", "Mul", "Identity", "Cast", "Reshape", "Squeeze", "ExpandDims")
 _VARIABLE = ("VarHandleOp", "VariableV2")
 _HOST_SUM = "host_sum."
 
@@ -33,6 +35,33 @@ def lone_updates(train_op: tf.Operation | tf.Tensor, variables: Sequence[tf1.Var
     """
     graph = _Graph(getattr(train_op, "op", train_op))
     return [variable for variable in variables if graph.is_own(graph.updates(variable.op))]
+
+
+def summed_over_examples(loss: tf.Tensor) -> str:
+    """Returns the name of the operation by which a loss is a sum over the examples of a batch; "" if none is seen.
+
+    It looks behind additions and products of the loss, as far as the first mean, division or sum. A sum that is
+    multiplied by a constant counts as one, a sum that is divided by anything does not.
+
+    Args:
+      loss: scalar.
+    """
+    graph, seen, queue = _Graph(loss.op), set(), [loss.op]
+    while queue:
+        op = queue.pop()
+        if op in seen:
+            continue
+        seen.add(op)
+        if op.type == "Sum" and _reduces_first_axis(op) and graph.is_own([op]):
+            return op.name
+        if op.type in _HANDED_ON:
+            queue += [tensor.op for tensor in op.inputs]
+    return ""
+
+
+def _reduces_first_axis(op: tf.Operation) -> bool:
+    axes, rank = tf.get_static_value(op.inputs[1]), op.inputs[0].shape.rank
+    return axes is not None and rank is not None and rank > 0 and 0 in [axis % rank for axis in axes.reshape(-1)]
 
 
 class _Graph:

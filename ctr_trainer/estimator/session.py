@@ -5,14 +5,23 @@ import contextlib
 import tensorflow as tf
 
 from ctr_trainer.estimator import latest_file
+from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.messages.restoring import refusing_other_variables
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.run_config import RunConfig
 
 tf1 = tf.compat.v1
 
 
-def training_session(checkpoint, hooks, model_dir, config, saver):
+def training_session(
+    checkpoint: Checkpoint | None,
+    hooks: list[tf1.train.SessionRunHook],
+    model_dir: str,
+    config: RunConfig,
+    saver: tf1.train.Saver,
+    given: tf1.train.Scaffold | None = None,
+) -> tf1.train.MonitoredSession:
     """Makes the `MonitoredTrainingSession` of the current graph. A collective.
 
     Rank 0 restores the dense variables from the checkpoint that the file `checkpoint` in the model directory names;
@@ -26,6 +35,7 @@ def training_session(checkpoint, hooks, model_dir, config, saver):
       model_dir: local directory for its summaries.
       config: `RunConfig`.
       saver: of the dense variables.
+      given: the Scaffold of the `EstimatorSpec`, which initializes the variables; None for none.
 
     Raises:
       UserError: the checkpoint has not the graph's variables.
@@ -35,9 +45,9 @@ def training_session(checkpoint, hooks, model_dir, config, saver):
         return tf1.train.MonitoredTrainingSession(
             checkpoint_dir=latest_file.directory_of(restored, model_dir) if is_chief else None,
             summary_dir=model_dir if is_chief else None,
-            scaffold=tf1.train.Scaffold(saver=saver),
+            scaffold=tf1.train.Scaffold(saver=saver, copy_from_scaffold=given),
             hooks=[distributed.broadcast_hook(), _OneSessionHook(), *hooks],
-            config=distributed.session_config(config.threads, config.mixed_precision),
+            config=distributed.session_config(config.threads, config.mixed_precision, config.session_config),
             save_checkpoint_secs=None,
             save_checkpoint_steps=None,
             log_step_count_steps=None,
@@ -61,7 +71,7 @@ def session_of(checkpoint, hooks, config):
     with _restored(checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
         creator = tf1.train.ChiefSessionCreator(
             tf1.train.Scaffold(saver=tf1.train.Saver(max_to_keep=None)),
-            config=distributed.session_config(config.threads),
+            config=distributed.session_config(config.threads, given=config.session_config),
             # Not by its directory: there TensorFlow keeps the absolute path that it was first written to.
             checkpoint_filename_with_path=restored.dense_prefix if restored else None,
         )

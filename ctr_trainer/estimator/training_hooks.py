@@ -12,6 +12,7 @@ from ctr_trainer.estimator.run_summary import MeasuringHooks
 from ctr_trainer.graph_notes import run_length, step_plan
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
+from ctr_trainer.hooks.equal_batches_hook import EqualBatchesHook
 from ctr_trainer.hooks.eviction_hook import EvictionHook
 from ctr_trainer.hooks.finite_loss_hook import FiniteLossHook
 from ctr_trainer.hooks.merged_lines import MergedLines, OwnLines
@@ -32,6 +33,7 @@ from ctr_trainer.measuring.resources import NoGpu, open_gpu
 from ctr_trainer.metrics.click_metrics import metric_name
 from ctr_trainer.metrics.worker_figures import WorkerFigures
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.run_config import RunConfig
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
@@ -60,6 +62,9 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
       status_lines: list of f() -> a line that the log has with the latencies.
     """
     hooks = [*feed.hooks, FiniteLossHook(spec.loss), *spec.training_hooks]
+    hooks += spec.training_chief_hooks if distributed.is_chief() else ()
+    if distributed.size() > 1 and not feed.inputs.fed and config.equal_inputs == "error":
+        hooks.append(EqualBatchesHook(feed.inputs.features, feed.inputs.labels, feed.inputs.weight))
     sync = None
     if feed.embeddings:
         sync = _sync(feed.embeddings, config.embedding, clock)
@@ -71,7 +76,7 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
     dense_sync_steps = step_plan.current().dense_sync_steps
     if dense_sync_steps > 1:
         hooks.append(DenseSyncHook(step.settle, dense_sync_steps, clock))
-    hooks.append(CheckpointHook(save, _checkpoint_period(config), clock))
+    hooks.append(CheckpointHook(save, checkpoint_period(config), clock))
     kept = _keep_lines(feed, config, model_dir, last_step, clock)
     scored = metric_tensors(feed.inputs, spec)
     if scored and distributed.is_chief():
@@ -142,8 +147,8 @@ def _worker_figures(sync: RowSyncHook | None, embeddings: Embeddings | None) -> 
     )
 
 
-def _checkpoint_period(config):
-    """-> when checkpoints are due."""
+def checkpoint_period(config: RunConfig) -> EverySteps:
+    """Returns when checkpoints are due."""
     if config.save_checkpoints_epochs:
         flags = "save_checkpoints_epochs", "save_checkpoints_steps"
         length, accumulation_steps = run_length.current(), step_plan.current().accumulation_steps

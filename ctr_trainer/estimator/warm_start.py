@@ -2,8 +2,11 @@
 
 import contextlib
 import logging
+import os
 import sys
 import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 import tqdm
@@ -11,7 +14,7 @@ import tqdm
 from ctr_trainer.embedding.snapshot import parquet_rows, snapshot_writer
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.warm_rows import CheckpointRows, ParquetRows
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.graph_notes import negative_share
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
@@ -22,11 +25,23 @@ _DRAFT = "warm_start"  # Below the model directory, where a service reads: the r
 _NAMED = 5
 
 
+class WarmStartSettings(NamedTuple):
+    """Which dense variables of a checkpoint of TensorFlow a new training begins with.
+
+    Its fields are the arguments of `tf.compat.v1.train.warm_start`. Rows of the embedding service begin anew.
+    """
+
+    ckpt_to_initialize_from: str
+    vars_to_warm_start: Any = ".*"
+    var_name_to_vocab_info: Mapping[str, Any] | None = None
+    var_name_to_prev_var_name: Mapping[str, str] | None = None
+
+
 def of(source, checkpoint):
     """-> the `WarmStart` of a training, on rank 0; `NoWarmStart` on other ranks, which get all from rank 0's.
 
     Args:
-      source: `RunConfig.warm_start`.
+      source: `RunConfig.warm_start`, or `WarmStartSettings`.
       checkpoint: the `Checkpoint` that training goes on from, or None. If there is one, nothing else is taken.
 
     Raises:
@@ -37,8 +52,19 @@ def of(source, checkpoint):
     if checkpoint:
         _log.info("--warm_start=%s is not read again: the training goes on from %s", source, checkpoint.path)
         return NoWarmStart()
+    if isinstance(source, WarmStartSettings):
+        return TensorFlowWarmStart(source)
+    if _is_of_tensorflow(source):
+        return TensorFlowWarmStart(WarmStartSettings(source))
     found = _checkpoint(source)
     return WarmStart(found.path, CheckpointRows(found), found) if found else WarmStart(source, ParquetRows(source))
+
+
+def _is_of_tensorflow(source: str) -> bool:
+    """Returns whether a path is a checkpoint of TensorFlow's Saver, or a directory of such, but no model directory."""
+    if not is_local(source) or checkpoints.directories(source) or (path_of(source) / checkpoints.MANIFEST).exists():
+        return False
+    return os.path.exists(f"{source}.index") or tf.train.latest_checkpoint(source) is not None
 
 
 def _checkpoint(source):
@@ -76,6 +102,25 @@ class NoWarmStart:
     def results(self):
         """-> dict of what `train` returns about it."""
         return {}
+
+
+class TensorFlowWarmStart(NoWarmStart):
+    """Begins with dense variables of a checkpoint that TensorFlow's Saver wrote.
+
+    Args:
+      settings: `WarmStartSettings`.
+    """
+
+    def __init__(self, settings: WarmStartSettings) -> None:
+        self._settings = settings
+
+    @contextlib.contextmanager
+    def variables(self) -> Iterator[None]:
+        tf1.train.warm_start(*self._settings)
+        yield
+
+    def results(self) -> dict[str, Any]:
+        return {"warm_start": {"source": self._settings.ckpt_to_initialize_from}}
 
 
 class WarmStart(NoWarmStart):

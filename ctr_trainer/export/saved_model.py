@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import json
 import os
+import shutil
 import sys
 
 import numpy as np
@@ -11,7 +12,7 @@ import tensorflow as tf
 import tqdm
 
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.export import directory
+from ctr_trainer.export import directory, outputs
 from ctr_trainer.export.exported_table import ExportedTable
 from ctr_trainer.export.key_index import KeyIndex
 from ctr_trainer.export.raw_keys import SIGNATURE, RawKeys, key_outputs
@@ -28,13 +29,12 @@ from ctr_trainer.messages.restoring import refusing_other_variables
 tf1 = tf.compat.v1
 # TensorFlow Serving leaves `assets.extra` alone.
 _SPEC = ("assets.extra", "feature_spec.json")
-_SERVING = tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
 
 ROWS = ("all", "none")
 
 
 def export_saved_model(
-    path, model_fn, params, checkpoint, trained_features, serving_input_receiver_fn=None, rows="all"
+    path, model_fn, params, checkpoint, trained_features, serving_input_receiver_fn=None, rows="all", assets_extra=None
 ):
     """Writes the SavedModel. An earlier export at `path` is replaced once the new one is complete.
 
@@ -52,6 +52,7 @@ def export_saved_model(
       trained_features: (FeatureSpec, statistics) of the model; None if `serving_input_receiver_fn` is given.
       serving_input_receiver_fn: see `Estimator.export_saved_model`.
       rows: `all` exports the tables; `none` the dense tower alone, whose rows come with each request, see `RowInputs`.
+      assets_extra: dict of path in `assets.extra` -> file to copy there; None for none.
 
     Returns:
       `path`.
@@ -76,6 +77,10 @@ def export_saved_model(
         if trained_features is not None:
             spec = trained_features[0]
             write_spec(draft, spec if rows == "none" else _of_features(spec, receivers))
+        for name, file in (assets_extra or {}).items():
+            copy = os.path.join(draft, "assets.extra", name)
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            shutil.copyfile(file, copy)
     return path
 
 
@@ -133,16 +138,15 @@ def _receive(checkpoint, trained_features, serving_input_receiver_fn, rows):
 
 
 def signatures_of(model_fn, params, features, receivers):
-    """-> dict of the signature `serving_default`; makes the graph of the predictions.
+    """Returns the SignatureDefs by name, see `outputs.signatures`; makes the graph of the predictions.
 
     Args:
       model_fn, params: as for `Estimator`.
       features: for the `model_fn`.
       receivers: dict of the graph's inputs, to which reading features may add.
     """
-    predictions = model_fn(features, None, ModeKeys.PREDICT, params).predictions
-    predictions = predictions if isinstance(predictions, dict) else {"output": predictions}
-    return {_SERVING: tf1.saved_model.predict_signature_def(receivers, predictions)}
+    spec = model_fn(features, None, ModeKeys.PREDICT, params)  # Before the receivers are looked at.
+    return outputs.signatures(spec, receivers)
 
 
 def build(path, session, signatures, saver):

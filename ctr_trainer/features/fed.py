@@ -46,7 +46,7 @@ class FedFeatures(Features):
         feed = {self._labels: batch.labels, self.weights: batch.weights, self.dense: batch.dense}
         for name, placeholder in self._masks.items():
             lengths = np.diff(batch.bags[name].splits)
-            feed[placeholder] = (np.arange(placeholder.shape[1]) < lengths[:, None]).astype(np.float32)
+            feed[placeholder] = (np.arange(placeholder.shape.as_list()[1]) < lengths[:, None]).astype(np.float32)
         return feed
 
     def _raw_dense(self):

@@ -24,12 +24,22 @@ class EstimatorSpec:
         labels these are `logits/<label>` and `probabilities/<label>`, and the metrics are `auc/<label>` and so on.
       loss: scalar; needed for training and evaluation.
       train_op: operation of an optimizer step; training needs this or `optimizer`. The Estimator does not exchange its
-        gradients between workers: make it by `hvd.DistributedOptimizer` or the package's `TrainOp`.
+        gradients between workers: make it by `DistributedOptimizer(optimizer).minimize` or the package's `TrainOp`.
       eval_metric_ops: dict of name -> (value, update_op). With several workers the values are averaged, weighted by
         examples, which is exact for means only.
-      training_hooks, evaluation_hooks: session hooks of this model.
+      export_outputs: dict of name -> `export.PredictOutput`, `ClassificationOutput` or `RegressionOutput`: the
+        signatures of an export. None for the predictions.
+      training_chief_hooks: session hooks of rank 0.
+      training_hooks: session hooks of a training on all ranks.
+      scaffold: `tf.compat.v1.train.Scaffold`, whose operations and functions initialize the variables. Its saver is
+        not used: checkpoints are written together with the rows.
+      evaluation_hooks, prediction_hooks: session hooks of an evaluation, and of `Estimator.predict`.
       optimizer: a `tf.compat.v1.train.Optimizer`, from which the Estimator makes the `train_op` of all workers, see
-        `estimator.given_optimizer`. The loss has to be the mean over the batch's examples.
+        `estimator.given_optimizer`.
+
+    Caveat: the loss has to be the mean over the batch's examples. The workers' gradients are averaged, so with a loss
+    that is a sum K workers, each with a Kth of the batch, train at a Kth of the gradient that one worker has; the log
+    warns if it sees such a loss.
 
     Raises:
       ValueError: the mode is unknown, what the mode needs is missing, or both `train_op` and `optimizer` are given.
@@ -40,11 +50,17 @@ class EstimatorSpec:
     loss: Any = None
     train_op: Any = None
     eval_metric_ops: Mapping[str, Any] | None = None
-    training_hooks: Sequence[Any] = ()
-    evaluation_hooks: Sequence[Any] = ()
+    export_outputs: Mapping[str, Any] | None = None
+    training_chief_hooks: Sequence[Any] | None = ()
+    training_hooks: Sequence[Any] | None = ()
+    scaffold: Any = None
+    evaluation_hooks: Sequence[Any] | None = ()
+    prediction_hooks: Sequence[Any] | None = ()
     optimizer: Any = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
+        for name in ("training_chief_hooks", "training_hooks", "evaluation_hooks", "prediction_hooks"):
+            object.__setattr__(self, name, tuple(getattr(self, name) or ()))
         if self.train_op is not None and self.optimizer is not None:
             raise ValueError("an EstimatorSpec has train_op or optimizer, not both")
         step = "train_op" if self.optimizer is None else "optimizer"

@@ -1,6 +1,7 @@
 """When a checkpoint or an evaluation is due: after the same step on all ranks."""
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -75,6 +76,51 @@ class EverySeconds(EverySteps):
     def begin(self):
         """As `EverySteps`."""
         self._since = self._clock()
+
+
+class ThrottledCheckpoints(EverySteps):
+    """With each checkpoint, but not earlier than `throttle_secs` after the last time, by rank 0's clock.
+
+    It costs a collective with each checkpoint and no other.
+
+    Args:
+      checkpoints: the period of the checkpoints, an `EverySteps`.
+      throttle_secs: least seconds between two times.
+      start_delay_secs: least seconds until the first time.
+      is_chief: whether this is rank 0.
+      all_sum: f(int64[1]) -> the sum of all ranks' arrays.
+      clock: f() -> seconds.
+    """
+
+    def __init__(
+        self,
+        checkpoints: EverySteps,
+        throttle_secs: float,
+        start_delay_secs: float,
+        is_chief: bool,
+        all_sum: Callable[[np.ndarray], np.ndarray],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._checkpoints, self._throttle_secs, self._start_delay_secs = checkpoints, throttle_secs, start_delay_secs
+        self._is_chief, self._all_sum, self._clock = is_chief, all_sum, clock
+        self._from: float | None = None
+
+    def is_due(self, step: int) -> bool:
+        """As `EverySteps`; call it after each step, on all ranks."""
+        if not self._checkpoints.is_due(step):
+            return False
+        self._checkpoints.begin()
+        decided = self._is_chief and self._clock() >= self._from
+        if not self._all_sum(np.array([decided], np.int64))[0]:
+            return False
+        self._from = self._clock() + self._throttle_secs
+        return True
+
+    def begin(self) -> None:
+        """As `EverySteps`."""
+        self._checkpoints.begin()
+        if self._from is None:
+            self._from = self._clock() + self._start_delay_secs
 
 
 class SecondsOfChief(EverySeconds):

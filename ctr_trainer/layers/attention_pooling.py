@@ -45,13 +45,13 @@ def attention_pooling(
 
     Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 4.3.
     """
-    length = history.shape[1]
+    length = history.shape.as_list()[1]
     with tf1.variable_scope(name):
         hidden = _activate(_pairs(target, history, hidden_units[0]), mask, activation, training, "activation_0")
         for index, units in enumerate(hidden_units[1:], 1):
-            flat = dense(tf.reshape(hidden, [-1, hidden.shape[-1]]), units, f"layer_{index}")
+            flat = dense(tf.reshape(hidden, [-1, hidden.shape.as_list()[-1]]), units, f"layer_{index}")
             hidden = _activate(tf.reshape(flat, [-1, length, units]), mask, activation, training, f"activation_{index}")
-        scores = tf.reshape(dense(tf.reshape(hidden, [-1, hidden.shape[-1]]), 1, "score"), [-1, length])
+        scores = tf.reshape(dense(tf.reshape(hidden, [-1, hidden.shape.as_list()[-1]]), 1, "score"), [-1, length])
     weights = masked_softmax(scores, mask) if softmax else scores * mask
     return tf.reduce_sum(history * weights[..., None], 1)
 
@@ -62,7 +62,7 @@ def _pairs(target, history, units):
     Computed as `q (W_0 + W_2) + h (W_1 - W_2) + (q * h) W_3 + b`: half the products, and the wide concatenation, a copy
     of the target for each behaviour, is never made.
     """
-    length, dim = history.shape[1:]
+    length, dim = history.shape.as_list()[1:]
     with tf1.variable_scope("layer_0"):
         kernel = glorot("kernel", [4, dim, units], 4 * dim, units)
         bias = tf1.get_variable("bias", [units], initializer=tf1.zeros_initializer())

@@ -45,11 +45,11 @@ def batch_norm(inputs, training, momentum=0.99, epsilon=1e-3, name="batch_norm")
 
     Source: Ioffe and Szegedy, Batch Normalization, ICML 2015, algorithms 1 and 2.
     """
-    width = [inputs.shape[-1]]
+    width = [inputs.shape.as_list()[-1]]
     with tf1.variable_scope(name):
         gamma = tf1.get_variable("gamma", width, initializer=tf1.ones_initializer())
         beta = tf1.get_variable("beta", width, initializer=tf1.zeros_initializer())
-        moving = MovingMoments.make(inputs.shape[-1])
+        moving = MovingMoments.make(inputs.shape.as_list()[-1])
     if not training:
         return tf.nn.batch_normalization(inputs, *moving.mean_and_variance(), beta, gamma, epsilon)
     mean, variance, unbiased = _moments(inputs, example_weights.current())

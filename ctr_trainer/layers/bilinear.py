@@ -28,7 +28,7 @@ def bilinear(embeddings, kind="all", name="bilinear"):
     Source: Huang et al., FiBiNET: Combining Feature Importance and Bilinear Feature Interaction for Click-Through Rate
     Prediction, RecSys 2019, section 3, "Bilinear-interaction layer".
     """
-    _, count, dim = embeddings.shape
+    _, count, dim = embeddings.shape.as_list()
     with tf1.variable_scope(name):
         if kind == "interaction":
             products = _by_pair(embeddings)
@@ -39,20 +39,20 @@ def bilinear(embeddings, kind="all", name="bilinear"):
 
 
 def _shared(embeddings):
-    _, count, dim = embeddings.shape
+    _, count, dim = embeddings.shape.as_list()
     kernel = glorot("kernel", [dim, dim], dim, dim)
     return tf.reshape(tf.matmul(tf.reshape(embeddings, [-1, dim]), kernel), [-1, count, dim])
 
 
 def _by_field(embeddings):
-    _, count, dim = embeddings.shape
+    _, count, dim = embeddings.shape.as_list()
     kernels = tf.unstack(glorot("kernel", [count - 1, dim, dim], dim, dim))
     *others, last = tf.unstack(embeddings, axis=1)  # The last field stands on the left of no pair.
     return tf.stack([*(tf.matmul(x, kernel) for x, kernel in zip(others, kernels, strict=True)), last], 1)
 
 
 def _by_pair(embeddings):
-    _, count, dim = embeddings.shape
+    _, count, dim = embeddings.shape.as_list()
     left = [
         tf.matmul(x, glorot(f"kernel_{i}", [dim, (count - 1 - i) * dim], dim, dim))
         for i, x in enumerate(tf.unstack(embeddings, axis=1)[:-1])

@@ -30,12 +30,12 @@ def cin(embeddings, layer_sizes, name="cin"):
     Source: Lian et al., xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender Systems, KDD
     2018, equations 6 and 7; with the identity as activation, which its section 4 finds best.
     """
-    _, fields, dim = embeddings.shape
+    _, fields, dim = embeddings.shape.as_list()
     first = tf.reshape(tf.transpose(embeddings, [0, 2, 1]), [-1, fields])
     maps, pooled = first, []
     with tf1.variable_scope(name):
         for index, size in enumerate(layer_sizes):
-            pairs = maps.shape[1] * fields
+            pairs = maps.shape.as_list()[1] * fields
             kernel = glorot(f"kernel_{index}", [pairs, size], pairs, size)
             maps = tf.matmul(tf.reshape(outer(maps, first), [-1, pairs]), kernel)
             pooled.append(tf.reduce_sum(tf.reshape(maps, [-1, dim, size]), 1))

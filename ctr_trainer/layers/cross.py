@@ -33,7 +33,7 @@ def cross(inputs, layers, rank=0, experts=1, name="cross"):
 
     Source: Wang et al., DCN V2: Improved Deep & Cross Network, WWW 2021, equations 1 to 4.
     """
-    width, x = inputs.shape[1], inputs
+    width, x = inputs.shape.as_list()[1], inputs
     with tf1.variable_scope(name):
         for index in range(layers):
             with tf1.variable_scope(f"layer_{index}"):

@@ -26,7 +26,7 @@ def prelu(inputs, name="prelu"):
 
     Source: He et al., Delving Deep into Rectifiers, ICCV 2015, section 2.1.
     """
-    alpha = tf1.get_variable(f"{name}/alpha", [inputs.shape[-1]], initializer=tf1.constant_initializer(0.25))
+    alpha = tf1.get_variable(f"{name}/alpha", [inputs.shape.as_list()[-1]], initializer=tf1.constant_initializer(0.25))
     return tf.maximum(inputs, 0.0) + alpha * tf.minimum(inputs, 0.0)
 
 
@@ -62,7 +62,7 @@ def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="d
 
     Source: Zhou et al., Deep Interest Network for Click-Through Rate Prediction, KDD 2018, section 5.3.
     """
-    channels = inputs.shape[-1]
+    channels = inputs.shape.as_list()[-1]
     with tf1.variable_scope(name):
         alpha = tf1.get_variable("alpha", [channels], initializer=tf1.zeros_initializer())
         moving = MovingMoments.make(channels)

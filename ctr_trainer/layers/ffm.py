@@ -25,7 +25,7 @@ def ffm(vectors):
 
     Source: Juan et al., Field-aware Factorization Machines for CTR Prediction, RecSys 2016, section 3.
     """
-    count = vectors.shape[1]
+    count = vectors.shape.as_list()[1]
     others = (1.0 - tf.eye(count))[:, :, None]
     mirrored = tf.transpose(vectors, [0, 2, 1, 3]) * others
 

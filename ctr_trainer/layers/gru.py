@@ -41,7 +41,7 @@ def gru(inputs, mask, units, attention=None, name="gru"):
     Source: Cho et al., Learning Phrase Representations, EMNLP 2014, section 2.3; Zhou et al., Deep Interest Evolution
     Network for Click-Through Rate Prediction, AAAI 2019, section 3.4.
     """
-    length, width = inputs.shape[1:]
+    length, width = inputs.shape.as_list()[1:]
     with tf1.variable_scope(name):
         # Three kernels side by side, each with its own fan-in and fan-out.
         kernel = glorot("kernel", [width, 3 * units], width, units)

@@ -35,7 +35,7 @@ def flat_inputs(features):
 
 def flat(embeddings):
     """float32[B, F, dim] -> float32[B, F * dim]."""
-    _, count, dim = embeddings.shape
+    _, count, dim = embeddings.shape.as_list()
     return tf.reshape(embeddings, [-1, count * dim])
 
 
@@ -70,9 +70,10 @@ def field_embeddings(features, model, fields=1):
             f"--embedding_dim={spec.tables[0].dim}"
         )
     embeddings = features[EMBEDDING]
-    if embeddings.shape[1] < fields:
+    if embeddings.shape.as_list()[1] < fields:
         raise UserError(
-            f"--model={model} needs at least {fields} sparse features, and the feature spec has {embeddings.shape[1]}"
+            f"--model={model} needs at least {fields} sparse features, and the feature spec has "
+            f"{embeddings.shape.as_list()[1]}"
         )
     return embeddings
 
@@ -101,8 +102,8 @@ def all_field_embeddings(features, model):
     embeddings = field_embeddings(features, model)
     if "dense" not in features:
         return embeddings
-    dense, dim = features["dense"], embeddings.shape[2]
-    vectors = glorot("dense_fields", [dense.shape[1], dim], dense.shape[1], dim)
+    dense, dim = features["dense"], embeddings.shape.as_list()[2]
+    vectors = glorot("dense_fields", [dense.shape.as_list()[1], dim], dense.shape.as_list()[1], dim)
     return tf.concat([embeddings, dense[:, :, None] * vectors], 1)
 
 

@@ -30,7 +30,7 @@ def interacting(fields, heads, head_dim, name):
     Source: Song et al., AutoInt: Automatic Feature Interaction Learning via Self-Attentive Neural Networks, CIKM 2019,
     equations 5 to 8.
     """
-    _, count, width = fields.shape
+    _, count, width = fields.shape.as_list()
     units = heads * head_dim
     flat = tf.reshape(fields, [-1, width])
 

@@ -25,7 +25,7 @@ def layer_norm(inputs, shared=True, epsilon=1e-5, name="layer_norm"):
 
     Source: Ba et al., Layer Normalization, arXiv 1607.06450, section 3.
     """
-    shape = [inputs.shape[-1]] if shared else inputs.shape[1:]
+    shape = [inputs.shape.as_list()[-1]] if shared else inputs.shape.as_list()[1:]
     with tf1.variable_scope(name):
         gamma = tf1.get_variable("gamma", shape, initializer=tf1.ones_initializer())
         beta = tf1.get_variable("beta", shape, initializer=tf1.zeros_initializer())

@@ -31,7 +31,7 @@ def mask_block(inputs, context, units, reduction, activation="relu", name="block
     Source: Wang et al., MaskNet: Introducing Feature-Wise Multiplication to CTR Ranking Models by Instance-Guided Mask,
     DLP-KDD 2021, section 3, "Instance-guided mask" and "MaskBlock".
     """
-    width = inputs.shape[1]
+    width = inputs.shape.as_list()[1]
     with tf1.variable_scope(name):
         hidden = tf.nn.relu(dense(context, max(1, int(reduction * width)), "aggregation"))
         mask = dense(hidden, width, "projection")

@@ -38,10 +38,10 @@ def dense(
       TensorShape([2, 4])
     """
     inputs = inputs if isinstance(inputs, list | tuple) else [inputs]
-    width = sum(x.shape[-1] for x in inputs)
+    widths = [x.shape.as_list()[-1] for x in inputs]
     with tf1.variable_scope(name):
         names = ["kernel"] if len(inputs) == 1 else [f"kernel_{index}" for index in range(len(inputs))]
-        kernels = [weights(kernel, [x.shape[-1], units], width, units) for kernel, x in zip(names, inputs, strict=True)]
+        kernels = [weights(name, [width, units], sum(widths), units) for name, width in zip(names, widths, strict=True)]
         b = tf1.get_variable("bias", [units], initializer=tf1.constant_initializer(bias))
     *others, last = (tf.matmul(x, kernel) for x, kernel in zip(inputs, kernels, strict=True))
     return sum(others, tf.nn.bias_add(last, b))

@@ -25,7 +25,7 @@ def pair_products(left, right):
       >>> pair_products(x, x).eval().ravel()  # 1 * 2, 1 * 3, 2 * 3
       array([2., 3., 6.], dtype=float32)
     """
-    count = left.shape[1]
+    count = left.shape.as_list()[1]
     products = tf.concat([left[:, i : i + 1] * right[:, i + 1 :] for i in range(count - 1)], 1)
 
     def gradient(upstream):
@@ -64,7 +64,7 @@ def pair_dots(embeddings):
       >>> pair_dots(tf.constant([[[1.0, 0.0], [2.0, 1.0], [0.0, 3.0]]])).eval()  # 1 * 2, 0, 1 * 3
       array([[2., 0., 3.]], dtype=float32)
     """
-    count = embeddings.shape[1]
+    count = embeddings.shape.as_list()[1]
     rows, columns = np.triu_indices(count, 1)
     all_dots = tf.reshape(tf.matmul(embeddings, embeddings, transpose_b=True), [-1, count * count])
     # The place of each element of the symmetric matrix in [pairs..., zero].

@@ -29,7 +29,7 @@ def senet(embeddings, reduction=3, name="senet"):
     Source: Huang et al., FiBiNET: Combining Feature Importance and Bilinear Feature Interaction for Click-Through Rate
     Prediction, RecSys 2019, section 3, "SENET layer".
     """
-    count = embeddings.shape[1]
+    count = embeddings.shape.as_list()[1]
     reduced = max(1, count // reduction)
     with tf1.variable_scope(name):
         hidden = tf.nn.relu(tf.matmul(tf.reduce_mean(embeddings, 2), glorot("w1", [count, reduced], count, reduced)))

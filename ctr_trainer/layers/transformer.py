@@ -38,7 +38,7 @@ def transformer_block(inputs, mask, heads, feed_forward_units, dropout=0.0, trai
     Source: Vaswani et al., Attention Is All You Need, NIPS 2017, section 3; as in Chen et al., Behavior Sequence
     Transformer for E-commerce Recommendation in Alibaba, DLP-KDD 2019, section 2.2.
     """
-    length, width = inputs.shape[1:]
+    length, width = inputs.shape.as_list()[1:]
     rate = dropout if training else 0.0
     with tf1.variable_scope(name):
         attended = self_attention(inputs, mask, heads)
@@ -66,7 +66,7 @@ def self_attention(inputs, mask, heads, name="attention"):
       >>> self_attention(tf.ones([2, 5, 4]), tf.ones([2, 5]), heads=2).shape
       TensorShape([2, 5, 4])
     """
-    length, width = inputs.shape[1:]
+    length, width = inputs.shape.as_list()[1:]
     size = width // heads
     with tf1.variable_scope(name):
         # One product for queries, keys and values of all heads.

@@ -31,7 +31,7 @@ def gated(inputs, context, units, name):
     """
     with tf1.variable_scope(name):
         hidden = tf.nn.relu(dense(context, units, "hidden"))
-        return 2.0 * tf.sigmoid(dense(hidden, inputs.shape[1], "gate")) * inputs
+        return 2.0 * tf.sigmoid(dense(hidden, inputs.shape.as_list()[1], "gate")) * inputs
 
 
 def fusion(first: tf.Tensor, second: tf.Tensor, heads: int = 1, name: str = "fusion", bias: float = 0.0) -> tf.Tensor:
@@ -55,7 +55,7 @@ def fusion(first: tf.Tensor, second: tf.Tensor, heads: int = 1, name: str = "fus
 
     Source: as of `gated`, "Stream-level fusion".
     """
-    n, m = first.shape[1] // heads, second.shape[1] // heads
+    n, m = first.shape.as_list()[1] // heads, second.shape.as_list()[1] // heads
     with tf1.variable_scope(name):
         kernel = glorot("kernel", [heads, n, m], n, m)
         parts = tf.transpose(tf.reshape(first, [-1, heads, n]), [1, 0, 2])

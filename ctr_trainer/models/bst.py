@@ -68,7 +68,7 @@ def model_fn(features, labels, mode, params):
 
 def _transformed(history, mode, params):
     """-> float32[B, n] of one history."""
-    _, length, dim = history.values.shape
+    _, length, dim = history.values.shape.as_list()
     if dim % params.heads:
         raise UserError(
             f"--model_params=heads={params.heads}: does not divide {dim}, the dim of sequence {history.name!r}; give a "

@@ -52,7 +52,7 @@ def model_fn(features, labels, mode, params):
     interests, auxiliary = [], []
     for index, history in enumerate(histories(features, params, "dien")):
         with tf1.variable_scope(f"history_{index}"):
-            units = history.values.shape[-1]
+            units = history.values.shape.as_list()[-1]
             states = gru(history.values, history.mask, units, name="extraction")
             towards = dense(history.target, units, "attention")
             scores = tf.reduce_sum(states * towards[:, None], 2)

@@ -44,7 +44,7 @@ def model_fn(features, labels, mode, params):
         inputs = [pair_dots(field_embeddings(features, "dlrm", fields=2))]
     else:
         embeddings = field_embeddings(features, "dlrm")
-        bottom = tower(features["dense"], mode, params, (*params.bottom_units, embeddings.shape[2]), "bottom")
+        bottom = tower(features["dense"], mode, params, (*params.bottom_units, embeddings.shape.as_list()[2]), "bottom")
         inputs = [bottom, pair_dots(tf.concat([bottom[:, None, :], embeddings], 1))]
     top = tower(inputs, mode, params, name="top")
     return binary_head(features, labels, mode, params, dense(top, 1, "logits", bias=params.base_logit()))

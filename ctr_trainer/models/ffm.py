@@ -25,7 +25,7 @@ def model_fn(features, labels, mode, params):
     Source: Juan et al., Field-aware Factorization Machines for CTR Prediction, RecSys 2016, section 3.
     """
     embeddings = field_embeddings(features, "ffm")
-    _, count, dim = embeddings.shape
+    _, count, dim = embeddings.shape.as_list()
     if dim % count:
         raise UserError(
             f"--model=ffm cuts an embedding into a vector for each of the {count} sparse features, and {count} does "

@@ -173,10 +173,20 @@ def service_cores(services, steps_wait):
     return others if len(others) >= services else _all_cores
 
 
-def session_config(threads: int = 0, precision: str = "none") -> tf1.ConfigProto:
-    """Returns the options of this process's sessions, see `device_config.config_proto`."""
+def session_config(threads: int = 0, precision: str = "none", given: tf1.ConfigProto | None = None) -> tf1.ConfigProto:
+    """Returns the options of this process's sessions, see `device_config.config_proto`.
+
+    Args:
+      threads, precision: as for `config_proto`.
+      given: more options, in whose place those of `config_proto` come; None for none.
+    """
     gpus = len(tf.config.list_physical_devices("GPU"))
-    return config_proto(gpus, hvd.local_rank(), threads, precision, _gpus_each)
+    own = config_proto(gpus, hvd.local_rank(), threads, precision, _gpus_each)
+    options = tf1.ConfigProto()
+    if given is not None:
+        options.CopyFrom(given)
+    options.MergeFrom(own)
+    return options
 
 
 def lr_scale(how, accumulation_steps=1):

@@ -1,12 +1,30 @@
 """How an Estimator runs, apart from what it computes."""
 
 import dataclasses
+import logging
+import operator
 import os
+from typing import Any
 
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.publish_config import PublishConfig
 from ctr_trainer.settings.setting import Settings, setting
 
+_log = logging.getLogger(__name__)
+# Other names of settings: those of `tf.estimator.RunConfig`, and of `MonitoredTrainingSession`.
+_ALSO = {
+    "save_checkpoint_secs": "save_checkpoints_secs",
+    "tf_random_seed": "seed",
+    "log_step_count_steps": "log_steps",
+    "save_summary_steps": "summary_steps",
+}
+_BY_HOROVOD = "workers are started by horovodrun -np K, and each takes the GPU of its local rank: leave it out"
+_REFUSED = ("train_distribute", "eval_distribute", "experimental_distribute", "device_fn")
+_NOT_USED = {
+    "keep_checkpoint_every_n_hours": "the newest keep_checkpoint_max checkpoints and the best one stay",
+    "protocol": "Horovod carries what the workers exchange",
+}
 PLAIN_NAMES, GRAPH_NAMES = "plain", "graph"
 LOG_NAMES = (PLAIN_NAMES, GRAPH_NAMES)
 _PERIODS = ("save_checkpoints_steps", "save_checkpoints_secs", "save_checkpoints_epochs")
@@ -21,8 +39,7 @@ class RunConfig(Settings, title="Run"):
         `row_copies="worker"`, it turns `strict_sync` on.
       warm_start: see `warm_start.WarmStart`; once there is a checkpoint, it is not read again.
       save_checkpoints_steps: None for 1000 if no other period is given.
-      save_checkpoints_secs: see `periods.SecondsOfChief`. It may be given as `save_checkpoint_secs`, the name that
-        `MonitoredTrainingSession` has.
+      save_checkpoints_secs: see `periods.SecondsOfChief`.
       save_checkpoints_epochs: counted from the very first one.
       grace_secs: see `StopHook`.
       keep_checkpoint_max: see `retention`.
@@ -34,8 +51,16 @@ class RunConfig(Settings, title="Run"):
       phase_steps: a run ends with what its steps' time went to and what load it made, see `StepTraceHook` and
         `LoadHook`; the first so many do not count.
       uneven_inputs: `error` names the rank and the step; `pad`: see `PaddedInput`.
+      equal_inputs: see `EqualBatchesHook`.
       embedding: `EmbeddingConfig`.
       publish: `PublishConfig`.
+      model_dir: the model directory, if `Estimator` is not given one.
+      session_config: `tf.compat.v1.ConfigProto`, options of each session. `threads`, the GPU of the local rank and
+        `mixed_precision` take the place of its own; None for none.
+      save_checkpoint_secs, tf_random_seed, log_step_count_steps, save_summary_steps: other names of
+        `save_checkpoints_secs`, `seed`, `log_steps` and `summary_steps`, as TensorFlow calls them; None if not given.
+      keep_checkpoint_every_n_hours, protocol: of `tf.estimator.RunConfig`; they are not used, and the log says so.
+      train_distribute, eval_distribute, experimental_distribute, device_fn: of `tf.estimator.RunConfig`; refused.
 
     Raises:
       UserError: a setting out of its range, or settings that exclude each other.
@@ -133,15 +158,43 @@ class RunConfig(Settings, title="Run"):
         choices=("error", "pad"),
         flag=None,
     )
+    equal_inputs: str = setting(
+        "error",
+        "what a training does if the `tf.data.Dataset`s of several ranks begin with the same batches, so that each "
+        "example would count several times: end the job, or allow it",
+        choices=("error", "allow"),
+        flag=None,
+    )
     embedding: EmbeddingConfig = EmbeddingConfig()
     publish: PublishConfig = PublishConfig()
+    model_dir: str | None = None
+    session_config: Any = None
     save_checkpoint_secs: dataclasses.InitVar[float | None] = None
+    tf_random_seed: dataclasses.InitVar[int | None] = None
+    log_step_count_steps: dataclasses.InitVar[int | None] = None
+    save_summary_steps: dataclasses.InitVar[int | None] = None
+    keep_checkpoint_every_n_hours: dataclasses.InitVar[float | None] = None
+    protocol: dataclasses.InitVar[str | None] = None
+    train_distribute: dataclasses.InitVar[Any] = None
+    eval_distribute: dataclasses.InitVar[Any] = None
+    experimental_distribute: dataclasses.InitVar[Any] = None
+    device_fn: dataclasses.InitVar[Any] = None
 
-    def __post_init__(self, save_checkpoint_secs):
-        if save_checkpoint_secs is not None:
-            if self.save_checkpoints_secs:
-                raise self.refused("save_checkpoint_secs is another name of {save_checkpoints_secs}: give one of them")
-            object.__setattr__(self, "save_checkpoints_secs", save_checkpoint_secs)
+    def __post_init__(self, *others: Any) -> None:
+        given = dict(zip((*_ALSO, *_NOT_USED, *_REFUSED), others, strict=True))
+        given = {name: value for name, value in given.items() if value is not None}
+        for name in given.keys() & set(_REFUSED):
+            raise UserError(f"RunConfig({name}=...): {_BY_HOROVOD}")
+        for name in given.keys() & _NOT_USED.keys():
+            _log.warning("RunConfig(%s=%s) is not used: %s", name, given[name], _NOT_USED[name])
+        for name in given.keys() & _ALSO.keys():
+            field = self.__dataclass_fields__[_ALSO[name]]
+            if getattr(self, field.name) != field.default:
+                raise self.refused(f"{name} is another name of {{{field.name}}}: give one of them")
+            object.__setattr__(self, field.name, given[name])
+        for name in ("save_checkpoints_secs", "keep_checkpoint_max"):  # tf.estimator's None for none, and for all.
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, type(self.__dataclass_fields__[name].default)(0))
         super().__post_init__()
         given = [f"{{{name}}}" for name in _PERIODS if getattr(self, name)]
         if len(given) > 1:
@@ -174,9 +227,19 @@ class RunConfig(Settings, title="Run"):
                 "exact rows: leave out one of the two"
             )
 
+    def replace(self, **changes: Any) -> "RunConfig":
+        """Returns the settings with other values, by any of their names."""
+        return dataclasses.replace(self, **{_ALSO.get(name, name): value for name, value in changes.items()})
+
     @property
     def checkpoint_steps(self):
-        """Steps between checkpoints; 0 where there are none by steps."""
+        """Steps between checkpoints; 0 if there are none by steps."""
         if self.save_checkpoints_steps is not None:
             return self.save_checkpoints_steps
         return 0 if self.save_checkpoints_secs or self.save_checkpoints_epochs else 1000
+
+
+for _name, _own in _ALSO.items():
+    # `dataclasses.replace` would hand on the former value by its other name, too.
+    del RunConfig.__dataclass_fields__[_name]
+    setattr(RunConfig, _name, property(operator.attrgetter(_own)))

@@ -5,7 +5,6 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import estimator as tf_estimator
-from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 
@@ -32,7 +31,6 @@ def input_fn(mode, params):
 
 
 def test_trains_evaluates_predicts_exports_and_goes_on(tmp_path):
-    distributed.init()
     estimator = tf_estimator.Estimator(model_fn, str(tmp_path / "model"), params={"width": 3})
     estimator.train(input_fn, steps=50)
     first = estimator.evaluate(input_fn)
@@ -46,17 +44,19 @@ def test_trains_evaluates_predicts_exports_and_goes_on(tmp_path):
     predictions = [p["probability"] for p in estimator.predict(input_fn)]
     assert len(predictions) == 256
 
-    class Receiver:
-        features = receiver_tensors = None
+    receive = tf_estimator.export.build_raw_serving_input_receiver_fn({"x": tf1.placeholder(tf.float32, [None, 3])})
+    path = estimator.export_saved_model(str(tmp_path / "export"), receive)
+    x = np.random.default_rng(0).normal(size=(256, 3)).astype(np.float32)
+    served = served_by(path, {"x": x[:32]})
+    np.testing.assert_allclose(served["probability"], predictions[:32], atol=1e-6)
 
-    def serving_input_receiver_fn():
-        Receiver.features = Receiver.receiver_tensors = {"x": tf1.placeholder(tf.float32, [None, 3])}
-        return Receiver
 
-    path = estimator.export_saved_model(str(tmp_path / "export"), serving_input_receiver_fn)
-    x = next(iter(input_fn("eval", {"width": 3})))[0]["x"]
-    served = tf.saved_model.load(path).signatures["serving_default"](x=x)["probability"]
-    np.testing.assert_allclose(served.numpy(), predictions[:32], atol=1e-6)
+def served_by(path, inputs, signature="serving_default"):
+    """What a SavedModel answers."""
+    with tf.Graph().as_default(), tf1.Session() as session:
+        found = tf1.saved_model.load(session, [tf.saved_model.SERVING], path).signature_def[signature]
+        feed = {found.inputs[name].name: value for name, value in inputs.items()}
+        return session.run({name: tensor.name for name, tensor in found.outputs.items()}, feed)
 
 
 def test_a_spec_without_what_its_mode_needs_is_refused():

@@ -120,7 +120,7 @@ def test_the_dense_tower_alone_takes_the_rows_as_inputs(trained, tmp_path):
     estimator, fed = _estimator(small_served.model_fn, tmp_path / "model", data), _Fed()
     path = estimator.export_to(tmp_path / "tower", rows="none")
     served = BatchReader(directory / "served", 32, shuffle=False, epochs=1)
-    (first, *_) = estimator.predict(lambda: served, [fed], yield_single_examples=False)
+    (first, *_) = estimator.predict(lambda: served, hooks=[fed], yield_single_examples=False)
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         signature = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def["serving_default"]
         assert sorted(signature.inputs) == sorted(fed.batches[0])

@@ -1,0 +1,160 @@
+"""What exports a model after its evaluations, by the names of `tf.estimator`."""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+from ctr_trainer.files.paths import path_of
+
+_log = logging.getLogger(__name__)
+_DIRECTORY = "export"  # Below the model directory.
+_VERSION = re.compile(r"\d+")
+Metrics = Mapping[str, Any]
+
+
+class Exporter(Protocol):
+    """What `EvalSpec(exporters=...)` takes.
+
+    Attributes:
+      name: of its directory, `MODEL_DIR/export/<name>`.
+    """
+
+    name: str
+
+    def export(
+        self,
+        estimator: Any,
+        export_path: str,
+        checkpoint_path: str,
+        eval_result: Metrics,
+        is_the_final_export: bool,
+    ) -> str | None:
+        """Exports a checkpoint, or does not; called on rank 0. Returns the directory of the SavedModel, or None.
+
+        Args:
+          estimator: the `Estimator`.
+          export_path: the parent of the directory.
+          checkpoint_path: of the checkpoint that was evaluated.
+          eval_result: the metrics, with `global_step`.
+          is_the_final_export: False after each evaluation, True once more after the training.
+        """
+
+
+class LatestExporter:
+    """Exports the model after each evaluation.
+
+    Args:
+      name: of its directory.
+      serving_input_receiver_fn: see `Estimator.export_saved_model`; None for a model with a feature spec.
+      assets_extra: dict of path in `assets.extra` -> file to copy there.
+      as_text: not used: a SavedModel is binary.
+      exports_to_keep: newest exports that stay; None keeps all.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        serving_input_receiver_fn: Callable[[], Any] | None = None,
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        if exports_to_keep is not None and exports_to_keep < 1:
+            raise ValueError(f"exports_to_keep={exports_to_keep}: expected at least 1, or None to keep all")
+        self.name = name
+        self._receive, self._assets, self._keep = serving_input_receiver_fn, assets_extra, exports_to_keep
+        self._exported: str | None = None
+
+    def export(
+        self, estimator: Any, export_path: str, checkpoint_path: str, eval_result: Metrics, is_the_final_export: bool
+    ) -> str | None:
+        """Exports the checkpoint unless it was exported already; see `Exporter`."""
+        if self._exported == checkpoint_path or not self._wants(estimator, eval_result, is_the_final_export):
+            return None
+        self._exported = checkpoint_path
+        path = estimator.export_saved_model(
+            export_path, self._receive, checkpoint_path=checkpoint_path, assets_extra=self._assets
+        )
+        _log.info("%s: exported the model of step %s to %s", self.name, eval_result["global_step"], path)
+        if self._keep is not None:
+            _remove_old(export_path, self._keep)
+        return path
+
+    def _wants(self, estimator: Any, metrics: Metrics, is_final: bool) -> bool:
+        return True
+
+
+class FinalExporter(LatestExporter):
+    """Exports the model once, after the training; its arguments are those of `LatestExporter`."""
+
+    def __init__(
+        self,
+        name: str,
+        serving_input_receiver_fn: Callable[[], Any] | None = None,
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+    ) -> None:
+        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep=None)
+
+    def _wants(self, estimator: Any, metrics: Metrics, is_final: bool) -> bool:
+        return is_final
+
+
+def loss_smaller(best_eval_result: Metrics, current_eval_result: Metrics) -> bool:
+    """Returns whether the current evaluation has a smaller loss than the best one."""
+    return current_eval_result["loss"] < best_eval_result["loss"]
+
+
+class BestExporter(LatestExporter):
+    """Exports the model after each evaluation that is better than all before.
+
+    After a restart it compares with the evaluations that the model directory keeps.
+
+    Args:
+      name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep: see `LatestExporter`.
+      event_file_pattern: not used: the evaluations are in `MODEL_DIR/evaluations.json`.
+      compare_fn: f(best_eval_result, current_eval_result) -> whether the current one is better.
+    """
+
+    def __init__(
+        self,
+        name: str = "best_exporter",
+        serving_input_receiver_fn: Callable[[], Any] | None = None,
+        event_file_pattern: str | None = None,
+        compare_fn: Callable[[Metrics, Metrics], bool] = loss_smaller,
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        exports_to_keep: int | None = 5,
+    ) -> None:
+        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text, exports_to_keep)
+        self._is_better, self._best = compare_fn, None
+
+    def _wants(self, estimator: Any, metrics: Metrics, is_final: bool) -> bool:
+        if self._best is None:
+            for earlier in EvaluationHistory.load(estimator.model_dir).evaluations:
+                if earlier["step"] < metrics["global_step"]:
+                    self._take({**earlier, "global_step": earlier["step"]})
+        return self._take(metrics)
+
+    def _take(self, metrics: Metrics) -> bool:
+        """Returns whether an evaluation is better than all so far, and then remembers it."""
+        is_best = self._best is None or self._is_better(self._best, metrics)
+        if is_best:
+            self._best = metrics
+        return is_best
+
+
+def run(exporters: list[Exporter], estimator: Any, path: str, metrics: Metrics, is_final: bool) -> None:
+    """Has each exporter export the checkpoint at `path`, or not; for rank 0."""
+    for exporter in exporters:
+        parent = str(path_of(estimator.model_dir) / _DIRECTORY / exporter.name)
+        exporter.export(estimator, parent, path, metrics, is_final)
+
+
+def _remove_old(parent: str, keep: int) -> None:
+    versions = sorted((p for p in path_of(parent).iterdir() if _VERSION.fullmatch(p.name)), key=lambda p: int(p.name))
+    for path in versions[: len(versions) - keep]:
+        path.remove_all()
+        _log.info("removed the export %s", path)

@@ -1,0 +1,67 @@
+"""What programs for `tf.estimator` give an Estimator, in the form that this package works with."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from ctr_trainer.estimator.checkpoint import Checkpoint
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.run_config import RunConfig
+
+
+def config_of(config: RunConfig, model_dir: str | None) -> RunConfig:
+    """Returns the settings with the model directory that an Estimator is given.
+
+    Raises:
+      UserError: there is no model directory, or there are two.
+    """
+    model_dir = None if model_dir is None else str(model_dir)
+    if model_dir is None and config.model_dir is None:
+        raise UserError("an Estimator needs a model_dir, or RunConfig(model_dir=...): all ranks need the same one")
+    if None not in (model_dir, config.model_dir) and model_dir != str(config.model_dir):
+        raise UserError(f"model_dir={model_dir}, but RunConfig(model_dir={config.model_dir}): give one of them")
+    return config.replace(model_dir=model_dir or str(config.model_dir))
+
+
+def with_four_arguments(model_fn: Callable[..., Any], config: RunConfig) -> Callable[..., Any]:
+    """Returns f(features, labels, mode, params) that calls a `model_fn` with those arguments that it declares.
+
+    Args:
+      model_fn: f(features, ...) with any of `labels`, `mode`, `params` and `config`.
+      config: the Estimator's.
+    """
+    declared = inspect.signature(model_fn).parameters
+    if "config" not in declared and (len(declared) == 4 or any(p.kind == p.VAR_POSITIONAL for p in declared.values())):
+        return model_fn
+
+    @functools.wraps(model_fn)
+    def adapted(features: Any, labels: Any, mode: str, params: Any) -> Any:
+        offered = {"labels": labels, "mode": mode, "params": params, "config": config}
+        if labels is not None and "labels" not in declared:
+            raise UserError("the input_fn gives labels, and the model_fn does not declare the argument labels")
+        return model_fn(features, **{name: value for name, value in offered.items() if name in declared})
+
+    return adapted
+
+
+def chosen_predictions(predictions: Any, keys: str | Sequence[str] | None) -> dict[str, tf.Tensor]:
+    """Returns a model's predictions by name, those of `keys` only if it is given.
+
+    Raises:
+      UserError: there is no prediction of such a name.
+    """
+    named = predictions if isinstance(predictions, Mapping) else {"output": predictions}
+    keys = [keys] if isinstance(keys, str) else keys
+    unknown = [key for key in keys or () if key not in named]
+    if unknown:
+        raise UserError(f"predict_keys={','.join(unknown)}: the model predicts {', '.join(named)}")
+    return {name: value for name, value in named.items() if not keys or name in keys}
+
+
+def variables_of(checkpoint: Checkpoint) -> Any:
+    """Returns the `tf.train.CheckpointReader` of a checkpoint's dense variables."""
+    with checkpoint.with_local_dense() as found:
+        return tf.train.load_checkpoint(found.dense_prefix)

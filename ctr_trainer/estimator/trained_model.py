@@ -1,0 +1,234 @@
+"""What is done with a trained model: evaluation, prediction and export."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer.embedding.service.local_services import LocalServices
+from ctr_trainer.estimator import checkpoint as checkpoints
+from ctr_trainer.estimator import finding, program
+from ctr_trainer.estimator.checkpoint import Checkpoint
+from ctr_trainer.estimator.evaluation import Evaluation
+from ctr_trainer.estimator.graphs import trained_graph
+from ctr_trainer.estimator.model_record import ModelRecord
+from ctr_trainer.estimator.saved_features import load_features
+from ctr_trainer.estimator.session import session_of
+from ctr_trainer.export.saved_model import export_saved_model
+from ctr_trainer.files.paths import path_of
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.metrics_config import MetricsConfig
+from ctr_trainer.settings.run_config import RunConfig
+
+tf1 = tf.compat.v1
+
+
+class TrainedModel:
+    """Evaluates, predicts with and exports a `model_fn`.
+
+    Making one starts Horovod, if `distributed.init` was not called, and switches TensorFlow's eager mode off, as
+    programs of TensorFlow 1 expect.
+
+    Args:
+      model_fn: f(features, labels, mode, params) -> `EstimatorSpec`; it may leave out any of these but the features,
+        and declare `config`. `features` is a dict of tensors if the input is a `tf.data.Dataset`, or
+        `features.tensors.Features` if it is a `BatchReader`; then `labels` is float32[B], or of several labels a dict
+        of name -> float32[B]. On several workers the loss has to be the mean over the batch's examples, see
+        `EstimatorSpec`.
+      model_dir: where checkpoints, summaries and the feature spec are kept: a path or a URL; None for
+        `RunConfig.model_dir`.
+      params: handed to `model_fn` as it is; {} for None. What JSON can hold of a dataclass or a dict is kept with each
+        checkpoint, and a trained model is refused with other values; those of `ModelParams.may_change`, and in params
+        of another kind `learning_rate`, `dropout` and `batch_size`, may change.
+      config: `RunConfig`.
+      name: what checkpoints call the model; None for where `model_fn` is imported from.
+      may_change: names of more params that may change.
+      services: `LocalServices` that rank 0 has started before TensorFlow was imported; None to start them later.
+      warm_start_from: a path as `RunConfig.warm_start`, or of a checkpoint of TensorFlow, or `WarmStartSettings`.
+    """
+
+    def __init__(
+        self,
+        model_fn: Callable[..., Any],
+        model_dir: str | None = None,
+        params: Any = None,
+        config: RunConfig | None = None,
+        name: str | None = None,
+        may_change: Sequence[str] = (),
+        services: LocalServices | None = None,
+        warm_start_from: Any = None,
+    ) -> None:
+        if isinstance(params, RunConfig):  # tf.estimator's order of the two.
+            params, config = config, params
+        tf1.disable_eager_execution()
+        distributed.watchdog()  # Calls `distributed.init` if nobody has.
+        self.config = program.config_of(config or RunConfig(), model_dir)
+        self.model_fn = program.with_four_arguments(model_fn, self.config)
+        self.model_dir = str(path_of(self.config.model_dir).absolute())
+        self.params = {} if params is None else params
+        self._name, self._may_change, self._services = name, may_change, services
+        self._warm_start = warm_start_from
+
+    def evaluate(
+        self,
+        input_fn: Callable[..., Any],
+        steps: int | None = None,
+        hooks: Sequence[tf1.train.SessionRunHook] | None = (),
+        checkpoint_path: str | None = None,
+        name: str | None = None,
+        checkpoint: Checkpoint | None = None,
+        metrics: MetricsConfig = MetricsConfig(),  # noqa: B008, it is frozen.
+    ) -> dict[str, Any]:
+        """Computes the metrics of a checkpoint over all ranks' examples.
+
+        Args:
+          input_fn: as for `train`; keys that training never saw look up zeros.
+          steps: batches of each rank; None for all.
+          hooks: more session hooks.
+          checkpoint_path: the directory of a checkpoint, or what TensorFlow's `Saver` calls it; None for the newest.
+          name: not used: only evaluations of a training write summaries.
+          checkpoint: a `Checkpoint`, in place of `checkpoint_path`.
+          metrics: `MetricsConfig`.
+
+        Returns:
+          dict: `global_step`, `loss`, and for click models `examples`, the metrics of `EvaluationMetrics` and
+          `reliability`, the rows of `Reliability.table`; metrics are named `auc/click` where there are several labels.
+        """
+        checkpoint = self._chosen(checkpoint, checkpoint_path)
+        with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
+            evaluation = Evaluation(feed, spec, metrics)
+            own = [*feed.hooks, *spec.evaluation_hooks, *(hooks or ())]
+            with session_of(checkpoint, own, self.config) as session:
+                while not session.should_stop() and (steps is None or evaluation.steps < steps):
+                    evaluation.step(session)
+        return {"global_step": checkpoint.step, **evaluation.results()}
+
+    def predict(
+        self,
+        input_fn: Callable[..., Any],
+        predict_keys: str | Sequence[str] | None = None,
+        hooks: Sequence[tf1.train.SessionRunHook] | None = (),
+        checkpoint_path: str | None = None,
+        yield_single_examples: bool = True,
+        checkpoint: Checkpoint | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Yields predictions in the order of the input, this rank's share of it.
+
+        Args:
+          input_fn: as for `train`.
+          predict_keys: names of the predictions to compute; None for all.
+          hooks: more session hooks.
+          checkpoint_path, checkpoint: as for `evaluate`.
+          yield_single_examples: True yields a dict an example, False a dict of arrays a batch. The kept id columns of
+            the data stand beside the predictions, and its labels if it has any: see `BatchFeed.beside`.
+        """
+        checkpoint = self._chosen(checkpoint, checkpoint_path)
+        with self._graph(ModeKeys.PREDICT, input_fn, checkpoint) as (feed, spec):
+            predictions = program.chosen_predictions(spec.predictions, predict_keys)
+            own = [*feed.hooks, *spec.prediction_hooks, *(hooks or ())]
+            with session_of(checkpoint, own, self.config) as session:
+                while not session.should_stop():
+                    values = feed.beside(session.run(predictions))
+                    if not yield_single_examples:
+                        yield values
+                        continue
+                    for index in range(len(next(iter(values.values())))):
+                        yield {name: value[index] for name, value in values.items()}
+
+    def export_saved_model(
+        self,
+        export_dir_base: str,
+        serving_input_receiver_fn: Callable[[], Any] | None = None,
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
+        checkpoint_path: str | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> str | None:
+        """Writes a SavedModel of stock operations under a new directory named by the time, as TensorFlow Serving wants.
+
+        Not a collective: rank 0 writes it, and other ranks do nothing.
+
+        Args:
+          export_dir_base: the parent of the new directory.
+          serving_input_receiver_fn: for a model fed by a `tf.data.Dataset`: f() -> object with `features` and
+            `receiver_tensors`, as those of `estimator.export` make. Without it the graph takes the raw values of the
+            feature spec.
+          assets_extra: dict of path in `assets.extra` -> file to copy there.
+          as_text: not used: a SavedModel is binary.
+          checkpoint_path, checkpoint: as for `evaluate`.
+
+        Returns:
+          the path written; None on ranks besides 0.
+        """
+        if not distributed.is_chief():
+            return None
+        version = int(time.time())
+        while (path_of(export_dir_base) / str(version)).exists():  # of an export in the same second
+            version += 1
+        path = str(path_of(export_dir_base) / str(version))
+        if checkpoint is None and checkpoint_path is not None:
+            checkpoint = finding.at(checkpoint_path)
+        return self.export_to(path, serving_input_receiver_fn, checkpoint, assets_extra=assets_extra)
+
+    export_savedmodel = export_saved_model
+
+    def export_to(
+        self,
+        path: str,
+        serving_input_receiver_fn: Callable[[], Any] | None = None,
+        checkpoint: Checkpoint | None = None,
+        rows: str = "all",
+        assets_extra: Mapping[str, str] | None = None,
+    ) -> str:
+        """Exports to `path` itself; an earlier export there is replaced, and nothing else ever is.
+
+        Args:
+          rows: `none` exports the dense tower alone, which takes rows as inputs; see `export.row_inputs.RowInputs`.
+        """
+        checkpoint = checkpoint or checkpoints.newest_whole(self.model_dir)
+        if checkpoint is None:
+            raise finding.no_checkpoint(self.model_dir)
+        self._of_this_model(checkpoint)
+        return export_saved_model(
+            *(path, self.model_fn, self.params, checkpoint, load_features(self.model_dir)),
+            serving_input_receiver_fn,
+            rows,
+            assets_extra,
+        )
+
+    def get_variable_names(self) -> list[str]:
+        """Returns the names of the dense variables in the newest checkpoint, with optimizers' state. A collective."""
+        return sorted(program.variables_of(self.latest_checkpoint(required=True)).get_variable_to_shape_map())
+
+    def get_variable_value(self, name: str) -> np.ndarray:
+        """Returns the value of a dense variable in the newest checkpoint. A collective."""
+        return program.variables_of(self.latest_checkpoint(required=True)).get_tensor(name)
+
+    def latest_checkpoint(self, required: bool = False) -> Checkpoint | None:
+        """Returns the newest `Checkpoint` that is whole, or None; see `finding.latest`. A collective."""
+        return finding.latest(self.model_dir, required)
+
+    def find_checkpoint(self, which: str) -> Checkpoint:
+        """Returns the `Checkpoint` that is `latest`, `best` or of a step; see `finding.find`. A collective."""
+        return finding.find(self.model_dir, which)
+
+    @property
+    def _model(self):
+        return ModelRecord.of(self.model_fn, self._name, self.params, self.config, self._may_change)
+
+    def _chosen(self, checkpoint: Checkpoint | None, path: str | None) -> Checkpoint:
+        """Returns the checkpoint that was given, by itself or by its path, or the newest. A collective."""
+        if checkpoint is None and path is not None:
+            checkpoint = finding.at_on_every_rank(path)
+        return self._of_this_model(checkpoint or self.latest_checkpoint(required=True))
+
+    def _of_this_model(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Returns the checkpoint; raises UserError if another model wrote it."""
+        self._model.check(checkpoint, self.model_dir)
+        return checkpoint
+
+    def _graph(self, mode, input_fn, checkpoint):
+        return trained_graph(self.model_fn, self.params, self.config, self.model_dir, mode, input_fn, checkpoint)

@@ -1,0 +1,93 @@
+"""The outputs of an exported model, by the names of `tf.estimator.export`, and its signatures."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.messages.errors import UserError
+
+tf1 = tf.compat.v1
+SERVING = tf1.saved_model.signature_constants.DEFAULT_SERVING_SIGNATURE_DEF_KEY
+Receivers = Mapping[str, tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictOutput:
+    """Outputs of any names.
+
+    Attributes:
+      outputs: tensor, or dict of name -> tensor.
+    """
+
+    outputs: Any
+
+    def signature(self, receivers: Receivers) -> Any:
+        """Returns the SignatureDef with these inputs."""
+        outputs = self.outputs if isinstance(self.outputs, Mapping) else {"output": self.outputs}
+        return tf1.saved_model.predict_signature_def(dict(receivers), dict(outputs))
+
+
+@dataclasses.dataclass(frozen=True)
+class ClassificationOutput:
+    """Scores or names of classes, for requests of TensorFlow Serving's Classify.
+
+    Attributes:
+      scores: float32[B, n], or None.
+      classes: string[B, n], or None.
+    """
+
+    scores: Any = None
+    classes: Any = None
+
+    def signature(self, receivers: Receivers) -> Any:
+        """Returns the SignatureDef with the one input, which is serialized `tf.Example`s."""
+        return tf1.saved_model.classification_signature_def(_examples(receivers, self), self.classes, self.scores)
+
+
+@dataclasses.dataclass(frozen=True)
+class RegressionOutput:
+    """A value per example, for requests of TensorFlow Serving's Regress.
+
+    Attributes:
+      value: float32[B].
+    """
+
+    value: Any
+
+    def signature(self, receivers: Receivers) -> Any:
+        """Returns the SignatureDef with the one input, which is serialized `tf.Example`s."""
+        return tf1.saved_model.regression_signature_def(_examples(receivers, self), self.value)
+
+
+def signatures(spec: EstimatorSpec, receivers: Receivers) -> dict[str, Any]:
+    """Returns by name the SignatureDefs of a model's `export_outputs`, or of its predictions if it has none.
+
+    Args:
+      spec: of prediction.
+      receivers: the graph's inputs by name.
+
+    Raises:
+      UserError: there are several outputs, and none is named `serving_default`.
+    """
+    outputs = dict(spec.export_outputs or {SERVING: PredictOutput(spec.predictions)})
+    if SERVING not in outputs:
+        if len(outputs) > 1:
+            raise UserError(
+                f"export_outputs has {', '.join(outputs)}, and a server asks for {SERVING!r} if a request names none: "
+                f"name one of them so"
+            )
+        outputs[SERVING] = next(iter(outputs.values()))
+    return {name: output.signature(receivers) for name, output in outputs.items()}
+
+
+def _examples(receivers: Receivers, output: Any) -> tf.Tensor:
+    if len(receivers) != 1 or next(iter(receivers.values())).dtype != tf.string:
+        named = ", ".join(f"{name} ({tensor.dtype.name})" for name, tensor in receivers.items())
+        raise UserError(
+            f"a {type(output).__name__} takes one input of serialized examples, and the receiver has {named}: use "
+            "build_parsing_serving_input_receiver_fn, or a PredictOutput"
+        )
+    return next(iter(receivers.values()))

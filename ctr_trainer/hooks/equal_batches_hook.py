@@ -1,0 +1,75 @@
+"""Ends a training whose ranks read the same batches."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer.hooks.order import Order
+from ctr_trainer.hooks.step_hook import StepHook
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
+
+tf1 = tf.compat.v1
+_STEPS = 3
+_NONE = -1  # A batch that only pads.
+
+
+class EqualBatchesHook(StepHook):
+    """Compares the batches of the first steps over the ranks; a checkpoint is not written before.
+
+    An `input_fn` that does not take a share of the data gives all ranks the same batches. The job would train, each
+    example as often as there are ranks.
+
+    Args:
+      features, labels: of the batch, as the graph reads them.
+      weight: scalar tensor, 0 for a batch that only pads; None if there is none.
+
+    Raises:
+      UserError: two ranks had the same batch in each of the first 3 steps, or in all steps if there were fewer.
+    """
+
+    order = Order.CHECK
+
+    def __init__(self, features: Any, labels: Any, weight: tf.Tensor | None = None) -> None:
+        super().__init__()
+        tensors = tf.nest.flatten((features, labels), expand_composites=True)
+        self._tensors = [tensor for tensor in tensors if tensor is not None]
+        self._weight, self._found = weight, []
+
+    def begin(self) -> None:
+        super().begin()
+        with tf.device("/cpu:0"):
+            text = tf.strings.join([tf.io.serialize_tensor(tensor) for tensor in self._tensors])
+            self._fingerprint = tf.strings.to_hash_bucket_fast(text, 2**62)
+            if self._weight is not None:
+                self._fingerprint = tf.where(self._weight > 0, self._fingerprint, tf.constant(_NONE, tf.int64))
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
+        return tf1.train.SessionRunArgs(self._fingerprint) if len(self._found) < _STEPS else None
+
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        if len(self._found) < _STEPS:
+            self._found.append(run_values.results)
+            if len(self._found) == _STEPS:
+                self._compare()
+
+    def end(self, session: tf1.Session) -> None:
+        if 0 < len(self._found) < _STEPS:
+            self._compare()
+
+    def _compare(self) -> None:
+        """Raises UserError if two ranks have read the same; a collective."""
+        own = np.array(self._found, np.int64)
+        of_ranks = distributed.all_gather(own, "first_batches").reshape(distributed.size(), -1).tolist()
+        for rank, batches in enumerate(of_ranks):
+            equal = [other for other in range(rank) if of_ranks[other] == batches and set(batches) != {_NONE}]
+            if equal:
+                raise UserError(
+                    f"ranks {equal[0]} and {rank} read the same batches (the first {len(batches)} are equal), so the "
+                    f"{distributed.size()} workers would train each example several times. Give each rank its share, "
+                    "before the dataset is shuffled and batched: dataset = dataset.shard(tf_estimator.size(), "
+                    "tf_estimator.rank()), with `from ctr_trainer import estimator as tf_estimator`; or declare "
+                    "input_fn(input_context) and shard by it. If equal batches are meant: "
+                    "RunConfig(equal_inputs='allow')"
+                )

@@ -1,0 +1,217 @@
+"""The names of tf.estimator, with their meaning."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ctr_trainer import estimator as tf_estimator
+from ctr_trainer.hooks.periods import EverySteps, ThrottledCheckpoints
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
+from tests.estimator.test_ported_program import served_by
+
+tf1 = tf.compat.v1
+X = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+
+
+def input_fn():
+    labels = (X[:, 0] > 0).astype(np.float32)
+    return tf.data.Dataset.from_tensor_slices(({"x": X}, labels)).batch(8)
+
+
+class Seen(tf1.train.SessionRunHook):
+    def __init__(self):
+        self.runs = 0
+
+    def before_run(self, run_context):
+        self.runs += 1
+
+
+def model_fn(features, labels, mode, params, config):
+    w = tf1.get_variable("w", [3], initializer=tf1.constant_initializer(params.get("start", 0.0)))
+    logits = tf.reduce_sum(features["x"] * w, 1)
+    predictions = {"score": tf.sigmoid(logits), "other": -logits}
+    outputs = {
+        "serving_default": tf_estimator.export.PredictOutput({"chance": predictions["score"]}),
+        "negative": tf_estimator.export.PredictOutput(predictions["other"]),
+    }
+    spec = dict(predictions=predictions, export_outputs=outputs, prediction_hooks=params.get("prediction_hooks"))
+    if mode == tf_estimator.ModeKeys.PREDICT:
+        return tf_estimator.EstimatorSpec(mode, **spec)
+    loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels, logits))
+    loss += 0.0 * config.tf_random_seed
+    step = tf1.train.get_global_step()
+    train_op = tf1.train.GradientDescentOptimizer(params.get("rate", 0.1)).minimize(loss, step)
+    scaffold = None
+    if "init" in params:
+        value = tf1.constant(params["init"], tf.float32, [3])
+        assign = w.assign(value)
+        scaffold = tf1.train.Scaffold(init_fn=lambda scaffold, session: session.run(assign))
+    chief = params.get("chief_hooks")
+    return tf_estimator.EstimatorSpec(
+        mode, loss=loss, train_op=train_op, scaffold=scaffold, training_chief_hooks=chief, **spec
+    )
+
+
+def make(path, params=None, **config):
+    made = tf_estimator.RunConfig(model_dir=str(path), threads=1, tf_random_seed=7).replace(**config)
+    return tf_estimator.Estimator(model_fn, config=made, params=params or {})
+
+
+def test_run_config_takes_and_gives_the_names_of_tf_estimator():
+    config = tf_estimator.RunConfig(
+        tf_random_seed=4, log_step_count_steps=10, save_summary_steps=20, save_checkpoints_secs=None
+    )
+    assert (config.seed, config.log_steps, config.summary_steps) == (4, 10, 20)
+    assert (config.tf_random_seed, config.log_step_count_steps, config.save_summary_steps) == (4, 10, 20)
+    changed = config.replace(tf_random_seed=1, save_checkpoints_steps=5, keep_checkpoint_max=None)
+    assert (changed.seed, changed.log_steps, changed.save_checkpoints_steps) == (1, 10, 5)
+    assert changed.keep_checkpoint_max == 0
+    assert dataclasses.replace(config, seed=1).tf_random_seed == 1
+    with pytest.raises(UserError, match="tf_random_seed is another name of seed=2: give one of them"):
+        tf_estimator.RunConfig(seed=2, tf_random_seed=3)
+    with pytest.raises(UserError, match="train_distribute.*horovodrun"):
+        tf_estimator.RunConfig(train_distribute=object())
+
+
+def test_the_options_of_a_session_are_the_programs_but_for_threads_and_the_gpu():
+    given = tf1.ConfigProto(intra_op_parallelism_threads=3, inter_op_parallelism_threads=5, log_device_placement=True)
+    distributed.watchdog()
+    own = distributed.session_config(threads=0, given=given)
+    assert (own.intra_op_parallelism_threads, own.inter_op_parallelism_threads) == (3, 5)
+    assert own.log_device_placement and own.experimental.disable_thread_spinning
+    assert distributed.session_config(threads=2, given=given).intra_op_parallelism_threads == 2
+
+
+def test_a_model_directory_is_named_once(tmp_path):
+    with pytest.raises(UserError, match="needs a model_dir"):
+        tf_estimator.Estimator(model_fn)
+    with pytest.raises(UserError, match="give one of them"):
+        tf_estimator.Estimator(model_fn, "a", config=tf_estimator.RunConfig(model_dir="b"))
+    config = tf_estimator.RunConfig(threads=1)
+    made = tf_estimator.Estimator(model_fn, str(tmp_path), config, {"rate": 0.1})  # In the order of tf.estimator.
+    assert made.params == {"rate": 0.1} and made.config.model_dir == str(tmp_path)
+
+
+def test_a_program_predicts_by_keys_exports_its_outputs_and_reads_its_variables(tmp_path):
+    hook, chief = Seen(), Seen()
+    estimator = make(tmp_path / "m", {"prediction_hooks": [hook], "chief_hooks": [chief]})
+    estimator.train(input_fn, hooks=None, steps=8)
+    assert chief.runs == 8
+    weights = estimator.get_variable_value("w")
+    assert "w" in estimator.get_variable_names()
+    (first, *rest) = estimator.predict(input_fn, predict_keys="other")
+    assert list(first) == ["other"] and len(rest) == 63 and hook.runs >= 8
+    np.testing.assert_allclose(first["other"], -X[0] @ weights, atol=1e-6)
+    with pytest.raises(UserError, match="predict_keys=chance: the model predicts score, other"):
+        next(estimator.predict(input_fn, predict_keys=["chance"]))
+    receive = tf_estimator.export.build_parsing_serving_input_receiver_fn({"x": tf.io.FixedLenFeature([3], tf.float32)})
+    (tmp_path / "note.txt").write_text("kept")
+    path = estimator.export_savedmodel(
+        str(tmp_path / "e"), receive, assets_extra={"more/note.txt": tmp_path / "note.txt"}
+    )
+    assert (tmp_path / "e" / path.split("/")[-1] / "assets.extra" / "more" / "note.txt").read_text() == "kept"
+    feature = tf.train.Feature(float_list=tf.train.FloatList(value=X[0]))
+    example = tf.train.Example(features=tf.train.Features(feature={"x": feature})).SerializeToString()
+    negative = served_by(path, {"examples": [example]}, "negative")["output"]
+    np.testing.assert_allclose(negative, [-X[0] @ weights], atol=1e-6)
+    assert list(served_by(path, {"examples": [example]})) == ["chance"]
+
+
+def test_a_checkpoint_is_named_by_its_path(tmp_path):
+    estimator = make(tmp_path / "m", save_checkpoints_steps=4)
+    estimator.train(input_fn, steps=8)
+    first = str(tmp_path / "m" / "checkpoints" / "step-0000000004")
+    for path in (first, f"{first}/dense"):
+        assert estimator.evaluate(input_fn, checkpoint_path=path)["global_step"] == 4
+    with pytest.raises(UserError, match="checkpoint_path=.*there is no checkpoint of this package"):
+        estimator.evaluate(input_fn, checkpoint_path=str(tmp_path / "none"))
+
+
+def test_a_scaffold_initializes_the_variables(tmp_path):
+    estimator = make(tmp_path / "m", {"init": 2.0, "rate": 0.0})
+    estimator.train(input_fn, steps=1)
+    assert estimator.get_variable_value("w").tolist() == [2.0] * 3
+
+
+@pytest.mark.parametrize("how", ["a path", "settings"])
+def test_a_training_begins_with_the_variables_of_a_checkpoint_of_tensorflow(tmp_path, how):
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.get_variable("w", initializer=[1.0, 2.0, 3.0])
+        session.run(tf1.global_variables_initializer())
+        source = tf1.train.Saver().save(session, str(tmp_path / "old" / "model.ckpt"), global_step=9)
+    source = source if how == "a path" else tf_estimator.WarmStartSettings(str(tmp_path / "old"), ".*w")
+    config = tf_estimator.RunConfig(threads=1)
+    params = {"rate": 0.0}
+    estimator = tf_estimator.Estimator(model_fn, str(tmp_path / "m"), params, config, warm_start_from=source)
+    estimator.train(input_fn, steps=1)
+    assert estimator.get_variable_value("w").tolist() == [1.0, 2.0, 3.0]
+
+
+def test_exporters_export_the_best_the_latest_and_the_last_model(tmp_path):
+    estimator = make(tmp_path / "m", {"rate": 0.5}, save_checkpoints_steps=2)
+    receive = tf_estimator.export.build_raw_serving_input_receiver_fn({"x": tf1.placeholder(tf.float32, [None, 3])})
+    worse = tf_estimator.BestExporter("worst", receive, compare_fn=lambda best, now: now["loss"] > best["loss"])
+    exporters = [
+        tf_estimator.BestExporter(serving_input_receiver_fn=receive, exports_to_keep=None),
+        tf_estimator.LatestExporter("latest", receive, exports_to_keep=1),
+        tf_estimator.FinalExporter("final", receive),
+        worse,
+    ]
+    spec = tf_estimator.EvalSpec(input_fn, steps=None, exporters=exporters, start_delay_secs=0, throttle_secs=0)
+    metrics, _ = tf_estimator.train_and_evaluate(estimator, tf_estimator.TrainSpec(input_fn, max_steps=8), spec)
+    assert metrics["global_step"] == 8
+    names = ("best_exporter", "latest", "final", "worst")
+    found = {name: len(list((tmp_path / "m" / "export" / name).iterdir())) for name in names}
+    assert found == {"best_exporter": 4, "latest": 1, "final": 1, "worst": 1}  # The loss falls.
+
+
+def test_evaluations_come_with_checkpoints_but_not_before_their_time():
+    now, told = [0.0], []
+
+    def all_sum(values):
+        told.append(int(values[0]))
+        return values
+
+    period = ThrottledCheckpoints(EverySteps(10), 60.0, 30.0, True, all_sum, lambda: now[0])
+    period.begin()
+    due = []
+    for step in range(1, 101):
+        now[0] = 2.5 * step
+        if period.is_due(step):
+            due.append(step)
+    assert due == [20, 50, 80]  # From second 30 on, then 60 s apart.
+    assert len(told) == 10
+
+
+@pytest.mark.parametrize(
+    "name, instead",
+    [
+        ("DNNClassifier", "train --model=wide_deep"),
+        ("LinearRegressor", "feature columns work"),
+        ("BoostedTreesClassifier", "canned estimators are not part"),
+        ("BinaryClassHead", "heads are not part"),
+        ("experimental", "early_stopping_patience"),
+    ],
+)
+def test_what_is_missing_is_refused_by_name_with_what_to_do(name, instead):
+    with pytest.raises(AttributeError, match=f"tf.estimator.{name}: .*{instead}"):
+        getattr(tf_estimator, name)
+
+
+def test_hooks_have_the_names_of_tf_estimator():
+    assert tf_estimator.LoggingTensorHook is tf1.train.LoggingTensorHook
+    assert tf_estimator.SessionRunHook is tf1.train.SessionRunHook
+    with pytest.raises(AttributeError, match="has no attribute 'Nonsense'"):
+        tf_estimator.Nonsense  # noqa: B018
+
+
+def test_arrays_and_data_frames_are_inputs(tmp_path):
+    labels = (X[:, 0] > 0).astype(np.float32)
+    read = tf_estimator.inputs.numpy_input_fn({"x": X}, labels, batch_size=16, shuffle=True)
+    estimator = make(tmp_path / "m")
+    assert estimator.train(read)["steps"] == 4
+    once = tf_estimator.inputs.numpy_input_fn({"x": X}, batch_size=16, shuffle=False)
+    assert len(list(estimator.predict(once))) == 64

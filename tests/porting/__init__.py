@@ -1,0 +1,1 @@
+"""Programs as they were for tf.estimator (`before`), and as they are here (`after`)."""
