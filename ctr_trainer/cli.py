@@ -8,7 +8,7 @@ from absl import flags as absl_flags
 
 from ctr_trainer import __version__, flags
 from ctr_trainer.messages import exit_status, log_lines
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import UserError, did_you_mean
 from ctr_trainer.processes import tensorflow_import
 from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.by_flag import FORMER, replaced
@@ -48,7 +48,8 @@ def main(argv=None):
         return 0
     name, arguments = arguments[0], arguments[1:]
     if name not in COMMANDS:
-        print(f"error: no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        hint = did_you_mean(name, COMMANDS)
+        print(f"error: no command {name!r}; there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
         return exit_status.USAGE
     command = importlib.import_module(f"ctr_trainer.commands.{name}")
     if any(argument in ("-h", "--help", "-help") for argument in arguments):
@@ -78,7 +79,8 @@ def _parse(name, command, arguments):
     """
     actions = getattr(command, "ACTIONS", None)
     if actions and (not arguments or arguments[0] not in actions):
-        raise UserError(f"{name} needs one of {', '.join(actions)} as its first argument")
+        hint = did_you_mean(arguments[0], actions) if arguments else ""
+        raise UserError(f"{name} needs one of {', '.join(actions)} as its first argument{hint}")
     action, arguments = (arguments[:1], arguments[1:]) if actions else ([], arguments)
     values = flags.define(_accepted(command.GROUPS))
     used = set(flags.define(command.GROUPS))

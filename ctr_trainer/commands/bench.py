@@ -8,12 +8,14 @@ memory: DeepFM's 26 fields and 13 numbers with random labels, which is about spe
 import dataclasses
 
 from ctr_trainer.bench import accumulation, methods, network, scaling, settings, simulate
+from ctr_trainer.experiment.paths import require_data
 from ctr_trainer.files import outputs
 from ctr_trainer.flags.accumulation import AccumulationFlags
 from ctr_trainer.flags.bench import BenchFlags, ListedExperiment
 from ctr_trainer.flags.network import NetworkFlags
 from ctr_trainer.flags.simulate import SimulateFlags
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.models.registry import require_known
 
 # An action is a module with its SUMMARY, and with run(bench, experiment, ...): BenchFlags, an `Experiment`, and what
 # other groups it uses.
@@ -71,6 +73,9 @@ def run(action, bench, compared, simulation, machines, experiment):
             f"--accumulation_steps={listed}: `bench {action}` takes one number, `bench accumulation` a list"
         )
     # Now, and not after an hour of measuring.
+    require_known(experiment.model.model)
+    for path in filter(None, (experiment.data.train_data, experiment.data.eval_data)):
+        require_data(path, experiment)
     outputs.refuse_foreign_files(bench.output, [f"{action}.txt", f"{action}.json", f"{action}*.png"])
     extra = (compared, experiment, simulation, machines)
     used = [group for group in extra if type(group) in _USED.get(module, ())]

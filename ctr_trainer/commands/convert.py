@@ -2,6 +2,7 @@
 
 import pathlib
 
+from ctr_trainer.experiment.paths import require_files
 from ctr_trainer.flags.convert import ConvertFlags
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.by_flag import require
@@ -29,7 +30,6 @@ _SPEC_OF_FORMAT = {
 
 def run(flags):
     """Converts."""
-    from ctr_trainer.data.convert import convert, format_summary
     from ctr_trainer.features.spec import FeatureSpec
 
     if flags.infer:
@@ -41,6 +41,10 @@ def run(flags):
     if flags.format != "synthetic":
         require(flags, "input")
     spec = FeatureSpec.load(flags.feature_spec or _default_spec(flags.format))
+    if flags.input and flags.engine == "local":
+        require_files(flags.input)
+    from ctr_trainer.data.convert import convert, format_summary  # It imports TensorFlow, which takes seconds.
+
     source = flags.input.split(",") if flags.input else None
     spec = spec.without_labels() if flags.unlabelled else spec
     options = dict(
@@ -69,8 +73,6 @@ def _with_spark(flags, source, spec, options):
 
 
 def _infer(flags):
-    from ctr_trainer.data.infer import infer
-
     require(flags, "input", "output")
     if flags.format not in ("", "csv", "parquet", "libsvm", "libffm"):
         raise UserError(f"--infer looks at csv, parquet, libsvm and libffm, not at format {flags.format}")
@@ -79,6 +81,9 @@ def _infer(flags):
     for name in ("feature_spec", "split", "unlabelled"):
         if getattr(flags, name) not in ("", "none", False):
             raise UserError(f"--infer writes a feature spec and converts nothing, so --{name} does not go with it")
+    require_files(flags.input)
+    from ctr_trainer.data.infer import infer
+
     spec = infer(flags.input.split(","), flags.output, flags.format or None, flags.label or None, flags.max_bad_rows)
     print(
         f"{flags.output}: label {spec.label.column!r}, {len(spec.dense)} dense and {len(spec.sparse)} sparse features, "

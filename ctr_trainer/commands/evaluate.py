@@ -10,7 +10,7 @@ happened. Scores of single examples, each with its label, are what `predict` wri
 import json
 
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.paths import require_data, require_model
+from ctr_trainer.experiment.paths import require_data, require_files, require_model
 from ctr_trainer.files import outputs
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.flags import CheckpointFlags, PredictFlags, SavedModelFlags
@@ -34,7 +34,10 @@ def run(given, experiment, metrics, checkpoint, export, output):
     """Evaluates; rank 0 prints."""
     data = experiment.data
     require(data, "eval_data")
-    if not export.saved_model:
+    if export.saved_model:
+        require_files(export.saved_model)
+        require_files(data.eval_data)
+    else:
         require_model(experiment.model)
         require_data(data.eval_data, experiment)
     if output.output and path_of(output.output).suffix != ".json":

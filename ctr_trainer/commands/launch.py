@@ -18,6 +18,7 @@ from ctr_trainer.experiment.rules import check_training
 from ctr_trainer.flags.launch import LaunchFlags
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.by_flag import require
 
@@ -92,6 +93,7 @@ def _experiment(arguments):
     experiment, evaluation, *_ = (train_flags.read(group, values) for group in train_flags.TRAINING)
     require(experiment.data, "train_data")
     require(experiment.model, "model_dir")
+    require_known(experiment.model.model)
     check_training(experiment, evaluation)
     return experiment
 

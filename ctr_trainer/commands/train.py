@@ -4,7 +4,7 @@ import dataclasses
 import logging
 
 from ctr_trainer import __version__
-from ctr_trainer.experiment.paths import require_data
+from ctr_trainer.experiment.paths import require_data, require_files
 from ctr_trainer.experiment.rules import check_training
 from ctr_trainer.experiment.services_ahead import services_ahead
 from ctr_trainer.export import directory
@@ -41,8 +41,9 @@ def run(given, experiment, evaluation, metrics, export):
     check_training(experiment, evaluation)
     if evaluation.evaluates:
         require(data, "eval_data")
-    for path in filter(None, (data.train_data, data.eval_data)):
-        require_data(path, experiment)
+    require_data(data.train_data, experiment)
+    if data.eval_data:
+        require_files(data.eval_data)
     if export.export_dir:
         directory.refuse_others(export.export_dir)  # Now, and not when all is trained.
     with services_ahead(experiment) as services:
@@ -56,6 +57,7 @@ def _train(given, experiment, evaluation, metrics, export, services):
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator, make_eval_spec, reader, start_workers, training_reader
     from ctr_trainer.experiment.label_rates import with_label_rates
+    from ctr_trainer.experiment.open_source import is_readable
     from ctr_trainer.ranks import autotune, distributed
 
     data, model = experiment.data, experiment.model
@@ -64,8 +66,8 @@ def _train(given, experiment, evaluation, metrics, export, services):
     tuning = start_workers(experiment)
     experiment = with_label_rates(as_trained(given, experiment))
     estimator = make_estimator(experiment, services)
-    if eval_spec:
-        eval_spec.input_fn()  # Data that cannot be read is found now, not at the first evaluation.
+    if eval_spec and distributed.broadcast_object(is_readable(data.eval_data, experiment), "eval_data"):
+        eval_spec.input_fn()  # Data that cannot be read is found now, before the graph is made.
 
     def train_input_fn(position):
         batches = training_reader(experiment, position)

@@ -23,7 +23,7 @@ from ctr_trainer.data.profile import LIST, NUMBER, OTHER, TEXT, TIME, sample_csv
 from ctr_trainer.features import times
 from ctr_trainer.features.csv_format import CsvFormat
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import UserError, did_you_mean
 
 LABEL_NAMES = (
     "label", "click", "clicked", "clicks", "is_click", "is_clicked", "target", "y",
@@ -155,7 +155,9 @@ def _label_column(profiles, name):
     if name:
         found = [p for p in profiles if p.name == name]
         if not found:
-            raise UserError(f"--label={name}: no such column; there are {', '.join(p.name for p in profiles)}")
+            names = [p.name for p in profiles]
+            hint = did_you_mean(name, names)
+            raise UserError(f"--label={name}: no such column; there are {', '.join(names)}{hint}")
         return found[0]
     binary = [p for p in profiles if p.kind == NUMBER and set(np.unique(p.values)) == {0, 1}]
     named = sorted(

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data.chunk import Chunk
 from ctr_trainer.data.columns import LABELS_ARE_NEEDED, label_columns
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import UserError, did_you_mean
 
 _EXACT = 2.0**53  # Up to here float64 holds every whole number.
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
@@ -81,7 +81,7 @@ def check(wanted, names, file, spec, cure=""):
             hint = LABELS_ARE_NEEDED if column in {label.column for label in label_columns(spec).values()} else ""
             raise UserError(
                 f"{file}: no column {column!r}, which is wanted for {use.why} (feature spec {spec.name!r}); the "
-                f"columns are {', '.join(names)}{cure or hint}"
+                f"columns are {', '.join(names)}{did_you_mean(column, names)}{cure or hint}"
             )
 
 

@@ -5,7 +5,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from ctr_trainer.features.hashing import keys
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import UserError, did_you_mean
 
 _SLOT = "group"
 
@@ -44,7 +44,7 @@ class ExampleGroups:
         if name not in offered:
             raise UserError(
                 f"no column {name!r} to group by: it must be an id column or a single-valued sparse feature, of which "
-                f"there are {', '.join(offered) or 'none'}"
+                f"there are {', '.join(offered) or 'none'}{did_you_mean(name, offered)}"
             )
 
     def of(self, batch, fetched):

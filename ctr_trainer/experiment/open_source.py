@@ -8,6 +8,7 @@ from ctr_trainer.data.dataset import FILE
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.source import ConvertedData
 from ctr_trainer.estimator.saved_features import load_features
+from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.outputs import refuse_overlap
 from ctr_trainer.files.paths import is_local, path_of
@@ -50,6 +51,13 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True, fitted=T
     if not labels:
         spec = dataclasses.replace(spec.without_labels(), labelled=found["layout"]["labelled"])
     return foreign.ForeignParquet(found["layout"], spec, found["statistics"], labels_needed=labels)
+
+
+def is_readable(path: str, experiment: Experiment) -> bool:
+    """Returns whether data of this path can be read before the model's own feature spec is saved, by this process."""
+    if experiment.data.feature_spec or (path_of(path) / FILE).exists():
+        return True
+    return load_features(experiment.model.model_dir) is not None
 
 
 def _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced):

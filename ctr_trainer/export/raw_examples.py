@@ -13,7 +13,7 @@ from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.lists import split
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.features.hashing import keys
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import UserError, did_you_mean
 
 _ROW = "row of the chunk"
 _GROUP_SLOT = "group"
@@ -52,7 +52,8 @@ def read_raw(format, files, spec, batch_size, group_by="", max_bad_rows=0):
     """
     offered = [*spec.ids, *(f.name for f in spec.sparse if f.combiner is None and not f.is_bucketised)]
     if group_by and group_by not in offered:
-        raise UserError(f"no column {group_by!r} to group by; there are {', '.join(offered) or 'none'}")
+        hint = did_you_mean(group_by, offered)
+        raise UserError(f"no column {group_by!r} to group by; there are {', '.join(offered) or 'none'}{hint}")
     bad_rows, observed = BadRows(max_bad_rows), Observations(spec)
     # The rows are numbered, so that the raw values of the good rows can be found.
     numbered = dataclasses.replace(spec, ids=(*spec.ids, _ROW))

@@ -1,9 +1,11 @@
 """Errors for the user to read."""
 
 import dataclasses
+import difflib
 import errno
 import functools
 import re
+from collections.abc import Iterable
 
 from ctr_trainer.messages import exit_status
 
@@ -103,6 +105,12 @@ def _(error: UserError):
 @end_of.register
 def _(error: StoppedInOrder):
     return ErrorEnd(str(error), error.status, is_in_order=True)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns `; did you mean NAME?` for the known name that is most like a wrong one; "" if none is like it."""
+    found = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {found[0]}?" if found else ""
 
 
 def reason(error):

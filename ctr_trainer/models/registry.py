@@ -7,7 +7,7 @@ import importlib.util
 import inspect
 from collections.abc import Callable
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import UserError, did_you_mean
 from ctr_trainer.models.params import ModelParams
 
 _PACKAGE = "ctr_trainer.models"
@@ -55,10 +55,25 @@ def summary(name):
         return inspect.cleandoc(ast.get_docstring(ast.parse(file.read()))).splitlines()[0]
 
 
-def require_known(name):
-    """Raises UserError if the name is neither registered nor of the form `my.module:model_fn`; imports nothing."""
-    if name not in MODELS and not name.partition(":")[2]:
-        raise UserError(f"--model={name}: choose one of {', '.join(MODELS)}, or name your own as my.module:model_fn")
+def require_known(name: str) -> None:
+    """Raises UserError if there is no such model: it is not registered, nor of the form `my.module:model_fn`.
+
+    The module is found, and not imported: a model imports TensorFlow, which takes seconds.
+    """
+    if name in MODELS:
+        return
+    module, _, function = name.partition(":")
+    if not function:
+        hint = did_you_mean(name, MODELS)
+        raise UserError(
+            f"--model={name}: choose one of {', '.join(MODELS)}, or name your own as my.module:model_fn{hint}"
+        )
+    try:
+        found, problem = importlib.util.find_spec(module), f"No module named {module!r}"
+    except (ImportError, ValueError) as error:
+        found, problem = None, str(error)
+    if found is None:
+        raise UserError(f"--model={name}: {problem}; is the module on PYTHONPATH?")
 
 
 def find_model(name):

@@ -253,6 +253,8 @@ def test_a_users_own_model_is_named_by_module(tmp_path, data, monkeypatch):
     ("arguments", "status", "message"),
     [
         (["fly"], 2, "no command 'fly'; there are train, launch, evaluate"),
+        (["trian"], 2, "score, bench; did you mean train?"),
+        (["service", "stat"], 2, "needs one of stats, tables, save as its first argument; did you mean stats?"),
         (["train", "--max_step=3"], 2, "Did you mean: max_steps"),
         (["train", "--batch_size=0"], 2, "batch_size"),
         (["train", "--scale_lr=cubic"], 2, "--scale_lr=cubic: choose one of linear, sqrt, none, linear_batches"),
@@ -263,6 +265,7 @@ def test_a_users_own_model_is_named_by_module(tmp_path, data, monkeypatch):
         (["train", "--train_data=x"], 1, "--model_dir is missing"),
         (["train", "--train_data=x", "--model_dir=y", "--epochs=0"], 1, "--epochs=0 never ends by itself"),
         (["train", "--train_data=x", "--model_dir=y", "--model=deep"], 1, "choose one of lr, fm, ffm"),
+        (["train", "--train_data=x", "--model_dir=y", "--model=deepfn"], 1, "my.module:model_fn; did you mean deepfm?"),
         (["train", "--train_data=DATA", "--model_dir=y", "--hidden_units=8,0"], 2, "each be at least 1"),
         (["train", "--train_data=nowhere", "--model_dir=y"], 1, "data set nowhere: no such directory"),
         (
@@ -325,6 +328,24 @@ _WITHOUT_TENSORFLOW = [
     ["evaluate", "--eval_data=nowhere", "--model_dir=."],
     ["predict", "--eval_data=nowhere", "--model_dir=nowhere", "--output=out.parquet"],
     ["export", "--export_dir=out", "--model_dir=nowhere"],
+    *(
+        [*command, "--model_dir=."]
+        for command in (
+            ["evaluate", "--eval_data=."],
+            ["predict", "--eval_data=.", "--output=out.parquet"],
+            ["export", "--export_dir=out"],
+            ["publish", "--to=out"],
+        )
+    ),
+    ["evaluate", "--eval_data=.", "--model_dir=.", "--model=deepfn"],
+    ["evaluate", "--eval_data=.", "--saved_model=nowhere"],
+    ["train", "--train_data=nowhere", "--model_dir=.", "--model=no.such.module:model_fn"],
+    ["convert", "--format=criteo", "--input=nowhere", "--output=out"],
+    ["convert", "--format=csv", "--input=.", "--feature_spec=nowhere.toml", "--output=out"],
+    ["convert", "--infer", "--input=nowhere", "--output=out.toml"],
+    ["bench", "settings", "--train_data=nowhere", "--eval_data=nowhere", "--output=out"],
+    ["bench", "scaling", "--model=deepfn", "--output=out"],
+    ["launch", "-np", "1", "--", "--train_data=.", "--model_dir=nowhere", "--model=deepfn"],
 ]
 
 

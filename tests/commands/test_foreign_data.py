@@ -39,9 +39,10 @@ def convert_and_train(directory, tmp_path):
     convert = ["--format=parquet", f"--input={directory / 'clicks'}", f"--feature_spec={directory / 'spec.toml'}"]
     assert cli.main(["convert", *convert, f"--output={tmp_path / 'converted'}"]) == 0
     flagfile = flags(directory, tmp_path / "of_converted", "--epochs=2", "--noshuffle")
-    assert (
-        cli.main(["train", flagfile, *(f"--{kind}_data={tmp_path / 'converted'}" for kind in ("train", "eval"))]) == 0
-    )
+    assert cli.main(["train", flagfile, f"--train_data={tmp_path / 'converted'}"]) == 0
+    # At its end it was evaluated on data that are not converted, by its own feature spec.
+    summary = json.loads((tmp_path / "of_converted" / "train_summary.json").read_text())
+    assert summary["evaluation"]["examples"] == ROWS
     return flagfile
 
 
@@ -115,7 +116,7 @@ def test_tfrecords_are_converted_on_first_use(directory, tmp_path, capsys):
     (tmp_path / "a.tfrecord").write_text("no TFRecord at all, but a text that is long enough\n")
     assert cli.main(["evaluate", flagfile]) == 1
     error = capsys.readouterr().err
-    assert "a.tfrecord: is not a TFRecord file" in error and "name it .csv or .tsv" in error
+    assert "a.tfrecord: is not a TFRecord file" in error and "If it is text, name it .csv or .tsv" in error
     assert len(list((tmp_path / "model" / "data_cache").iterdir())) == 2
 
 
@@ -123,11 +124,8 @@ def test_a_csv_is_trained_evaluated_and_predicted_on_as_it_is(tmp_path, capsys):
     data = small.make(tmp_path / "made", 100)
     rows = tmp_path / "rows.CSV.gz"
     rows.write_bytes(gzip.compress((data.parent / "rows.csv").read_bytes()))
-    flagfile = flags(
-        tmp_path,
-        tmp_path / "model",
-        *(f"--train_data={rows}", f"--eval_data={data}", f"--feature_spec={data.parent / 'spec.toml'}"),
-    )
+    sources = [f"--train_data={rows}", f"--eval_data={rows}", f"--feature_spec={data.parent / 'spec.toml'}"]
+    flagfile = flags(tmp_path, tmp_path / "model", *sources)
     assert cli.main(["train", flagfile]) == 0
     predicted, evaluated = [], []
     for eval_data in (data, rows):

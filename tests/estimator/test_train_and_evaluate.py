@@ -291,6 +291,7 @@ def test_the_name_that_monitored_training_session_has_for_the_seconds_is_taken_b
         (dict(every_n_epochs=-1), "every_n_epochs=-1 must be at least 0"),
         (dict(best_metric="gauc"), "best_metric=gauc: the model has no such metric; it has loss, auc, "),
         (dict(metrics=MetricsConfig(group_by="age")), "no column 'age' to group by.*row, user, item, place"),
+        (dict(metrics=MetricsConfig(group_by="itme")), "no column 'itme' .*; did you mean item\\?"),
     ],
 )
 def test_a_mistake_is_named_before_training(data, tmp_path, settings, message):
