@@ -69,11 +69,13 @@ def publish(
     dtype: str = "float32",
     holder: str = "a test",
     variables: Callable[[np.ndarray], np.ndarray] | None = None,
+    more_rows: int = 0,
 ) -> Record:
     """Publishes all rows and the tower of a checkpoint as an epoch; the epoch 0 begins a generation of a holder.
 
     Args:
       variables: changes the value of each variable of the tower.
+      more_rows: how many rows of each table are added, of keys that no example has.
     """
     kind = records.EPOCH if epoch else records.BASE
     directory, name = records.generation_path(url, generation), records.name_of(kind, epoch)
@@ -81,6 +83,9 @@ def publish(
     blocks = {}
     for config, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables):
         blocks.setdefault(config.name, (config, []))[1].append((keys.copy(), rows[:, : config.weights].copy()))
+    for config, parts in blocks.values():
+        keys = np.unique(np.random.default_rng(0).integers(1 << 40, 1 << 62, more_rows))
+        parts.append((keys, np.zeros((len(keys), config.weights), np.float32)))
     files = [_file(directory, name, *blocks[table], dtype, epoch) for table in sorted(blocks)]
     dense = records.dense_name(epoch)
     tower = estimator.export_to(str(directory / dense), checkpoint=checkpoint, rows="none")

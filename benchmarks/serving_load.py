@@ -1,0 +1,166 @@
+"""Scoring servers under load, and whether their answers are those of the models that they name."""
+
+import collections
+import contextlib
+import dataclasses
+import http.client
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+ROOT = pathlib.Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.scoring import trained  # noqa: E402
+from tests.scoring.conftest import Client  # noqa: E402
+
+EXAMPLES, CLIENTS, APART, TIMEOUT_SECONDS = 5, 8, 1e-5, 120.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a client got: the status, the record that the headers name, and predictions of some examples."""
+
+    status: int
+    record: tuple[str, str, str]
+    examples: np.ndarray
+    found: np.ndarray
+
+
+class Load:
+    """Clients that send requests to servers at a fixed rate, from threads of this process.
+
+    Args:
+      ports: of the servers, which get requests in turn.
+      model: `trained.Trained`.
+      rate: requests per second in all.
+    """
+
+    def __init__(self, ports: list[int], model: trained.Trained, rate: float):
+        self._ports, self._model, self._rate = ports, model, rate
+        self._answers: list[Answer] = []
+        self.no_answer, self.sent, self._ends = 0, 0, threading.Event()
+        self._threads = [threading.Thread(target=self._ask, args=(each,)) for each in range(CLIENTS if ports else 0)]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        """Ends the clients."""
+        self._ends.set()
+        for thread in self._threads:
+            thread.join(TIMEOUT_SECONDS)
+
+    def taken(self) -> list[Answer]:
+        """Returns the answers since the last call."""
+        answers, self._answers = self._answers, []
+        return answers
+
+    def _ask(self, number: int) -> None:
+        port, draw = self._ports[number % len(self._ports)], np.random.default_rng(number)
+        client, due = Client(port), time.monotonic() + number / self._rate
+        while not self._ends.wait(max(due - time.monotonic(), 0)):
+            due = max(due + CLIENTS / self._rate, time.monotonic() - 1)  # What a pause has delayed is not all made up.
+            examples = draw.choice(len(self._model.instances), EXAMPLES, replace=False)
+            self.sent += 1
+            try:
+                status, body, headers = client.predict(instances=[self._model.instances[each] for each in examples])
+            except (OSError, http.client.HTTPException):
+                self.no_answer += 1
+                client.close()  # The next request connects anew.
+                continue
+            record = tuple(headers.get(f"X-Model-{name}", "") for name in ("Generation", "Epoch", "Step"))
+            found = [each["probabilities"] for each in body["predictions"]] if status == 200 else []
+            self._answers.append(Answer(status, record, examples, np.array(found)))
+        client.close()
+
+
+class Campaign:
+    """Servers under load, and what their answers have to be.
+
+    Attributes:
+      number_of: by (generation, epoch) the number of the checkpoint that was published so.
+      found: Counter of `wrong_answers`, `answers`, `refused`, `losses`, `losses_noticed`; and of rounds by fault.
+    """
+
+    def __init__(self, model: trained.Trained, ports: list[int], rate: float):
+        self.model, self._load = model, Load(ports, model, rate)
+        self._clients = [Client(port) for port in ports]
+        self._began, self.number_of = time.monotonic(), {}
+        self.found, self.rounds = collections.Counter(), collections.Counter()
+
+    def close(self) -> None:
+        self._load.close()
+        for client in self._clients:
+            client.close()
+        self.found["no_answer"] += self._load.no_answer
+        self.found["sent"] += self._load.sent
+        self.found["seconds"] += time.monotonic() - self._began
+
+    def judge(self, fault: str) -> None:
+        """Compares the answers since the last call, and says how the round of a fault went."""
+        counts = collections.Counter()
+        for answer in self._load.taken():
+            counts["answers" if answer.status == 200 else "refused"] += 1
+            if answer.status == 200 and not self._is_right(answer):
+                counts["wrong_answers"] += 1
+                if counts["wrong_answers"] <= 3:
+                    print(f"wrong after {fault!r}: {answer}; published: {self.number_of}", flush=True)
+        self.found.update(counts)
+        self.rounds[fault] += 1
+        print(f"{fault}, round {self.rounds[fault]}: {dict(counts)}", flush=True)
+
+    def await_all(self, is_so: Callable[[int, dict], bool], what: str, seconds: float = TIMEOUT_SECONDS) -> bool:
+        """Waits until is_so(health's status, health) of each server. Returns whether that was so in time."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                if all(is_so(*client.ask("/healthz")[:2]) for client in self._clients):
+                    return True
+            time.sleep(0.02)
+        print(f"waited {seconds:g} s until {what}", flush=True)
+        return False
+
+    def await_served(self, generation: int, epoch: int, seconds: float = TIMEOUT_SECONDS) -> bool:
+        """Waits until each server is healthy and serves a record, or a later one."""
+        wanted = generation, epoch
+        return self.await_all(
+            lambda status, now: status == 200 and (now["generation"], now["epoch"]) >= wanted,
+            f"generation {generation}, epoch {epoch}, is served",
+            seconds,
+        )
+
+    def _is_right(self, answer: Answer) -> bool:
+        generation, epoch, step = answer.record
+        number = self.number_of.get((int(generation), int(epoch)))
+        if number is None or int(step) != self.model.checkpoints[number].step:
+            return False
+        return bool(np.abs(answer.found - self.model.expected[number][answer.examples]).max() < APART)
+
+
+@contextlib.contextmanager
+def serving(url: str, place: pathlib.Path, name: str, *flags: str) -> Iterator[int]:
+    """Gives the port of a scoring server of a publication, which has loaded it; ends it."""
+    port_file, log = place / f"{name}.port", place / f"{name}.log"
+    command = [sys.executable, "-m", "ctr_trainer", "score", f"--model={url}", "--port=0", f"--port_file={port_file}"]
+    command += ["--refresh_secs=0.5", *flags]
+    with open(log, "w") as out:
+        process = subprocess.Popen(command, stderr=out, stdin=subprocess.DEVNULL, cwd=ROOT)
+    try:
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while "global step" not in log.read_text():
+            if process.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"{' '.join(command)} does not serve:\n{log.read_text()[-3000:]}")
+            time.sleep(0.1)
+        yield int(port_file.read_text().rpartition(":")[2])
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(60)
