@@ -1,4 +1,4 @@
-"""Horovod's six steps in a loop of one's own; of ctr_trainer it takes the embedding service and its hooks.
+"""Horovod's six steps, with embeddings in the service: `horovod_six_steps.py` with another input and `own_loop`.
 
 Example: python -m ctr_trainer convert --format=synthetic --rows=200000 --output=/tmp/clicks
          horovodrun -np 2 python examples/horovod_loop.py --data=/tmp/clicks --model_dir=/tmp/loop
@@ -12,84 +12,57 @@ import horovod.tensorflow as hvd
 import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator import EmbeddingConfig
-from ctr_trainer.estimator.embeddings import Embeddings
-from ctr_trainer.estimator.open_store import open_store
-from ctr_trainer.features.fed import FedFeatures
-from ctr_trainer.graph_notes.row_training import RowTraining
-from ctr_trainer.hooks.input_hook import InputHook
-from ctr_trainer.hooks.row_sync_hook import RowSyncHook
-from ctr_trainer.ranks import distributed
+from ctr_trainer.estimator import EstimatorSpec, RunConfig, own_loop
+from ctr_trainer.messages import log_lines
 
 tf1 = tf.compat.v1
 
 
-class Last(tf1.train.SessionRunHook):
-    """Keeps the loss of the last step, and its number."""
-
-    def __init__(self, loss, step):
-        self._loss, self._step = loss, step
-
-    def before_run(self, run_context):
-        return tf1.train.SessionRunArgs(self._loss)
-
-    def after_run(self, run_context, run_values):
-        self.loss = float(run_values.results)
-
-    def end(self, session):
-        self.step = int(session.run(self._step))
-
-
-def build(features):
-    """-> the loss of the features of a batch: of a small tower over its embedding rows."""
+def model_fn(features, labels, mode, params):
+    """Returns the loss and the training step of a small tower over the rows that the batch looks up."""
     rows, weight = features["embedding"], features["weight"]
     inputs = tf.concat([tf.reshape(rows, [-1, rows.shape[1] * rows.shape[2]]), features["dense"]], 1)
     hidden = tf.nn.relu(tf.matmul(inputs, tf1.get_variable("hidden", [inputs.shape[1], 64])))
     logits = tf.matmul(hidden, tf1.get_variable("logits", [64, 1]))[:, 0]
-    losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=features.labels, logits=logits)
-    return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
+    # Padding examples of weight 0 let all workers make the same number of steps.
+    losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
+    loss = tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
+    optimizer = tf1.train.AdagradOptimizer(0.02 * hvd.size())  # 3: the learning rate grows with the workers.
+    optimizer = hvd.DistributedOptimizer(optimizer)  # 4: gradients are averaged over the workers.
+    train_op = optimizer.minimize(loss, tf1.train.get_global_step())
+    return EstimatorSpec(mode, {"logits": logits}, loss, train_op)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="what convert wrote: its directory train")
-    parser.add_argument("--model_dir", required=True, help="where the dense variables and the rows are saved")
+    parser.add_argument("--model_dir", required=True, help="where the checkpoints go")
+    parser.add_argument("--epochs", type=int, default=1, help="passes over the data")
+    parser.add_argument("--save_checkpoints_steps", type=int, default=100, help="steps between checkpoints")
+    parser.add_argument("--deterministic", action="store_true", help="make equal runs end with equal models")
     flags = parser.parse_args()
     hvd.init()  # 1: start.
-    session_config = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
-    session_config.gpu_options.visible_device_list = str(hvd.local_rank())  # 2: one GPU a process, by local rank.
-    batches = BatchReader(os.path.join(flags.data, "train"), 1024, hvd.rank(), hvd.size(), epochs=1)
-    config = EmbeddingConfig(service="auto", learning_rate=0.05)
-    with tf.Graph().as_default(), open_store(config, flags.model_dir) as store:
-        features = FedFeatures(batches.spec, batches.statistics, batches.batch_size)
-        step = tf1.train.create_global_step()
-        loss = build(features)
-        optimizer = tf1.train.AdagradOptimizer(0.02 * hvd.size())  # 3: the learning rate grows with the workers.
-        optimizer = hvd.DistributedOptimizer(optimizer)  # 4: gradients are averaged over the workers.
-        train_op = optimizer.minimize(loss, step)
-        embeddings = Embeddings(features, config, seed=1, store=store)
-        training = RowTraining.of_loss(features, loss, config.learning_rate)
-        embeddings.begin()
-        rows = embeddings.feed(embeddings.prepare(batches), training=True)
-        last = Last(loss, step)
-        hooks = [
-            hvd.BroadcastGlobalVariablesHook(0),  # 5: all workers begin with rank 0's variables.
-            InputHook(features, embeddings, rows, training),
-            RowSyncHook(embeddings, every_n_steps=30),
-            last,
-        ]
-        checkpoint_dir = flags.model_dir if hvd.rank() == 0 else None  # 6: rank 0 alone writes.
+    log_lines.install()
+    config = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+    config.gpu_options.visible_device_list = str(hvd.local_rank())  # 2: one GPU per process, by local rank.
+
+    def input_fn(position):  # Where a run that starts again resumes its data.
+        data = os.path.join(flags.data, "train")
+        return BatchReader(data, 1024, hvd.rank(), hvd.size(), epochs=flags.epochs, position=position)
+
+    run = RunConfig(
+        save_checkpoints_steps=flags.save_checkpoints_steps, log_steps=10, deterministic=flags.deterministic
+    )
+    with own_loop(model_fn, input_fn, flags.model_dir, run) as loop:
+        hooks = [hvd.BroadcastGlobalVariablesHook(0), *loop.hooks]  # 5: all workers start with rank 0's variables.
+        checkpoint_dir = loop.checkpoint_dir if hvd.rank() == 0 else None  # 6: only rank 0 writes checkpoints.
         with tf1.train.MonitoredTrainingSession(
-            checkpoint_dir=checkpoint_dir, hooks=hooks, config=session_config
+            checkpoint_dir=checkpoint_dir, hooks=hooks, config=config, save_checkpoint_secs=None
         ) as session:
             while not session.should_stop():
-                session.run(train_op)
-        distributed.barrier("rows_handed_on")
-        if hvd.rank() == 0:
-            store.save(os.path.join(flags.model_dir, "rows"), last.step)
-            tables = store.stats()["tables"].values()
-            rows = sum(table["rows"] for table in tables)
-            print(json.dumps({"global_step": last.step, "loss": last.loss, "rows": rows}))
+                _, last_loss = session.run([loop.train_op, loop.loss])
+    if hvd.rank() == 0:
+        print(json.dumps({"loss": float(last_loss)}))
 
 
 if __name__ == "__main__":

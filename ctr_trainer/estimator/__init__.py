@@ -12,6 +12,7 @@ import tensorflow as tf
 from ctr_trainer.estimator import export, inputs
 from ctr_trainer.estimator.estimator import Estimator
 from ctr_trainer.estimator.exporters import BestExporter, Exporter, FinalExporter, LatestExporter
+from ctr_trainer.estimator.own_loop import OwnLoop, own_loop
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainSpec, train_and_evaluate
 from ctr_trainer.estimator.warm_start import WarmStartSettings
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
@@ -33,11 +34,13 @@ __all__ = [
     "LatestExporter",
     "MetricsConfig",
     "ModeKeys",
+    "OwnLoop",
     "RunConfig",
     "TrainSpec",
     "WarmStartSettings",
     "export",
     "inputs",
+    "own_loop",
     "rank",
     "size",
     "train_and_evaluate",

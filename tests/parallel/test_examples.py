@@ -1,20 +1,33 @@
 """The programs of examples/, as their first lines say to run them."""
 
+import contextlib
 import json
+import re
+import shutil
+import signal
+import subprocess
+import threading
 
 import numpy as np
+import psutil
 import pytest
+import tensorflow as tf
 
 from ctr_trainer import cli
+from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.estimator import checkpoint as checkpoints
 from tests.parallel import launch
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 EXAMPLES = launch.ROOT / "examples"
+LOOP_STEPS = 450  # 30 epochs of 30,000 rows, 1,024 of each of two workers
 
 
-def _run(name, workers, *arguments):
-    """-> the JSON line that rank 0 prints."""
+def _run(name, workers, *arguments, save_output=None):
+    """-> the JSON line that rank 0 prints; writes what all ranks log to the file `save_output`."""
     done = launch.run(workers, EXAMPLES / name, *arguments)
+    if save_output:
+        save_output.write_text(done.stderr)
     lines = [line.removeprefix("[0]<stdout>:") for line in done.stdout.splitlines()]
     (line,) = [line for line in lines if line.startswith("{")]
     return json.loads(line)
@@ -47,10 +60,97 @@ def test_a_model_with_embeddings_in_the_service_learns(clicks, tmp_path):
     assert result["auc"] > 0.6
 
 
-def test_a_loop_of_ones_own_syncs_its_rows_and_saves_both_halves(clicks, tmp_path):
-    result = _run("horovod_loop.py", 2, f"--data={clicks}", f"--model_dir={tmp_path}")
-    assert result["global_step"] == 15
-    assert 0.3 < result["loss"] < 0.69
-    assert result["rows"] > 10_000
-    assert list((tmp_path / "rows").iterdir())
-    assert (tmp_path / "checkpoint").exists()
+def test_six_steps_of_horovod_train_on_two_ranks_and_resume(clicks, tmp_path):
+    arguments = ("horovod_six_steps.py", 2, f"--data={clicks}", f"--model_dir={tmp_path}")
+    first = _run(*arguments, "--steps=40")
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-20")  # 40 steps of two ranks
+    second = _run(*arguments, "--steps=120")
+    assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-60")
+    assert second["loss"] < first["loss"] < 0.8
+    assert "from ctr_trainer" not in (EXAMPLES / "horovod_six_steps.py").read_text()
+
+
+def test_a_loop_of_ones_own_costs_thirty_lines_at_most():
+    lengths = [len((EXAMPLES / name).read_text().splitlines()) for name in ("horovod_six_steps.py", "horovod_loop.py")]
+    assert lengths[1] <= lengths[0] + 30
+
+
+@pytest.fixture(scope="module")
+def loops(clicks, tmp_path_factory):
+    """-> (directory of a loop that was killed and started again, of one without a kill, what each printed)."""
+    killed, whole = (tmp_path_factory.mktemp("loop") / name for name in ("killed", "whole"))
+    arguments = [f"--data={clicks}", "--epochs=30", "--save_checkpoints_steps=20", "--deterministic"]
+    command = launch.command(2, EXAMPLES / "horovod_loop.py", *arguments, f"--model_dir={killed}")
+    with subprocess.Popen(command, env=launch.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as job:
+        reading = threading.Thread(target=job.stdout.read)
+        reading.start()
+        manifests = (killed / "checkpoints").glob
+        launch.wait_until(lambda: any(manifests("*/manifest.json")), "the first checkpoint")
+        workers = [each for each in psutil.Process(job.pid).children(recursive=True) if _is_worker(each)]
+        workers[0].send_signal(signal.SIGKILL)
+        job.wait(launch.TIMEOUT_SECONDS)
+        reading.join()
+    assert job.returncode
+    steps = sorted(int(path.parent.name.removeprefix("step-")) for path in manifests("*/manifest.json"))
+    assert 20 <= steps[-1] < LOOP_STEPS
+    printed = [
+        _run("horovod_loop.py", 2, *arguments, f"--model_dir={directory}", save_output=directory.with_suffix(".log"))
+        for directory in (killed, whole)
+    ]
+    return killed, whole, printed
+
+
+def _is_worker(process):
+    with contextlib.suppress(psutil.Error):
+        line = process.cmdline()
+        return "HOROVOD_RANK" in process.environ() and any(part.endswith("horovod_loop.py") for part in line[:2])
+    return False
+
+
+def _model(directory):
+    """-> by name, the dense variables and the rows of the newest checkpoint."""
+    checkpoint = checkpoints.newest_whole(str(directory))
+    assert checkpoint.step == LOOP_STEPS
+    blocks = [(keys.copy(), rows.copy()) for _, keys, rows in snapshot.iterate(checkpoint.path, checkpoint.tables)]
+    keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    dense = tf.train.load_checkpoint(checkpoint.dense_prefix)
+    order = np.argsort(keys)
+    return {"keys": keys[order], "rows": rows[order]} | {
+        name: dense.get_tensor(name) for name in dense.get_variable_to_shape_map()
+    }
+
+
+def test_a_loop_of_ones_own_that_was_killed_ends_as_one_that_was_not(loops):
+    killed, whole, (printed, expected) = loops
+    assert printed == expected
+    assert printed["loss"] < 0.69
+    found, wanted = _model(killed), _model(whole)
+    assert found.keys() == wanted.keys()
+    assert len(wanted["keys"]) > 10_000
+    for name, value in wanted.items():
+        np.testing.assert_array_equal(found[name], value, name)
+
+
+def test_a_loop_of_ones_own_logs_its_progress(loops):
+    log = loops[1].with_suffix(".log").read_text()
+    assert re.search(r"step 450, auc = 0\.\d+ \(", log)
+    assert re.search(r"step 450, xentropy_mean = 0\.\d+ \(.* examples/sec", log)
+
+
+@pytest.mark.parametrize("half", ["dense.index", "*.arrow"])
+def test_a_loop_of_ones_own_refuses_one_half_without_the_other(loops, clicks, tmp_path, half):
+    (tmp_path / "checkpoints").mkdir()
+    newest = sorted((loops[1] / "checkpoints").glob("step-*"))[-1]
+    shutil.copytree(newest, tmp_path / "checkpoints" / newest.name)
+    lost = next((tmp_path / "checkpoints" / newest.name).rglob(half))
+    lost.unlink()
+    done = launch.run(0, EXAMPLES / "horovod_loop.py", f"--data={clicks}", f"--model_dir={tmp_path}", check=False)
+    assert done.returncode
+    assert lost.name in done.stderr
+
+
+def test_a_loop_of_ones_own_refuses_dense_variables_of_another_program(clicks, tmp_path):
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-20"\n')
+    done = launch.run(0, EXAMPLES / "horovod_loop.py", f"--data={clicks}", f"--model_dir={tmp_path}", check=False)
+    assert done.returncode
+    assert "model.ckpt-20, so another program trains in this directory" in done.stderr

@@ -1,0 +1,133 @@
+"""A training whose session and loop are a program's own."""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from ctr_trainer.estimator import finding, latest_file, retention, warm_start
+from ctr_trainer.estimator.all_closed import all_closed
+from ctr_trainer.estimator.graphs import training_graph
+from ctr_trainer.estimator.model_record import ModelRecord
+from ctr_trainer.estimator.observation import Observation
+from ctr_trainer.estimator.one_job import one_job
+from ctr_trainer.estimator.optimizer_step import OptimizerStep
+from ctr_trainer.estimator.saved_features import save_features
+from ctr_trainer.estimator.saving import Saving
+from ctr_trainer.estimator.training_hooks import training_hooks
+from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.staging import staged
+from ctr_trainer.graph_notes import step_plan
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.run_config import RunConfig
+
+tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass(frozen=True)
+class OwnLoop:
+    """What a program needs for a `MonitoredTrainingSession` and a loop of its own.
+
+    Attributes:
+      train_op: operation of a step, for `session.run`.
+      loss: scalar tensor.
+      hooks: for the session, after `hvd.BroadcastGlobalVariablesHook(0)`. They feed batches and rows, train and sync
+        the rows, save them together with the dense variables, and log rates, AUC and means.
+      checkpoint_dir: for the session of rank 0, with `save_checkpoint_secs=None`; None for the other ranks.
+    """
+
+    train_op: tf.Operation
+    loss: tf.Tensor
+    hooks: list[tf1.train.SessionRunHook]
+    checkpoint_dir: str
+
+
+@contextlib.contextmanager
+def own_loop(
+    model_fn: Callable[..., EstimatorSpec],
+    input_fn: Callable[..., Any],
+    model_dir: str,
+    config: RunConfig = RunConfig(),  # noqa: B008, frozen
+    params: Any = None,
+) -> Iterator[OwnLoop]:
+    """Gives what a program's own loop needs, in the graph of its model; the loop resumes from the newest checkpoint.
+
+    A collective: all ranks call it alike, after `hvd.init`. `examples/horovod_loop.py` is a whole program.
+
+    Args:
+      model_fn, params: as for `Estimator`. Its `train_op` exchanges the gradients of all trainable variables.
+      input_fn: as for `Estimator.train`. To resume, it declares `position` and hands it to its `BatchReader`.
+      model_dir: where checkpoints are kept: a path or a URL.
+      config: `RunConfig`.
+
+    Yields:
+      `OwnLoop`.
+
+    Raises:
+      UserError: `model_dir` has dense variables without rows, or rows without dense variables; or another model.
+    """
+    model_dir, is_chief = str(path_of(model_dir).absolute()), distributed.is_chief()
+    with contextlib.ExitStack() as stack:
+        lock = stack.enter_context(one_job(model_dir))
+        staging = stack.enter_context(staged(model_dir, is_chief, distributed.local_rank() == 0))
+        checkpoint = finding.latest(model_dir)
+        start, record = checkpoint.step if checkpoint else 0, ModelRecord.of(model_fn, None, params, config, ())
+        if checkpoint:
+            record.check(checkpoint, model_dir, training=True)
+        restored = None
+        if is_chief:
+            retention.set_aside(model_dir, start, "refused")
+            retention.remove_unfinished(model_dir)
+            latest_file.point_to(model_dir, checkpoint)
+            restored = stack.enter_context(checkpoint.with_local_dense()) if checkpoint else None
+        warm, seen = warm_start.of(config.warm_start, checkpoint), Observation(config, staging.path)
+        stack.enter_context(seen.by_others())
+        feed, spec, store = stack.enter_context(
+            training_graph(model_fn, params, config, model_dir, None, input_fn, checkpoint, warm, seen, None)
+        )
+        if is_chief:
+            save_features(model_dir, feed.inputs.features)
+        step = OptimizerStep(spec.train_op, step_plan.current())
+        save = Saving(
+            saver=tf1.train.Saver(max_to_keep=None),
+            feed=feed,
+            store=store,
+            restored=checkpoint,
+            model_dir=model_dir,
+            staging=staging,
+            lock=lock,
+            config=config,
+            model=record.to_dict(feed.inputs.features),
+            settle=step.settle,
+        )
+        own, measuring = training_hooks(feed, spec, store, config, staging.path, save, None, step, seen.clock)
+        observed = seen.of_training([*own, _OneStep(start, model_dir)], measuring, feed, store)
+        stack.enter_context(save.naming_the_last_checkpoint(lambda: seen.step > start))
+        stack.enter_context(all_closed([save, *own]))
+        yield OwnLoop(spec.train_op, spec.loss, observed.hooks, latest_file.directory_of(restored, staging.path))
+        observed.results()
+
+
+class _OneStep(tf1.train.SessionRunHook):
+    """Refuses a session whose dense variables are of another step than the rows.
+
+    Args:
+      step: of the rows.
+      model_dir: for the message.
+    """
+
+    def __init__(self, step: int, model_dir: str) -> None:
+        self._step, self._model_dir = step, model_dir
+
+    def after_create_session(self, session: tf1.Session, coord: tf.train.Coordinator) -> None:
+        found = int(session.run(tf1.train.get_global_step()))
+        if distributed.is_chief() and found != self._step:
+            raise UserError(
+                f"the session has dense variables of step {found}, and the rows of {self._model_dir} are of step "
+                f"{self._step}: open it on rank 0 by MonitoredTrainingSession(checkpoint_dir=loop.checkpoint_dir, "
+                "save_checkpoint_secs=None, ...)"
+            )
