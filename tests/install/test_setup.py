@@ -1,4 +1,6 @@
+import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -49,6 +51,27 @@ def test_tensorflow_comes_by_an_extra_only(metadata):
 
 def test_tomli_is_for_pythons_without_tomllib(metadata):
     assert extras(metadata)[':python_version < "3.11"'] == ["tomli"]
+
+
+def test_horovodrun_of_run_sh_without_its_place_says_how_to_call_it(metadata, tmp_path):
+    """The job has the installed command on its PATH, as with .venv/bin there; it ended with 127 and said nothing."""
+    (entry,) = re.findall(r"^run\.sh *= *([\w.]+):(\w+)$", metadata["entry_points.txt"], re.MULTILINE)
+    command = tmp_path / "run.sh"
+    command.write_text(f"#!{sys.executable}\nimport sys\nfrom {entry[0]} import {entry[1]}\nsys.exit({entry[1]}())\n")
+    command.chmod(0o755)
+    bin_of_python = pathlib.Path(sys.executable).parent
+    path = os.pathsep.join([str(tmp_path), str(bin_of_python), os.environ["PATH"]])
+    done = subprocess.run(
+        [bin_of_python / "horovodrun", "-np", "2", "--gloo", "run.sh", "--flagfile=configs/demo.flags"],
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode
+    (line,) = [line for line in (done.stdout + done.stderr).splitlines() if "on PATH" in line]
+    assert line.startswith("[0]<stderr>:error: a shell looks for run.sh on PATH")
+    assert line.endswith("as in: horovodrun -np 2 ./run.sh --flagfile=configs/demo.flags")
 
 
 def test_the_command_is_the_command_line(metadata):
