@@ -22,7 +22,7 @@ def test_the_sum_of_two_workers_is_the_line_of_all_their_examples_by_label():
         for part, other in zip(whole[label].parts.values(), _metrics(first).parts.values(), strict=True):
             part.state[:] += other.state
     sums = [
-        line_sums.pack(metrics, loss, weight, 60.0, 100.0, WorkerFigures())
+        line_sums.pack(metrics, loss, weight, WorkerFigures(steps_per_sec=60.0, examples_per_sec=100.0))
         for metrics, loss, weight in zip(workers, (0.5, 0.2), (30, 10), strict=True)
     ]
     line = line_sums.unpack(sum(sums), ["click", "buy"], 7, "2 workers", WorkerFigures(lr=0.1))
@@ -43,8 +43,8 @@ def test_the_auc_of_coarse_bins_is_within_1e_5_of_that_of_fine_ones():
 def test_a_worker_of_padding_alone_adds_nothing():
     some, none = _metrics(3), ClickMetrics()
     none.update(np.zeros(4, np.float32), np.zeros(4, np.float32), np.zeros(4, np.float32))
-    own = WorkerFigures()
-    sums = line_sums.pack({"": some}, 0.5, 8.0, 1.0, 8.0, own) + line_sums.pack({"": none}, 0.1, 0.0, 1.0, 0.0, own)
+    own = WorkerFigures(steps_per_sec=1.0, examples_per_sec=8.0)
+    sums = line_sums.pack({"": some}, 0.5, 8.0, own) + line_sums.pack({"": none}, 0.1, 0.0, own)
     line = line_sums.unpack(sums, [""], 1, "2 workers", own)
     assert line.values["loss"] == pytest.approx(0.5)
     assert line.values["prob_mean"] == pytest.approx(some.results()["prob_mean"])
