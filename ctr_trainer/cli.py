@@ -9,7 +9,7 @@ from absl import flags as absl_flags
 
 from ctr_trainer import __version__, flags
 from ctr_trainer.messages import exit_status, log_lines
-from ctr_trainer.messages.errors import UserError, did_you_mean
+from ctr_trainer.messages.errors import UserError, did_you_mean, masked
 from ctr_trainer.processes import tensorflow_import
 from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.by_flag import FORMER, replaced
@@ -60,7 +60,7 @@ def main(argv=None):
     try:
         values, taken = _parse(name, command, arguments)
     except (absl_flags.Error, UserError) as error:
-        print(f"error: {error}\nsee python -m ctr_trainer {name} --help", file=sys.stderr)
+        print(f"error: {masked(str(error))}\nsee python -m ctr_trainer {name} --help", file=sys.stderr)
         return exit_status.USAGE
     if "log_format" in values:
         rank = log_lines.rank_of_this_process() if name in _WORKERS else None

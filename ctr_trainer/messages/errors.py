@@ -22,12 +22,24 @@ _OUTAGE = re.compile(
 _UNREACHABLE = (errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETUNREACH, errno.ENETDOWN)
 
 
+# What stands between the scheme of a URL and its host: a user, and perhaps a password.
+_IN_A_URL = re.compile(r"(rediss?://)[^\s'\"]*@|(://)[^\s'\"/]*@")
+
+
+def masked(text: str) -> str:
+    """Returns a text without the users and passwords of the URLs in it."""
+    return _IN_A_URL.sub(r"\1\2***@", text) if "://" in text else text
+
+
 class UserError(Exception):
     """An error that the user can mend: a wrong flag, file or row, or a service that is gone.
 
     The command line prints the message without a traceback. So the message says what was wrong, where it was (file,
-    row, column, value) and what to do.
+    row, column, value) and what to do. Users and passwords of URLs are masked in it.
     """
+
+    def __str__(self) -> str:
+        return masked(super().__str__())
 
 
 class Lost(UserError):

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator
 from typing import TextIO
 
+from ctr_trainer.messages.errors import masked
+
 FORMATS = ("plain", "json")
 RANKS = ("all", "chief")
 # Of a logging call, as `extra`: in the form `plain` the line is the message alone, without time and place.
@@ -90,7 +92,7 @@ class _Plain(logging.Formatter):
     form = "plain"
 
     def format(self, record: logging.LogRecord) -> str:
-        return record.getMessage() if hasattr(record, "as_it_is") else super().format(record)
+        return masked(record.getMessage() if hasattr(record, "as_it_is") else super().format(record))
 
 
 class _Json(logging.Formatter):
@@ -100,7 +102,7 @@ class _Json(logging.Formatter):
         super().__init__()
         self._rank = rank
 
-    def format(self, record):
+    def format(self, record: logging.LogRecord) -> str:
         line = {
             "time": datetime.datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -108,10 +110,10 @@ class _Json(logging.Formatter):
             "line": record.lineno,
             "function": record.funcName,
             "rank": self._rank,
-            "message": record.getMessage(),
+            "message": masked(record.getMessage()),
         }
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = masked(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False)
 
 

@@ -15,6 +15,7 @@ from ctr_trainer.publication.cluster_state import ClusterState, read_state
 from ctr_trainer.publication.cluster_sweep import ClusterSweep
 from ctr_trainer.publication.delivered import NeedsBase
 from ctr_trainer.publication.records import BASE, Record
+from ctr_trainer.publication.target import refuse_other_model
 from ctr_trainer.settings.redis_files import RedisFiles
 
 _log = logging.getLogger(__name__)
@@ -102,6 +103,9 @@ class ClusterTarget:
                     return  # The answer to its commit was lost.
                 if delivered is None and record.kind != BASE:
                     raise self._fenced_out()
+                if delivered is None and self._state is not None:
+                    url, state = self._cluster.url, control_name(self._cluster.name, "state")
+                    refuse_other_model(url, self._state.record.model, record.model, f"the key {state}")
                 self._put(holder, record, directory, begins=delivered is None)
                 return
             except ClusterFull:

@@ -7,11 +7,13 @@ import threading
 import time
 
 from ctr_trainer.files.local_path import LocalPath
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes.background import Background
 from ctr_trainer.publication import compaction, old_records, records
-from ctr_trainer.publication.records import BASE, EPOCH, Publication
+from ctr_trainer.publication.records import BASE, EPOCH, Publication, Record
+from ctr_trainer.publication.target import refuse_other_model
 
 _log = logging.getLogger(__name__)
 _TIDY_SECONDS = 10.0
@@ -53,8 +55,10 @@ class DirectoryTarget:
             return None
         return self._chain[-1].epoch
 
-    def deliver(self, holder, record, directory):
+    def deliver(self, holder: str, record: Record, directory: Path) -> None:
         begins = self.delivered(holder) is None
+        if begins and self._current is not None:
+            refuse_other_model(self._url, self._current.model, record.model, records.PUBLICATION)
         generation = old_records.newest_generation(self._url) + 1 if begins else self._current.generation
         record = dataclasses.replace(record, generation=generation)
         target = records.generation_path(self._url, generation)

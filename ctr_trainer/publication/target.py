@@ -2,6 +2,26 @@
 
 from typing import Protocol
 
+from ctr_trainer.messages.errors import UserError
+
+
+def refuse_other_model(place: str, there: str, comes: str, marker: str) -> None:
+    """Refuses a model at a place that has the publication of another one.
+
+    Args:
+      place: its URL, for the message.
+      there, comes: the names of the models; "" if one is not known.
+      marker: what to delete so that the place is free.
+
+    Raises:
+      UserError: the names differ.
+    """
+    if there and comes and there != comes:
+        raise UserError(
+            f"{place}: the model {there!r} is published there, and servers read it; this is {comes!r}. Publish it to "
+            f"another place; to replace {there!r}, delete {marker} first"
+        )
+
 
 class Target(Protocol):
     """A place that readers look at; `open_target` makes one, which holds the fence of the place until `close`.

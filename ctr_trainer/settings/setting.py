@@ -13,12 +13,14 @@ import dataclasses
 import math
 import numbers
 import operator
+import re
 import types
 import typing
 
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import UserError, masked
 
 _KEY = "setting"
+_WITH_PASSWORD = re.compile(r"rediss?://.*@")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +81,11 @@ class Setting:
             return "" if value in self.choices else f": choose one of {', '.join(self.choices)}"
         if not any(_is(each, value) for each in kinds):
             return f": expected {' or '.join(_EXPECTED[each] for each in kinds)}"
+        if isinstance(value, str) and _WITH_PASSWORD.match(value):
+            return (
+                ": the user and the password of a cluster would be printed and saved: write USER:PASSWORD into a file, "
+                "name it with redis_auth_file, and give the URL without them"
+            )
         return "" if not number or value is None or self._is_within(value) else f" must be {self._bounds()}"
 
     def unknown_kind(self, name):
@@ -182,7 +189,7 @@ def _text(value):
         return ",".join(map(_text, value))
     if dataclasses.is_dataclass(value):  # One of several kinds.
         return value.name
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:g}" if isinstance(value, float) else masked(str(value))
 
 
 class Settings:

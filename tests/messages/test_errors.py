@@ -75,3 +75,17 @@ def test_a_process_that_ends_by_an_outage_says_so_by_its_status(tmp_path):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == exit_status.LOST, done.stderr
     assert "cannot be" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://ctr:se/cr@et@h:1/x: is down", "redis://***@h:1/x: is down"),
+        ("--to='rediss://:secret@h:1': no", "--to='rediss://***@h:1': no"),
+        ("s3://key:secret@bucket/day@2", "s3://***@bucket/day@2"),
+        ("s3://bucket/day@2 and a@b", "s3://bucket/day@2 and a@b"),
+    ],
+)
+def test_users_and_passwords_of_urls_are_masked(text, shown):
+    assert str(UserError(text)) == shown
+    assert end_of(UserError(text)).told == shown

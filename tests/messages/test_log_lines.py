@@ -103,3 +103,20 @@ def test_a_service_logs_in_the_form_that_it_is_told(tmp_path, form):
         level, file, function, message = (values[name] for name in ("level", "file", "function", "message"))
     assert (level, file, function) == ("INFO", "serving.py", "serve")
     assert " answers on 127.0.0.1:" in message
+
+
+@pytest.mark.parametrize("form", ["plain", "json"])
+def test_passwords_in_urls_are_masked_in_messages_and_tracebacks(tmp_path, form):
+    then = "\n    ".join(
+        [
+            "url = 'redis://ctr:secret@host:1/x'",
+            "logging.getLogger('a').warning('no answer from %s', url)",
+            "try: raise ValueError(url)",
+            "except ValueError: logging.getLogger('a').exception('failed')",
+        ]
+    )
+    said = "\n".join(_lines(tmp_path, f"log_lines.install('{form}')", then))
+    assert "no answer from redis://***@host:1/x" in said
+    assert "ValueError: redis://***@host:1/x" in said and "secret@" not in said.replace(
+        "redis://ctr:secret@host:1/x'", ""
+    )

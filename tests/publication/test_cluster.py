@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import os
 import threading
 import time
@@ -320,8 +321,26 @@ def test_slots_that_move_while_rows_are_written_and_read_lose_nothing(url, tmp_p
     ],
 )
 def test_a_url_that_cannot_be_used_is_named(url, said):
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=said) as refused:
         open_reader(url)
+    assert "secret" not in str(refused.value)
+
+
+def test_another_model_does_not_take_a_place_over(url, tmp_path, cluster):
+    published = Published(tmp_path / "a")
+    with target_of(url) as target:
+        deliver_all(tmp_path / "a", target)
+        record = dataclasses.replace(Published(tmp_path / "b", holder="b", rows=[1]).record, model="dcn")
+        for path in (tmp_path / "b").glob("*/base-*.json"):
+            path.write_text(json.dumps(record.to_dict()))
+        with pytest.raises(UserError, match="the model 'deepfm' is published there.*this is 'dcn'.*delete the key"):
+            deliver_all(tmp_path / "b", target)
+        assert_there(url, published)
+    state = f"{{{url.rpartition('/')[2]}}}state"
+    cluster.ask(cluster.primary_of(state), "DEL", state)
+    with target_of(url) as target:
+        deliver_all(tmp_path / "b", target)
+        assert target._state.record.model == "dcn"
 
 
 def test_nothing_published_is_said(url):

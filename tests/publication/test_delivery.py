@@ -1,3 +1,4 @@
+import dataclasses
 import threading
 
 import numpy as np
@@ -98,6 +99,17 @@ def test_a_new_generation_of_the_spool_is_one_of_the_target(tmp_path, target):
 def test_a_second_publisher_is_refused_by_name(tmp_path, target):
     with pytest.raises(UserError, match=r"process \d+ on host .* publishes there now"):
         DirectoryTarget(tmp_path / "target")
+
+
+def test_another_model_does_not_take_a_place_over(tmp_path, target):
+    published = Published(tmp_path / "a")
+    deliver_all(tmp_path / "a", target)
+    record = dataclasses.replace(Published(tmp_path / "b", holder="b", rows=[1]).record, model="dcn")
+    records.write_record(tmp_path / "b", record)
+    with pytest.raises(UserError, match="the model 'deepfm' is published there.*'dcn'.*delete publication.json"):
+        deliver_all(tmp_path / "b", target)
+    assert "this is 'dcn'" in read_delivered(tmp_path / "b").problem
+    assert_there(tmp_path / "target", published)
 
 
 def test_why_there_is_no_target_is_told_to_the_training(tmp_path, target):

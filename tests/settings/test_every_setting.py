@@ -12,6 +12,7 @@ from ctr_trainer.bench.worker import WorkerFlags
 from ctr_trainer.commands import bench, convert, launch, report, serve, service
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.by_flag import by_flag, changed, replaced
+from ctr_trainer.settings.publish_config import PublishConfig
 from ctr_trainer.settings.schedule import Schedule
 from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of
 
@@ -151,3 +152,11 @@ def test_help_texts_begin_with_a_word_that_is_no_preposition():
             "up",
             "from",
         )
+
+
+@pytest.mark.parametrize("url", ["redis://ctr:secret@host:1/x", "rediss://:secret@host:1"])
+def test_a_password_in_the_url_of_a_cluster_is_refused_and_not_shown(url):
+    with pytest.raises(SettingError, match="write USER:PASSWORD into a file") as refused:
+        PublishConfig(to=url)
+    assert "secret" not in str(refused.value) + refused.value.by_flags
+    assert "--publish=redis" in refused.value.by_flags
