@@ -325,6 +325,24 @@ def test_run_status_reports_each_interval_by_itself(caplog):
     assert latency.total_seconds == pytest.approx(3e-4)
 
 
+def test_the_service_s_lines_come_with_the_others_but_not_at_the_end_of_a_rank(caplog):
+    """Other ranks may still use the service then; `ObservedTraining` logs the last lines when all have ended."""
+
+    class Service:
+        def __init__(self):
+            self.asked = 0
+
+        def lines(self):
+            self.asked += 1
+            return [f"[RunStatus]: PsPushGrad {self.asked}"]
+
+    service, others = Service(), [lambda: "published"]
+    with caplog.at_level(logging.INFO):
+        _run(lambda: [RunStatusHook([], others, service, every_n_steps=2)], steps=5)
+    said = [line for line in caplog.messages if "Ps" in line or line == "published"]
+    assert said == ["published", "[RunStatus]: PsPushGrad 1", "published", "[RunStatus]: PsPushGrad 2", "published"]
+
+
 def test_percentiles_come_by_their_seconds_and_not_with_each_period_of_the_log(caplog):
     """Every 30 s and at the end, however many steps there are: these take far less than 30 s."""
     latency = Latency("StepLookup")
