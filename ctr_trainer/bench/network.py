@@ -168,6 +168,7 @@ def _columns(tower, runs, speeds, ways, bench, experiment):
             examples,
             interface=namespaces.INTERFACE if way else "lo",
             batches=_ACCUMULATION_STEPS if way == "accumulation" else batches,
+            gbit=float(place.split()[0]) if way else 0.0,
         )
         for (place, way), name in names.items()
         if f"{tower} {name}" in runs

@@ -43,6 +43,7 @@ def test_time_is_for_equal_data_against_one_worker_of_the_same_round():
 def _rank(rate, step_seconds, exchange, received, sent):
     load = {"cpu": 1.0, "network": {"eth0": {"received": received, "sent": sent}, "lo": {"received": 9e9, "sent": 9e9}}}
     phases = {"step_seconds": step_seconds, "seconds": {"forward": 0.001, "exchange": exchange}, "accounted": 0.9}
+    phases["seconds"] |= {"dense_update": 0.002, "input_to_device": 0.003}
     memory = {"mean": 1.1e9, "max": 1.3e9, "ranks": [0.9e9, 1.3e9]}
     gpu = {"busy": {"mean": 0.5, "max": 0.5}, "bytes": {"mean": 2e9, "max": 3e9}}
     held = {"resident_bytes": memory, "service_resident_bytes": 5e8, "gpu": gpu}
@@ -62,6 +63,8 @@ def test_a_column_has_times_for_equal_data_phases_and_gigabits_of_the_jobs_own_i
     assert found.phases_ms["exchange"].values == pytest.approx((5.0,))
     assert found.received_gbit.values == pytest.approx((2.0,)) and found.sent_gbit.values == pytest.approx((1.2,))
     assert found.job_seconds.values == (30.0,)
+    assert found.update_gradients_ms.values == pytest.approx((7.0,)) and found.link_share is None
+    assert _column(gbit=2.5).link_share.values == pytest.approx((0.8,))
     assert [each.values for each in found.resident_bytes] == [(0.9e9,), (1.3e9,)]
     assert (found.service_resident_bytes.values, found.gpu_bytes.values) == ((5e8,), (3e9,))
     text = json.loads(json.dumps(found.to_dict()))
@@ -70,14 +73,27 @@ def test_a_column_has_times_for_equal_data_phases_and_gigabits_of_the_jobs_own_i
 
 
 def test_the_table_has_a_column_a_job_and_a_row_a_figure():
-    lines = network_columns.table({("one worker", ""): _column(), ("5 Gbit", "fp16"): _column(batches=5)})
-    cells = {line[:28].strip(): line[28:].split() for line in lines}
+    lines = network_columns.table({("one worker", ""): _column(), ("5 Gbit", "fp16"): _column(batches=5, gbit=5.0)})
+    cells = {line[:42].strip(): line[42:].split() for line in lines}
     assert lines[0].split() == ["one", "worker", "5", "Gbit"] and lines[1].split() == ["fp16"]
     assert cells["total time, s"] == ["5.00", "5.00"] and cells["percent of one worker's"] == ["40", "40"]
     assert cells["time a batch, ms"] == ["15.00", "3.00"] and cells["gradient exchange"] == ["5.00", "5.00"]
     assert cells["memory of each worker, MB"] == ["900-1,300"] * 2
     assert cells["memory of the service, MB"] == ["500"] * 2 and cells["memory of a GPU, MB"] == ["3,000"] * 2
-    assert cells["receiving, Gbit/s"] == ["2.000", "2.000"] and cells["sending, Gbit/s"] == ["1.200", "1.200"]
+    assert cells["to device"] == ["3.00", "3.00"]
+    assert cells["update gradients (exchange and update), ms"] == ["7.00", "7.00"]
+    assert cells["receiving"] == ["2.00", "Gb/s"] * 2 and cells["sending"] == ["1.20", "Gb/s"] * 2
+    assert cells["used share of the link"] == ["-", "40%"]
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_sec", "shown"),
+    [(326e6, "2.61 Gb/s"), (103e6, "824 Mb/s"), (1550.0, "12.4 Kb/s"), (125e6, "1.00 Gb/s"), (0.0, "0.00 Kb/s")],
+)
+def test_a_speed_is_shown_in_the_unit_that_fits(bytes_per_sec, shown):
+    rounds = [[_rank(100.0, 0.010, 0.004, bytes_per_sec, bytes_per_sec)]]
+    lines = network_columns.table({("one worker", ""): network_columns.measure(rounds, None, 1000, "eth0")})
+    assert [line.split("  ")[-1].strip() for line in lines if line.startswith("receiving")] == [shown]
 
 
 def test_without_one_worker_there_is_no_percent():
@@ -282,6 +298,7 @@ def test_a_real_run_has_a_column_for_each_job_the_search_among_them(can_make_mac
             assert column["phases_ms"][phase]["median"] > 0, (name, phase)
     for way in ways:
         assert columns[f"1 Gbit {way}"]["received_gbit"]["median"] > 0, way
+        assert 0 < columns[f"1 Gbit {way}"]["link_share"]["median"] < 1.1, way
         percent = found["time_percent"]["conv"]["1 Gbit"][way]
         assert columns[f"1 Gbit {way}"]["percent"] == percent
     assert found["autotune"]["conv 1 Gbit"]["score"] > 0
