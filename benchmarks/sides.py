@@ -17,11 +17,12 @@ class Side:
     """One command of a comparison.
 
     Attributes:
-      script: in this directory; each of its workers ends its output with one JSON line.
+      script: in this directory; each of its workers ends its output with a JSON line.
       arguments: of the script.
       workers: 0 runs it without horovodrun.
       environment: more variables.
       needs_bfloat16: whether it multiplies bfloat16, for which not every processor has instructions.
+      lines: JSON lines that each worker prints.
     """
 
     script: str
@@ -29,6 +30,7 @@ class Side:
     workers: int = 0
     environment: tuple[tuple[str, str], ...] = ()
     needs_bfloat16: bool = False
+    lines: int = 1
 
     def run(self):
         """-> list of the workers' JSON objects."""
@@ -41,7 +43,7 @@ class Side:
         environment.update(self.environment)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
         lines = [line[line.index("{") :] for line in done.stdout.splitlines() if line.endswith("}") and "{" in line]
-        if done.returncode or len(lines) != max(self.workers, 1):
+        if done.returncode or len(lines) != self.lines * max(self.workers, 1):
             raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
         return [json.loads(line) for line in lines]
 
