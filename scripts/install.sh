@@ -80,6 +80,25 @@ refuse_foreign_venv() {
         "$root/$venv is there and was not made by this script, which would empty it. Move it away, then run this again."
 }
 
+# Writes the versions and hashes that belong to this TensorFlow, of all that constraints.txt has, to a file. Fails for
+# another TensorFlow and for a Python that constraints.txt was not tried with.
+lock_requirements() {
+    local line kept="" others
+    case $tensorflow in
+        tensorflow-cpu) others='^(tensorflow==|nvidia-)' ;;
+        'tensorflow[and-cuda]') others='^tensorflow-cpu==' ;;
+        *) return 1 ;;
+    esac
+    [[ $minor -le 13 && -f constraints.txt ]] || return 1
+    while IFS= read -r line; do
+        if [[ $line == [a-z]* ]]; then
+            kept=yes
+            [[ ! $line =~ $others ]] || kept=""
+        fi
+        [[ -z $kept ]] || printf '%s\n' "$line"
+    done <constraints.txt >"$1"
+}
+
 pip_install() {
     # Ignored: setuptools warns of every editable installation that it is one.
     PYTHONWARNINGS=ignore "$venv/bin/python" -m pip install --quiet --disable-pip-version-check "$@" ||
@@ -93,7 +112,7 @@ key="$described
 checkout $root
 tensorflow $tensorflow
 gpu operations ${HOROVOD_GPU_OPERATIONS:-none}
-recipe $(cat setup.py ctr_trainer/installation/*.py scripts/install.sh | cksum)"
+recipe $(cat setup.py constraints.txt ctr_trainer/installation/*.{py,txt} scripts/install.sh | cksum)"
 if [[ -f $stamp && $(cat "$stamp") == "$key" ]]; then
     exit 0
 fi
@@ -120,12 +139,18 @@ if ! venv_fits; then
 fi
 
 say "installing $tensorflow and the package's requirements; the first time this downloads several hundred MB"
-pip_install --upgrade pip
-case $tensorflow in
-    tensorflow-cpu) pip_install --editable '.[cpu,dev,docs]' ;;
-    'tensorflow[and-cuda]') pip_install --editable '.[gpu,dev,docs]' ;;
-    *) pip_install --editable '.[dev,docs]' "$tensorflow" ;;
-esac
+if lock_requirements "$venv/requirements.txt"; then
+    pip_install --require-hashes --requirement "$venv/requirements.txt"
+    pip_install --no-deps --no-build-isolation --editable .
+else
+    say "constraints.txt is for Python 3.10 to 3.13 and the TensorFlow it names: taking the newest releases, without hashes"
+    pip_install --upgrade pip
+    case $tensorflow in
+        tensorflow-cpu) pip_install --editable '.[cpu,dev,docs]' ;;
+        'tensorflow[and-cuda]') pip_install --editable '.[gpu,dev,docs]' ;;
+        *) pip_install --editable '.[dev,docs]' "$tensorflow" ;;
+    esac
+fi
 "$venv/bin/python" -m ctr_trainer.installation.build_horovod || fail "run this again once that is mended: what is installed is kept."
 say "compiling the package's kernels for this processor, so that the first training does not"
 "$venv/bin/python" -m ctr_trainer.installation.compile_kernels || fail "the kernels could not be compiled (the message is above)."

@@ -38,6 +38,7 @@ DOWNLOAD_TIMEOUT_S = 900
 BUILD_TIMEOUT_S = 3600
 CHECK_TIMEOUT_S = 600
 
+_HERE = pathlib.Path(__file__).parent
 _INSTALL_HINT = (
     "Install one, then run this again:\n"
     "  Debian, Ubuntu:  sudo apt-get install -y {debian}\n"
@@ -109,12 +110,13 @@ def _find_cmake():
 
 def _build_environment(tools, gpu_operations):
     """Puts pip's build tools, and CMake if need be, under `tools`; -> the environment of the build."""
-    requirements = ["setuptools<81", "wheel", "packaging"]
+    locked = ["--requirement", _HERE / "build_tools.txt"]  # With hashes, as those of constraints.txt.
     cmake = _find_cmake()
     if cmake is None:
         _say("no CMake of 3.13 or later on PATH: taking it from PyPI for this build")
-        requirements.append("cmake>=3.13,<4")
-    _pip("installing the build tools", DOWNLOAD_TIMEOUT_S, "install", "--target", tools, *requirements)
+        locked += ["--requirement", _HERE / "cmake.txt"]
+    options = ["--target", tools, "--require-hashes"]
+    _pip("installing the build tools", DOWNLOAD_TIMEOUT_S, "install", *options, *locked)
     if cmake is None:
         # The program itself, not the Python script that starts it: nothing on PYTHONPATH is needed to find it.
         cmake = next(tools.glob("cmake/data/bin/cmake"), None)

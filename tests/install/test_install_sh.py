@@ -5,9 +5,11 @@ names. Only Horovod's build is a stand-in; tests/install/test_build_horovod.py i
 matters, a Python that tells another version stands in for one that is not installed here.
 """
 
+import hashlib
 import importlib.metadata
 import json
 import pathlib
+import re
 import runpy
 import shutil
 import subprocess
@@ -61,6 +63,8 @@ class Machine:
         for name in (
             "scripts/install.sh",
             "setup.py",
+            "constraints.txt",
+            "ctr_trainer/installation/build_tools.txt",
             *(f"ctr_trainer/{m}.py" for m in ("__init__", *MODULES_OF_INSTALLATION)),
         ):
             target = self.checkout / name
@@ -208,7 +212,7 @@ def test_clean_removes_what_make_made_and_nothing_else(machine):
     for name in (".venv: scripts/install.sh did not make it", *kept):
         assert f"clean: left {name}" in done.stderr
     assert sorted(path.name for path in machine.checkout.iterdir()) == [
-        ".venv", "build", "ctr_trainer", "dist", "scripts", "setup.py", "site",
+        ".venv", "build", "constraints.txt", "ctr_trainer", "dist", "scripts", "setup.py", "site",
     ]  # fmt: skip
     assert not (machine.checkout / "ctr_trainer" / "__pycache__").exists()
     (machine.checkout / ".venv" / "tensorflow").touch()  # as the installation leaves it
@@ -216,7 +220,8 @@ def test_clean_removes_what_make_made_and_nothing_else(machine):
     (machine.checkout / "dist" / "mine.txt").rename(machine.checkout / "dist" / "mine.whl")
     (machine.checkout / "site" / "notes.txt").rename(machine.checkout / "site" / "index.html")
     assert clean().returncode == 0
-    assert sorted(path.name for path in machine.checkout.iterdir()) == ["ctr_trainer", "scripts", "setup.py"]
+    left = sorted(path.name for path in machine.checkout.iterdir())
+    assert left == ["constraints.txt", "ctr_trainer", "scripts", "setup.py"]
 
 
 def test_another_python_gets_a_venv_of_its_own(machine):
@@ -249,8 +254,17 @@ if "--check_tools" not in sys.argv:
         (package / "installation" / "build_horovod.py").write_text(horovod)
         (package / "kernel.py").write_text(self.KERNEL.format(compiled=str(self.compiled)))
         _write_wheel_of_setuptools(self.wheels)
-        for requirement in {("wheel", "1"), *_requirements()}:  # An old pip asks for `wheel`; setuptools has it itself.
-            self.add_wheel(*requirement)
+        for name, version in {("wheel", "1"), *_requirements()}:  # An old pip asks for `wheel`.
+            if name not in ("pip", "setuptools"):  # These do their work here.
+                self.add_wheel(name, version)
+        locked = {name for name, _ in _requirements("", "cpu", "gpu", "dev", "docs", "install")} - {"pip"}
+        (self.checkout / "constraints.txt").write_text("".join(map(self._locked, sorted(locked))))
+
+    def _locked(self, name: str) -> str:
+        """Returns the lines of constraints.txt for a wheel."""
+        (wheel,) = self.wheels.glob(f"{name.replace('-', '_')}-*.whl")
+        version, digest = wheel.name.split("-")[1], hashlib.sha256(wheel.read_bytes()).hexdigest()
+        return f"{name.lower().replace('_', '-')}=={version} \\\n    --hash=sha256:{digest}\n"
 
     def add_wheel(self, name, version):
         info = f"{name.replace('-', '_')}-{version}.dist-info"
@@ -285,17 +299,22 @@ if "--check_tools" not in sys.argv:
         return {path: path.lstat().st_mtime_ns for path in (self.checkout / ".venv").rglob("*")}
 
 
-def _requirements():
-    """-> set of (name, version) that satisfies each requirement in setup.py."""
+def _requirements(*extras: str) -> set[tuple[str, str]]:
+    """Returns (name, version) that satisfies each requirement in setup.py, or of these extras ("": what is always)."""
+    given = _given()
+    sections = {"": given["install_requires"], **given["extras_require"]}
+    found = map(Requirement, {each for name in extras or sections for each in sections[name]})
+    least = {each.name: [s.version for s in each.specifier if s.operator == ">="] for each in found}
+    return {(name, *(versions or ["1"])) for name, versions in least.items()}
+
+
+def _given() -> dict:
+    """Returns what setup.py gives to setuptools."""
     given = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(setuptools, "setup", lambda **settings: given.update(settings))
         runpy.run_path(str(ROOT / "setup.py"))
-    found = map(
-        Requirement, {*given["install_requires"], *(each for own in given["extras_require"].values() for each in own)}
-    )
-    least = {each.name: [s.version for s in each.specifier if s.operator == ">="] for each in found}
-    return {(name, *(versions or ["1"])) for name, versions in least.items()}
+    return given
 
 
 def _write_wheel_of_setuptools(directory):
@@ -327,6 +346,39 @@ def test_an_installation_has_the_package_and_what_it_needs_and_a_finished_one_is
     before = checkout.files()
     assert checkout.install() == (0, "")
     assert checkout.files() == before and not checkout.built.exists() and not checkout.compiled.exists()
+
+
+def test_a_file_whose_hash_is_another_is_not_installed(checkout):
+    altered = checkout.take_wheel("numba")
+    checkout.add_wheel("numba", "1")
+    with zipfile.ZipFile(checkout.wheels / altered.name, "a") as wheel:
+        wheel.writestr("numba.py", "print('not what was tested')")
+    status, stderr = checkout.install()
+    assert status == 1 and "DO NOT MATCH THE HASHES" in stderr and not checkout.stamp.exists()
+    assert not checkout.built.exists()
+
+
+@pytest.mark.parametrize("minor", range(10, 14))
+@pytest.mark.parametrize("extra", ["cpu", "gpu"])
+def test_the_constraints_pin_one_release_with_hashes_of_all_that_setup_py_asks_for(minor, extra):
+    environment = {"python_version": f"3.{minor}", "python_full_version": f"3.{minor}.0", "sys_platform": "linux"}
+    environment |= {"platform_system": "Linux", "platform_machine": "x86_64", "implementation_name": "cpython"}
+    pinned = {}
+    for block in re.split(r"\n(?=[a-z])", (ROOT / "constraints.txt").read_text())[1:]:
+        requirement = Requirement(block.splitlines()[0].rstrip(" \\"))
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            (specifier,) = requirement.specifier
+            assert specifier.operator == "==" and "--hash=sha256:" in block, requirement
+            assert requirement.name not in pinned, f"two releases of {requirement.name}"
+            pinned[requirement.name] = specifier.version
+    given = _given()
+    asked = [
+        *given["install_requires"],
+        *(r for e in (extra, "dev", "docs", "install") for r in given["extras_require"][e]),
+    ]
+    for requirement in map(Requirement, asked):
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            assert requirement.specifier.contains(pinned[requirement.name.replace("_", "-")]), requirement
 
 
 def test_a_failed_installation_leaves_no_stamp_and_the_next_one_continues_it(checkout):

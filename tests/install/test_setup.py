@@ -42,7 +42,7 @@ def test_the_version_is_the_packages(metadata):
 
 def test_tensorflow_comes_by_an_extra_only(metadata):
     requirements = extras(metadata)
-    assert "pyarrow" in requirements[""]
+    assert "pyarrow>=14.0.1" in requirements[""]
     assert not [line for line in requirements[""] if "tensorflow" in line or "horovod" in line]
     assert requirements["cpu"][0].startswith("tensorflow-cpu")
     assert requirements["gpu"][0].startswith("tensorflow[and-cuda]")
