@@ -8,7 +8,7 @@ import subprocess
 from ctr_trainer.processes import hardware
 
 _STOP_SECONDS = 15
-_LOG_TAIL_BYTES = 2000
+_LOG_TAIL_BYTES, _MOST_LOG_BYTES = 2000, 64 << 20
 _PACKAGE_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 
 
@@ -22,7 +22,7 @@ class Child:
 
     Args:
       command: list of its program and arguments.
-      log_file: where its output goes, appended.
+      log_file: where its output goes, appended; one of more than 64 MiB is first renamed to `NAME.1`.
       cores: that it may use; None for those of this process.
       environment: dict of variables that it has unless this process has them.
 
@@ -33,6 +33,7 @@ class Child:
 
     def __init__(self, command, log_file, cores=None, environment=None):
         self.log_file = log_file
+        _rotate(log_file)
         path = os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH"))))
         with open(log_file, "ab") as log:
             self._process = subprocess.Popen(
@@ -75,6 +76,13 @@ class Child:
 
     def __exit__(self, *_):
         self.stop()
+
+
+def _rotate(log_file: str | os.PathLike) -> None:
+    """Renames a log that has grown large to `NAME.1`, in place of an earlier one."""
+    with contextlib.suppress(FileNotFoundError):
+        if os.path.getsize(log_file) > _MOST_LOG_BYTES:
+            os.replace(log_file, f"{os.fspath(log_file)}.1")
 
 
 def log_tail(log_file):

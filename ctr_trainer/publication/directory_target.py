@@ -121,15 +121,20 @@ class DirectoryTarget:
         except (OSError, UserError) as error:
             _log.warning("%s: was not tidied up, and goes on to grow: %s", self._url, error)
 
-    def _remove_old(self, base):
-        """Removes what readers have had time to do without."""
-        if self._is_old(self._path / records.PUBLICATION):
+    def _remove_old(self, base: Record) -> None:
+        """Removes what readers have had time to do without.
+
+        The age is the time between two writes to this directory, by the clock of its file system or store. The clock of
+        this host may have jumped, or be another one.
+        """
+        newest = self._record_file(self._chain[-1]).stamp()[1]
+        if newest - (self._path / records.PUBLICATION).stamp()[1] >= self._grace * 1e9:
             old_records.remove_generations_before(self._url, base.generation)
-        if self._is_old(records.generation_path(self._url, base.generation) / f"{base.name}.json"):
+        if newest - self._record_file(base).stamp()[1] >= self._grace * 1e9:
             old_records.remove_before(self._url, base)
 
-    def _is_old(self, path):
-        return time.time() - path.stamp()[1] / 1e9 > self._grace
+    def _record_file(self, record: Record) -> Path:
+        return records.generation_path(self._url, record.generation) / f"{record.name}.json"
 
 
 def _copy(source, target):

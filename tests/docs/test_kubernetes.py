@@ -1,19 +1,27 @@
 """The manifests and the Dockerfile are what docs/kubernetes.md says: no cluster is needed to know that."""
 
+import contextlib
 import copy
 import functools
 import operator
+import os
 import pathlib
 import re
 import shlex
+import shutil
+import socket
+import subprocess
 
 import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from horovod.runner.util import remote
 
-from ctr_trainer import cli, flags
+from ctr_trainer import __version__, cli, flags
+from ctr_trainer.bench import ssh
 from ctr_trainer.commands import serve, train
+from tests.parallel import launch
 
 ROOT = pathlib.Path(__file__).parents[2]
 MANIFESTS = ROOT / "configs" / "kubernetes"
@@ -103,7 +111,8 @@ def _parsed(name, command, arguments):
 
 def test_each_document_of_the_manifest_without_an_operator_is_what_kubernetes_takes():
     documents = _documents("jobs.yaml")
-    assert [each["kind"] for each in documents] == ["PersistentVolumeClaim", "Service", "StatefulSet", "Job"]
+    kinds = ["PersistentVolumeClaim", "Service", "StatefulSet", "Job", "NetworkPolicy", "NetworkPolicy"]
+    assert [each["kind"] for each in documents] == kinds
     for document in documents:
         kubernetes_validate.validate(document, VERSION, strict=True)
 
@@ -181,9 +190,104 @@ def test_every_pod_that_reads_or_writes_has_the_volume_and_the_secret():
         volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
         assert volumes["shared"]["persistentVolumeClaim"]["claimName"] == claim
         mounts = {each["name"]: each["mountPath"] for each in _container(pod)["volumeMounts"]}
-        assert mounts == {"shared": "/shared", "token": "/etc/ctr_trainer"}
-        assert f"secret generic {volumes['token']['secret']['secretName']} " in PAGE
-        assert _container(pod)["image"] == "ctr_trainer"
+        ssh = {"ssh": "/etc/ctr_trainer_ssh"} if "ssh" in volumes else {}
+        assert mounts == {"shared": "/shared", "token": "/etc/ctr_trainer", **ssh}
+        for name in ("token", *ssh):
+            assert f"secret generic {volumes[name]['secret']['secretName']} " in PAGE
+            assert volumes[name]["secret"]["defaultMode"] == 0o440  # The files belong to root and the pod's group.
+        assert _container(pod)["image"] == f"ctr_trainer:{__version__}"
+        assert f"-t ctr_trainer:{__version__} ." in PAGE and f"-t ctr_trainer:{__version__} ." in DOCKERFILE.read_text()
+
+
+def test_no_pod_runs_as_root_or_may_become_it():
+    pods = [_of_kind("StatefulSet")["spec"]["template"], _of_kind("Job")["spec"]["template"], *_mpi_pods().values()]
+    for pod in pods:
+        context = pod["spec"]["securityContext"]
+        user = re.search(r"useradd .*--uid (\d+) .*trainer", DOCKERFILE.read_text())[1]
+        assert context["runAsNonRoot"] and context["runAsUser"] == context["fsGroup"] == int(user)
+        assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not pod["spec"]["automountServiceAccountToken"]
+        assert _container(pod)["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+    assert [text for instruction, text in _instructions() if instruction == "USER"][-1] == "trainer"
+
+
+def test_only_workers_reach_shards_and_workers():
+    policies = {each["metadata"]["name"]: each["spec"] for each in _documents("jobs.yaml") if "Policy" in each["kind"]}
+    workers = {"podSelector": {"matchLabels": {"app": "ctr-trainer"}}}
+    shards, own = policies["ctr-trainer-shards"], policies["ctr-trainer-workers"]
+    assert shards["podSelector"]["matchLabels"] == _of_kind("StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    assert shards["ingress"][0] == {"from": [workers], "ports": [{"port": "rows"}]}
+    assert shards["ingress"][1]["ports"] == [{"port": "metrics"}] and len(shards["ingress"]) == 2
+    assert own == {**workers, "policyTypes": ["Ingress"], "ingress": [{"from": [workers]}]}
+    for pod in (_of_kind("Job")["spec"]["template"], *_mpi_pods().values()):
+        assert pod["metadata"]["labels"]["app"] == "ctr-trainer"
+
+
+def _ssh_of_the_image(*arguments):
+    """Returns the command of the image's ssh, as horovodrun calls it, with the settings of the image."""
+    settings = ["-F", str(DOCKERFILE.parent / "ssh_config")]
+    horovod = shlex.split(remote.SSH_COMMAND_PREFIX)[1:]
+    return [str(DOCKERFILE.parent / "ssh"), *settings, *horovod, *arguments]
+
+
+@pytest.fixture
+def sshd(tmp_path):
+    """A running ssh server with the settings of the image and keys of its own; its port."""
+    if not (shutil.which("sshd") or os.path.exists("/usr/sbin/sshd")):
+        pytest.skip("no sshd: apt-get install openssh-server")
+    for name in ("host_key", "other_key", "client_key"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", tmp_path / name], check=True)
+    (tmp_path / "authorized_keys").write_bytes((tmp_path / "client_key.pub").read_bytes())
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    own = [f"HostKey={tmp_path / 'host_key'}", f"AuthorizedKeysFile={tmp_path / 'authorized_keys'}", f"Port={port}"]
+    own += ["PermitRootLogin=prohibit-password", "ListenAddress=127.0.0.1"]
+    options = [word for each in own for word in ("-o", each)]
+    command = ["/usr/sbin/sshd", "-De", "-f", DOCKERFILE.parent / "sshd_config", *options]
+    with contextlib.ExitStack() as stack:
+        if os.getuid() == 0:
+            stack.enter_context(ssh.in_use(pathlib.Path("/run/sshd")))
+        with open(tmp_path / "log", "w") as log:
+            process = subprocess.Popen(command, stderr=log)
+        stack.callback(process.wait, 60)
+        stack.callback(process.kill)
+        launch.wait_until(
+            lambda: "listening" in (tmp_path / "log").read_text() or process.poll() is not None, "the server", 60
+        )
+        assert process.poll() is None, (tmp_path / "log").read_text()
+        yield port
+
+
+def test_ssh_of_the_image_runs_commands_on_a_worker_with_the_mounted_key_and_refuses_another(sshd, tmp_path):
+    known = tmp_path / "known_hosts"
+    own = ["-p", str(sshd), "-i", str(tmp_path / "client_key"), "-o", f"GlobalKnownHostsFile={known}"]
+    command = _ssh_of_the_image(*own, "127.0.0.1", "echo", "reached")
+
+    def asked(key):
+        known.write_text(f"ctr-trainer {(tmp_path / f'{key}.pub').read_text()}")
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    done = asked("host_key")
+    assert (done.returncode, done.stdout) == (0, "reached\n"), done.stderr + (tmp_path / "log").read_text()
+    done = asked("other_key")
+    assert done.returncode == 255 and done.stdout == "" and "Host key verification failed" in done.stderr
+
+
+def test_the_image_looks_for_its_keys_where_the_secret_is_mounted():
+    done = subprocess.run(_ssh_of_the_image("-G", "worker"), capture_output=True, text=True, timeout=60)
+    assert {"port 2222", "hostkeyalias ctr-trainer", "stricthostkeychecking true"} <= set(done.stdout.splitlines())
+    (mount,) = [each for each in _container(_mpi_pods()["Worker"])["volumeMounts"] if each["name"] == "ssh"]
+    assert f"globalknownhostsfile {mount['mountPath']}/known_hosts" in done.stdout.splitlines()
+    server = (DOCKERFILE.parent / "sshd_config").read_text()
+    assert f"HostKey {mount['mountPath']}/host_key\n" in server
+    (job,) = _documents("mpijob.yaml")
+    assert job["spec"]["sshAuthMountPath"] == "/home/trainer/.ssh" and "AuthorizedKeysFile .ssh/" in server
+    worker = _container(_mpi_pods()["Worker"])
+    assert _line(worker) == ["/usr/sbin/sshd", "-De", "-f", "/opt/ctr_trainer/configs/docker/sshd_config"]
 
 
 def test_a_pod_that_goes_has_longer_than_its_workers_have_to_save():
@@ -206,16 +310,16 @@ def test_the_dockerfile_copies_what_there_is_and_installs_as_the_makefile_does()
     copied, ran = [], []
     for instruction, text in _instructions():
         if instruction == "COPY":
-            *sources, _ = shlex.split(text)
+            *sources, _ = [word for word in shlex.split(text) if not word.startswith("--")]
             assert all((ROOT / source).exists() for source in sources), text
             # `make install` comes once all that it reads is there.
             copied += sources
         elif instruction == "RUN" and "make install" in text:
             ran = list(copied)
-    assert {"Makefile", "README.md", "setup.py", "scripts", "ctr_trainer"} <= set(ran)
+    assert {"Makefile", "README.md", "setup.py", "constraints.txt", "scripts", "ctr_trainer"} <= set(ran)
     assert "run.sh" in copied
     ignored = (DOCKERFILE.parent / "Dockerfile.dockerignore").read_text().splitlines()
-    assert {line[1:] for line in ignored if line.startswith("!")} == set(copied)
+    assert {line[1:] for line in ignored if line.startswith("!")} == {each.split("/")[0] for each in copied}
     arguments = {text.partition("=")[0] for instruction, text in _instructions() if instruction == "ARG"}
     makefile = (ROOT / "Makefile").read_text()
     assert all(name in makefile for name in arguments & {"TF", "HOROVOD_GPU_OPERATIONS"})

@@ -1,5 +1,7 @@
 import dataclasses
+import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -195,3 +197,26 @@ def test_a_store_is_a_target(tmp_path):
         target.close()
         assert_there(url, published)
         assert store.keys("ctr/.lock") == []
+
+
+def test_a_clock_of_this_host_that_jumps_removes_nothing_that_is_read_and_keeps_nothing_for_ever(
+    tmp_path, monkeypatch, target
+):
+    """Old records go when the directory itself is seen to have grown older by the grace."""
+    target._grace = 600.0
+    spool, url = tmp_path / "spool", tmp_path / "target"
+    Published(spool, generation=1, holder="a")
+    deliver_all(spool, target)
+    published = Published(spool, generation=2, holder="b")
+    deliver_all(spool, target)
+    now = time.time()
+    for jump in (1e6, -1e6):
+        monkeypatch.setattr(time, "time", lambda jump=jump: now + jump)
+        target.tidy_all()
+        assert len(list(url.glob("generation-*"))) == 2
+    for path in (*url.rglob("*.json"), url / records.PUBLICATION):
+        os.utime(path, (now - 700, now - 700))
+    published.epoch([1], [])
+    deliver_all(spool, target)
+    target.tidy_all()
+    assert len(list(url.glob("generation-*"))) == 1

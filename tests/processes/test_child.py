@@ -1,0 +1,26 @@
+"""A process that another one starts."""
+
+import sys
+
+from ctr_trainer.processes import child
+from ctr_trainer.processes.child import Child
+
+_SAYS = [sys.executable, "-c", "import sys; print('said'); sys.stdin.read()"]
+
+
+def _run(log):
+    with Child(_SAYS, log) as process:
+        pass
+    assert process.status == 0
+
+
+def test_a_log_goes_on_until_it_is_large_and_then_begins_anew(tmp_path, monkeypatch):
+    log, before = tmp_path / "service.log", tmp_path / "service.log.1"
+    _run(log)
+    _run(log)
+    assert log.read_text() == "said\nsaid\n" and not before.exists()
+    monkeypatch.setattr(child, "_MOST_LOG_BYTES", 4)
+    _run(log)
+    assert log.read_text() == "said\n" and before.read_text() == "said\nsaid\n"
+    _run(log)
+    assert log.read_text() == before.read_text() == "said\n"
