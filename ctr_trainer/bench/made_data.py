@@ -6,12 +6,20 @@ import sys
 
 from ctr_trainer.bench.jobs import environment
 from ctr_trainer.data import dataset
+from ctr_trainer.experiment.data_settings import DataSettings
+from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes.command import run as run_command
+from ctr_trainer.settings.run_config import RunConfig
+from ctr_trainer.settings.setting import SettingError
 
 
 def with_data(bench, experiment):
-    """-> the experiment on --train_data and --eval_data; where they are not given, on data that is made once.
+    """Returns the experiment of jobs that are evaluated: on data that is made if none is given, and deterministic.
+
+    It stays as it is in this respect if its settings, or limits of its feature spec, exclude deterministic runs.
 
     Raises:
       UserError: only one of the two is given, or the data cannot be made.
@@ -32,4 +40,25 @@ def with_data(bench, experiment):
             )
         train, test = (os.path.join(made, name) for name in ("train", "test"))
         data = dataclasses.replace(data, train_data=train, eval_data=test)
-    return dataclasses.replace(experiment, data=data)
+    return dataclasses.replace(experiment, data=data, run=_comparable(experiment, data))
+
+
+def _comparable(experiment: Experiment, data: DataSettings) -> RunConfig:
+    """Returns the run settings of jobs whose AUC is compared: deterministic, unless other settings or limits forbid it.
+
+    Equal jobs of several workers otherwise differ by chance, often by more than the settings that are compared.
+    """
+    run = experiment.run
+    if experiment.workers.autotune or _has_limits(data):
+        return run
+    try:
+        return dataclasses.replace(run, deterministic=True)
+    except SettingError:
+        return run
+
+
+def _has_limits(data: DataSettings) -> bool:
+    if data.feature_spec:
+        return bool(FeatureSpec.load(data.feature_spec).limits)
+    is_converted = (path_of(data.train_data) / dataset.FILE).exists()
+    return is_converted and bool(dataset.open_dataset(data.train_data).spec.limits)

@@ -126,7 +126,11 @@ def _tuned(bench, experiment, workers, failed, notes):
     """
     log = os.path.abspath(outputs.claim(bench.output, ["autotune.csv"])["autotune.csv"])
     search = _job(
-        axes.Variant("autotune search", (*autotune_search.flags(log), "--eval_data="), autotune_search.pace()),
+        axes.Variant(
+            "autotune search",
+            (*autotune_search.flags(log), "--eval_data=", "--deterministic=false"),
+            autotune_search.pace(),
+        ),
         bench,
         experiment,
         workers,

@@ -7,12 +7,14 @@ import pytest
 from ctr_trainer import cli, flags
 from ctr_trainer.bench import axes
 from ctr_trainer.bench.job_flags import equal_examples, job_flags
+from ctr_trainer.bench.made_data import with_data
 from ctr_trainer.bench.settings import ONE_ROUND, lines, summarize
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.flags.bench import BenchFlags
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
 from ctr_trainer.settings.by_flag import by_flag
+from tests import small
 
 
 def _experiment(*arguments):
@@ -62,6 +64,27 @@ def test_flags_that_are_handed_on_are_those_that_differ_but_for_the_jobs_own():
     assert job_flags(found, evaluate=True) == ("--eval_data=e", "--batch_size=64", "--pin_cores=False")
     assert _experiment(*job_flags(found)).data.batch_size == 64
     assert not _experiment(*job_flags(found)).workers.pin_cores
+
+
+@pytest.mark.parametrize(
+    ("arguments", "deterministic"),
+    [((), True), (("--overlap_lookup",), False), (("--sync_compression=fp16",), False), (("--autotune",), False)],
+)
+def test_jobs_whose_auc_is_compared_are_deterministic_unless_their_settings_exclude_it(
+    tmp_path, arguments, deterministic
+):
+    data = small.make(tmp_path, rows=16)
+    experiment = _experiment(f"--train_data={data}", f"--eval_data={data}", *arguments)
+    found = with_data(BenchFlags(), experiment)
+    assert ("--deterministic=True" in job_flags(found, evaluate=True)) == deterministic
+
+
+def test_jobs_on_limited_tables_are_not_deterministic(tmp_path):
+    data = small.make(tmp_path, rows=16)
+    spec = tmp_path / "limited.toml"
+    spec.write_text(small.SPEC + '\n[[limits]]\ntable = "dim4"\nmax_rows = 50\n')
+    experiment = _experiment(f"--train_data={data}", f"--eval_data={data}", f"--feature_spec={spec}")
+    assert not with_data(BenchFlags(), experiment).run.deterministic
 
 
 def _rank(rate, auc, read=0.001, feed=0.002, resident=10**8, service=None, gpu=None):
