@@ -55,7 +55,7 @@ setuptools.setup(
         "publish": ["redis[hiredis]>=6"],
         "spark": ["pyspark[sql]>=3.5,<5"],  # Needs Java 17. Only `convert --engine=spark` and ctr_trainer.spark use it.
         # Only `score` uses them. CVE-2025-43859 (h11), CVE-2025-62727 (starlette).
-        "score": ["h11>=0.16", "httptools", "starlette>=0.49.1", "uvicorn"],
+        "score": ["grpcio", "h11>=0.16", "httptools", "protobuf", "starlette>=0.49.1", "uvicorn"],
         # Not for users: what `make install` needs besides, for the editable package and for Horovod's wheel.
         "install": ["cloudpickle", "packaging", "pip", "pyyaml", "setuptools>=64"],
         "docs": ["mkdocs-material", "mkdocstrings[python]"],

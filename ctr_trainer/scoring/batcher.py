@@ -3,6 +3,7 @@
 import collections
 import concurrent.futures
 import dataclasses
+import itertools
 import logging
 import threading
 import time
@@ -12,6 +13,8 @@ from ctr_trainer.scoring.refusals import NotReady, QueueFull, RequestRefused, To
 
 _log = logging.getLogger(__name__)
 _CLOSE_SECONDS = 30
+# How many of the largest requests may wait, by their values.
+_MOST_LARGE_REQUESTS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,11 +24,17 @@ class _Waiting:
     deadline: float
     future: concurrent.futures.Future
 
+    @property
+    def values(self) -> int:
+        """How many values the request has."""
+        return self.examples.count * sum(self.examples.widths)
+
 
 class Batcher:
     """A queue of examples, and threads that score as many of them at a time as a batch may have.
 
     A batch takes whole requests, in their order. If one request fails a batch, each of its requests is scored alone.
+    A request that nobody waits for any more, because its time is over or its future was cancelled, is not scored.
 
     Args:
       score: f(`Examples`) -> `Scored`.
@@ -35,8 +44,9 @@ class Batcher:
 
     def __init__(self, score, limits, on_batch=lambda scored, examples, waited: None):
         self._score, self._limits, self._on_batch = score, limits, on_batch
-        self._queue = collections.deque()
-        self._examples = 0
+        self._most_values = _MOST_LARGE_REQUESTS * limits.max_values
+        self._queue: collections.deque[_Waiting] = collections.deque()
+        self._examples = self._values = 0
         self._changed = threading.Condition()
         self._closed = False
         self._threads = [
@@ -65,13 +75,16 @@ class Batcher:
         with self._changed:
             if self._closed:
                 raise NotReady("the server ends: send the request to another one")
-            if self._examples and self._examples + examples.count > self._limits.max_queue:
+            if self._is_full(waiting):
+                self._drop_late()
+            if self._is_full(waiting):
                 raise QueueFull(
-                    f"{self._examples} examples wait, and {self._limits.max_queue} may (--max_queue): send the request "
-                    "again later, or to another server"
+                    f"{self._examples} examples wait, and {self._limits.max_queue} may (--max_queue), with at most "
+                    f"{self._most_values} values: send the request again later, or to another server"
                 )
             self._queue.append(waiting)
             self._examples += examples.count
+            self._values += waiting.values
             self._changed.notify()
         return waiting.future
 
@@ -104,49 +117,103 @@ class Batcher:
                 if (left := until - time.monotonic()) <= 0:
                     break
                 self._changed.wait(left)
-            batch, count = [], 0
-            while self._queue and (not batch or count + self._queue[0].examples.count <= self._limits.max_batch_size):
-                batch.append(self._queue.popleft())
-                count += batch[-1].examples.count
-            self._examples -= count
+            self._drop_late()
+            batch = self._first_of_queue()
             if self._queue:
                 self._changed.notify()
         return batch
 
-    def _answer(self, batch):
-        now, taken = time.monotonic(), []
-        for each in batch:
-            if not each.future.set_running_or_notify_cancel():
-                continue
-            if now > each.deadline:
-                each.future.set_exception(self._too_late())
-            else:
-                taken.append(each)
-        if taken:
-            self._score_all(taken, now - taken[0].arrived)
+    def _first_of_queue(self) -> list[_Waiting]:
+        """Removes the requests of a batch from the queue: as many as its limits of examples and of values allow."""
+        batch: list[_Waiting] = []
+        count = 0
+        widths: tuple[int, ...] = ()
+        while self._queue:
+            examples = self._queue[0].examples
+            joint_count = count + examples.count
+            pairs = itertools.zip_longest(widths, examples.widths, fillvalue=0)
+            joint_widths = tuple(map(max, pairs))
+            if batch and (
+                joint_count > self._limits.max_batch_size or joint_count * sum(joint_widths) > self._limits.max_values
+            ):
+                break
+            count, widths = joint_count, joint_widths
+            batch.append(self._queue.popleft())
+            self._forget(batch[-1])
+        return batch
 
-    def _score_all(self, batch, waited):
-        examples = Examples.merged([each.examples for each in batch])
+    def _is_full(self, waiting: _Waiting) -> bool:
+        return self._examples > 0 and (
+            self._examples + waiting.examples.count > self._limits.max_queue
+            or self._values + waiting.values > self._most_values
+        )
+
+    def _drop_late(self) -> None:
+        """Removes the requests that nobody waits for any more."""
+        now, kept = time.monotonic(), collections.deque()
+        for each in self._queue:
+            if each.future.cancelled():
+                self._forget(each)
+            elif now > each.deadline:
+                self._forget(each)
+                _finish(each.future, error=self._too_late())
+            else:
+                kept.append(each)
+        self._queue = kept
+
+    def _forget(self, waiting: _Waiting) -> None:
+        self._examples -= waiting.examples.count
+        self._values -= waiting.values
+
+    def _answer(self, batch: list[_Waiting]) -> None:
+        taken = [each for each in batch if each.future.set_running_or_notify_cancel()]
+        if taken:
+            self._score_all(taken, time.monotonic() - taken[0].arrived)
+
+    def _score_all(self, batch: list[_Waiting], waited: float) -> None:
+        """Scores requests together. Whatever fails is the answer of these requests, and does not end the thread."""
+        late = [each for each in batch if time.monotonic() > each.deadline]
+        for each in late:
+            _finish(each.future, error=self._too_late())
+        batch = [each for each in batch if each.future not in {every.future for every in late}]
+        if not batch:
+            return
+        count = sum(each.examples.count for each in batch)
         try:
-            scored = self._score(examples)
+            scored = self._score(Examples.merged([each.examples for each in batch]))
+            self._on_batch(scored, count, waited)
+            ends = list(itertools.accumulate(each.examples.count for each in batch))
+            answers = [
+                scored.part(end - each.examples.count, each.examples.count)
+                for each, end in zip(batch, ends, strict=True)
+            ]
+        except RequestRefused as error:
+            for each in batch:
+                _finish(each.future, error=error)
         except Exception as error:
-            if len(batch) > 1 and not isinstance(error, RequestRefused):
+            if len(batch) > 1:
                 for each in batch:
                     self._score_all([each], waited)
                 return
-            if not isinstance(error, RequestRefused):
-                _log.exception("a batch of %d examples failed", examples.count)
-            for each in batch:
-                each.future.set_exception(error)
-            return
-        self._on_batch(scored, examples.count, waited)
-        first = 0
-        for each in batch:
-            each.future.set_result(scored.part(first, each.examples.count))
-            first += each.examples.count
+            _log.exception("a batch of %d examples failed", count)
+            _finish(batch[0].future, error=error)
+        else:
+            for each, answer in zip(batch, answers, strict=True):
+                _finish(each.future, answer)
 
     def _too_late(self):
         return TookTooLong(f"not scored within {self._limits.timeout_secs:g} s (--timeout_secs)")
+
+
+def _finish(future: concurrent.futures.Future, result: object = None, error: Exception | None = None) -> None:
+    """Gives a future its end, unless it was cancelled in between."""
+    try:
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+    except concurrent.futures.InvalidStateError:
+        pass
 
 
 def _with_same_inputs(batch):

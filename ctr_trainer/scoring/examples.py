@@ -1,14 +1,16 @@
 """Examples of a request, and of several requests together."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.scoring import raw_inputs
-from ctr_trainer.scoring.raw_inputs import NUMBER, RawInputs
-from ctr_trainer.scoring.refusals import RequestRefused
+from ctr_trainer.scoring.raw_inputs import NUMBER, RawFeature, RawInputs
+from ctr_trainer.scoring.refusals import RequestRefused, TooLarge
+from ctr_trainer.settings.score_limits import ScoreLimits
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Examples:
         inputs.check_names(batch.schema.names, "columns")
         _check_count(len(batch), limits)
         columns = {f.name: _of_arrow(f, batch[f.name], limits) for f in inputs.features}
-        return cls(inputs, len(batch), columns)
+        return cls(inputs, len(batch), columns)._within(limits)
 
     @classmethod
     def missing(cls, inputs, count):
@@ -106,6 +108,11 @@ class Examples:
             columns[feature.name] = joined
         return cls(parts[0].inputs, sum(part.count for part in parts), columns)
 
+    @functools.cached_property
+    def widths(self) -> tuple[int, ...]:
+        """How many values an example has of each feature in `arrays`: of a list as many as the longest one."""
+        return tuple(max(map(len, self.columns[f.name]), default=0) if f.is_list else 1 for f in self.features)
+
     def arrays(self):
         """-> dict of feature name -> float32[B], string[B] or string[B, N], as `receiver.ExportedFeatures` says."""
         return {f.name: _padded(self.columns[f.name]) if f.is_list else self.columns[f.name] for f in self.features}
@@ -118,7 +125,21 @@ class Examples:
     @classmethod
     def _checked(cls, inputs, columns, count, limits):
         made = {f.name: _column(f, columns[f.name], limits.max_list_length) for f in inputs.features}
-        return cls(inputs, count, made)
+        return cls(inputs, count, made)._within(limits)
+
+    def _within(self, limits: ScoreLimits) -> "Examples":
+        """Returns these examples.
+
+        Raises:
+          TooLarge: their arrays would have too many values.
+        """
+        values = self.count * sum(self.widths)
+        if values > limits.max_values:
+            raise TooLarge(
+                f"{self.count} examples have {values} values, each list as long as the longest of its feature, over "
+                f"{limits.max_values} (--max_values): send fewer examples at a time, or shorter lists"
+            )
+        return self
 
 
 def _column(feature, values, most):
@@ -141,9 +162,8 @@ def _padded(rows):
     return out
 
 
-def _of_arrow(feature, column, limits):
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
+def _of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> np.ndarray | list:
+    column = _decoded(feature, column, limits)
     kind = column.type
     if feature.kind == NUMBER:
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
@@ -158,22 +178,53 @@ def _of_arrow(feature, column, limits):
         return [[] for _ in range(len(column))]
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
         raise _wrong_type(feature, kind)
-    values = column.flatten()
-    values = _texts(feature, values.dictionary_decode() if pa.types.is_dictionary(values.type) else values, kind)
+    longest = pc.max(pc.list_value_length(column)).as_py() or 0
+    if longest > limits.max_list_length:
+        place = pc.index(pc.list_value_length(column), longest).as_py()
+        raw_inputs.check_length(feature, longest, place, limits.max_list_length)
+    if len(column) * longest > limits.max_values:
+        raise TooLarge(
+            f"column {feature.name!r}: {len(column)} lists of up to {longest} values are over {limits.max_values} "
+            "values (--max_values): send fewer examples at a time, or shorter lists"
+        )
+    values = _texts(feature, _decoded(feature, column.flatten(), limits), kind)
     ends, values = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy()), values.to_pylist()
     rows = [values[end - length : end] for end, length in zip(ends, np.diff(ends, prepend=0), strict=True)]
-    for place, row in enumerate(rows):
-        raw_inputs.check_list(feature, row, place, limits.max_list_length)
     raw_inputs.check_weights(feature, rows)
     return rows
+
+
+def _decoded(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> pa.Array:
+    """Returns the values of a column that may be a dictionary.
+
+    Raises:
+      TooLarge: they have too many bytes: a dictionary may name a long text in each example.
+    """
+    if not pa.types.is_dictionary(column.type):
+        return column
+    words = column.dictionary
+    if not (_is_text(words.type) or pa.types.is_integer(words.type) or pa.types.is_floating(words.type)):
+        raise _wrong_type(feature, column.type)
+    if _is_text(words.type):
+        size = pc.sum(pc.take(pc.binary_length(words), column.indices)).as_py() or 0
+        if size > limits.max_body_bytes:
+            raise TooLarge(
+                f"column {feature.name!r}: {size} bytes without its dictionary, over {limits.max_body_bytes} "
+                "(--max_body_bytes): send fewer examples at a time"
+            )
+    return column.dictionary_decode()
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(each(kind) for each in is_text)
 
 
 def _texts(feature, values, kind):
     """-> the values as binary, b"" for null."""
     if pa.types.is_integer(values.type):
         values = values.cast(pa.string())
-    is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    if not pa.types.is_null(values.type) and not any(each(values.type) for each in is_text):
+    if not (pa.types.is_null(values.type) or _is_text(values.type)):
         raise _wrong_type(feature, kind)
     return pc.fill_null(values.cast(pa.large_binary()), b"")
 

@@ -14,30 +14,44 @@ Source: https://www.tensorflow.org/tfx/serving/api_rest
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
 import json
 import logging
 import pathlib
 import time
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ctr_trainer.embedding.service.security import token_refusal
+from ctr_trainer.messages.seldom import Seldom
+from ctr_trainer.scoring.batcher import Batcher
 from ctr_trainer.scoring.examples import Examples
-from ctr_trainer.scoring.metrics import CONTENT_TYPE
+from ctr_trainer.scoring.live_model import LiveModel
+from ctr_trainer.scoring.metrics import CONTENT_TYPE, ScoreMetrics
+from ctr_trainer.scoring.raw_inputs import shown
 from ctr_trainer.scoring.refusals import (
+    HungUp,
     NotThere,
     PredictionFailed,
+    QueueFull,
     RequestRefused,
     TookTooLong,
     TooLarge,
+    WrongHost,
     WrongToken,
 )
+from ctr_trainer.settings.score_limits import ScoreLimits
 
 _log = logging.getLogger(__name__)
+# How many bodies of the largest size may be held at a time.
+_MOST_LARGE_BODIES = 16
 _PREDICT = ":predict"
 _SIGNATURE = "serving_default"
 
@@ -51,16 +65,27 @@ class HttpApp:
       metrics: `ScoreMetrics`.
       limits: `ScoreLimits`.
       token: that requests about the model have to bring, or None.
+      hosts: the names of this server that a request may give in its header `Host`; none for any. Without a token, a
+        page of another site that a browser shows could else read predictions by a name that leads to this machine.
 
     Attributes:
       asgi: what an ASGI server runs.
     """
 
-    def __init__(self, live, batcher, metrics, limits, token=None):
+    def __init__(
+        self,
+        live: LiveModel,
+        batcher: Batcher,
+        metrics: ScoreMetrics,
+        limits: ScoreLimits,
+        token: str | None = None,
+        hosts: tuple[str, ...] = (),
+    ) -> None:
         self._live, self._batcher, self._metrics, self._limits, self._token = live, batcher, metrics, limits, token
+        self._held_bytes, self._seldom = 0, Seldom(_log)
         page = pathlib.Path(__file__).with_name("page.html").read_text(encoding="utf-8")
         model = "/v1/models/{name:path}"
-        self.asgi = Starlette(
+        app = Starlette(
             routes=[
                 Route("/", lambda request: HTMLResponse(page)),
                 Route("/healthz", self._health),
@@ -71,6 +96,7 @@ class HttpApp:
             ],
             exception_handlers={RequestRefused: _refused, 404: _no_route, 405: _no_route},
         )
+        self.asgi = _OfHosts(app, hosts) if hosts else app
 
     async def _health(self, request):
         wrong = self._live.what_is_wrong()
@@ -114,8 +140,8 @@ class HttpApp:
         if not name.endswith(_PREDICT):
             raise NotThere(f"{request.url.path}: predictions are at /v1/models/NAME{_PREDICT}")
         model = self._live.named(name.removesuffix(_PREDICT))
-        body = _json(await self._body(request))
-        examples, of_rows = self._examples(model, body)
+        with self._holding() as note:
+            examples, of_rows = self._examples(model, _json(await self._body(request, note), self._limits))
         future = asyncio.wrap_future(self._batcher.submit(examples))
         try:
             scored = await asyncio.wait_for(future, self._limits.timeout_secs)
@@ -143,17 +169,39 @@ class HttpApp:
             return Examples.of_instances(model.inputs, body["instances"], self._limits), True
         return Examples.of_columns(model.inputs, body["inputs"], self._limits), False
 
-    async def _body(self, request):
+    @contextlib.contextmanager
+    def _holding(self) -> Iterator[Callable[[int], None]]:
+        """Yields f(size), which counts bytes of a body that this server holds until the end of the `with`."""
+        held = 0
+
+        def note(size: int) -> None:
+            nonlocal held
+            held += size
+            self._held_bytes += size
+            if self._held_bytes > _MOST_LARGE_BODIES * self._limits.max_body_bytes:
+                raise QueueFull("the bodies of many requests arrive at the same time: send the request again later")
+
+        try:
+            yield note
+        finally:
+            self._held_bytes -= held
+
+    async def _body(self, request: Request, note: Callable[[int], None]) -> bytes:
         most = self._limits.max_body_bytes
         length = request.headers.get("content-length", "0")
         parts, size = [], int(length) if length.isdecimal() else 0
-        if size <= most:
-            size = 0
-            async for part in request.stream():
-                size += len(part)
-                if size > most:
-                    break
-                parts.append(part)
+        try:
+            if size <= most:
+                size = 0
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        break
+                    note(len(part))
+                    parts.append(part)
+        except ClientDisconnect:
+            self._seldom.warning("a client of %s hung up before the end of its request", request.url.path)
+            raise HungUp("the client hung up before the end of its request") from None
         if size > most:
             raise TooLarge(f"the body has over {most} bytes (--max_body_bytes): send fewer examples at a time")
         return b"".join(parts)
@@ -164,8 +212,28 @@ class HttpApp:
             raise WrongToken(refusal.replace("give --token_file", "send it as `Authorization: Bearer TOKEN`"))
 
 
-async def _refused(request, error):
-    return JSONResponse({"error": str(error)}, error.status, headers=error.headers)
+class _OfHosts:
+    """An ASGI application that answers requests to some hosts only."""
+
+    def __init__(self, app: ASGIApp, hosts: tuple[str, ...]) -> None:
+        self._app, self._hosts = app, hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        host = request.headers.get("host", "")
+        if host and host.rpartition(":")[0].lower() not in self._hosts and host.lower() not in self._hosts:
+            error = WrongHost(
+                f"this server is {' or '.join(self._hosts)}, not {shown(host)}: send one of these as `Host`, or start "
+                "the server with a token (--token_file)"
+            )
+            await (await _refused(request, error))(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+
+async def _refused(request: Request, error: RequestRefused) -> JSONResponse:
+    text = str(error).encode(errors="backslashreplace").decode()
+    return JSONResponse({"error": text}, error.status, headers=error.headers)
 
 
 async def _no_route(request, error):
@@ -173,7 +241,11 @@ async def _no_route(request, error):
     return JSONResponse({"error": text}, error.status_code)
 
 
-def _json(body):
+def _json(body: bytes, limits: ScoreLimits) -> object:
+    # Each value but the first follows a comma or a bracket; an empty object takes thirty times its two characters.
+    most = 2 * limits.max_values
+    if len(body) > most and sum(map(body.count, (b",", b"[", b"{"))) > most:
+        raise TooLarge(f"the body has over {most} commas and brackets (--max_values): send fewer examples at a time")
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

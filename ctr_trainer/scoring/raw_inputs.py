@@ -95,12 +95,13 @@ class RawInputs:
         return ", ".join(feature.name for feature in self.features) or "no feature"
 
 
-def shown(value):
-    """-> a value for a message, shortened."""
+def shown(value: object) -> str:
+    """Returns a value for a message, shortened. JSON can name halves of characters; they are shown by their numbers."""
     try:
         text = json.dumps(value, ensure_ascii=False)
     except (TypeError, ValueError):
         text = repr(value)
+    text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
@@ -155,21 +156,21 @@ def lists(feature, values, most):
             value = []
         if not isinstance(value, list):
             raise refuse(feature, value, place)
-        check_list(feature, value, place, most)
+        check_length(feature, len(value), place, most)
         found.append([_bytes(feature, each, value, place) for each in value])
     check_weights(feature, found)
     return found
 
 
-def check_list(feature, value, place, most):
-    """Checks the length of one list.
+def check_length(feature: RawFeature, length: int, place: int, most: int) -> None:
+    """Checks the length of the list of example `place`.
 
     Raises:
       RequestRefused: it is above `most`.
     """
-    if len(value) > most:
+    if length > most:
         raise RequestRefused(
-            f"example {place}, feature {feature.name!r}: {len(value)} values, above the {most} of --max_list_length"
+            f"example {place}, feature {feature.name!r}: {length} values, above the {most} of --max_list_length"
         )
 
 

@@ -32,6 +32,18 @@ class WrongToken(RequestRefused):
         return {"WWW-Authenticate": "Bearer"}
 
 
+class WrongHost(RequestRefused):
+    """The request was sent to a name that is not the name of this server."""
+
+    status = 421
+
+
+class HungUp(RequestRefused):
+    """The client hung up before the end of its request; nobody reads the answer."""
+
+    status = 499
+
+
 class NotThere(RequestRefused):
     """There is no such model."""
 
@@ -39,7 +51,7 @@ class NotThere(RequestRefused):
 
 
 class TooLarge(RequestRefused):
-    """The body has too many bytes."""
+    """The request has too many bytes or values."""
 
     status = 413
 

@@ -5,26 +5,22 @@ import logging
 import os
 import socket
 import ssl
-import threading
 
-import pyarrow as pa
-import uvicorn
-
-from ctr_trainer.embedding.service.security import ServerSecurity
+from ctr_trainer.embedding.service.security import ServerSecurity, is_loopback
 from ctr_trainer.files import durable_file
+from ctr_trainer.flags.score import ScoreFlags
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import end_signals
 from ctr_trainer.publication.open_reader import open_reader
 from ctr_trainer.scoring.batcher import Batcher
 from ctr_trainer.scoring.flight_server import FlightScorer
 from ctr_trainer.scoring.http_app import HttpApp
+from ctr_trainer.scoring.http_server import HttpServer, http_config, raise_descriptor_limit
 from ctr_trainer.scoring.live_model import LiveModel
 from ctr_trainer.scoring.metrics import ScoreMetrics
 
 _log = logging.getLogger(__name__)
-_BACKLOG = 2048
-# Beyond the idle time of the clients and load balancers in use, which else find a connection closed as they send.
-_KEEP_ALIVE_SECONDS = 75
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
 class ScoreServer:
@@ -37,7 +33,6 @@ class ScoreServer:
     Attributes:
       port: of HTTP.
       flight_port: of Arrow Flight, or None.
-      cut_off: whether streams were still under way at the end.
 
     Raises:
       UserError: a port is taken, a file of the security is missing, or other machines could connect without a token.
@@ -46,7 +41,7 @@ class ScoreServer:
     def __init__(self, flags, open_reader):
         security = ServerSecurity.read(flags.token_file, flags.tls_cert, flags.tls_key, flags.tls_client_ca)
         security.refuse_open_door(flags.bind)
-        self._failure, self.cut_off = None, False
+        self._failure = None
         with contextlib.ExitStack() as stack:
             listening = stack.enter_context(_listen(flags.bind, flags.port))
             self._metrics = ScoreMetrics(self._figures, self._cached)
@@ -62,11 +57,15 @@ class ScoreServer:
             stack.callback(self._live.close)
             self._batcher = Batcher(self._live.score, flags.limits, self._metrics.note_batch)
             stack.callback(self._batcher.close)
-            self._flight = self._open_flight(flags, security) if flags.flight_port >= 0 else None
-            if self._flight is not None:
-                stack.callback(self._close_flight, flags.stop_secs)
-            app = HttpApp(self._live, self._batcher, self._metrics, flags.limits, security.token)
-            self._http = uvicorn.Server(_http_config(app.asgi, flags))
+            self._flight = None
+            if flags.flight_port >= 0:
+                self._flight = FlightScorer(
+                    flags.bind, flags.flight_port, self._live, self._batcher, self._metrics, flags.limits, security
+                )
+                stack.callback(self._flight.stop, flags.stop_secs)
+            hosts = _LOOPBACK if is_loopback(flags.bind) and security.token is None else ()
+            app = HttpApp(self._live, self._batcher, self._metrics, flags.limits, security.token, hosts)
+            self._http = HttpServer(http_config(app.asgi, flags.stop_secs, _secure(flags)))
             self._listening = listening
             self._closing = stack.pop_all()
         self.port = listening.getsockname()[1]
@@ -88,26 +87,9 @@ class ScoreServer:
         """Has `run` end, from any thread."""
         self._http.should_exit = True
 
-    def _close_flight(self, seconds):
-        """Waits until the streams under way have ended, but not for a client that has stopped reading."""
-        closing = threading.Thread(target=self._flight.shutdown, name="the end of Arrow Flight", daemon=True)
-        closing.start()
-        closing.join(seconds)
-        self.cut_off = closing.is_alive()
-        if self.cut_off:
-            _log.warning("streams of Arrow Flight still under way after %g s are cut off", seconds)
-
     def _fail(self, error):
         self._failure = error
         self.stop()
-
-    def _open_flight(self, flags, security):
-        try:
-            return FlightScorer(
-                flags.bind, flags.flight_port, self._live, self._batcher, self._metrics, flags.limits, security
-            )
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"--flight_port={flags.flight_port}: {error}; is the port taken?") from None
 
     def _cached(self):
         """-> (keys looked up in a cache of rows, keys found there)."""
@@ -136,6 +118,7 @@ def serve(flags):
     Raises:
       UserError: see `ScoreServer`.
     """
+    raise_descriptor_limit()
     server = ScoreServer(
         flags, lambda: open_reader(flags.model, flags.cache_dir, flags.redis, flags.cache_rows, flags.cache_secs)
     )
@@ -149,8 +132,6 @@ def serve(flags):
             durable_file.write_text(flags.port_file, f"{flags.bind}:{server.port}")
         server.run()
         _log.info("scoring server on port %d has ended", server.port)
-    if server.cut_off:
-        os._exit(0)  # Its threads cannot be ended in any other way.
 
 
 def _listen(host, port):
@@ -160,29 +141,18 @@ def _listen(host, port):
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host.strip("[]"), port))
-        listening.listen(_BACKLOG)
+        listening.listen()
     except OSError as error:
         listening.close()
         raise UserError(f"--bind={host}, --port={port}: {os.strerror(error.errno or 0)}; name a free one") from None
     return listening
 
 
-def _http_config(app, flags):
-    secure = {}
+def _secure(flags: ScoreFlags) -> dict:
+    """Returns uvicorn's settings of TLS."""
+    secure: dict = {}
     if flags.tls_cert:
         secure = {"ssl_certfile": flags.tls_cert, "ssl_keyfile": flags.tls_key}
     if flags.tls_client_ca:
         secure |= {"ssl_ca_certs": flags.tls_client_ca, "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    return uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        log_level="warning",
-        lifespan="off",
-        ws="none",
-        proxy_headers=False,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-        server_header=False,
-        timeout_graceful_shutdown=max(round(flags.stop_secs), 1),
-        **secure,
-    )
+    return secure

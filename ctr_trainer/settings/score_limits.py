@@ -32,3 +32,9 @@ class ScoreLimits(Settings, title="Requests"):
     max_body_bytes: int = setting(
         4 << 20, "size that the body of a request may have; beyond it status 413 answers", "bytes", minimum=1
     )
+    max_values: int = setting(
+        1 << 17,
+        "values that one request may have, each list counted as long as the longest; beyond it status 413 answers",
+        "values",
+        minimum=1,
+    )

@@ -1,0 +1,280 @@
+"""What one client can do to a scoring server: large, endless, broken and silent requests."""
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import logging
+import socket
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from ctr_trainer.scoring import http_protocol, http_server
+from ctr_trainer.scoring.arrow_messages import ArrowMessages
+from ctr_trainer.scoring.batcher import Batcher
+from ctr_trainer.scoring.examples import Examples
+from ctr_trainer.scoring.raw_inputs import NUMBER, TEXTS, RawFeature, RawInputs
+from ctr_trainer.scoring.refusals import QueueFull, RequestRefused, TookTooLong
+from ctr_trainer.scoring.served_model import Freshness, Scored
+from ctr_trainer.settings.score_limits import ScoreLimits
+from tests.scoring import trained
+from tests.scoring.conftest import Client, running, until
+
+_SECONDS = 60
+_HALF = b'"\\ud800"'
+_PREDICT = f"POST /v1/models/{trained.NAME}:predict HTTP/1.1\r\nHost: localhost\r\n"
+_NUMBER = RawInputs((RawFeature("price", NUMBER),), frozenset())
+
+
+def _connected(port):
+    return contextlib.closing(socket.create_connection(("127.0.0.1", port), _SECONDS))
+
+
+def _read_all(connection):
+    """Returns what the server sends until it closes the connection."""
+    parts = []
+    with contextlib.suppress(ConnectionResetError):
+        while part := connection.recv(1 << 16):
+            parts.append(part)
+    return b"".join(parts)
+
+
+def _send_until_closed(connection, part, most):
+    """Sends the same bytes until the server closes the connection. Returns (bytes sent, what it answered)."""
+    sent = 0
+    with contextlib.suppress(OSError):
+        while sent < most:
+            connection.sendall(part)
+            sent += len(part)
+    return sent, _read_all(connection)
+
+
+@pytest.mark.parametrize("name", ["user", "price", "tags", "topics"])
+@pytest.mark.parametrize("form", ["value", "list", "base64", "column", "feature"])
+def test_half_a_character_is_refused_wherever_it_stands(client, small_model, name, form):
+    instance = dict(small_model.instances[0])
+    values = {"value": "HALF", "list": ["HALF"], "base64": {"b64": "HALF"}, "column": "HALF", "feature": 1}
+    instance["HALF" if form == "feature" else name] = values[form]
+    columns = {key: [value] for key, value in instance.items()}
+    body = {"inputs": columns} if form == "column" else {"instances": [instance]}
+    status, answer, _ = client.ask(
+        f"/v1/models/{trained.NAME}:predict", json.dumps(body).encode().replace(b'"HALF"', _HALF)
+    )
+    assert status == 400 and "Traceback" not in str(answer), answer
+    answer["error"].encode()
+
+
+@pytest.mark.parametrize(
+    ("start", "part", "status"),
+    [
+        ("GET /", b"a" * 1000, 414),
+        (_PREDICT + "A: ", b"a" * 1000, 431),
+        (_PREDICT, b"A: b\r\n", 431),
+        (_PREDICT + "Transfer-Encoding: chunked\r\n\r\n0\r\nA: ", b"a" * 1000, None),
+        ("", b"\r\n" * 500, 431),
+    ],
+    ids=["url", "header", "headers", "trailer", "nothing"],
+)
+def test_an_endless_head_ends_the_connection(server, start, part, status):
+    with _connected(server.port) as connection:
+        connection.sendall(start.encode())
+        sent, answer = _send_until_closed(connection, part, 64 << 20)
+    assert sent < 16 << 20  # What the buffers of the kernel hold is sent in any case.
+    assert status is None or not answer or answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
+@pytest.mark.parametrize(("path", "header", "status"), [("/" + "a" * 9000, "", 414), ("/healthz", "a" * 40_000, 431)])
+def test_a_head_that_is_too_long_is_answered_with_its_status(server, path, header, status):
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=_SECONDS)) as connection:
+        connection.request("GET", path, headers={"X": header})
+        response = connection.getresponse()
+        assert response.status == status and response.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("start", ["GET /healthz HTTP/1.1\r\nA: ", _PREDICT + "Content-Length: 10\r\n\r\n{"])
+def test_a_request_that_never_ends_is_answered_408(publication, monkeypatch, start):
+    monkeypatch.setattr(http_protocol, "_HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(http_protocol, "_BODY_SECONDS", 0.2)
+    with running(publication) as server, _connected(server.port) as connection:
+        connection.sendall(start.encode())
+        assert _read_all(connection).startswith(b"HTTP/1.1 408 ")
+
+
+def test_silent_connections_do_not_keep_others_out(publication, monkeypatch):
+    monkeypatch.setattr(http_server, "_MOST_CONNECTIONS", 8)
+    with running(publication) as server, contextlib.ExitStack() as stack:
+        for _ in range(50):
+            stack.enter_context(_connected(server.port))
+            with contextlib.closing(Client(server.port)) as client:
+                assert client.ask("/healthz")[0] == 200
+        assert len(server._http.server_state.connections) <= 8
+
+
+def test_a_client_that_hangs_up_is_one_line_of_the_log(publication, caplog):
+    with running(publication) as server, caplog.at_level(logging.INFO):
+        for _ in range(5):
+            with _connected(server.port) as connection:
+                connection.sendall(f"{_PREDICT}Content-Length: 100\r\n\r\n{{".encode())
+        text = 'ctr_score_requests_total{status="499",transport="http"} 5.0'
+        with contextlib.closing(Client(server.port)) as client:
+            until(lambda: text in client.ask("/metrics")[1], "five that hung up")
+    said = [record for record in caplog.records if "hung up" in record.getMessage()]
+    assert len(said) == 1 and not any(record.exc_info for record in caplog.records)
+
+
+def test_a_request_to_another_host_is_refused_on_loopback_without_a_token(server):
+    own = (f"localhost:{server.port}", "127.0.0.1", "[::1]", f"[::1]:{server.port}")
+    for host, status in (("evil.example:80", 421), *((name, 200) for name in own)):
+        with contextlib.closing(Client(server.port, {"Host": host})) as client:
+            assert client.ask("/healthz")[0] == status
+
+
+def test_long_lists_and_many_empty_values_are_refused_before_they_are_laid_out(client, small_model):
+    short, long = ({**small_model.instances[0], "tags": ["t"] * count} for count in (1, 1000))
+    status, answer, _ = client.predict(instances=[long, *[short] * 900])
+    assert status == 413 and "901 examples have" in answer["error"] and "--max_values" in answer["error"]
+    status, answer, _ = client.ask(f"/v1/models/{trained.NAME}:predict", b"[" + b"{}," * 200_000 + b"{}]")
+    assert status == 413 and "commas and brackets" in answer["error"]
+
+
+def _exchanged(server, batch, options=None):
+    with flight.connect(f"grpc://127.0.0.1:{server.flight_port}") as client:
+        writer, reader = client.do_exchange(flight.FlightDescriptor.for_path(trained.NAME))
+        with writer:
+            writer.begin(batch.schema, options=options)
+            writer.write_batch(batch)
+            writer.done_writing()
+            return reader.read_chunk()
+
+
+def test_flight_refuses_what_decodes_to_too_much_and_shows_no_traceback(server, small_model):
+    batch = pa.RecordBatch.from_pylist(small_model.instances[:2])
+    place = batch.schema.names.index("user")
+    zstd = pa.ipc.IpcWriteOptions(compression="zstd")
+    assert _exchanged(server, batch, zstd).data.num_rows == 2
+    long = pa.array(["u" * (8 << 20), "u"])
+    with pytest.raises(pa.ArrowInvalid, match="bytes, over 4194304") as refused:
+        _exchanged(server, batch.set_column(place, "user", long), zstd)
+    assert "Traceback" not in str(refused.value)
+    rows = pa.Table.from_batches([batch]).take([0] * 1000).combine_chunks().to_batches()[0]
+    words = pa.DictionaryArray.from_arrays(pa.array([0] * 1000, pa.int32()), pa.array(["u" * 100_000]))
+    with pytest.raises(pa.ArrowInvalid, match="100000000 bytes without its dictionary"):
+        _exchanged(server, rows.set_column(place, "user", words))
+    tags = pa.array([[None] * 1000] * 1000)
+    with pytest.raises(pa.ArrowInvalid, match="--max_values"):
+        _exchanged(server, rows.set_column(batch.schema.names.index("tags"), "tags", tags))
+    assert _exchanged(server, batch).data.num_rows == 2
+
+
+def test_broken_arrow_messages_are_refused():
+    sink = pa.BufferOutputStream()
+    batch = pa.record_batch({"a": ["x", "y"], "b": pa.array(["u", "v"]).dictionary_encode()})
+    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as stream:
+        stream.write_batch(batch)
+    parts = list(pa.ipc.MessageReader.open_stream(sink.getvalue()))
+    whole = [(part.metadata.to_pybytes(), part.body.to_pybytes() if part.body else b"") for part in parts]
+    messages = ArrowMessages(1000, 100)
+    assert [messages.read(*each) for each in whole][-1].equals(batch)
+    random, refused = np.random.default_rng(0), 0
+    for _ in range(300):
+        messages = ArrowMessages(1000, 100)
+        with contextlib.suppress(RequestRefused):
+            for header, body in whole:
+                broken = bytearray(header)
+                broken[random.integers(len(broken))] = random.integers(256)
+                refused += 1
+                messages.read(bytes(broken), body)
+                refused -= 1
+    assert refused > 0
+    with pytest.raises(RequestRefused, match="before its schema"):
+        ArrowMessages(1000, 100).read(*whole[-1])
+    with pytest.raises(RequestRefused, match="over 1 "):
+        messages = ArrowMessages(1, 100)
+        for each in whole:
+            messages.read(*each)
+
+
+def _examples(count):
+    return Examples(_NUMBER, count, {"price": np.zeros(count, np.float32)})
+
+
+def _scored(examples):
+    return Scored({"p": np.zeros(examples.count)}, Freshness(1, 0, 0, 0.0), {})
+
+
+def test_an_exception_beside_the_model_does_not_end_the_scoring_thread():
+    failures = iter([RuntimeError("in on_batch"), None])
+
+    def on_batch(scored, examples, waited):
+        if (failure := next(failures)) is not None:
+            raise failure
+
+    batcher = Batcher(_scored, ScoreLimits(), on_batch)
+    with pytest.raises(RuntimeError, match="in on_batch"):
+        batcher.submit(_examples(1)).result(_SECONDS)
+    broken = Examples(RawInputs((RawFeature("tags", TEXTS),), frozenset()), 1, {"tags": [[]]})
+    object.__setattr__(broken, "columns", {})
+    broken.__dict__["widths"] = (1,)
+    with contextlib.suppress(Exception):
+        batcher.submit(broken).result(_SECONDS)
+    failures = iter([None])
+    assert batcher.submit(_examples(2)).result(_SECONDS).outputs["p"].shape == (2,)
+    batcher.close()
+
+
+def test_what_has_timed_out_leaves_the_queue_and_is_not_scored():
+    goes_on, began, counts = threading.Event(), threading.Event(), []
+
+    def score(examples):
+        counts.append(examples.count)
+        began.set()
+        assert goes_on.wait(_SECONDS)
+        return _scored(examples)
+
+    batcher = Batcher(score, ScoreLimits(max_queue=10, timeout_secs=0.2, max_batch_size=4))
+    first = batcher.submit(_examples(1))
+    assert began.wait(_SECONDS)
+    late = [batcher.submit(_examples(5)), batcher.submit(_examples(4))]
+    late[1].cancel()
+    with pytest.raises(QueueFull):
+        batcher.submit(_examples(7))
+    until(lambda: _is_taken(batcher), "the queue to be empty of what is late")
+    goes_on.set()
+    assert first.result(_SECONDS).outputs["p"].shape == (1,)
+    with pytest.raises(TookTooLong):
+        late[0].result(_SECONDS)
+    batcher.close()
+    assert counts[0] == 1 and 5 not in counts and 4 not in counts
+
+
+def _is_taken(batcher):
+    """Whether a request finds room, which it does once the late ones are dropped."""
+    try:
+        return batcher.submit(_examples(7)).cancel()
+    except QueueFull:
+        return False
+
+
+def test_a_batch_has_no_more_values_than_one_request_may_have():
+    inputs = RawInputs((RawFeature("tags", TEXTS),), frozenset())
+    short, long = (Examples(inputs, 1, {"tags": [[b"t"] * count]}) for count in (1, 50))
+    sizes, goes_on, began = [], threading.Event(), threading.Event()
+
+    def score(examples):
+        sizes.append(examples.count * sum(examples.widths))
+        began.set()
+        assert goes_on.wait(_SECONDS)
+        return _scored(examples)
+
+    batcher = Batcher(score, ScoreLimits(max_values=100, timeout_secs=60.0))
+    first = batcher.submit(short)
+    assert began.wait(_SECONDS)
+    futures = [batcher.submit(each) for each in (short, long, short, short)]
+    goes_on.set()
+    concurrent.futures.wait([first, *futures], _SECONDS)
+    batcher.close()
+    assert sizes == [1, 100, 2]
