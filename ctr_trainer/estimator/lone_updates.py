@@ -27,7 +27,7 @@ def lone_updates(train_op: tf.Operation | tf.Tensor, variables: Sequence[tf1.Var
     It follows each update of a variable against the flow of the graph. An exchange, such as Horovod's allreduce or
     `HostSum`, ends the way, since its result is equal on all workers. A way that ends at the examples makes the
     variable differ from worker to worker. A call of a function counts as an exchange if there is one within
-    the function.
+    the function, and a condition if there is one in a branch.
 
     Args:
       train_op: the operation of a training step.
@@ -95,10 +95,19 @@ class _Graph:
 
     def is_own(self, updates: Iterable[tf.Operation]) -> bool:
         """Returns whether one of these operations takes in what differs from worker to worker."""
-        seen, queue = set(updates), []
-        for op in seen:
+        taken = []
+        for op in updates:
             if not any(_is_exchange(node.op, node.name) for node in self._called(op.node_def)):
-                queue += [tensor.op for tensor in op.inputs]
+                taken += [tensor.op for tensor in op.inputs]
+        return self._reaches_own(taken, set(updates))
+
+    def _reaches_own(self, queue: list[tf.Operation], seen: set[tf.Operation]) -> bool:
+        """Returns whether a way against the flow ends at what differs from worker to worker.
+
+        Args:
+          queue: where the ways begin.
+          seen: operations that ways have been through.
+        """
         while queue:
             op = queue.pop()
             if op in seen or _is_exchange(op.type, op.name):
@@ -111,9 +120,15 @@ class _Graph:
                 continue
             if any(_OWN.match(node.op) for node in called):
                 return True
+            branches = [tensor.op for tensor in op.inputs]
+            if op.type == "Merge" and not any(branch.type == "NextIteration" for branch in branches):
+                # A condition of TensorFlow 1. Horovod exchanges in one branch, and a lone worker takes the other.
+                if all(self._reaches_own([branch], set(seen)) for branch in branches):
+                    return True
+                continue
             if op.type in _VARIABLE and not _is_trainable(op):
                 queue += self.updates(op)  # Such as a sum of the gradients of several steps.
-            queue += [tensor.op for tensor in op.inputs]
+            queue += branches
         return False
 
     def _called(self, node: tf1.NodeDef) -> list[tf1.NodeDef]:

@@ -64,6 +64,8 @@ def test_variables_that_an_operation_beside_the_train_op_moves_apart_end_the_job
         ("scaled by an own norm", ["a", "b"]),
         ("rate of the step", []),
         ("by hand", ["a", "b"]),
+        ("wrapped", []),
+        ("chosen by a condition", ["a", "b"]),
         ("decay alone", []),
         ("in a condition", ["a", "b"]),
         ("exchanged in a condition", []),

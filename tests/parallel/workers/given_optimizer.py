@@ -87,6 +87,12 @@ def lone_shapes():
             tf1.train.exponential_decay(0.1, tf1.train.get_or_create_global_step(), 10, 0.9)
         ).apply_gradients([(distributed.allreduce(g, f"r{v.op.name}"), v) for g, v in pairs]),
         "by hand": lambda opt, pairs: tf.group(*(v.assign(0.9 * v - 0.1 * g) for g, v in pairs)),
+        "wrapped": lambda opt, pairs: hvd.DistributedOptimizer(tf1.train.AdamOptimizer(0.1)).minimize(
+            tf.add_n([tf.reduce_sum(g * v) for g, v in pairs])
+        ),
+        "chosen by a condition": lambda opt, pairs: opt.apply_gradients(
+            [(tf.cond(tf.reduce_sum(g) > 0, lambda g=g: g, lambda g=g: -g), v) for g, v in pairs]
+        ),
         "decay alone": lambda opt, pairs: tf.group(*(v.assign(0.9 * v) for _, v in pairs)),
         "in a condition": lambda opt, pairs: tf.cond(
             tf1.train.get_or_create_global_step() < 5,
