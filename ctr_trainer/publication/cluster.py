@@ -7,6 +7,7 @@ import re
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import cluster_keys
+from ctr_trainer.settings.redis_files import RedisFiles
 
 _log = logging.getLogger(__name__)
 _URL = re.compile(r"(rediss?)://([^/@]+?)(?:/([A-Za-z0-9_.-]+))?/?")
@@ -53,7 +54,7 @@ class Cluster:
     def __init__(self, url, redis):
         self.url = url
         scheme, addresses, self.name = _parts(url)
-        arguments = {**_credentials(redis), **_tls(scheme, redis)}
+        arguments = {**credentials_of(redis), **_tls(scheme, redis)}
         rediscluster, nodes = _client_classes()
         with self.told():
             self.client = rediscluster(
@@ -246,7 +247,8 @@ def _parts(url):
         ) from None
 
 
-def _credentials(redis):
+def credentials_of(redis: RedisFiles) -> dict[str, str]:
+    """Returns the user and the password that the file names, as redis-py takes them."""
     if not redis.redis_auth_file:
         return {}
     try:

@@ -19,6 +19,7 @@ from ctr_trainer.publication import (
     cluster_tower,
     records,
 )
+from ctr_trainer.publication.cluster import credentials_of
 from ctr_trainer.publication.cluster_target import GRACE_SECONDS, ClusterTarget
 from ctr_trainer.publication.delivered import NeedsBase, read_delivered
 from ctr_trainer.publication.delivery import Delivery
@@ -346,6 +347,19 @@ def test_another_model_does_not_take_a_place_over(url, tmp_path, cluster):
 def test_nothing_published_is_said(url):
     with pytest.raises(UserError, match="there is no publication yet"):
         open_reader(url)
+
+
+@pytest.mark.parametrize(
+    ("line", "credentials"),
+    [
+        ("secret", {"password": "secret"}),
+        ("ctr:secret:2", {"username": "ctr", "password": "secret:2"}),
+        (":secret:2", {"password": "secret:2"}),
+    ],
+)
+def test_a_password_may_have_a_colon(tmp_path, line, credentials):
+    (tmp_path / "auth").write_text(f"{line}\n")
+    assert credentials_of(RedisFiles(redis_auth_file=str(tmp_path / "auth"))) == credentials
 
 
 def test_a_user_and_a_password_are_shown(url, tmp_path, cluster):

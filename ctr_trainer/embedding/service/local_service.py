@@ -6,11 +6,11 @@ import pathlib
 import secrets
 import select
 import sys
-import tempfile
 import time
 
 import psutil
 
+from ctr_trainer.files.temporary import temporary_directory
 from ctr_trainer.messages import exit_status, log_lines
 from ctr_trainer.messages.errors import Lost, UserError
 from ctr_trainer.processes.child import Child, log_tail
@@ -85,7 +85,7 @@ class LocalService(Child):
           UserError: it ended by itself; shows the end of its log.
         """
         self.token = token or secrets.token_hex()
-        with tempfile.TemporaryDirectory() as directory:
+        with temporary_directory() as directory:
             port_file = pathlib.Path(directory) / "address"
             super().__init__(self._command(data_dir, port_file, file_cores), log_file, cores, {_TUNABLES: _ONE_HEAP})
             with contextlib.suppress(BrokenPipeError):  # It ended at once: its log says why.
