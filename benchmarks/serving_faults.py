@@ -23,6 +23,7 @@ Examples: python benchmarks/serving_faults.py                                  #
 import argparse
 import collections
 import contextlib
+import importlib.util
 import itertools
 import json
 import os
@@ -37,7 +38,7 @@ import threading
 import time
 import uuid
 
-from serving_load import TIMEOUT_SECONDS, Campaign, serving
+from serving_load import TIMEOUT_SECONDS, Campaign, run_faults
 
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
@@ -224,19 +225,16 @@ class DirectoryFaults:
         return trained.publish(self._url, *of, holder=f"{self._generation}", **settings)
 
 
-def run_faults(faults, url: str, names: tuple, model: trained.Trained, place: pathlib.Path, args) -> Campaign:
-    """Runs the rounds of some faults under load, against a server with a cache of hot rows and one without."""
-    with (
-        serving(url, place, "hot") as hot,
-        serving(url, place, "cold", "--cache_rows=0") as cold,
-        contextlib.closing(Campaign(model, [hot, cold], args.rate)) as campaign,
-    ):
-        generation, number = faults.first
-        campaign.number_of[generation, 0], faults.campaign = number, campaign
-        for number in range(args.rounds):
-            for name in names:
-                faults.run(name, waits=number % 2 == 0)
-    return campaign
+def limits(part: str, model: trained.Trained, url: pathlib.Path, args: argparse.Namespace) -> dict:
+    """Returns the keys of the part `sigterm` or `memory`, of a server of a directory."""
+    import serving_limits
+
+    trained.publish(url, model.estimator, model.checkpoints[0])
+    if part == "sigterm":
+        lost, sent = serving_limits.measure_sigterm(url, model.instances[:10], rounds=args.rounds, seed=args.seed)
+        return {"requests_lost_at_sigterm": lost, "sigterm_requests": sent}
+    attacks = serving_limits.measure_memory(url, model.instances)
+    return {"peak_mb_per_request": max(attacks.values()), "mb_of_attack": attacks}
 
 
 def measure(args: argparse.Namespace) -> dict:
@@ -251,22 +249,26 @@ def measure(args: argparse.Namespace) -> dict:
             why = "" if part in args.parts else "not asked for"
             if not why and part == "cluster" and redis_cluster.server_binary() is None:
                 why = "there is no Redis or Valkey"
-            if not why and part in ("sigterm", "memory"):
-                why = "there is no benchmarks/serving_limits.py yet"
+            if not why and part in ("sigterm", "memory") and importlib.util.find_spec("serving_limits") is None:
+                why = "there is no benchmarks/serving_limits.py"
             if why:
                 left_out.append(part)
                 print(f"left out: {part} ({why})", flush=True)
                 continue
             print(f"part {part}", flush=True)
+            if part in ("sigterm", "memory"):
+                result |= limits(part, model, place / part, args)
+                continue
             if part == "cluster":
                 (place / "cluster").mkdir()
                 cluster = stack.enter_context(redis_cluster.running(place / "cluster"))
                 faults = ClusterFaults(cluster, place / "cluster", model, args.seed)
                 faults.publish()
-                campaign = run_faults(faults, cluster.url, args.faults or CLUSTER, model, place / "cluster", args)
+                url, names = cluster.url, args.faults or CLUSTER
             else:
                 faults = DirectoryFaults(place / "publication", model, args.seed)
-                campaign = run_faults(faults, str(place / "publication"), DIRECTORY, model, place, args)
+                url, names = str(place / "publication"), DIRECTORY
+            campaign = run_faults(faults, url, names, model, place, args.rounds, args.rate)
             found.update(campaign.found)
             rounds |= campaign.rounds
     counts = ("wrong_answers", "answers", "refused", "no_answer", "losses", "losses_noticed")

@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -164,3 +165,41 @@ def serving(url: str, place: pathlib.Path, name: str, *flags: str) -> Iterator[i
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(60)
+
+
+class Faults(Protocol):
+    """A place that servers read, and what may go wrong there.
+
+    Attributes:
+      campaign: of the servers, once they run.
+      first: the generation that is published at the beginning, and the number of its checkpoint.
+    """
+
+    campaign: Campaign | None
+    first: tuple[int, int]
+
+    def run(self, fault: str, waits: bool) -> None:
+        """Has a fault happen at a random moment, and judges the answers; `waits` if its effect is to be noticed."""
+
+
+def run_faults(
+    faults: Faults,
+    url: str,
+    names: Sequence[str],
+    model: trained.Trained,
+    place: pathlib.Path,
+    rounds: int,
+    rate: float,
+) -> Campaign:
+    """Runs rounds of faults under load, against a server with a cache of hot rows and one without."""
+    with (
+        serving(url, place, "hot") as hot,
+        serving(url, place, "cold", "--cache_rows=0") as cold,
+        contextlib.closing(Campaign(model, [hot, cold], rate)) as campaign,
+    ):
+        generation, checkpoint = faults.first
+        campaign.number_of[generation, 0], faults.campaign = checkpoint, campaign
+        for number in range(rounds):
+            for name in names:
+                faults.run(name, waits=number % 2 == 0)
+    return campaign

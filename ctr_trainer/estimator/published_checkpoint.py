@@ -39,7 +39,7 @@ def write_publication(url: str | os.PathLike, estimator: Estimator, checkpoint: 
     directory = records.generation_path(url, _GENERATION)
     dense, base = records.dense_name(_EPOCH), records.name_of(BASE, _EPOCH)
     tower = estimator.export_to(str(directory / dense), checkpoint=checkpoint, rows="none")
-    _refuse_not_finite(tower, checkpoint)
+    refuse_not_finite(tower, checkpoint)
     (directory / base).mkdir(parents=True, exist_ok=True)
     configs, files = _write_rows(directory, base, checkpoint, dtype)
     record = Record(
@@ -60,7 +60,12 @@ def write_publication(url: str | os.PathLike, estimator: Estimator, checkpoint: 
     return record
 
 
-def _refuse_not_finite(tower: str, checkpoint: Checkpoint) -> None:
+def refuse_not_finite(tower: str, checkpoint: Checkpoint) -> None:
+    """Refuses the exported tower of a checkpoint if a variable of it is not finite.
+
+    Raises:
+      UserError: names the checkpoint and the variable.
+    """
     variables = tf.train.load_checkpoint(
         os.path.join(tower, tf.saved_model.VARIABLES_DIRECTORY, tf.saved_model.VARIABLES_FILENAME)
     )
