@@ -6,7 +6,12 @@ CPU is what both threads of a worker, TensorFlow's and Horovod's, take a step; `
 in shared memory; all but this and `shared_memory` goes through Horovod.
 The last line is JSON. Other settings of Horovod are measured by its variables, as HOROVOD_CYCLE_TIME=5.
 
-Example: python benchmarks/exchange.py --rounds 5
+With --hosts=2 there are two workers on each of two hosts, which this machine imitates (-H localhost:2,127.0.0.1:2);
+`hosts` sums within each host in shared memory, then by `hvd.DistributedOptimizer` between one worker per host.
+
+Examples:
+  python benchmarks/exchange.py --rounds 5
+  python benchmarks/exchange.py --hosts 2 --rounds 5
 """
 
 import argparse
@@ -22,16 +27,18 @@ WAYS = (
     *("none", "distributed_optimizer", "grouped", "horovod", "horovod_fp16", "overlapped", "shared_memory"),
     "every_30_steps",
 )
+WAYS_OF_HOSTS = ("none", "distributed_optimizer", "horovod", "hosts")
+_CHOSEN = {"shared_memory": "auto", "every_30_steps": "auto", "hosts": "hosts"}
 
 
 def worker(flags):
-    os.sched_setaffinity(0, {int(os.environ["HOROVOD_LOCAL_RANK"])})
+    os.sched_setaffinity(0, {int(os.environ["HOROVOD_LOCAL_RANK"]) % os.cpu_count()})
     import tensorflow as tf
 
     from ctr_trainer.ranks import distributed
 
     tf.get_logger().setLevel("ERROR")
-    distributed.init()
+    distributed.init(sums_by_host="hosts" in flags.ways)
     runs = {way: _build(way) for way in flags.ways}
     for run in runs.values():
         _measure(run, 20)
@@ -60,7 +67,7 @@ def _build(way):
     tf1 = tf.compat.v1
     batch_size = 1024
     batch = w1.W1Batches(batch_size, 0)
-    dense_exchange.choose("auto" if way in ("shared_memory", "every_30_steps") else "horovod")
+    dense_exchange.choose(_CHOSEN.get(way, "horovod"))
     with tf.Graph().as_default():
         features = FedFeatures(batch.spec, {}, batch_size)
         inputs = [tf.reshape(features["embedding"], [batch_size, w1.FIELDS * w1.DIM]), features["dense"]]
@@ -134,14 +141,17 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="of all ways, in turn")
     parser.add_argument("--steps", type=int, default=100, help="of a way in a round")
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=WAYS)
+    parser.add_argument("--ways", nargs="+", choices=(*WAYS, "hosts"), help="default: all that the hosts have")
+    parser.add_argument("--hosts", type=int, default=1, choices=(1, 2), help="of two workers each")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     flags = parser.parse_args()
     if flags.worker:
         worker(flags)
         return
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    command = ["horovodrun", "-np", "2", "--gloo", sys.executable, __file__, "--worker"]
+    flags.ways = flags.ways or list(WAYS if flags.hosts == 1 else WAYS_OF_HOSTS)
+    job = ["-np", "2"] if flags.hosts == 1 else ["-np", "4", "-H", "localhost:2,127.0.0.1:2"]
+    command = ["horovodrun", *job, "--gloo", sys.executable, __file__, "--worker"]
     command += [f"--rounds={flags.rounds}", f"--steps={flags.steps}", "--ways", *flags.ways]
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
     environment["PYTHONPATH"] = os.pathsep.join([root, os.environ.get("PYTHONPATH", "")])

@@ -130,7 +130,9 @@ def _allreduces(dense_bytes, repeats):
             variable = tf1.get_variable(size, [floats], tf.float32, tf1.zeros_initializer())
             for name, by_horovod in ((size, True), (f"memory_{size}", False)):
                 # As an operation: fetching the sum would copy it.
-                runs[name] = dense_exchange.sum_of_ranks(variable.read_value(), f"probe.{name}", beside=by_horovod).op
+                runs[name] = dense_exchange.sum_of_ranks(
+                    variable.read_value(), f"probe.{name}", by_horovod=by_horovod
+                ).op
         with tf1.Session(config=distributed.session_config(1)) as session:
             session.run(tf1.global_variables_initializer())
             for name, operation in runs.items():

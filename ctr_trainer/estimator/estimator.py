@@ -26,7 +26,7 @@ from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.files.staging import staged
 from ctr_trainer.graph_notes import run_length, step_plan
 from ctr_trainer.messages.errors import ServiceLost, StoppedInOrder, UserError
-from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.ranks import dense_exchange, distributed, last_words
 from ctr_trainer.settings.schedule import check_plateau
 
 tf1 = tf.compat.v1
@@ -146,6 +146,8 @@ class Estimator(TrainedModel):
                 accumulation_steps = step_plan.current().accumulation_steps
                 length, epochs = run_length.current(), feed.inputs.epochs
                 _log.info("%s", finding.starting(length, epochs, accumulation_steps, distributed.size()))
+            if distributed.is_chief():
+                _log.info("%s", step_plan.current().exchange if distributed.size() > 1 else dense_exchange.exchange())
             features = feed.inputs.features if feed.inputs.fed else None
             if features is not None and distributed.is_chief():
                 save_features(self.model_dir, features)

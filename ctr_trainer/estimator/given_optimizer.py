@@ -72,7 +72,7 @@ def with_train_op(spec, inputs, row_learning_rate):
         share = tf.math.divide_no_nan(float(distributed.size()), gradients.weight) if several else None
         row_training.record(RowTraining(gradients.rows, tf.constant(row_learning_rate), share=share))
     updates = [gradients.optimizer.apply_gradients(gradients.pairs)] if gradients.pairs else []
-    step_plan.record(step_plan.StepPlan())
+    step_plan.record(step_plan.StepPlan(exchange=gradients.exchange))
     train_op = next_step([*updates, *gradients.statistics()])
     return dataclasses.replace(spec, mode=ModeKeys.TRAIN, train_op=train_op, optimizer=None)
 

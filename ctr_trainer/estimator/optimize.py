@@ -11,7 +11,7 @@ from ctr_trainer.estimator.schedules import cooldown_steps
 from ctr_trainer.estimator.step_gradients import step_gradients
 from ctr_trainer.graph_notes import row_training, run_length, step_plan
 from ctr_trainer.graph_notes.row_training import RowTraining
-from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.lr_groups import LrGroups
 from ctr_trainer.settings.schedule import OF_THE_RUN, Schedule
 from ctr_trainer.settings.train_settings import TrainSettings
@@ -96,9 +96,24 @@ class TrainOp(TrainSettings):
         else:
             train_op = next_step([*update(), *gradients.after])
         step_plan.record(
-            step_plan.StepPlan(gradients.accumulate, self.accumulation_steps, begin, drain, self.dense_sync_steps)
+            step_plan.StepPlan(
+                gradients.accumulate,
+                self.accumulation_steps,
+                begin,
+                drain,
+                self.dense_sync_steps,
+                gradients.exchange if exchange or distributed.size() == 1 else self._averaged(),
+            )
         )
         return train_op
+
+    def _averaged(self) -> str:
+        """Returns the sentence of the log about workers that average their dense variables."""
+        by = "through shared memory" if dense_exchange.is_in_memory() else "by hvd.allreduce"
+        return (
+            f"gradient exchange: none; every {self.dense_sync_steps} steps the workers average their dense variables "
+            f"{by}, because dense_sync_steps={self.dense_sync_steps} was chosen"
+        )
 
     def _scale(self):
         """-> by which the learning rates grow with the job's workers."""

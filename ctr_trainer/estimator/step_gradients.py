@@ -27,6 +27,7 @@ class StepGradients:
       accumulate: operation that only adds a micro-batch; None for one a step.
       kept: with `overlap`, operations that keep this step's gradients for the next; else [].
       after: operations that have to run in a step that ends.
+      exchange: the sentence of the log that says who computes the means over the workers, and why.
     """
 
     optimizer: Any
@@ -38,6 +39,7 @@ class StepGradients:
     accumulate: Any = None
     kept: list = dataclasses.field(default_factory=list)
     after: list = dataclasses.field(default_factory=list)
+    exchange: str = ""
 
 
 def step_gradients(
@@ -61,6 +63,9 @@ def step_gradients(
       fp16: reduce in float16.
       sparse: whether gradients that are `tf.IndexedSlices` stay so; then all go through Horovod if one is.
     """
+    only_horovod = "the gradients are reduced while the next step runs" if overlap else ""
+    if fp16:
+        only_horovod = "the gradients travel as float16"
     batch = _BatchGradients(loss_scaling.scaled(optimizer), weight, loss, rows, sparse)
     outer, micro_batches, step_before = batch, None, None
     if accumulation_steps > 1:
@@ -68,10 +73,11 @@ def step_gradients(
     own = outer
     if overlap:
         outer = step_before = _StepBefore(outer)
-    if exchange and batch.is_sparse:
-        outer = dense_exchange.HorovodOptimizer(outer, fp16)
-    elif exchange:
-        outer = dense_exchange.optimizer(outer, fp16, overlap)
+    if batch.is_sparse:
+        only_horovod = "a gradient is sparse (tf.IndexedSlices)"
+    of_ranks = dense_exchange.exchange(only_horovod)
+    if exchange:
+        outer = dense_exchange.optimizer(outer, of_ranks, fp16)
     pairs = outer.compute_gradients()
     dense = len(pairs) - len(batch.statistics)
     means = [mean for mean, _ in pairs[dense:]]
@@ -89,6 +95,7 @@ def step_gradients(
         accumulate=micro_batches and micro_batches.accumulate,
         kept=step_before.kept if step_before else [],
         after=micro_batches.after if micro_batches else [],
+        exchange=str(of_ranks),
     )
 
 

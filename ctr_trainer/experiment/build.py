@@ -50,6 +50,7 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
         alike(experiment),
         gpus_each,
         experiment.run.deterministic,
+        sums_by_host=exchange in ("auto", "hosts"),
     )
     dense_exchange.choose(exchange)
     return tuning

@@ -51,13 +51,13 @@ def settings_of_horovod(experiment):
 
 
 def way_of_exchange(experiment):
-    """-> how the dense variables are exchanged, of `dense_exchange.WAYS`.
+    """Returns how the dense gradients are exchanged, one of `dense_exchange.WAYS`.
 
     Raises:
       UserError: through shared memory, with settings of Horovod's exchange.
     """
     given = settings_of_horovod(experiment)
-    if given and experiment.workers.dense_exchange == "shared_memory":
+    if given and (way := experiment.workers.dense_exchange) in ("shared_memory", "hosts"):
         names = ", ".join(f"--{name}" for name in given)
-        raise UserError(f"{names}: of an exchange by Horovod, not of --dense_exchange=shared_memory")
+        raise UserError(f"{names}: of an exchange by Horovod, not of --dense_exchange={way}")
     return "horovod" if given else experiment.workers.dense_exchange

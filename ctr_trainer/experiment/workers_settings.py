@@ -18,10 +18,12 @@ class WorkersSettings(Settings, title="Workers"):
     )
     dense_exchange: str = setting(
         "auto",
-        "way of the dense variables between workers; auto: through memory that the workers share if they compute on "
-        "the processor of one host, else by Horovod. --fp16_allreduce, --overlap_allreduce, --autotune, "
-        "--autotune_log and --horovod_timeline make it Horovod",
-        choices=("auto", "shared_memory", "horovod"),
+        "way of the dense gradients between workers; shared_memory: through memory that the workers of one host share; "
+        "hosts: the same within each host, then hvd.DistributedOptimizer between one worker per host; horovod: "
+        "hvd.DistributedOptimizer between all workers; auto: shared_memory on the processors of one host, hosts on "
+        "those of several, horovod on GPUs. --fp16_allreduce, --overlap_allreduce, --autotune, --autotune_log and "
+        "--horovod_timeline make it horovod. The log names what was taken, and why",
+        choices=("auto", "shared_memory", "hosts", "horovod"),
     )
     autotune: bool = setting(False, "let Horovod search for its best settings while training, and write --autotune_log")
     autotune_log: str = setting(

@@ -22,6 +22,7 @@ class StepPlan:
       drain: operation that applies the gradients kept last; None if each step applies its own gradients.
       dense_sync_steps: optimizer steps after which the workers average their dense variables; 1 if they exchange the
         gradients of each step instead, so that the variables are always equal.
+      exchange: the sentence of the log that says how the workers exchange gradients, and why.
     """
 
     accumulate: Any = None
@@ -29,6 +30,7 @@ class StepPlan:
     begin: Any = None
     drain: Any = None
     dense_sync_steps: int = 1
+    exchange: str = "gradient exchange: by the train_op of the model_fn, because it was not made by this package"
 
     @property
     def steps_wait(self):

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import secrets
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -47,6 +48,7 @@ _IDLE_CYCLE_MS = 20
 _watchdog = None
 _all_cores = None
 _gpus_each = 1
+_first_ranks: hvd.ProcessSet | None = None  # The first rank of each host.
 
 
 def init(
@@ -59,6 +61,7 @@ def init(
     flags: dict[str, str] | None = None,
     gpus_each: int = 1,
     deterministic: bool = False,
+    sums_by_host: bool = False,
 ) -> None:
     """Starts Horovod; without `horovodrun` this process is rank 0 of 1. A collective.
 
@@ -74,11 +77,13 @@ def init(
       gpus_each: number of GPUs that each worker of a machine uses, if the machine has GPUs.
       deterministic: whether equal runs need equal sums, to the bit. Of more than two workers' tensors, Horovod adds
         those up together that come together, and the order of a sum depends on what it is fused with: so none is.
+      sums_by_host: whether to make the process set of the first rank of each host, for `optimizer(between_hosts=True)`,
+        if there are several hosts and one of them has several workers. Horovod negotiates for it in each cycle.
 
     Raises:
       UserError: the ranks do not reach each other, see `meeting`, or are not one job, see `agreement`.
     """
-    global _watchdog, _all_cores, _gpus_each
+    global _watchdog, _all_cores, _gpus_each, _first_ranks
     _gpus_each = gpus_each
     if pin_cores:  # Before Horovod starts its threads, so that they stay on these cores too.
         local = [int(os.environ.get(f"HOROVOD_LOCAL_{what}", default)) for what, default in (("RANK", 0), ("SIZE", 1))]
@@ -91,10 +96,12 @@ def init(
         os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
     # The watchdog warns of stalls in place of Horovod, and `LastWords` says that a connection is lost.
     os.environ.setdefault("HOROVOD_LOG_LEVEL", "fatal")
-    with meeting(
-        Notices.of_this_job(), Placement.of_this_process(), os.environ.get("HOROVOD_GLOO_IFACE"), stall_timeout
-    ):
-        hvd.init()
+    placement = Placement.of_this_process()
+    with meeting(Notices.of_this_job(), placement, os.environ.get("HOROVOD_GLOO_IFACE"), stall_timeout) as first_ranks:
+        # Not added later: with HOROVOD_DYNAMIC_PROCESS_SETS all ranks would agree on their process sets in each cycle.
+        if sums_by_host and 1 < len(first_ranks) < placement.size:
+            _first_ranks = hvd.ProcessSet(first_ranks)
+        hvd.init(process_sets=[_first_ranks] if _first_ranks else None)
     period = min(1.0, stall_timeout / 4, stall_warning / 4 or 1.0)
     speak = last_words.of_this_process().say
     _watchdog = Watchdog(f"rank {hvd.rank()}", stall_timeout, period, stall_warning, speak)
@@ -138,6 +145,11 @@ def local_size():
 def cross_rank() -> int:
     """Returns the number of this host among the hosts that have a worker of this local rank."""
     return hvd.cross_rank()
+
+
+def sums_by_host() -> bool:
+    """Returns whether `init` has made the process set of the first rank of each host."""
+    return _first_ranks is not None
 
 
 def is_one_machine():
@@ -203,7 +215,13 @@ def lr_scale(how, accumulation_steps=1):
     return {"linear": float(batches), "sqrt": math.sqrt(batches), "none": 1.0}[how.removesuffix("_batches")]
 
 
-def optimizer(inner, local=(), fp16=False, op="average"):
+def optimizer(
+    inner: tf1.train.Optimizer,
+    local: Sequence[tf.Tensor] = (),
+    fp16: bool = False,
+    op: str = "average",
+    between_hosts: bool = False,
+) -> tf1.train.Optimizer:
     """Makes a `hvd.DistributedOptimizer`, whose gradients are the average, or the sum, of all workers' gradients.
 
     The average counts all workers alike, whatever the numbers of their examples, unless shorter inputs are padded
@@ -215,6 +233,8 @@ def optimizer(inner, local=(), fp16=False, op="average"):
         may stand in `compute_gradients(var_list=...)`.
       fp16: whether to send float16; the sum over workers is then in float16 too.
       op: `average` or `sum`.
+      between_hosts: average or sum over the first rank of each host only; the other ranks keep their own gradients.
+        `init(sums_by_host=True)` makes the process set for it.
 
     Returns:
       `hvd.DistributedOptimizer`.
@@ -224,7 +244,8 @@ def optimizer(inner, local=(), fp16=False, op="average"):
     if weight is not None:
         op, inner = "sum", WeighedOptimizer(inner, weight, local, size())
     op = {"average": hvd.Average, "sum": hvd.Sum}[op]
-    wrapped = hvd.DistributedOptimizer(inner, compression=compression, op=op, scale_local_gradients=False)
+    ranks = {"process_set": _first_ranks} if between_hosts else {}
+    wrapped = hvd.DistributedOptimizer(inner, compression=compression, op=op, scale_local_gradients=False, **ranks)
     for tensor in local:
         wrapped.register_local_var(tensor)
     return wrapped

@@ -25,7 +25,10 @@ _NAMED = 8
 def meeting(notices, placement, interface, seconds):
     """Waits for all ranks, and has the first rank of each host look whether it reaches the other hosts.
 
-    Within it, the other hosts can look for this one. Where the job has no notices there is no meeting.
+    Within it, the other hosts can look for this one. Without notices there is no meeting.
+
+    Gives the first rank of each host, as a sorted list, the same on all ranks; [0] for a lone rank, and [] without a
+    meeting.
 
     Args:
       notices: `Notices` of the job.
@@ -37,7 +40,7 @@ def meeting(notices, placement, interface, seconds):
       Lost: a rank does not come, or cannot be reached; names its host.
     """
     if placement.size == 1 or not notices.address:
-        yield
+        yield [0] if placement.size == 1 else []
         return
     if not notices.is_here() and (why := reach.why_not(notices.address)):
         raise Lost(f"horovodrun at {notices.address} cannot be reached: {why}")
@@ -45,22 +48,24 @@ def meeting(notices, placement, interface, seconds):
     looks = placement.is_first_of_host and not placement.is_on_one_host and own
     with socket.create_server((own, 0), backlog=placement.size) if looks else contextlib.nullcontext() as server:
         place = f"{own}:{server.getsockname()[1]}" if looks else ""
-        notices.put(f"ready.{placement.rank}", json.dumps([here, place]))
-        hosts = _all_hosts(notices, placement.rank, placement.size, seconds)
+        notices.put(f"ready.{placement.rank}", json.dumps([here, place, placement.is_first_of_host]))
+        hosts, first_ranks = _all_hosts(notices, placement.rank, placement.size, seconds)
         if looks:
             _look_for(hosts, place)
-        yield
+        yield first_ranks
 
 
 def _all_hosts(notices, rank, size, seconds):
-    """-> list of (name, `host:port` that is listened at) of the hosts. Returns when all ranks have come."""
+    """Returns the [name, `host:port` that a host listens at] of the hosts, and the first ranks, once all have come."""
     began, told, came = time.monotonic(), time.monotonic(), {}
     while True:
         if rank == 0:
             missing = [each for each in range(size) if each not in came]
             came |= {each: text for each in missing if (text := notices.get(f"ready.{each}")) is not None}
             if len(came) == size:
-                notices.put("met", json.dumps([place for text in came.values() if (place := json.loads(text))[1]]))
+                said = {each: json.loads(text) for each, text in came.items()}
+                hosts = [[host, place] for host, place, _ in said.values() if place]
+                notices.put("met", json.dumps([hosts, sorted(each for each, (*_, first) in said.items() if first)]))
         if text := notices.get("met"):
             return json.loads(text)
         waited = time.monotonic() - began

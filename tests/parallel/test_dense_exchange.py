@@ -1,5 +1,7 @@
 """Dense gradients of two workers against the same steps in one process, by NumPy."""
 
+import subprocess
+
 import numpy as np
 import pytest
 
@@ -47,6 +49,21 @@ def _both(trained, name):
 
 def test_three_examples_split_two_and_one_step_as_one_batch(trained):
     np.testing.assert_allclose(_both(trained, "split"), _sgd(_gradient), atol=1e-6, rtol=0)
+
+
+def test_four_workers_on_two_hosts_step_as_one_batch_and_all_have_the_same_bits(tmp_path):
+    on_hosts = ["horovodrun", "-np", "4", "-H", "localhost:2,127.0.0.1:2", "--gloo"]
+    python = launch.command(0, launch.WORKERS / "dense_exchange.py", tmp_path)
+    done = subprocess.run(
+        [*on_hosts, *python], env=launch.environment(), capture_output=True, text=True, timeout=launch.TIMEOUT_SECONDS
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    for exchange in ("auto", "horovod"):
+        ranks = [dict(np.load(tmp_path / f"{exchange}-{rank}.npz")) for rank in range(4)]
+        for name, expected in (("sgd", _sgd(_gradient)), ("adagrad", _adagrad(_gradient, STEPS))):
+            for of_rank in ranks:
+                np.testing.assert_array_equal(of_rank[name], ranks[0][name])
+            np.testing.assert_allclose(ranks[0][name], expected, atol=1e-6, rtol=0)
 
 
 def test_a_batch_of_padding_counts_nothing(trained):

@@ -14,6 +14,7 @@ from ctr_trainer.ranks import dense_exchange
         ("shared_memory", 2, 2, False),
         ("horovod", 2, 2, True),
         ("auto", 2, 4, True),
+        ("hosts", 2, 4, True),
     ],
 )
 def test_steps_wait_for_horovod_where_the_workers_share_no_memory(how, here, workers, expected, monkeypatch):

@@ -62,6 +62,23 @@ def test_what_a_sum_gave_stays_when_the_next_one_is_made():
     np.testing.assert_array_equal(on_each(2, two), np.full((2, 7), 2))
 
 
+def test_the_first_rank_alone_gets_the_sum_and_all_get_what_it_makes_of_it():
+    def of_host(rank, host_sum):
+        found = []
+        for step in range(50):
+            total = host_sum.to_first(np.full(7, rank + step + 1, np.float32))
+            assert (total == (6 + 3 * step if rank == 0 else rank + step + 1)).all()
+            found.append(host_sum.from_first(10 * total))
+        return found
+
+    np.testing.assert_array_equal(on_each(3, of_host), [[[60 + 30 * step] * 7 for step in range(50)]] * 3)
+
+
+def test_a_rank_that_is_alone_on_its_host_sums_its_own_vector():
+    (found,) = on_each(1, lambda rank, host_sum: host_sum.from_first(2 * host_sum.to_first(np.ones(7, np.float32))))
+    np.testing.assert_array_equal(found, np.full(7, 2))
+
+
 def test_a_rank_that_ends_is_named_by_those_that_wait_for_it():
     def end_or_wait(rank, host_sum):
         if rank == 1:
@@ -97,7 +114,7 @@ def test_another_users_connection_is_not_taken_for_a_rank():
     def meet(rank):
         barrier.wait(10)
         if rank == 1:  # Both listen now, and rank 1 has not connected yet: the stranger comes first.
-            command = [sys.executable, "-c", STRANGER, f"ctr_trainer.{name[0]}.0"]
+            command = [sys.executable, "-c", STRANGER, f"ctr_trainer.{name[0]}.0.0"]
             subprocess.run(command, check=True, timeout=20)
 
     def rank(number):

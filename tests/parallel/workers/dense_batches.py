@@ -17,5 +17,7 @@ def _batch(x, y, rows):
     return x, np.concatenate([y[rows], np.full(missing, -9, np.float32)]), np.float32([1] * len(rows) + [0] * missing)
 
 
+# Of four ranks on two hosts, of which one has no example in any step.
+SPLIT_OF_HOSTS = [[_batch(x, y, rows) for x, y in ALL] for rows in ([0], [1], [], [2])]
 SPLIT = [[_batch(x, y, rows) for x, y in ALL] for rows in ([0, 1], [2])]
 PADDED = [[_batch(x, y, rows) for x, y in ALL] for rows in ([0, 1], [])]

@@ -1,6 +1,6 @@
 """Two workers train `(x . w - y)^2` with TrainOp in many ways; each writes what its w became after each step.
 
-First by the sum in the memory of the host, then by Horovod.
+First by the sum in the memory of the host, then by Horovod. Four workers on two hosts sum within each host first.
 
 python dense_exchange.py OUT
 """
@@ -15,7 +15,7 @@ from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.graph_notes import step_plan
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.dense_optimizer import Adam
-from tests.parallel.workers.dense_batches import ALL, PADDED, SPLIT, START, STEPS
+from tests.parallel.workers.dense_batches import ALL, PADDED, SPLIT, SPLIT_OF_HOSTS, START, STEPS
 
 tf1 = tf.compat.v1
 RATE = 0.1
@@ -76,9 +76,18 @@ def train_in_all_ways(rank):
     }
 
 
+def train_on_hosts(rank):
+    """-> dict of optimizer -> `train` by it, on four ranks."""
+    optimizers = {name: TrainOp(optimizer=name, learning_rate=RATE, scale_lr="none") for name in ("sgd", "adagrad")}
+    return {name: train(optimizer, SPLIT_OF_HOSTS[rank]) for name, optimizer in optimizers.items()}
+
+
 assert len(ALL) == STEPS
-distributed.init()
+distributed.init(sums_by_host=True)
+of_hosts = distributed.size() == 4
 for exchange in ("auto", "horovod"):
     dense_exchange.choose(exchange)
-    assert dense_exchange.is_in_memory() == (exchange == "auto")
-    np.savez(f"{sys.argv[1]}/{exchange}-{distributed.rank()}.npz", **train_in_all_ways(distributed.rank()))
+    expected = "horovod" if exchange == "horovod" else "hosts" if of_hosts else "shared_memory"
+    assert dense_exchange.exchange().way == expected
+    trained = train_on_hosts if of_hosts else train_in_all_ways
+    np.savez(f"{sys.argv[1]}/{exchange}-{distributed.rank()}.npz", **trained(distributed.rank()))
