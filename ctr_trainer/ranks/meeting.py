@@ -9,11 +9,14 @@ import json
 import logging
 import socket
 import time
+from collections.abc import Iterator
 
 import psutil
 
 from ctr_trainer.messages.errors import Lost
 from ctr_trainer.processes import reach
+from ctr_trainer.ranks.notices import Notices
+from ctr_trainer.ranks.placement import Placement
 
 _log = logging.getLogger(__name__)
 _POLL_SECONDS = 0.1
@@ -22,7 +25,7 @@ _NAMED = 8
 
 
 @contextlib.contextmanager
-def meeting(notices, placement, interface, seconds):
+def meeting(notices: Notices, placement: Placement, interface: str | None, seconds: float) -> Iterator[list[int]]:
     """Waits for all ranks, and has the first rank of each host look whether it reaches the other hosts.
 
     Within it, the other hosts can look for this one. Without notices there is no meeting.
@@ -55,7 +58,7 @@ def meeting(notices, placement, interface, seconds):
         yield first_ranks
 
 
-def _all_hosts(notices, rank, size, seconds):
+def _all_hosts(notices: Notices, rank: int, size: int, seconds: float) -> tuple[list[list[str]], list[int]]:
     """Returns the [name, `host:port` that a host listens at] of the hosts, and the first ranks, once all have come."""
     began, told, came = time.monotonic(), time.monotonic(), {}
     while True:
