@@ -1,11 +1,14 @@
 """What is kept of each restart: a line of the log, and an entry of `train_summary.json`."""
 
 import dataclasses
+import logging
 
 from ctr_trainer.files.paths import path_of
+from ctr_trainer.messages.errors import UserError
 
 _SUMMARY = "train_summary.json"  # As `commands.train` names it.
 _KEY = "restarts"
+_log = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass
@@ -48,9 +51,11 @@ class Restart:
 
 
 def summary_stamp(model_dir: str) -> tuple[int, int] | None:
-    """Returns the size and the time of the last change of a training's summary; None if there is none."""
-    path = path_of(model_dir) / _SUMMARY
-    return path.stamp() if path.exists() else None
+    """Returns the size and the time of the last change of a training's summary; None if there is none to be read."""
+    try:
+        return (path_of(model_dir) / _SUMMARY).stamp()
+    except (OSError, UserError):  # There is none, or the store does not answer: the workers may still find it.
+        return None
 
 
 def add_to_summary(model_dir: str, restarts: list[Restart], before: tuple[int, int] | None) -> None:
@@ -63,6 +68,9 @@ def add_to_summary(model_dir: str, restarts: list[Restart], before: tuple[int, i
         stays as it is.
     """
     path = path_of(model_dir) / _SUMMARY
-    if summary_stamp(model_dir) not in (None, before):
-        summary = path.read_json("`train` writes it anew")
-        path.write_json({**summary, _KEY: [dataclasses.asdict(restart) for restart in restarts]})
+    try:
+        if path.exists() and path.stamp() != before:
+            summary = path.read_json("`train` writes it anew")
+            path.write_json({**summary, _KEY: [dataclasses.asdict(restart) for restart in restarts]})
+    except (OSError, UserError) as error:  # The training has ended well all the same.
+        _log.warning("the restarts are not in %s: %s", path, error)

@@ -7,6 +7,7 @@ import pytest
 from ctr_trainer.launch.decision import Patience
 from ctr_trainer.launch.ending import Ending, Kind, Output
 from ctr_trainer.launch.record import Restart, add_to_summary, summary_stamp
+from ctr_trainer.launch.training import Saved, where_it_goes_on
 
 KILLED = "rank 1 on a has ended without a word: it was killed"
 
@@ -129,3 +130,14 @@ def test_a_restart_is_one_line_and_an_entry_of_the_summary(tmp_path):
     found = json.loads(path.read_text())
     assert found["steps"] == 7
     assert [(each["step"], each["steps_lost"], each["workers_before"]) for each in found["restarts"]] == [(400, 37, 3)]
+
+
+def test_a_store_that_is_gone_ends_no_launcher(monkeypatch, caplog):
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    for name, value in (("ACCESS_KEY_ID", "test"), ("SECRET_ACCESS_KEY", "test"), ("EC2_METADATA_DISABLED", "true")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    gone = "s3://tests/model?endpoint_override=127.0.0.1:1&scheme=http"
+    assert summary_stamp(gone) is None and Saved.newest(gone) is None
+    add_to_summary(gone, [Restart(KILLED, "2026-01-31 12:00:00", 7.0, 3, 2, "a:2", None, 0, 0.0)], None)
+    assert "the restarts are not in s3://tests/model/train_summary.json" in caplog.text
+    assert where_it_goes_on(gone).startswith(f"{gone} cannot be read now")
