@@ -13,7 +13,7 @@ from ctr_trainer.embedding.snapshot.packed_files import ROWS, read_removed, read
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
 from ctr_trainer.publication.dense_files import DenseFiles
-from ctr_trainer.publication.mapped_rows import ChangedRows, MappedRows
+from ctr_trainer.publication.mapped_rows import MappedRows, NewerRows
 from ctr_trainer.publication.reader import Unreadable
 from ctr_trainer.publication.records import Publication, Record
 
@@ -35,7 +35,7 @@ class _State:
     holder: str
     record: Record
     tables: dict[str, MappedRows]
-    changes: dict[str, ChangedRows]
+    changes: dict[str, NewerRows]
 
 
 class DirectoryReader:
@@ -133,7 +133,7 @@ class DirectoryReader:
         if (publication.generation, publication.holder) != (state.record.generation, state.holder):
             _log.info("%s: generation %d is current: reading it", self._url, publication.generation)
             return self._loaded(publication)
-        changes = state.changes or self._empty(state.record, ChangedRows)
+        changes = state.changes or self._empty(state.record, NewerRows)
         try:
             newest, error = self._extended(state, names, changes)
         except BaseException:
@@ -167,7 +167,7 @@ class DirectoryReader:
         return state
 
     def _extended(
-        self, state: _State, names: list[tuple[str, int]], tables: dict[str, MappedRows] | dict[str, ChangedRows]
+        self, state: _State, names: list[tuple[str, int]], tables: dict[str, MappedRows] | dict[str, NewerRows]
     ) -> tuple[_State, Exception | None]:
         """Applies the epochs after a state to tables. Returns the state after the last one, and what is wrong then."""
         while any(epoch > state.record.epoch for _, epoch in names):
@@ -209,7 +209,7 @@ class DirectoryReader:
         self._dense.fetch(record, lambda name: (directory / name).blocks(_TOWER_BLOCK))
 
 
-def _put(record: Record, entry: dict, local: str, tables: dict[str, MappedRows] | dict[str, ChangedRows]) -> None:
+def _put(record: Record, entry: dict, local: str, tables: dict[str, MappedRows] | dict[str, NewerRows]) -> None:
     """Puts the rows of a file into tables, or removes its removed keys."""
     config, table = record.configs()[entry["table"]], tables[entry["table"]]
     if entry["kind"] == ROWS:

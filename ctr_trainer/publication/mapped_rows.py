@@ -105,7 +105,7 @@ class MappedRows:
         self._values = np.frombuffer(pages, np.uint8).reshape(rows, self._width)
 
 
-class ChangedRows:
+class NewerRows:
     """The rows of one table that have changed since those of a `MappedRows`, and the keys that were removed.
 
     Args:
