@@ -1,5 +1,8 @@
 """Serves a published model until SIGTERM: raw values in, predictions out, by HTTP and Arrow Flight."""
 
+import dataclasses
+import tempfile
+
 from ctr_trainer.flags.score import ScoreFlags
 from ctr_trainer.settings.by_flag import require
 
@@ -12,8 +15,9 @@ EXAMPLES = (
 )
 
 
-def run(flags):
-    """Serves."""
+def run(flags: ScoreFlags) -> None:
+    """Serves. All temporary files lie in one directory, which the next process removes if this one is killed."""
+    from ctr_trainer.files.temporary import temporary_directory
     from ctr_trainer.messages.errors import UserError
 
     require(flags, "model")
@@ -23,6 +27,15 @@ def run(flags):
     except ImportError as error:
         raise UserError(f"{error}: score needs the extra `score`: pip install 'ctr_trainer[score]'") from None
 
+    with temporary_directory(flags.cache_dir or None) as place:
+        before, tempfile.tempdir = tempfile.tempdir, place  # TensorFlow writes files, too, as it traces functions.
+        try:
+            _serve(dataclasses.replace(flags, cache_dir=place))
+        finally:
+            tempfile.tempdir = before
+
+
+def _serve(flags: ScoreFlags) -> None:
     import tensorflow as tf
 
     from ctr_trainer.scoring.server import serve

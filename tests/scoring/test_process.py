@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import os
+import pathlib
 import shutil
 import signal
 import socket
@@ -69,6 +71,37 @@ def test_serves_over_tls_until_sigterm_then_answers_what_is_under_way_and_ends(p
         process.kill()
         process.wait(_SECONDS)
         process.stderr.close()
+
+
+def test_what_a_killed_server_left_is_removed_by_the_next_and_nothing_else(publication, tmp_path):
+    own, others = tmp_path / f"ctr_trainer-{os.getuid()}", tmp_path / "ctr_trainer-rows-of-others"
+    others.mkdir()
+    score = [sys.executable, "-m", "ctr_trainer", "score", f"--model={publication}", "--port=0"]
+    left = []
+    for end in (signal.SIGKILL, signal.SIGTERM):
+        process = subprocess.Popen(
+            score, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
+        )
+        try:
+            while "global step" not in process.stderr.readline():
+                assert process.poll() is None
+            left.append([path.name for path in own.glob("*/ctr_trainer-rows-*")])
+            process.send_signal(end)
+            process.wait(_SECONDS)
+        finally:
+            process.kill()
+            process.wait(_SECONDS)
+            process.stderr.close()
+    assert len(left[0]) == 1 and len(left[1]) == 1 and left[0] != left[1]
+    assert sorted(path.name for path in tmp_path.rglob("*")) == [others.name]
+
+
+def test_no_request_is_lost_when_a_server_under_load_ends(publication, small_model, monkeypatch):
+    monkeypatch.syspath_prepend(pathlib.Path(__file__).parents[2] / "benchmarks")
+    import serving_limits
+
+    lost, sent = serving_limits.measure_sigterm(publication, small_model.instances[:5], rounds=1, clients=4)
+    assert sent > 4 and lost == 0
 
 
 def test_an_answer_does_not_wait_for_the_clients_acknowledgement(server):

@@ -1,8 +1,10 @@
 """10,000 bad requests: each is refused by a typed error, none changes a table, and the service still answers."""
 
+import contextlib
 import json
 import socket
 import struct
+import urllib.request
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +15,9 @@ from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.service import Service
+from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
+from ctr_trainer.messages.errors import UserError
 from tests.service.conftest import CONFIG, LEASE, TIMEOUT, ones
 
 pytestmark = pytest.mark.integration
@@ -172,3 +176,17 @@ def test_a_row_can_still_be_pushed_after_all(server):
     _push(client, _body(_request()))
     np.testing.assert_array_equal(store.tables["t"].rows, before + 1)
     assert snapshot.config_to_json(store.tables["t"].config) == snapshot.config_to_json(CONFIG)
+
+
+def test_long_json_is_refused_before_it_is_read():
+    with pytest.raises(UserError, match="2097153 bytes of JSON: expected at most 2097152"):
+        wire.from_json(b" " * ((2 << 20) + 1))
+
+
+def test_silent_connections_do_not_keep_prometheus_out():
+    port = ServiceMetrics(lambda: {"tables": {}}).serve(0, "127.0.0.1")
+    with contextlib.ExitStack() as stack:
+        for _ in range(30):
+            stack.enter_context(contextlib.closing(socket.create_connection(("127.0.0.1", port))))
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            assert answer.status == 200

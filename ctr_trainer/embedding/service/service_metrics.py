@@ -2,10 +2,13 @@
 
 import contextlib
 import re
+import socket
+import socketserver
 import threading
 import time
+import wsgiref.simple_server
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram, make_wsgi_app
 from prometheus_client.core import GaugeMetricFamily
 
 from ctr_trainer.measuring.latency import Latency
@@ -133,7 +136,45 @@ class ServiceMetrics:
           UserError: the port is taken.
         """
         try:
-            server, _ = start_http_server(port, host, self._registry)
+            server = _HttpServer((host.strip("[]"), port), _HttpHandler)
         except OSError as error:
             raise UserError(f"--metrics_port={port}: {error.strerror}; name a free one") from None
+        server.set_app(make_wsgi_app(self._registry))
+        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
         return server.server_port
+
+
+class _HttpHandler(wsgiref.simple_server.WSGIRequestHandler):
+    """Answers one request, if it arrives without long pauses."""
+
+    timeout = 5.0
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Logs nothing."""
+
+
+class _HttpServer(socketserver.ThreadingMixIn, wsgiref.simple_server.WSGIServer):
+    """A server with few connections: a new one ends the oldest, so that silent ones keep nobody out."""
+
+    daemon_threads = True
+    most_connections = 8
+
+    def __init__(self, address: tuple[str, int], handler: type) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._connections: dict[socket.socket, None] = {}
+        super().__init__(address, handler)
+
+    def process_request(self, request: socket.socket, client_address: tuple) -> None:
+        """Answers a connection in a thread of its own."""
+        while len(self._connections) >= self.most_connections:
+            oldest = next(iter(self._connections))
+            self._connections.pop(oldest, None)
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)
+        self._connections[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: socket.socket) -> None:
+        """Closes a connection."""
+        self._connections.pop(request, None)
+        super().shutdown_request(request)

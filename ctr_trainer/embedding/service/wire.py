@@ -37,6 +37,7 @@ MOST_BYTES = 128 << 20
 PAGE_BYTES = 32 << 20
 # Columns of an answer come in parts that the allocator has at hand: fresh pages for large ones cost more than the copy.
 _PART_BYTES = 256 << 10
+_MOST_JSON_BYTES = 2 << 20
 _LENGTH = struct.Struct("<I")
 _ALIGNMENT = 64
 # Of a row request, beside its rows: key and version; of its answer: position and version.
@@ -220,12 +221,14 @@ def to_json(value):
     return json.dumps(value).encode()
 
 
-def from_json(data):
-    """bytes -> dict.
+def from_json(data: bytes | memoryview | pa.Buffer) -> dict:
+    """Returns the dict of the JSON of a request.
 
     Raises:
-      UserError: it is not a JSON object.
+      UserError: it is not a JSON object, or it is too long. It takes up to thirty times its bytes once it is read.
     """
+    if len(memoryview(data)) > _MOST_JSON_BYTES:
+        raise UserError(f"a request with {len(memoryview(data))} bytes of JSON: expected at most {_MOST_JSON_BYTES}")
     try:
         value = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
