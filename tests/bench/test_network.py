@@ -284,7 +284,7 @@ def test_a_real_run_has_a_column_for_each_job_the_search_among_them(can_make_mac
     shown = capsys.readouterr().out
     found = json.loads((tmp_path / "network.json").read_text())
     assert found["failed"] == {}, found["failed"]
-    assert shown.startswith("conv on W1") and found["experiment"].startswith("conv on W1")
+    assert "\nconv on W1" in f"\n{shown}" and found["experiment"].startswith("conv on W1")
     columns = found["columns"]["conv"]
     ways = ["accumulation", "searching", "tuned"]
     assert list(columns) == ["one worker", "one machine", *(f"1 Gbit {way}" for way in ways)]
