@@ -187,6 +187,7 @@ class Publisher:
 def _first_not_finite(values: dict[str, np.ndarray]) -> str:
     """Returns the name of the first variable that holds an infinity or a NaN; "" if there is none."""
     for name, value in values.items():
-        if value.dtype.kind not in "OSUbiu" and not np.isfinite(value).all():
+        array = np.asarray(value)
+        if array.dtype.kind not in "OSUbiu" and not np.isfinite(array).all():
             return name
     return ""
