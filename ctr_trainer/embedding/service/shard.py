@@ -1,6 +1,5 @@
 """The connection to one embedding service."""
 
-import contextlib
 import dataclasses
 import logging
 import time
@@ -11,10 +10,11 @@ from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.lease import Lease
+from ctr_trainer.embedding.service.meanings import Held, first_line, meanings
 from ctr_trainer.embedding.service.security import ClientSecurity, is_loopback
 from ctr_trainer.embedding.service.sent_columns import INLINE, shared_or_inline
 from ctr_trainer.embedding.service.silence import Silence
-from ctr_trainer.messages.errors import Lost, ServiceLost, UserError
+from ctr_trainer.messages.errors import ServiceLost, UserError
 from ctr_trainer.processes import reach
 
 _log = logging.getLogger(__name__)
@@ -107,7 +107,7 @@ class Shard:
                 if self._may_share and self._columns is INLINE:
                     self._columns = shared_or_inline(lambda offer: self.action("read_memory", offer)["is_read"])
                 return
-            except _Held as held:
+            except Held as held:
                 if first_heard not in (None, held.heard):
                     raise UserError(
                         f"embedding service {self.address} is used by {held.holder}. A service has the rows of one "
@@ -180,11 +180,11 @@ class Shard:
 
         def finish():
             try:
-                with self._meanings():
+                with meanings(self.address):
                     return _read(results)
             except _RETRIED as error:  # Asked again, the service would save other rows.
                 self._look_for_its_end()
-                raise ServiceLost(f"embedding service {self.address} broke off `save`: {_first_line(error)}") from None
+                raise ServiceLost(f"embedding service {self.address} broke off `save`: {first_line(error)}") from None
 
         return since, finish
 
@@ -245,14 +245,14 @@ class Shard:
             # An attempt gets a part of the time only, so that a connection that died in silence is tried again.
             seconds = call_seconds or min(left, max(timeout / 3, 1.0))
             try:
-                with self._meanings():
+                with meanings(self.address):
                     return call(flight.FlightCallOptions(timeout=seconds, headers=self._headers))
             except _RETRIED as error:
                 if what == "hello" and failure is None and (wrong := self._security.what_is_wrong(self.address)):
                     raise UserError(f"embedding service {self.address}: {wrong}") from None
                 if call_seconds and failure is None:
                     waited_from = time.monotonic()  # A snapshot may rightly have run for longer than `timeout`.
-                failure = _first_line(error)
+                failure = first_line(error)
                 self.look()
                 time.sleep(min(backoff, left))
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
@@ -264,39 +264,6 @@ class Shard:
             self.look()
             time.sleep(_LOOK_SECONDS)
 
-    @contextlib.contextmanager
-    def _meanings(self):
-        """Turns errors that the service has answered with into those that they stand for."""
-        try:
-            yield
-        except flight.FlightServerError as error:
-            raise self._meant(error) from None
-        except (flight.FlightUnauthenticatedError, pa.ArrowInvalid, KeyError) as error:
-            raise UserError(f"embedding service {self.address}: {_first_line(error)}") from None
-
-    def _meant(self, error):
-        """-> the exception that the text of a service's error stands for; other errors as they are."""
-        text = _first_line(error)
-        if text.startswith(wire.RESTARTED):
-            what = "was restarted: the rows since the last checkpoint are gone"
-        elif text.startswith(wire.REPLACED):
-            what = f"has other rows now: {text.removeprefix(wire.REPLACED)}. Those since the last checkpoint are gone"
-        elif text.startswith(wire.HELD):
-            return _Held(**wire.json.loads(text.removeprefix(wire.HELD)))
-        elif text.startswith(wire.LOST):
-            return Lost(f"embedding service {self.address}: {text.removeprefix(wire.LOST)}")
-        else:
-            return error
-        return ServiceLost(f"embedding service {self.address} {what}. Start the same command again to resume from it")
-
-
-class _Held(Exception):
-    """Another training holds the lease; see `lease.LeaseHeld`."""
-
-    def __init__(self, holder, heard, left):
-        super().__init__(holder)
-        self.holder, self.heard, self.left = holder, heard, left
-
 
 def _read(results):
     """-> what the next result of an action says."""
@@ -304,8 +271,3 @@ def _read(results):
     if result is None:
         raise flight.FlightUnavailableError("the answer was cut off")
     return wire.json.loads(result.body.to_pybytes())
-
-
-def _first_line(error):
-    """An error's message without gRPC's context."""
-    return str(error).split(". Detail:")[0].split(". gRPC client debug context")[0].splitlines()[0]
