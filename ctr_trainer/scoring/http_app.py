@@ -292,7 +292,13 @@ def _text(value):
 def _metadata(name, model):
     """-> the features and predictions; `metadata` has TensorFlow Serving's form, the rest is what the page shows."""
     features = [
-        {"name": f.name, "kind": f.kind, "expected": f.expected, "separator": f.separator or ""}
+        {
+            "name": f.name,
+            "kind": f.kind,
+            "expected": f.expected,
+            "separator": f.separator or "",
+            "typical": model.typical.get(f.name),
+        }
         for f in model.inputs.features
     ]
     inputs = {

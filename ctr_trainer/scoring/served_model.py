@@ -94,6 +94,11 @@ class ServedModel:
         return self._tower.outputs
 
     @property
+    def typical(self) -> dict[str, float]:
+        """Typical values of some numbers, see `Tower`."""
+        return self._tower.typical
+
+    @property
     def spec(self):
         """-> the FeatureSpec that is served now."""
         return self._tower.spec

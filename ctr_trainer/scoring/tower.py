@@ -30,6 +30,8 @@ class Tower:
       spec: FeatureSpec.
       rows: names of the inputs made of rows, see `row_inputs.RowInputs`.
       outputs: names of the predictions.
+      typical: dict of the name of a number with buckets -> the middle one of the boundaries of its buckets, which with
+        `quantiles` is the median of the training data.
 
     Raises:
       UserError: there is no such SavedModel.
@@ -64,6 +66,9 @@ class Tower:
         self.inputs = RawInputs.of(self.spec, {*dense, *(self._keys.inputs if self._keys else ())})
         self.outputs = tuple(sorted(self._tower.outputs))
         self._dense = dense
+        self.typical = _middles(
+            self._session.graph, {**self._tower.inputs, **(self._keys.inputs if self._keys else {})}
+        )
         self._make_keys = self._callable(self._keys) if self._keys else None
         self._predict = self._callable(self._tower)
 
@@ -98,6 +103,20 @@ class Tower:
         fetches = [graph.get_tensor_by_name(tensor.name) for tensor in signature.outputs.values()]
         feeds = [graph.get_tensor_by_name(tensor.name) for tensor in signature.inputs.values()]
         return self._session.make_callable(fetches, feeds)
+
+
+def _middles(graph: tf.Graph, inputs: dict) -> dict[str, float]:
+    """Returns the middle boundary of each input that a graph puts into buckets."""
+    names, found = {tensor.name: name for name, tensor in inputs.items()}, {}
+    for operation in graph.get_operations():
+        if operation.type == "Bucketize":
+            value = operation.inputs[0]
+            while value.name not in names and len(value.op.inputs):
+                value = value.op.inputs[0]
+            boundaries = operation.get_attr("boundaries")
+            if value.name in names and boundaries:
+                found[names[value.name]] = float(boundaries[len(boundaries) // 2])
+    return found
 
 
 def _config():

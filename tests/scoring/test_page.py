@@ -52,7 +52,9 @@ def _open(browser, server, width=1280):
 def _fill(browser, instance):
     for name, value in instance.items():
         text = "" if value is None else ", ".join(value) if isinstance(value, list) else str(value)
-        browser.find_element(By.NAME, name).send_keys(text)
+        field = browser.find_element(By.NAME, name)
+        field.clear()
+        field.send_keys(text)
 
 
 def test_the_form_gives_predicts_number_its_freshness_and_its_latency(browser, server, small_model):
@@ -64,10 +66,25 @@ def test_the_form_gives_predicts_number_its_freshness_and_its_latency(browser, s
     answer = _until(browser, "answer", "probabilities")
     found = float(answer.partition('"probabilities": ')[2].split()[0].rstrip("}"))
     assert found == pytest.approx(float(small_model.expected[0][1]), abs=1e-6)
-    assert "generation 1, epoch 0" in browser.find_element(By.ID, "record").text
+    assert "trained to step 19, " in browser.find_element(By.ID, "record").text
+    assert "generation 1, epoch 0" in browser.find_element(By.ID, "age").text
     assert " ms" in browser.find_element(By.ID, "latency").text and "rows" in browser.find_element(By.ID, "server").text
-    assert " s" in browser.find_element(By.ID, "age").text and "epoch 0" in _until(browser, "state", "old")
+    assert "trained to step 19, " in _until(browser, "state", " ago")
     assert not [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
+
+
+def test_several_examples_are_predicted_at_a_time_and_numbers_start_in_the_middle_of_their_buckets(browser, server):
+    _open(browser, server)
+    _until(browser, "name", trained.NAME)
+    typical = browser.find_element(By.NAME, "price_level").get_attribute("value")
+    assert float(typical) == pytest.approx(server._live.model.typical["price_level"])
+    browser.find_element(By.ID, "add").click()
+    _until(browser, "which", "Example 2 of 2")
+    browser.find_element(By.NAME, "price").send_keys("7")
+    browser.find_element(By.ID, "predict").click()
+    _until(browser, "status", "200, predicted")
+    assert browser.find_element(By.ID, "answer").text.count("probabilities") == 2
+    browser.save_screenshot("/tmp/page.png")
 
 
 def test_a_refusal_names_the_feature(browser, server):
