@@ -20,6 +20,7 @@ Examples:
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import pathlib
@@ -29,6 +30,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 import numpy as np
 import tqdm
@@ -39,8 +41,8 @@ _EXCHANGE = re.compile(r"gradient exchange: (.*)")
 _COUNTS = "calls: "
 
 
-def worker(flags):
-    """Trains by `flags` in this process, a worker of a job, and prints how often it called what."""
+def worker(flags: list[str]) -> int:
+    """Trains by `flags` in this process, a worker of a job, and prints how often it made which call."""
     from ctr_trainer.processes import tensorflow_import
 
     tensorflow_import.install()  # As `train` does, before the first import of TensorFlow.
@@ -50,12 +52,12 @@ def worker(flags):
     from ctr_trainer.ranks.distributed import hvd
     from ctr_trainer.ranks.host_sum import HostSum
 
-    calls = {}
+    calls: dict[str, int] = {}
 
-    def counted(owner, name, title):
+    def counted(owner: object, name: str, title: str) -> None:
         inner, calls[title] = getattr(owner, name), 0
 
-        def call(*arguments, **more):
+        def call(*arguments: Any, **more: Any) -> Any:
             calls[title] += 1
             return inner(*arguments, **more)
 
@@ -70,6 +72,19 @@ def worker(flags):
     return status
 
 
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What a training ended with.
+
+    Attributes:
+      dense: the dense variables, by name.
+      rows: by table, the keys and the rows.
+    """
+
+    dense: dict[str, np.ndarray]
+    rows: dict[str, tuple[np.ndarray, np.ndarray]]
+
+
 class Jobs:
     """Jobs of two workers on one data set.
 
@@ -79,7 +94,7 @@ class Jobs:
       steps: of each job.
     """
 
-    def __init__(self, directory, rows, steps):
+    def __init__(self, directory: str, rows: int, steps: int) -> None:
         self._directory, self._steps = pathlib.Path(directory), steps
         data = self._directory / "data"
         if not (data / "test" / "_dataset.json").exists():
@@ -87,8 +102,8 @@ class Jobs:
             self._call(ROOT, [sys.executable, "-m", "ctr_trainer", "convert", "--format=synthetic", *convert])
         self._data = data / "train"
 
-    def count(self, flags):
-        """-> (the counts of each rank, what the log of rank 0 says of the exchange) of a job."""
+    def count(self, flags: list[str]) -> tuple[list[dict[str, int]], str]:
+        """Returns the counts of each rank of a job, and what the log of rank 0 says of the exchange."""
         program = [sys.executable, str(pathlib.Path(__file__).resolve()), "--worker"]
         done, _ = self._run(ROOT, program, "counted", flags)
         counts = [json.loads(line.partition(_COUNTS)[2]) for line in done.stdout.splitlines() if _COUNTS in line]
@@ -97,13 +112,13 @@ class Jobs:
             raise SystemExit(f"found {len(counts)} counts and the exchanges {said}:\n{done.stderr[-3000:]}")
         return counts, said[0]
 
-    def examples_per_sec(self, root, name, flags):
-        """-> of both workers together, by the code in `root`; the model stays, in the directory `name`."""
+    def examples_per_sec(self, root: pathlib.Path, name: str, flags: list[str]) -> float:
+        """Returns the rate of both workers together, by the code in `root`. The model stays in the directory `name`."""
         _, model = self._run(root, [str(root / "run.sh")], name, flags)
         return json.loads((model / "train_summary.json").read_text(encoding="utf-8"))["examples_per_sec"]
 
-    def model(self, name):
-        """-> (dict of the dense variables, rows by table and key) of the model in the directory `name`."""
+    def model(self, name: str) -> Model:
+        """Returns the model in the directory `name`."""
         import tensorflow as tf
 
         from ctr_trainer.estimator.checkpoint import latest_checkpoint
@@ -111,16 +126,18 @@ class Jobs:
         checkpoint = latest_checkpoint(self._directory / name)
         reader = tf.train.load_checkpoint(checkpoint.dense_prefix)
         dense = {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()}
-        return dense, rows_of(checkpoint)
+        return Model(dense, rows_of(checkpoint))
 
-    def _run(self, root, program, name, flags):
+    def _run(
+        self, root: pathlib.Path, program: list[str], name: str, flags: list[str]
+    ) -> tuple[subprocess.CompletedProcess, pathlib.Path]:
         model = self._directory / name
         shutil.rmtree(model, ignore_errors=True)
         given = [f"--train_data={self._data}", "--eval_data=", f"--model_dir={model}", f"--max_steps={self._steps}"]
         given += ["--epochs=1000", "--save_checkpoints_steps=0"]
         return self._call(root, ["horovodrun", "-np", "2", "--gloo", *program, *flags, *given]), model
 
-    def _call(self, root, command):
+    def _call(self, root: pathlib.Path, command: list[str]) -> subprocess.CompletedProcess:
         path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
         environment = {**os.environ, "PYTHONPATH": str(root), "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": path}
         done = subprocess.run(
@@ -131,8 +148,8 @@ class Jobs:
         return done
 
 
-def rows_of(checkpoint):
-    """-> dict of table -> (keys, rows) of a checkpoint, by key."""
+def rows_of(checkpoint: Any) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Returns the keys and rows of each table of a `Checkpoint`, in the order of the keys."""
     from ctr_trainer.embedding.snapshot import snapshot
 
     found = {}
@@ -146,25 +163,24 @@ def rows_of(checkpoint):
     return tables
 
 
-def are_equal(one, other):
-    """-> whether two models have equal dense variables and rows, to the bit."""
-    (dense, rows), (other_dense, other_rows) = one, other
-    if dense.keys() != other_dense.keys() or rows.keys() != other_rows.keys():
+def are_equal(one: Model, other: Model) -> bool:
+    """Returns whether two models have equal dense variables and rows, to the bit."""
+    if one.dense.keys() != other.dense.keys() or one.rows.keys() != other.rows.keys():
         return False
-    pairs = [(dense[name], other_dense[name]) for name in dense]
-    pairs += [pair for name in rows for pair in zip(rows[name], other_rows[name], strict=True)]
+    pairs = [(one.dense[name], other.dense[name]) for name in one.dense]
+    pairs += [pair for name in one.rows for pair in zip(one.rows[name], other.rows[name], strict=True)]
     return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
 
 
-def ratio(rates, one, other):
-    """-> the median over the rounds of one side's rate over another's; None if one of them did not run."""
+def ratio(rates: dict[str, list[float]], one: str, other: str) -> float | None:
+    """Returns the median over the rounds of one side's rate over another's, or None if one of them did not run."""
     if one not in rates or other not in rates:
         return None
     return round(statistics.median(a / b for a, b in zip(rates[one], rates[other], strict=True)), 3)
 
 
-def measure(flags, directory):
-    """-> the results, for JSON."""
+def measure(flags: argparse.Namespace, directory: str) -> dict[str, Any]:
+    """Returns the results, for JSON."""
     default = [f"--flagfile={ROOT}/configs/demo.flags"]
     configurations = {"default": default, "recipe": [f"--flagfile={ROOT}/configs/recipe.flags"]}
     jobs = Jobs(directory, flags.rows, flags.steps)
@@ -173,8 +189,13 @@ def measure(flags, directory):
     if flags.former:
         former = pathlib.Path(flags.former).resolve()
         sides["former"] = former, [f"--flagfile={former}/configs/demo.flags"]
-    results = {"session_runs_per_step": {}, "distributed_optimizers": {}, "broadcast_hooks": {}, "exchange": {}}
-    rates = {name: [] for name in sides}
+    results: dict[str, Any] = {
+        "session_runs_per_step": {},
+        "distributed_optimizers": {},
+        "broadcast_hooks": {},
+        "exchange": {},
+    }
+    rates: dict[str, list[float]] = {name: [] for name in sides}
     runs = len(configurations) + 1 + flags.rounds * len(sides)
     with tqdm.tqdm(total=runs, desc="jobs of two workers", file=sys.stderr) as bar:
         for name, given in configurations.items():
@@ -203,7 +224,7 @@ def measure(flags, directory):
     }
 
 
-def main():
+def main() -> int:
     if sys.argv[1:2] == ["--worker"]:
         return worker(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
