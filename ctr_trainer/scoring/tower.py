@@ -66,9 +66,8 @@ class Tower:
         self.inputs = RawInputs.of(self.spec, {*dense, *(self._keys.inputs if self._keys else ())})
         self.outputs = tuple(sorted(self._tower.outputs))
         self._dense = dense
-        self.typical = _middles(
-            self._session.graph, {**self._tower.inputs, **(self._keys.inputs if self._keys else {})}
-        )
+        raw = {**self._tower.inputs, **(self._keys.inputs if self._keys else {})}
+        self.typical: dict[str, float] = earlier.typical if same else _middles(graph, raw)
         self._make_keys = self._callable(self._keys) if self._keys else None
         self._predict = self._callable(self._tower)
 
