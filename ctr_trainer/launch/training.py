@@ -145,7 +145,7 @@ def where_it_goes_on(model_dir: str) -> str:
     """Returns a sentence for a person who starts the same command again."""
     saved = Saved.newest(model_dir)
     if saved is None:
-        return f"{model_dir} cannot be read now: the same command goes on from the last checkpoint in it"
+        return f"{model_dir} cannot be read now: the same command resumes from the last checkpoint in it"
     if not saved.step:
         return f"There is no checkpoint in {model_dir} yet: the same command starts from the beginning"
     return f"The last checkpoint in {model_dir} is of step {saved.step}: the same command goes on from it"
