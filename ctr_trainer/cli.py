@@ -4,6 +4,7 @@ import importlib
 import logging
 import os
 import sys
+import time
 
 from absl import flags as absl_flags
 
@@ -32,6 +33,8 @@ COMMANDS = {
 _WORKERS = ("train", "evaluate", "predict", "export")
 # Those that end in order on SIGTERM, and are not left to end their own jobs or services.
 _ENDING_IN_ORDER = (*_WORKERS, "convert")
+
+_SECONDS_TO_SPEAK = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -78,7 +81,9 @@ def refuse_run_sh() -> int:
     Returns:
       the exit status.
     """
-    if not log_lines.rank_of_this_process():
+    if log_lines.rank_of_this_process():
+        time.sleep(_SECONDS_TO_SPEAK)  # horovodrun ends all workers when the first one ends, and rank 0 is to speak.
+    else:
         given = " ".join(["./run.sh", *sys.argv[1:]])
         job = f"horovodrun -np {os.environ['HOROVOD_SIZE']} " if "HOROVOD_SIZE" in os.environ else ""
         print(

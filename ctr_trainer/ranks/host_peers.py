@@ -32,7 +32,7 @@ class HostPeers:
     """
 
     def __init__(self, rank: int, size: int, name: str, meet: Callable[[], None], first: int = 0) -> None:
-        self._rank, self._first = rank, first
+        self._rank, self._first, self._name = rank, first, name
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(_address(name, rank))
             listener.listen(size)
@@ -80,7 +80,7 @@ class HostPeers:
         if self._rank == 0:
             if not hasattr(os, "memfd_create"):
                 raise UserError("this system has no memory that processes share by memfd_create(2): " + _INSTEAD)
-            file = os.memfd_create("ctr_trainer.ranks.host_peers")
+            file = os.memfd_create(f"ctr_trainer.ranks.host_peers.{self._name}")
             os.ftruncate(file, size)
             for peer in self._by_rank.values():
                 socket.send_fds(peer, [b"\0"], [file])

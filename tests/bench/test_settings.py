@@ -186,5 +186,6 @@ def test_a_real_run_gives_speed_and_auc_and_makes_its_data_once(tmp_path, capsys
 
 
 def test_training_data_need_data_to_evaluate_on(tmp_path, capsys):
-    assert cli.main(["bench", "settings", f"--output={tmp_path}", "--train_data=x"]) == 1
+    data = small.make(tmp_path, rows=40)
+    assert cli.main(["bench", "settings", f"--output={tmp_path / 'bench'}", f"--train_data={data}"]) == 1
     assert "need both --train_data and --eval_data" in capsys.readouterr().err

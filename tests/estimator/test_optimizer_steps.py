@@ -175,7 +175,7 @@ def test_one_step_by_hand(settings, kernel, bias):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(accumulation_steps=0), "accumulation_steps=0 must be at least 1"),
+        (dict(accumulation_steps=-1), "accumulation_steps=-1 must be at least 0"),
         (dict(clip_norm=-1.0), "clip_norm=-1 must be at least 0"),
         (dict(overlap_allreduce=True, dense_sync_steps=30), "leave out one of the two"),
         (dict(optimizer="adamx"), "choose one of"),
