@@ -99,6 +99,21 @@ def test_steps_go_on_beside_a_sync_and_nothing_of_them_is_lost(store):
     np.testing.assert_array_equal(store.pull(table, np.array([1, 2])), np.full((2, 2), 2))
 
 
+@pytest.mark.parametrize(("rows", "read"), [(0, 1), (1, 3)])
+def test_batches_wait_for_each_other_only_if_rows_of_theirs_may_have_to_be_pulled(store, rows, read):
+    """A host that has all rows of the service pulls none, and so it need not merge the keys of several batches."""
+    embeddings, _, table = _worker(store, ahead=3)
+    if rows:
+        other, _, _ = _worker(store)
+        _train(other, _prepared(other, table, 7))
+        other.flush()
+    embeddings.begin()
+    taken = []
+    batches = embeddings.prepare(taken.append(key) or _batch(table, key) for key in range(1, 8))
+    _train(embeddings, next(batches))
+    assert len(taken) == read
+
+
 def test_a_sync_that_failed_is_raised_by_the_next(store):
     embeddings, remote, table = _worker(store)
     _train(embeddings, _prepared(embeddings, table, 1))

@@ -85,6 +85,11 @@ class WorkerRows(Protocol):
     def l2_shares(self, slots):
         """-> float32[U], the factor on L2 of each row at `slots`, see `merging`; None if all factors are 1."""
 
+    @property
+    def asks(self) -> bool:
+        """Whether the store may have rows that are not here, so that `pull_ahead` is worth its time."""
+        return False
+
     def pull_ahead(self, keys):
         """Pulls the rows of `keys`, int64[U], before they are looked up. -> `since` for that lookup"""
 

@@ -76,8 +76,8 @@ class HostRows(RowCache):
             super().flush()
 
     def pull_ahead(self, keys):
-        """As `RowCache.pull_ahead`. Pulls nothing if the service has no row that is missing here."""
-        return super().pull_ahead(keys) if self._asks else self._window
+        """Pulls rows as `RowCache.pull_ahead` does; none if the service has no row that is missing here."""
+        return super().pull_ahead(keys) if self.asks else self._window
 
     @property
     def _is_only(self):
@@ -109,11 +109,11 @@ class HostRows(RowCache):
             self._numbers[_HAS_ALL] = 0
 
     @property
-    def _asks(self):
+    def asks(self) -> bool:
         return not self._numbers[_HAS_ALL]
 
     def _find(self, keys, since, create):
-        if self._asks:
+        if self.asks:
             return super()._find(keys, since, create)
         with self._lock.shared():
             slots, unknown = self._copies.table.find_and_count(keys)

@@ -140,7 +140,7 @@ class RowCache(WorkerRows):
         with self._lock.shared():
             since = self._oldest(None)
             _, wanted, known = self._copies.stale(keys, since)
-            self.pulled_ahead += len(wanted) * self._asks
+            self.pulled_ahead += len(wanted) * self.asks
         if len(wanted):
             self._pull(wanted, known, since, create=True)
         return since
@@ -222,8 +222,7 @@ class RowCache(WorkerRows):
         return CachedRows(self.config, shares, memory)
 
     @property
-    def _asks(self):
-        """Whether the store may have a row that is not here."""
+    def asks(self) -> bool:
         return True
 
     @property
@@ -251,7 +250,7 @@ class RowCache(WorkerRows):
             self._refuse_between_push_and_refresh("a lookup")
             window = self._window
             slots, wanted, known = self._copies.stale(keys, self._oldest(since))
-            asked = len(wanted) * self._asks
+            asked = len(wanted) * self.asks
             self.hits += np.count_nonzero(keys) - asked
             self.misses += asked
         if not len(wanted):
