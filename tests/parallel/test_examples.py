@@ -66,7 +66,8 @@ def test_six_steps_of_horovod_train_on_two_ranks_and_resume(clicks, tmp_path):
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-20")  # 40 steps of two ranks
     second = _run(*arguments, "--steps=120")
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-60")
-    assert second["loss"] < first["loss"] < 0.8
+    # The example prints the loss of the last batch alone, so that the second loss is not always below the first.
+    assert first["loss"] < 0.65 and second["loss"] < 0.65
     assert "from ctr_trainer" not in (EXAMPLES / "horovod_six_steps.py").read_text()
 
 
