@@ -11,8 +11,9 @@ import time
 
 from ctr_trainer.data.badrows import BadRows
 from ctr_trainer.data.convert import SOURCES, TYPED, progress_bar
-from ctr_trainer.data.dataset import FILE
+from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.encoded_blocks import encoded
+from ctr_trainer.data.leakage import warn_of_leaks
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.writer import DatasetWriter
@@ -67,6 +68,7 @@ def converted(source, format, spec, directory, progress=True, labels=True, advan
                         _convert(unfinished, format, source, spec, progress, advanced)
                     _rename(draft, there)
                     (there / MARKER).unlink()
+                    warn_of_leaks(open_dataset(str(there)))
         except InUse as error:
             wait.look(error, advanced)
     return str(there)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data.columns import label_columns
 from ctr_trainer.data.dataset import DatasetInfo
+from ctr_trainer.data.ordering import ranks
 from ctr_trainer.data.source import ParquetGroups
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
@@ -58,8 +59,8 @@ def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
     Returns:
       a `Leak` per feature that gives a label away, in the order of the spec; [] for data without labels.
     """
-    taken = list(_first(tables))
-    if not spec.labelled or not taken:
+    taken = list(_first(tables)) if spec.labelled else []
+    if not taken:
         return []
     table = pa.concat_tables(taken)
     leaks = []
@@ -132,10 +133,9 @@ def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -
     if is_list:
         return ""
     auc = _auc(_out_of_fold(_codes(values, present), labels), labels)
-    if values.dtype.kind == "f" and present.any():
+    if values.dtype.kind == "f":
         alone = _auc(values[present], labels[present])
-        if _separates(labels[present]):
-            auc = max(auc, alone, 1 - alone)
+        auc = max(auc, alone, 1 - alone)
     return f"alone has an AUC of {auc:.4f}" if auc > _AUC else ""
 
 
@@ -177,15 +177,11 @@ def _out_of_fold(codes: npt.NDArray[np.int64], labels: npt.NDArray[np.bool_]) ->
     return scores
 
 
-def _separates(labels: npt.NDArray[np.bool_]) -> bool:
-    return min(int(labels.sum()), int((~labels).sum())) >= _FEWEST
-
-
 def _auc(scores: np.ndarray, labels: npt.NDArray[np.bool_]) -> float:
     """Returns the AUC of scores; 0.5 if one of the labels is too rare to say."""
-    if not _separates(labels):
-        return 0.5
-    _, inverse, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[inverse]
     positives = int(labels.sum())
-    return float((ranks[labels].sum() - positives * (positives + 1) / 2) / (positives * (len(labels) - positives)))
+    if min(positives, len(labels) - positives) < _FEWEST:
+        return 0.5
+    return float(
+        (ranks(scores)[labels].sum() - positives * (positives + 1) / 2) / (positives * (len(labels) - positives))
+    )

@@ -54,16 +54,16 @@ def _roughness(counts: npt.NDArray[np.int64]) -> float:
 
 
 def _is_serial(figures: npt.NDArray[np.number], strong: float = _STRONG) -> bool:
-    ranks = _ranks(figures)
-    ranks -= ranks.mean()
-    lags, squares = min(_LAGS, len(ranks) // 4), np.square(ranks).sum()
+    found = ranks(figures)
+    found -= found.mean()
+    lags, squares = min(_LAGS, len(found) // 4), np.square(found).sum()
     if not lags or not squares:
         return False
-    mean = np.mean([(ranks[lag:] * ranks[:-lag]).sum() for lag in range(1, lags + 1)]) / squares
-    return bool(mean > strong and mean * np.sqrt(lags * len(ranks)) > _SURE)
+    mean = np.mean([(found[lag:] * found[:-lag]).sum() for lag in range(1, lags + 1)]) / squares
+    return bool(mean > strong and mean * np.sqrt(lags * len(found)) > _SURE)
 
 
-def _ranks(figures):
-    """-> float64[n], the ranks; equal figures have the mean of their ranks."""
+def ranks(figures: npt.NDArray[np.number]) -> npt.NDArray[np.float64]:
+    """Returns the ranks of figures, counted from 1; equal figures have the mean of their ranks."""
     _, inverse, counts = np.unique(figures, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]

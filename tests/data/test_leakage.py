@@ -8,6 +8,7 @@ import pytest
 from ctr_trainer import cli
 from ctr_trainer.data import leakage
 from ctr_trainer.data.convert import convert
+from ctr_trainer.data.converted_cache import converted
 from ctr_trainer.data.infer import infer
 from ctr_trainer.features.spec import FeatureSpec
 
@@ -125,3 +126,19 @@ def test_an_evaluation_of_a_perfect_model_says_that_a_feature_gives_the_label_aw
     assert cli.main(["evaluate", f"--eval_data={tmp_path / 'data'}", *flags]) == 0
     said = [record.getMessage() for record in caplog.records if "a feature gives the label away" in record.getMessage()]
     assert len(said) == warns and all(message.startswith("auc = ") for message in said)
+
+
+def test_a_conversion_on_first_use_names_such_a_column_too(tmp_path, caplog):
+    spec, source = spec_with("paid"), write(tmp_path / "a.csv", COLUMNS | {"paid": LEAKS["paid"][0]})
+    for conversions in (1, 1):  # The second call finds the conversion, and says nothing more.
+        converted(str(source), "csv", spec, tmp_path / "cache", progress=False)
+        assert len(warnings(caplog)) == conversions
+    assert "column 'paid'" in warnings(caplog)[0] and str(tmp_path / "cache") in warnings(caplog)[0]
+
+
+def test_data_without_labels_is_not_read(tmp_path):
+    def tables():
+        raise AssertionError("a table was read")
+        yield
+
+    assert leakage.find_leaks(tables(), spec_with("paid").without_labels()) == []
