@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
+from ctr_trainer.export import directory
 from ctr_trainer.files.paths import path_of
 
 _log = logging.getLogger(__name__)
@@ -154,7 +155,10 @@ def run(exporters: list[Exporter], estimator: Any, path: str, metrics: Metrics, 
 
 
 def _remove_old(parent: str, keep: int) -> None:
-    versions = sorted((p for p in path_of(parent).iterdir() if _VERSION.fullmatch(p.name)), key=lambda p: int(p.name))
+    named = (path for path in path_of(parent).iterdir() if _VERSION.fullmatch(path.name))
+    versions = sorted((path for path in named if directory.is_export(path)), key=lambda path: int(path.name))
     for path in versions[: len(versions) - keep]:
-        path.remove_all()
-        _log.info("removed the export %s", path)
+        if directory.discard(path):
+            _log.info("removed the export %s", path)
+        else:
+            _log.warning("removed the export %s, and left the files there that were added to it", path)

@@ -73,6 +73,17 @@ def _in_store(path):
             (path / name).upload(new / name)
 
 
+def is_export(path):
+    """Returns whether a directory, by its path or URL, is an export of this package."""
+    return (path_of(path) / _LIST).is_file()
+
+
+def discard(path):
+    """Removes an export; files that were added to it stay. Returns whether the directory is gone."""
+    FileList(path, _LIST).discard()
+    return not path_of(path).exists()
+
+
 def refuse_others(path):
     """Raises UserError if `path` holds files that no export wrote; the message names one of them."""
     path = path_of(path).absolute()

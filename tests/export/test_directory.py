@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from ctr_trainer.estimator.exporters import LatestExporter
 from ctr_trainer.export import directory
 from ctr_trainer.files.unfinished import InUse
 from ctr_trainer.messages.errors import UserError
@@ -69,3 +70,23 @@ def test_an_export_that_fails_or_is_killed_leaves_the_one_before_and_the_next_on
     shutil.copytree(tmp_path / "1", place / "replaced")
     export(tmp_path / "1", "second")
     assert (tmp_path / "1" / "saved_model.pb").read_text() == "second" and os.listdir(tmp_path) == ["1"]
+
+
+def test_the_latest_exporter_removes_old_exports_only_and_never_what_others_wrote(tmp_path, caplog):
+    class Estimator:
+        def export_saved_model(self, parent, receive, checkpoint_path, assets_extra):
+            path = os.path.join(parent, checkpoint_path)
+            export(path, checkpoint_path)
+            return path
+
+    (tmp_path / "20261101").mkdir()
+    (tmp_path / "20261101" / "notes.txt").write_text("mine")
+    exporter = LatestExporter("latest", exports_to_keep=1)
+    for step in ("10", "20", "30"):
+        exporter.export(Estimator(), str(tmp_path), step, {"global_step": int(step)}, False)
+        if step == "20":
+            assert sorted(os.listdir(tmp_path)) == ["20", "20261101"]
+            (tmp_path / "20" / "notes.txt").write_text("mine")
+    assert sorted(os.listdir(tmp_path)) == ["20", "20261101", "30"]
+    assert os.listdir(tmp_path / "20") == os.listdir(tmp_path / "20261101") == ["notes.txt"]
+    assert "20, and left the files there that were added to it" in caplog.text
