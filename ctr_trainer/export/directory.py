@@ -6,6 +6,7 @@ import pathlib
 
 from ctr_trainer.files.durable_file import fsync_path
 from ctr_trainer.files.file_list import FileList
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.files.temporary import temporary_directory
 from ctr_trainer.files.unfinished import Unfinished
@@ -47,12 +48,12 @@ def _on_disk(path):
         refuse_others(path)  # Others may have written to `path` since the first check.
         if os.path.isdir(path):
             if (place / _OLD).exists():  # A process was killed when the new one was in its place already.
-                FileList(place / _OLD, _LIST).discard()
+                discard(place / _OLD)
             os.rename(path, place / _OLD)
         os.rename(new, path)
         fsync_path(parent)
         if (place / _OLD).exists():
-            FileList(place / _OLD, _LIST).discard()
+            discard(place / _OLD)
         unfinished.finish()
     with contextlib.suppress(OSError):
         place.rmdir()
@@ -73,12 +74,12 @@ def _in_store(path):
             (path / name).upload(new / name)
 
 
-def is_export(path):
+def is_export(path: str | os.PathLike[str] | Path) -> bool:
     """Returns whether a directory, by its path or URL, is an export of this package."""
     return (path_of(path) / _LIST).is_file()
 
 
-def discard(path):
+def discard(path: str | os.PathLike[str] | Path) -> bool:
     """Removes an export; files that were added to it stay. Returns whether the directory is gone."""
     FileList(path, _LIST).discard()
     return not path_of(path).exists()

@@ -64,11 +64,23 @@ def test_six_steps_of_horovod_train_on_two_ranks_and_resume(clicks, tmp_path):
     arguments = ("horovod_six_steps.py", 2, f"--data={clicks}", f"--model_dir={tmp_path}")
     first = _run(*arguments, "--steps=40")
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-20")  # 40 steps of two ranks
+    before = _accumulators(tmp_path)
     second = _run(*arguments, "--steps=120")
     assert tf.train.latest_checkpoint(str(tmp_path)).endswith("model.ckpt-60")
-    # The example prints the loss of the last batch alone, so that the second loss is not always below the first.
+    # Adagrad's sums only grow, so that a run that began anew would have smaller ones somewhere. The losses cannot be
+    # compared: each is of the last batch alone.
+    for name, sums in _accumulators(tmp_path).items():
+        assert (sums >= before[name]).all() and (sums > before[name]).any(), name
     assert first["loss"] < 0.65 and second["loss"] < 0.65
     assert "from ctr_trainer" not in (EXAMPLES / "horovod_six_steps.py").read_text()
+
+
+def _accumulators(model_dir):
+    """Returns Adagrad's sums of squared gradients in the newest checkpoint: dict of name -> array."""
+    reader = tf.train.load_checkpoint(str(model_dir))
+    found = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map() if name.endswith("/Adagrad")}
+    assert len(found) == 3, found
+    return found
 
 
 def test_a_loop_of_ones_own_costs_thirty_lines_at_most():

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -11,18 +10,16 @@ from ctr_trainer.publication.delivered import Delivered, read_delivered
 from ctr_trainer.publication.delivery_process import DeliveryProcess
 from ctr_trainer.publication.open_reader import open_reader
 from ctr_trainer.settings.redis_files import RedisFiles
+from tests.parallel.launch import wait_until
 from tests.publication.published import Published
 
 pytestmark = pytest.mark.integration
 _SECONDS = 60
 
 
-def await_condition(holds, process=None):
-    deadline = time.monotonic() + _SECONDS
-    while not holds():
-        assert process is None or process.ended() is None, process.ended()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def await_delivery(is_delivered, what, process):
+    wait_until(lambda: is_delivered() or process.ended(), what, _SECONDS)
+    assert process.ended() is None, process.ended()
 
 
 def test_a_killed_delivery_says_how_it_ended_and_the_next_one_goes_on(tmp_path):
@@ -30,13 +27,13 @@ def test_a_killed_delivery_says_how_it_ended_and_the_next_one_goes_on(tmp_path):
     published = Published(spool)
     with DeliveryProcess(spool, str(to), RedisFiles(), log) as process:
         # The delivery logs the base after it has recorded it.
-        await_condition(lambda: "delivered base 0" in log.read_text(), process)
+        await_delivery(lambda: "delivered base 0" in log.read_text(), "the log line of base 0", process)
         os.kill(process.pid, signal.SIGKILL)
-        await_condition(process.ended)
+        wait_until(process.ended, "the end of the killed process", _SECONDS)
         assert "ended with status -9" in process.ended() and "delivered base 0" in process.ended()
     published.epoch([2, 30], [3])
     with DeliveryProcess(spool, str(to), RedisFiles(), log) as process:
-        await_condition(lambda: (read_delivered(spool) or Delivered("")).epoch == 1, process)
+        await_delivery(lambda: (read_delivered(spool) or Delivered("")).epoch >= 1, "epoch 1", process)
     assert process.ended().startswith("its process ended with status 0")
     reader, keys = open_reader(to), np.arange(40)
     np.testing.assert_array_equal(reader.read("dim3", keys), published.weights(keys))
