@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data.columns import label_columns
 from ctr_trainer.data.dataset import DatasetInfo
-from ctr_trainer.data.ordering import ranks
 from ctr_trainer.data.source import ParquetGroups
+from ctr_trainer.data.synthetic import auc
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
@@ -132,11 +132,11 @@ def _why(column: pa.ChunkedArray, missing: int, labels: npt.NDArray[np.bool_]) -
             return f"{what} {said}"
     if is_list:
         return ""
-    auc = _auc(_out_of_fold(_codes(values, present), labels), labels)
+    best = _auc(_out_of_fold(_codes(values, present), labels), labels)
     if values.dtype.kind == "f":
         alone = _auc(values[present], labels[present])
-        auc = max(auc, alone, 1 - alone)
-    return f"alone has an AUC of {auc:.4f}" if auc > _AUC else ""
+        best = max(best, alone, 1 - alone)
+    return f"alone has an AUC of {best:.4f}" if best > _AUC else ""
 
 
 def _pure(rows: npt.NDArray[np.bool_], labels: npt.NDArray[np.bool_]) -> str:
@@ -182,6 +182,4 @@ def _auc(scores: np.ndarray, labels: npt.NDArray[np.bool_]) -> float:
     positives = int(labels.sum())
     if min(positives, len(labels) - positives) < _FEWEST:
         return 0.5
-    return float(
-        (ranks(scores)[labels].sum() - positives * (positives + 1) / 2) / (positives * (len(labels) - positives))
-    )
+    return auc(labels, scores)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.criteo import COLUMNS, DENSE, SPARSE
+from ctr_trainer.data.ordering import ranks
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
@@ -98,18 +99,16 @@ def write(make_writer, sample_file, spec, rows, seed, bar):
     return writers, extra
 
 
-def auc(labels, scores):
-    """The exact area under the ROC curve; equal scores count half.
+def auc(labels: np.ndarray, scores: np.ndarray) -> float:
+    """Returns the exact area under the ROC curve; equal scores count half.
 
     Args:
-      labels: float[n], 0 or 1, both present.
+      labels: float or bool [n], 0 or 1, both present.
       scores: float[n].
     """
-    distinct, where, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = np.cumsum(counts) - (counts - 1) / 2  # mean rank, from 1, of each distinct score
     positive = labels > 0
     n = positive.sum()
-    return float((ranks[where[positive]].sum() - n * (n + 1) / 2) / (n * (len(labels) - n)))
+    return float((ranks(scores)[positive].sum() - n * (n + 1) / 2) / (n * (len(labels) - n)))
 
 
 def _check(spec, rows):
