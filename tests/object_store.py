@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import pytest
 
 from ctr_trainer.files.file_systems import opened
+from tests.parallel import launch
 
 BUCKET = "tests"
 _SECONDS = 60
@@ -51,7 +52,7 @@ class ObjectStore:
     @contextlib.contextmanager
     def standing_still(self) -> Iterator[None]:
         """Has the store answer nothing within the block."""
-        os.kill(self.pid, signal.SIGSTOP)
+        launch.stand_still(self.pid)
         try:
             yield
         finally:

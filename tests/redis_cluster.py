@@ -15,6 +15,7 @@ import pytest
 
 from ctr_trainer.processes.parent import ended_with_parent
 from ctr_trainer.settings.redis_files import RedisFiles
+from tests.parallel import launch
 
 _SECONDS = 60
 _PRIMARIES, _SLOTS = 3, 16384
@@ -125,7 +126,7 @@ class LocalCluster:
 
     def pause(self, port):
         """Has a server stand still until `resume`."""
-        self._processes[port].send_signal(signal.SIGSTOP)
+        launch.stand_still(self._processes[port].pid)
 
     def resume(self, port):
         self._processes[port].send_signal(signal.SIGCONT)

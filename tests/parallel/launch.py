@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -75,3 +76,15 @@ def wait_until(condition, what, seconds=120, every=0.05):
     while not condition():
         assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
         time.sleep(every)
+
+
+def stand_still(pid: int) -> None:
+    """Stops a process by SIGSTOP, and returns once all of its threads stand: that takes a moment after the signal."""
+    os.kill(pid, signal.SIGSTOP)
+    threads = pathlib.Path(f"/proc/{pid}/task")
+
+    def stands() -> bool:
+        states = [(thread / "stat").read_text(encoding="ascii").rpartition(") ")[2][0] for thread in threads.iterdir()]
+        return all(state in "TZ" for state in states)
+
+    wait_until(stands, f"process {pid} to stop", 60, every=0.005)

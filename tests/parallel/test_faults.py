@@ -120,7 +120,7 @@ def full(data, tmp_path_factory):
     directory = tmp_path_factory.mktemp("full")
     with _Job(data, directory, "--service_timeout=60") as job:
         service = job.service_at(10)
-        service.send_signal(signal.SIGSTOP)
+        launch.stand_still(service.pid)
         stopped_at = latest_checkpoint(job.model_dir).step
         threading.Event().wait(5)  # The fault itself lasts that long.
         still_at = latest_checkpoint(job.model_dir).step

@@ -192,11 +192,11 @@ def test_a_stopped_rank_is_named_and_the_job_goes_on_when_it_does_or_ends_and_it
 
             launch.wait_until(has_lines(2), "steps", 180)
             rank_1 = launch.psutil.Process(int((out / "pid-1").read_text()))
-            rank_1.send_signal(signal.SIGSTOP)
+            launch.stand_still(rank_1.pid)
             launch.wait_until(lambda: "without a sign of life" in log.read_text(), "the message", 60)
             rank_1.send_signal(signal.SIGCONT)
             launch.wait_until(has_lines(len(metrics.read_text().splitlines()) + 2), "more steps", 60)
-            rank_1.send_signal(signal.SIGSTOP)
+            launch.stand_still(rank_1.pid)
             assert job.wait(120) != 0, log.read_text()
             assert not rank_1.is_running()
         finally:

@@ -291,7 +291,7 @@ def test_a_service_that_stands_still_is_named_while_it_does_and_its_silence_is_a
     client.create_table(CONFIG)
     client.pull("t", np.array([1]))
     assert client.silent_seconds == 0
-    os.kill(service.pid, signal.SIGSTOP)
+    launch.stand_still(service.pid)
     try:
         with concurrent.futures.ThreadPoolExecutor(2) as threads:
             pulls = [threads.submit(client.pull, "t", np.array([1])) for _ in range(2)]
