@@ -7,35 +7,31 @@ A table shows means and spreads (highest minus lowest) over the seeds. Targets: 
 the same model, and on Adult one of ours at most 0.005 below LightGBM. DIN with histories stands beside our DeepFM
 without them on the split by time, which it has to beat.
 
---workers trains instead, by real jobs at the same total batch, DeepFM on MovieLens's random split: one worker, 2 and 4
-on one host with an embedding service and with rows in shared memory, and 2 on each of two hosts. Targets: at most
-0.0005 below one worker, and on two hosts 0.001.
-
 Each result is a line of --results, and what stands there is not run again, unless its flagfile or feature spec has
 changed since; --again trains all of ours again, --tune_peers all peers.
 
 Example: python benchmarks/accuracy.py --results=accuracy.jsonl --peer_python=peers/bin/python
          python benchmarks/accuracy.py --data=adult --models=deepfm,lr --seeds=1
-         python benchmarks/accuracy.py --workers --seeds=1
 """
 
 import argparse
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
 
 import accuracy_data
-import accuracy_report
-import accuracy_workers
 from accuracy_peers import LIBRARIES
 
 MODELS = ("lr", "wide_deep", "deepfm", "dcn_v2", "din")
 # What is run of them on one data set alone: DIN where there are histories, and nothing else there.
 ONLY = {"movielens-history": ("din",), "movielens-liked": ("din",)}
 PEER_SECONDS = 7200
+BELOW_PEER, BELOW_TREES = 0.001, 0.005
+_HISTORIES = "movielens-history", "movielens-liked"
 
 
 def main():
@@ -44,14 +40,9 @@ def main():
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ.setdefault("CTR_TRAINER_THREADS", "1")
     results = Results(flags.results)
-    for side, again in (("ours", flags.again), ("workers", flags.again), ("peer", flags.tune_peers)):
+    for side, again in (("ours", flags.again), ("peer", flags.tune_peers)):
         if again:
             results.forget(side=side)
-    if flags.workers:
-        data, _ = accuracy_workers.ON
-        accuracy_workers.run(results, accuracy_data.prepare(data, flags.real_data, flags.work), flags.seeds)
-        _show([line for line in results.lines if line["side"] == "workers" and line["seed"] in flags.seeds])
-        return
     libraries = _installed(flags)
     for data in flags.data:
         parts = accuracy_data.prepare(data, flags.real_data, flags.work)
@@ -65,8 +56,8 @@ def main():
 
 
 def _show(lines):
-    print(accuracy_report.table(lines))
-    print(json.dumps(accuracy_report.summary(lines)))
+    print(table(lines))
+    print(json.dumps(summary(lines)))
 
 
 def _is_selected(line, flags):
@@ -82,7 +73,7 @@ def models_of(data, models):
 
 
 class Results:
-    """JSON lines of `side` (`ours`, `peer` or `workers`), `data`, `model`, `seed`, `auc` and more.
+    """JSON lines of `side` (`ours` or `peer`), `data`, `model`, `seed`, `auc` and more.
 
     Args:
       path: of the file; what stands there is read.
@@ -122,7 +113,6 @@ def _flags():
     parser.add_argument("--again", action="store_true", help="train ours again, whatever --results has of them")
     parser.add_argument("--peer_python", default=sys.executable, help="the interpreter that has the peers")
     parser.add_argument("--tune_peers", action="store_true", help="choose the peers' settings by validation again")
-    parser.add_argument("--workers", action="store_true", help="jobs of one and several workers, and nothing else")
     choices = (("data", accuracy_data.DATA), ("models", MODELS), ("libraries", tuple(LIBRARIES)), ("seeds", (1, 2, 3)))
     for name, values in choices:
         parser.add_argument(f"--{name}", type=_list_of(values), default=values, help=",".join(map(str, values)))
@@ -191,6 +181,91 @@ def _run_peer(results, data, parts, library, model, flags):
 
 def _say(text):
     print(text, file=sys.stderr, flush=True)
+
+
+def summary(lines):
+    """-> by data and model, what there is of: `auc`, `spread`, `seeds`, `peer`, `peer_spread`, `library`, `met`.
+
+    A spread is of several seeds. `peer` and `library` are of the first library there is, and `others` has, by library,
+    the same of the rest. `met` says whether ours is within the target. LightGBM has `peer` only, and on Adult our
+    `best` model and whether that is within its target.
+
+    Args:
+      lines: those of `accuracy.Results`.
+    """
+    found = {}
+    for side in ("ours", "peer"):
+        for line in lines:
+            if line["side"] == side:
+                found.setdefault(line["data"], {}).setdefault(line["model"], {}).setdefault(side, []).append(line)
+    result = {data: {model: _entry(sides) for model, sides in models.items()} for data, models in found.items()}
+    _add_trees_target(result.get("adult", {}))
+    _add_histories_target(result)
+    return result
+
+
+def _entry(sides):
+    entry, libraries = {}, {}
+    if "ours" in sides:
+        entry |= _mean(sides["ours"], "auc", "spread") | {"seeds": len(sides["ours"])}
+    for line in sides.get("peer", []):
+        libraries.setdefault(line["library"], []).append(line)
+    peers = {library: _mean(lines, "peer", "peer_spread") for library, lines in libraries.items()}
+    for peer in peers.values() if "ours" in sides else ():
+        peer["met"] = entry["auc"] >= peer["peer"] - BELOW_PEER
+    for number, (library, peer) in enumerate(peers.items()):
+        if number:
+            entry.setdefault("others", {})[library] = peer
+        else:
+            entry |= peer | {"library": library}
+    return entry
+
+
+def _mean(lines, name, spread):
+    values = [line["auc"] for line in lines]
+    found = {name: round(statistics.mean(values), 5)}
+    return found | ({spread: round(max(values) - min(values), 5)} if len(values) > 1 else {})
+
+
+def _add_trees_target(adult):
+    ours = {model: entry["auc"] for model, entry in adult.items() if "auc" in entry}
+    if ours and "peer" in adult.get("lightgbm", {}):
+        best = max(ours, key=ours.get)
+        adult["lightgbm"] |= {"best": best, "met": ours[best] >= adult["lightgbm"]["peer"] - BELOW_TREES}
+
+
+def _add_histories_target(result):
+    deepfm = result.get("movielens-time", {}).get("deepfm", {})
+    for din in (result.get(data, {}).get("din", {}) for data in _HISTORIES):
+        if "auc" in din and "auc" in deepfm:
+            din |= {"peer": deepfm["auc"], "library": "our DeepFM without", "met": din["auc"] > deepfm["auc"]}
+
+
+def table(lines):
+    """-> Markdown."""
+    rows = ["| data | model | ours | spread | peer | its AUC | spread | ours - peer | |", f"|{'---|' * 9}"]
+    for data, models in summary(lines).items():
+        for model, entry in models.items():
+            ours = entry
+            if model == "lightgbm" and "best" in entry:
+                model, ours = f"best: {entry['best']}", {"auc": models[entry["best"]]["auc"]}
+            rows.append(_row(data, model, ours, entry))
+            for library, other in entry.get("others", {}).items():
+                rows.append(_row(data, model, ours, other | {"library": library}))
+    return "\n".join(rows)
+
+
+def _row(data, model, ours, peer):
+    auc = ours.get("auc")
+    difference = f"{auc - peer['peer']:+.4f}" if "met" in peer else ""
+    verdict = {True: "met", False: "missed", None: ""}[peer.get("met")]
+    texts = [data, model, _number(auc), _number(ours.get("spread")), peer.get("library", "")]
+    texts += [_number(peer.get("peer")), _number(peer.get("peer_spread")), difference, verdict]
+    return f"| {' | '.join(texts)} |"
+
+
+def _number(value):
+    return "" if value is None else f"{value:.4f}"
 
 
 if __name__ == "__main__":

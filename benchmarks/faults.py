@@ -1,6 +1,6 @@
-"""What faults cost a job under `launch`: kills, a lost host, checkpoints, ends of all kinds; its last line is JSON.
+"""Measures what kills cost a job under `launch`. The last line is JSON.
 
-    python benchmarks/faults.py --rows=600000 --rounds=3 --kills=50 --ends=20
+    python benchmarks/faults.py --rows=600000 --rounds=3 --kills=50
 
 The job is the demo's, of two workers. `seconds_to_train_again` is the largest of the medians by kind of loss, from the
 kill to the log line that the launcher writes when a step is done again; the kills of `--rounds` meet a job whose next
@@ -10,28 +10,31 @@ allow, is null; so is one that failed, which `failed` names.
 
 import argparse
 import collections
+import contextlib
 import json
 import os
 import pathlib
 import random
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import traceback
 
-import checkpoint_cost
-import convert_engines
-import faults_ends
-import faults_hosts
-from faults_job import ROOT, TIMEOUT_S, FaultyJob
+import psutil
 
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks.placement import ATTEMPT
 from tests.hosts.rows import names, trained
 
-PARTS = ("kills", "random", "hosts", "cost", "ends", "engines")
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+# Has each worker note the names of the rows that it reads.
+SITE = ROOT / "tests" / "hosts" / "site"
+TIMEOUT_S = 900
+PARTS = ("kills", "random")
 KILLS = {
     "worker": lambda job: [job.worker(1)],
     "service": lambda job: job.services(),
@@ -40,6 +43,124 @@ KILLS = {
 WORKERS = 2
 # A job starts the workers of its next start after 10 s, and they import for some more.
 READY_SECONDS = 10.0
+
+
+class FaultyJob:
+    """A running `launch`; leaving the block ends it.
+
+    Args:
+      arguments: list, what stands behind `launch`.
+      model_dir: of the training.
+      seen: directory for the names of the rows that each start reads; None to note none.
+      batch_seconds: time that a worker waits before each batch, so that a job lasts for its faults.
+      command: f(list) -> the command that runs the list on another machine; None for this one.
+      environment: dict of more variables.
+    """
+
+    def __init__(self, arguments, model_dir, seen=None, batch_seconds=0.0, command=None, environment=None):
+        self.model_dir, self._lines, self._changed = pathlib.Path(model_dir), [], threading.Condition()
+        path = [str(SITE)] * bool(seen) + [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        more = {"ROWS_SEEN": str(seen), "BATCH_SECONDS": str(batch_seconds)} if seen else {}
+        line = [sys.executable, "-m", "ctr_trainer", "launch", *map(str, arguments)]
+        self.process = subprocess.Popen(
+            command(line) if command else line,
+            env={**os.environ, **(environment or {}), **more, "PYTHONPATH": os.pathsep.join(path)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def wait_for(self, text, times=1, seconds=TIMEOUT_S):
+        """Waits for a text in the job's output. -> when it came for the `times`-th time, in seconds since 1970
+
+        Raises:
+          RuntimeError: the job ended before.
+          TimeoutError: it did not come in time.
+        """
+        deadline = time.monotonic() + seconds
+        with self._changed:
+            while len(found := [at for at, line in self._lines if text in line]) < times:
+                if self._lines and self._lines[-1][1] is _END:
+                    raise RuntimeError(f"the job ended before {text!r} came:\n{self.tail()}")
+                if not self._changed.wait(max(deadline - time.monotonic(), 0.0)):
+                    raise TimeoutError(f"{text!r} did not come within {seconds} s:\n{self.tail()}")
+        return found[times - 1]
+
+    def count(self, text):
+        """-> in how many lines of the output a text stands."""
+        return sum(text in line for _, line in list(self._lines))
+
+    def tail(self, lines=30):
+        """-> the end of the output."""
+        return "\n".join(line for _, line in list(self._lines)[-lines:])
+
+    def worker(self, rank):
+        """-> the process of a rank that trains; None if there is none."""
+        held = []
+        for process in self._processes("ctr_trainer.launch.worker"):
+            with contextlib.suppress(psutil.Error):
+                environment = process.environ()
+                if environment.get("HOROVOD_RANK") == str(rank):
+                    held.append((int(environment[ATTEMPT].partition(".")[2]), process))
+        return min(held, default=(0, None), key=lambda each: each[0])[1]
+
+    def services(self):
+        """-> the processes of its local services."""
+        return self._processes("ctr_trainer", "serve")
+
+    def left(self):
+        """-> the processes that it has started, and that are there."""
+        return [process for process in psutil.process_iter() if self._is_ours(process)]
+
+    def _processes(self, *module):
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.cmdline()[2 : 2 + len(module)] == [*module] and self._is_ours(process):
+                    found.append(process)
+        return found
+
+    def _is_ours(self, process):
+        with contextlib.suppress(psutil.Error, OSError):
+            return ATTEMPT in process.environ() and str(self.model_dir) in " ".join(process.cmdline())
+        return False
+
+    def finish(self, seconds=TIMEOUT_S):
+        """Waits for the end. -> the exit status"""
+        return self.process.wait(seconds)
+
+    def summary(self):
+        """-> what the training left at its end."""
+        return json.loads((self.model_dir / "train_summary.json").read_text())
+
+    def _read(self):
+        for line in self.process.stdout:
+            self._add(line.rstrip("\n"))
+        self._add(_END)
+
+    def _add(self, line):
+        with self._changed:
+            self._lines.append((time.time(), line))
+            self._changed.notify_all()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(60)
+        for process in [self.process, *self.left()]:
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                process.kill()
+
+
+_END = "(the end of the output)"
 
 
 def training_flags(data, *more):
@@ -150,11 +271,6 @@ def measure(directory, flags):
             "rows_twice",
             "rows_missing",
             "auc_minus_undisturbed",
-            "hosts_test",
-            "checkpoint_cost_percent",
-            "left_behind",
-            "convert_two_cores_over_one",
-            "spark_equals_local",
         )
     )
     medians, lost, failed = {}, [], []
@@ -168,31 +284,7 @@ def measure(directory, flags):
         result.update(random_kills(directory, data, flags.kills, flags.batch_seconds))
         lost.append(result["seconds_of_steps_lost_at_most"])
 
-    def hosts():
-        taken = []
-        for number in range(flags.rounds):
-            (place := directory / f"hosts-{number}").mkdir()
-            try:
-                more = ["--epochs=0", "--max_steps=1000000"]
-                taken.append(faults_hosts.take_a_host_and_give_it_back(place, training_flags(data, *more)))
-            except UserError as error:
-                print(f"no hosts: {error}", flush=True)
-                break
-            print(f"host taken: trains again after {taken[-1]:.1f} s", flush=True)
-        if taken:
-            medians["host"], result["hosts_test"] = round(statistics.median(taken), 1), True
-
-    def cost():
-        result["checkpoint_cost_percent"], _ = checkpoint_cost.checkpoint_cost_percent(directory, flags.rounds)
-
-    def ends():
-        result["left_behind"] = len(faults_ends.left_behind(directory / "ends", training_flags(data), flags.ends))
-
-    def convert():
-        result.update(convert_engines.convert_two_cores_over_one(directory))
-        result["spark_equals_local"] = convert_engines.spark_equals_local(directory)
-
-    for name, measure_part in zip(PARTS, (kills, at_random, hosts, cost, ends, convert), strict=True):
+    for name, measure_part in zip(PARTS, (kills, at_random), strict=True):
         if name not in flags.parts:
             continue
         try:
@@ -209,9 +301,8 @@ def measure(directory, flags):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=600_000, help="rows of the demo's data")
-    parser.add_argument("--rounds", type=int, default=3, help="times that each kind of loss and the cost are measured")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each kind of loss is measured")
     parser.add_argument("--kills", type=int, default=50, help="kills at random")
-    parser.add_argument("--ends", type=int, default=20, help="jobs that are ended in all ways")
     parser.add_argument(
         "--batch_seconds", type=float, default=1.5, help="pace of the job of random kills: it must outlast them"
     )

@@ -1,33 +1,66 @@
-"""W1 with the embeddings as variables in the graph, see `peer_in_graph.py`. Prints examples/s as JSON.
+"""W1 with the embeddings as variables in the graph and TensorFlow's own sparse Adagrad. Prints examples/s as JSON.
 
-Under horovodrun this is the naive port, which gathers all workers' sparse gradients.
+Under horovodrun this is the naive port: `hvd.DistributedOptimizer` gathers the sparse gradients of all workers.
 """
 
 import argparse
+import json
 import os
-import pathlib
-import tempfile
+import time
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batch_size", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--warmup", type=int, default=20)
-    parser.add_argument("--cores", default="0", help="of each worker, as 0,1")
+    parser.add_argument("--cores", default="0", help="the core of each worker, as 0,1")
     flags = parser.parse_args()
-    cores = [int(core) for core in flags.cores.split(",")]
     rank, workers = (int(os.environ.get(f"HOROVOD_{name}", default)) for name, default in (("RANK", 0), ("SIZE", 1)))
-    os.sched_setaffinity(0, {cores[rank]})
+    os.sched_setaffinity(0, {int(flags.cores.split(",")[rank])})
 
-    import peer_in_graph
-    import peers
+    import tensorflow as tf
 
-    with tempfile.TemporaryDirectory() as directory:
-        peers.write_workload(directory, flags.batch_size, rank)
-        settings = dict(data=directory, result_dir=pathlib.Path(directory), steps=flags.steps, warmup=flags.warmup)
-        peer_in_graph.train(argparse.Namespace(**settings), rank, workers)
-        print((pathlib.Path(directory) / f"rank-{rank}.json").read_text())
+    from ctr_trainer.bench import workload as w1
+
+    tf1 = tf.compat.v1
+    tf1.disable_eager_execution()
+    ids, dense, labels = w1.arrays(flags.batch_size, rank)
+    dataset = tf.data.Dataset.from_tensor_slices((ids.astype("int32"), dense, labels[..., None])).repeat().prefetch(4)
+    ids, dense, labels = tf1.data.make_one_shot_iterator(dataset).get_next()
+
+    normal = tf1.random_normal_initializer(stddev=w1.STDDEV)
+    embedding = tf1.get_variable("embedding", [w1.VOCABULARY, w1.DIM], initializer=normal)
+    linear = tf1.get_variable("linear", [w1.VOCABULARY, 1], initializer=tf1.zeros_initializer())
+    rows, first = tf.gather(embedding, ids), tf.gather(linear, ids)[..., 0]
+    total = tf.reduce_sum(rows, 1)
+    second = 0.5 * tf.reduce_sum(total * total - tf.reduce_sum(rows * rows, 1), 1, keepdims=True)
+    hidden = tf.concat([tf.reshape(rows, [flags.batch_size, w1.FIELDS * w1.DIM]), dense], 1)
+    for index, units in enumerate((*w1.HIDDEN_UNITS, 1)):
+        kernel = tf1.get_variable(f"kernel_{index}", [hidden.shape[-1], units])
+        bias = tf1.get_variable(f"bias_{index}", [units], initializer=tf1.zeros_initializer())
+        hidden = tf.matmul(hidden, kernel) + bias
+        if units > 1:
+            hidden = tf.nn.relu(hidden)
+    logits = hidden + second + tf.reduce_sum(first, 1, keepdims=True)
+    loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
+    optimizer = tf1.train.AdagradOptimizer(w1.LEARNING_RATE, initial_accumulator_value=w1.INITIAL_ACCUMULATOR)
+    hooks = []
+    if workers > 1:
+        from ctr_trainer.ranks import distributed
+
+        distributed.init()
+        optimizer, hooks = distributed.optimizer(optimizer), [distributed.broadcast_hook()]
+    train_op = optimizer.minimize(loss, global_step=tf1.train.get_or_create_global_step())
+    config = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
+    with tf1.train.MonitoredSession(tf1.train.ChiefSessionCreator(config=config), hooks) as session:
+        for _ in range(flags.warmup):
+            session.run(train_op)
+        start = time.perf_counter()
+        for _ in range(flags.steps):
+            session.run(train_op)
+        seconds = time.perf_counter() - start
+    print(json.dumps({"examples_per_sec": flags.steps * flags.batch_size / seconds}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""What a second worker is worth, and what a step costs beside its dense tower: workload W1. The last line is JSON.
+"""Measures what a second worker gains, and what a step costs next to its dense tower, on workload W1.
+
+The last line is JSON.
 
 Every worker has one thread on a core of its own; a service runs where there is room. All sides of a table run in turn.
 On a processor without instructions for bfloat16 the side `one_bf16` is left out by name, and its keys are null.
@@ -13,7 +15,7 @@ On a processor without instructions for bfloat16 the side `one_bf16` is left out
     demo_default_vs_shared          the demo's job by its default flags over the same with --embedding_service=shared
     two_workers_vs_naive_horovod    two_workers_periodic over two workers of in-graph variables under Horovod
     step_vs_dense_tower             time of a step, with a second core free, over that of its dense tower alone; rows
-                                    looked up and trained beside the steps, by --overlap_lookup
+                                    are looked up and trained while steps run (--overlap_lookup)
     step_vs_dense_tower_in_turn     the same without
     bfloat16_vs_float32             one worker with --mixed_precision=bfloat16 over one without
     seconds_to_first_step           from the start of `python -m ctr_trainer train` to its first step, caches warm
@@ -32,19 +34,18 @@ import sys
 import tempfile
 import time
 
-from demo_rates import default_vs_shared as demo_rates_of
 from sides import Side, compare, ratio, runnable
 
 from ctr_trainer.processes import hardware
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+COMMAND = (sys.executable, "-m", "ctr_trainer")
 FIRST_STEP_RUNS = 3
 
 
-def sides(steps):
-    """-> dict of name -> Side: the workers of one table."""
-    steps = f"--steps={steps}"
-    alone, two = (steps, "--cores=0"), (steps, "--cores=0,1")
+def sides(steps: int) -> dict[str, Side]:
+    """Returns the sides of the table, by name."""
+    alone, two = (f"--steps={steps}", "--cores=0"), (f"--steps={steps}", "--cores=0,1")
     shared, averaged = "--embedding_service=shared", "--dense_sync_steps=30"
     return {
         "one": Side("ours.py", alone),
@@ -62,13 +63,44 @@ def sides(steps):
     }
 
 
-def seconds_to_first_step(directory):
-    """-> median seconds from a training command's start to the log line of its first step."""
-    spec = [sys.executable, "-m", "ctr_trainer"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+def environment() -> dict[str, str]:
+    """Returns the environment of a job: this package, and the programs next to this Python."""
+    path = os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]])
+    return {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "PATH": path}
+
+
+def call(*command: object) -> None:
+    """Runs a command of the package; if it fails, the end of its log ends this program."""
+    done = subprocess.run([*map(str, command)], env=environment(), capture_output=True, text=True, timeout=1800)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+
+
+def demo_rates(directory: str, rounds: int) -> tuple[float, dict[str, int]]:
+    """Trains the demo's job of two workers by its default flags and with `--embedding_service=shared`, in turn.
+
+    Returns:
+      the median over the rounds of the default's examples/s over those of the other, and the median rates by name.
+    """
+    data = pathlib.Path(directory, "demo")
+    call(*COMMAND, "convert", "--format=synthetic", f"--output={data}")
+    job = ("horovodrun", "-np", "2", "--gloo", ROOT / "run.sh", f"--flagfile={ROOT}/configs/demo.flags")
+    sides: dict[str, tuple[str, ...]] = {"demo": (), "demo_shared": ("--embedding_service=shared",)}
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds):
+        for name, flags in sides.items():
+            model = pathlib.Path(directory, f"{name}{number}")
+            call(*job, f"--train_data={data}/train", "--eval_data=", f"--model_dir={model}", *flags)
+            summary = json.loads((model / "train_summary.json").read_text(encoding="utf-8"))
+            rates[name].append(summary["examples_per_sec"])
+    ratios = [one / other for one, other in zip(*rates.values(), strict=True)]
+    return round(statistics.median(ratios), 3), {name: round(statistics.median(each)) for name, each in rates.items()}
+
+
+def seconds_to_first_step(directory: str) -> float:
+    """Returns the median of the seconds from the start of a training command to the log line of its first step."""
     data = f"{directory}/data"
-    convert = [*spec, "convert", "--format=synthetic", "--rows=50000", f"--output={data}"]
-    subprocess.run(convert, env=environment, check=True, capture_output=True, timeout=600)
+    call(*COMMAND, "convert", "--format=synthetic", "--rows=50000", f"--output={data}")
     seconds = []
     for number in range(FIRST_STEP_RUNS):
         flags = [
@@ -78,7 +110,7 @@ def seconds_to_first_step(directory):
             "--log_steps=1",
         ]
         start = time.perf_counter()
-        with subprocess.Popen([*spec, "train", *flags], env=environment, stderr=subprocess.PIPE, text=True) as job:
+        with subprocess.Popen([*COMMAND, "train", *flags], env=environment(), stderr=subprocess.PIPE, text=True) as job:
             first = None
             for line in job.stderr:
                 if first is None and "step 1, " in line:
@@ -89,7 +121,7 @@ def seconds_to_first_step(directory):
     return round(statistics.median(seconds), 2)
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="of all sides, in turn")
     parser.add_argument("--steps", type=int, default=300, help="measured in each run, after a warm-up of 20")
@@ -112,7 +144,7 @@ def main():
     growth = memory.get("rss_growth_percent")
     with tempfile.TemporaryDirectory() as directory:
         first = seconds_to_first_step(directory)
-        demo, demo_rates = demo_rates_of(directory, min(flags.rounds, 3))
+        demo, rates_of_demo = demo_rates(directory, min(flags.rounds, 3))
     results = {
         "one_worker_vs_in_graph": ratio(rates, "one", "in_graph"),
         "one_worker_bfloat16_vs_in_graph": ratio(rates, "one_bf16", "in_graph"),
@@ -129,7 +161,7 @@ def main():
         "seconds_to_first_step": first,
         "rss_growth_percent": None if growth is None else round(growth, 2),
         "examples_per_sec": {name: round(statistics.median(rates[name])) if name in rates else None for name in every}
-        | demo_rates,
+        | rates_of_demo,
         "rounds": flags.rounds,
     }
     print(json.dumps(results))

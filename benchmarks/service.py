@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 
-import demo_traffic
 import loopback
 import numpy as np
 
@@ -112,7 +111,7 @@ def main():
     parser.add_argument("--workers", type=int, default=4, help="that the demo's traffic comes from")
     flags = parser.parse_args()
     most_workers = max(flags.workers, HOSTS * WORKERS_A_HOST)
-    if flags.demo_rows < 2 * demo_traffic.WARMUP_STEPS * demo_traffic.BATCH_SIZE * most_workers:
+    if flags.demo_rows < 2 * loopback.WARMUP_STEPS * loopback.BATCH_SIZE * most_workers:
         parser.error("--demo_rows is too few: half of each worker's steps would be its warm-up")
     cores = sorted(os.sched_getaffinity(0))
     sizes = [int(rows) for rows in flags.rows.split(",")]
@@ -134,9 +133,9 @@ def main():
         cases[f"zipf_{rows}"]["index_bytes_per_row"] = round(remote["index_bytes_per_row"], 2)
     with tempfile.TemporaryDirectory() as directory:
         directory = pathlib.Path(directory)
-        demo_traffic.write_data(flags.demo_rows, directory)
-        demo = demo_traffic.measure(flags.workers, directory, cores)
-        of_hosts = demo_traffic.measure_hosts(HOSTS, WORKERS_A_HOST, directory, cores)
+        loopback.write_data(flags.demo_rows, directory)
+        demo = loopback.measure_demo(flags.workers, directory, cores)
+        of_hosts = loopback.measure_demo_of_hosts(HOSTS, WORKERS_A_HOST, directory, cores)
     workers = {
         optimizer: workers_fed(f"{flags.workers} workers, {optimizer}", figures) for optimizer, figures in demo.items()
     }

@@ -60,7 +60,7 @@ def test_ours_meets_its_target_up_to_a_thousandth_below_the_peer(accuracy):
     lines += [line("peer", "adult", "deepfm", seed, auc, library="PyTorch") for seed, auc in ((1, 0.921), (2, 0.9228))]
     lines += [line("ours", "adult", "lr", 1, 0.9), line("peer", "adult", "lr", 1, 0.9015, library="scikit-learn")]
     lines += [line("peer", "adult", "lightgbm", 1, 0.927, library="LightGBM")]
-    found = accuracy.accuracy_report.summary(lines)["adult"]
+    found = accuracy.summary(lines)["adult"]
     assert found["deepfm"] == {
         "auc": 0.921,
         "spread": 0.002,
@@ -72,7 +72,7 @@ def test_ours_meets_its_target_up_to_a_thousandth_below_the_peer(accuracy):
     }
     assert not found["lr"]["met"]
     assert found["lightgbm"]["best"] == "deepfm" and not found["lightgbm"]["met"]  # 0.006 below
-    text = accuracy.accuracy_report.table(lines)
+    text = accuracy.table(lines)
     assert "| adult | deepfm | 0.9210 | 0.0020 | PyTorch | 0.9219 | 0.0018 | -0.0009 | met |" in text
     assert "| adult | best: deepfm | 0.9210 |  | LightGBM | 0.9270 |  | -0.0060 | missed |" in text
 
@@ -81,10 +81,10 @@ def test_each_library_with_a_model_is_a_peer_of_its_own(accuracy):
     lines = [line("ours", "adult", "deepfm", 1, 0.921)]
     lines += [line("peer", "adult", "deepfm", 1, 0.922, library="PyTorch")]
     lines += [line("peer", "adult", "deepfm", seed, auc, library="FuxiCTR") for seed, auc in ((1, 0.923), (2, 0.924))]
-    found = accuracy.accuracy_report.summary(lines)["adult"]["deepfm"]
+    found = accuracy.summary(lines)["adult"]["deepfm"]
     assert found["peer"] == 0.922 and found["library"] == "PyTorch" and found["met"]
     assert found["others"] == {"FuxiCTR": {"peer": 0.9235, "peer_spread": 0.001, "met": False}}
-    text = accuracy.accuracy_report.table(lines)
+    text = accuracy.table(lines)
     assert "| adult | deepfm | 0.9210 |  | PyTorch | 0.9220 |  | -0.0010 | met |" in text
     assert "| adult | deepfm | 0.9210 |  | FuxiCTR | 0.9235 | 0.0010 | -0.0025 | missed |" in text
 
@@ -100,32 +100,13 @@ def test_a_library_that_is_chosen_is_run_and_shown_alone(accuracy, monkeypatch):
         accuracy._flags()
 
 
-def test_workers_are_compared_with_one(accuracy):
-    jobs = (
-        *((1, "one", 1, 0.812), (2, "one", 1, 0.808), (1, "service", 2, 0.8129), (1, "two hosts", 4, 0.8091)),
-        (1, "shared", 4, 0.8094),
-    )
-    lines = [line("workers", "movielens-random", "deepfm", seed, auc, job=job, workers=n) for seed, job, n, auc in jobs]
-    found = accuracy.accuracy_report.summary(lines)["movielens-random"]["deepfm"]
-    assert found["workers"] == {
-        "one": {"1": 0.81},
-        "service": {"2": 0.8129},
-        "two hosts": {"4": 0.8091},
-        "shared": {"4": 0.8094},
-    }
-    assert not found["workers_met"]
-    assert accuracy.accuracy_report.summary(lines[:4])["movielens-random"]["deepfm"]["workers_met"]
-    for alone in (lines[:2], lines[2:]):
-        assert "workers_met" not in accuracy.accuracy_report.summary(alone)["movielens-random"]["deepfm"]
-
-
 @pytest.mark.parametrize("data", ["movielens-history", "movielens-liked"])
 def test_din_with_histories_has_to_beat_deepfm_without(accuracy, data):
     lines = [line("ours", "movielens-time", "deepfm", 1, 0.78), line("ours", data, "din", 1, 0.79)]
-    found = accuracy.accuracy_report.summary(lines)[data]["din"]
+    found = accuracy.summary(lines)[data]["din"]
     assert found["peer"] == 0.78 and found["met"]
     lines[1]["auc"] = 0.78
-    assert not accuracy.accuracy_report.summary(lines)[data]["din"]["met"]
+    assert not accuracy.summary(lines)[data]["din"]["met"]
     assert accuracy.models_of(data, accuracy.MODELS) == ["din"]
     assert "din" not in accuracy.models_of("movielens-time", accuracy.MODELS)
 
