@@ -1,9 +1,153 @@
-"""Feeds the batches of a reader, and the rows that they look up."""
+"""The input of a reader of batches: placeholders, and the batches and rows that are fed to them."""
+
+import dataclasses
+
+import numpy as np
 
 from ctr_trainer.data.position import progress
 from ctr_trainer.data.read_ahead import read_ahead
-from ctr_trainer.estimator.feed import Feed
-from ctr_trainer.estimator.whole_steps import WholeSteps
+from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.estimator.feed import Feed, GraphInput
+from ctr_trainer.features.fed import FedFeatures
+from ctr_trainer.graph_notes import row_training, step_plan
+from ctr_trainer.graph_notes.row_training import RowTraining
+from ctr_trainer.graph_notes.run_length import Epochs
+from ctr_trainer.hooks.input_hook import InputHook
+from ctr_trainer.measuring.latency import Latency
+from ctr_trainer.measuring.phases import operation
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.ranks import distributed
+
+
+class GivenReader:
+    """Reads what another reader does, and says None of what that one does not know.
+
+    Args:
+      reader: a `data.reader.BatchReader`, or any iterable of `Batch` with its `spec`, `statistics` and `batch_size`.
+        Of a spec with quantiles it needs `with_statistics` too, to be evaluated on data with statistics of their own.
+
+    Attributes:
+      spec, statistics, batch_size: the reader's.
+      steps: batches from its start to its end.
+      steps_per_epoch: batches of a whole epoch.
+      in_epochs: `Epochs`.
+      epochs: the number of the epoch that it stops before.
+      read_latency: OpsReadSample: for each batch, how long the reader took to give it.
+    """
+
+    def __init__(self, reader):
+        self._reader = reader
+        self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
+        self.steps, self.epochs = getattr(reader, "steps", None), getattr(reader, "epochs", None)
+        self.steps_per_epoch = getattr(reader, "steps_per_epoch", None)
+        knows = hasattr(reader, "steps_per_epoch") and hasattr(reader, "steps_before")
+        rows = getattr(reader, "rows", None)
+        self.in_epochs = Epochs(reader.steps_per_epoch, reader.steps_before, rows) if knows else None
+        self._position_after = getattr(reader, "position_after", lambda steps: None)
+        self.read_latency = Latency(operation("read"))
+
+    def with_statistics(self, statistics):
+        """-> the reader with other statistics: those that a model was trained with, which place its quantiles."""
+        return GivenReader(self._reader.with_statistics(statistics))
+
+    def position_after(self, steps):
+        """-> where all workers stand when each has taken `steps` batches since the reader's start; None: not known."""
+        return self._position_after(steps)
+
+    def __iter__(self):
+        return self.read_latency.each(self._reader)
+
+
+class WholeSteps:
+    """A reader's batches, then, where the last optimizer step is short of some, as many of weight zero.
+
+    So the last examples are trained on although they do not fill a step. All ranks have as many batches, so they fill
+    up alike. The batches added are the last one over again: they look up no row that the step has not.
+
+    Args:
+      batches: iterable of `Batch`.
+      batches_per_step: of an optimizer step.
+    """
+
+    def __init__(self, batches, batches_per_step):
+        self._batches, self._per_step = batches, batches_per_step
+        self._count = None
+
+    def __iter__(self):
+        count, last = 0, None
+        for last in self._batches:
+            count += 1
+            yield last
+        self._count = count
+        for _ in range(-count % self._per_step):
+            yield dataclasses.replace(last, size=0, weights=np.zeros_like(last.weights))
+
+    def taken_by(self, steps):
+        """-> how many of the reader's own batches were in the first `steps` steps."""
+        batches = steps * self._per_step
+        return batches if self._count is None else min(batches, self._count)
+
+
+class BatchInput(GraphInput):
+    """Placeholders of the features of a reader's batches.
+
+    Args:
+      reader: `GivenReader`.
+      spec, statistics: of the data that the model was trained on; the reader's own for a new model.
+      has_read: f(), called after each batch; None for nothing.
+    """
+
+    fed = True
+
+    def __init__(self, reader, spec, statistics, has_read=None):
+        features = FedFeatures(spec, statistics, reader.batch_size)
+        super().__init__(features, features.labels)
+        self._reader, self._has_read = reader, has_read
+        self.batch_size, self.batches, self.epochs = reader.batch_size, reader.steps, reader.epochs
+        self.batches_per_epoch, self.in_epochs = reader.steps_per_epoch, reader.in_epochs
+
+    @property
+    def uses_embeddings(self):
+        return bool(self.features.segments)
+
+    def weights(self, labels):
+        return self.features["weight"]
+
+    def connect(self, store, config, spec=None, trained=None, within_training=False, clock=None):
+        training = None
+        if spec is not None:
+            rate = config.embedding.learning_rate
+            training = row_training.current() or RowTraining.of_loss(self.features, spec.loss, rate)
+        if training and config.embedding.overlap_lookup and self.features.spec.limits:
+            raise UserError(
+                "overlap_lookup: with [[limits]] of the feature spec a row could go while a step is to train it: leave "
+                "out one of the two"
+            )
+        in_order = config.deterministic and training is not None
+        if in_order and self.features.spec.limits and (distributed.size() > 1 or config.embedding.service != "auto"):
+            raise UserError(
+                "deterministic: with [[limits]] of the feature spec, which keys have rows depends on when workers ask "
+                "the store: leave out one of the two, or train with one worker and no service"
+            )
+        embeddings = Embeddings(
+            self.features,
+            config.embedding,
+            config.seed,
+            store,
+            # To pull rows ahead of their lookup is a matter of time.
+            config.prefetch_batches if training and not in_order else 0,
+            trained,
+            training and training.learning_rate_scale,
+            within_training,
+            in_order,
+        )
+
+        def make_hook(batches):
+            rows = embeddings.feed(batches, training is not None)
+            return InputHook(self.features, embeddings, rows, training, clock, self._has_read)
+
+        per_step = step_plan.current().accumulation_steps if training else 1
+        return BatchFeed(self, self._reader, embeddings, make_hook, per_step, config.prefetch_batches)
 
 
 class BatchFeed(Feed):

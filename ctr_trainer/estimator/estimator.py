@@ -7,21 +7,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from ctr_trainer.estimator import finding, latest_file, plateau, retention, warm_start
-from ctr_trainer.estimator.all_closed import all_closed
+from ctr_trainer.estimator import model_directory, retention, schedules, warm_start
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
-from ctr_trainer.estimator.graphs import training_graph
+from ctr_trainer.estimator.model_directory import one_job, save_features
 from ctr_trainer.estimator.model_selection import is_over
 from ctr_trainer.estimator.observation import Observation
-from ctr_trainer.estimator.one_job import one_job
-from ctr_trainer.estimator.optimizer_step import OptimizerStep
 from ctr_trainer.estimator.publishing import open_publishing
-from ctr_trainer.estimator.saved_features import save_features
 from ctr_trainer.estimator.saving import Saving
 from ctr_trainer.estimator.session import training_session
-from ctr_trainer.estimator.stopping_in_order import stop_hook, stopped_text
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
 from ctr_trainer.estimator.trained_model import TrainedModel
+from ctr_trainer.estimator.training import OptimizerStep, all_closed, stop_hook, stopped_text, training_graph
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.files.staging import staged
 from ctr_trainer.graph_notes import run_length, step_plan
@@ -105,7 +101,7 @@ class Estimator(TrainedModel):
         restarts = self.config.embedding.service_restarts
         words = last_words.of_this_process()
         words.model_dir = staging.path
-        words.going_on = functools.partial(finding.where_it_goes_on, self.model_dir)
+        words.going_on = functools.partial(model_directory.resume_text, self.model_dir)
         while True:
             try:
                 return self._train(input_fn, hooks, checkpoint, last, evaluation, later, staging, lock)
@@ -129,10 +125,10 @@ class Estimator(TrainedModel):
             self._model.check(checkpoint, self.model_dir, training=True)
         if distributed.is_chief():
             if checkpoint:
-                _log.info("%s", finding.going_on(checkpoint, self.model_dir, distributed.size()))
+                _log.info("%s", model_directory.resuming_text(checkpoint, self.model_dir, distributed.size()))
             retention.set_aside(self.model_dir, start, later)
             retention.remove_unfinished(self.model_dir)
-            latest_file.point_to(self.model_dir, checkpoint)
+            model_directory.point_tensorflow_to(self.model_dir, checkpoint)
         warm = warm_start.of(self._warm_start or self.config.warm_start, checkpoint)
         seen = Observation(self.config, staging.path)
         clock = seen.clock
@@ -140,12 +136,12 @@ class Estimator(TrainedModel):
         with seen.by_others(), training_graph(*made, input_fn, checkpoint, warm, seen, last) as (feed, spec, store):
             if feed.steps == 0:
                 return self._nothing_to_do(start, "its data have been read to the end of the last epoch")
-            if plateau.current():
-                check_plateau(plateau.current().patience, evaluation)
+            if schedules.current_plateau():
+                check_plateau(schedules.current_plateau().patience, evaluation)
             if distributed.is_chief() and not checkpoint:
                 accumulation_steps = step_plan.current().accumulation_steps
                 length, epochs = run_length.current(), feed.inputs.epochs
-                _log.info("%s", finding.starting(length, epochs, accumulation_steps, distributed.size()))
+                _log.info("%s", model_directory.starting_text(length, epochs, accumulation_steps, distributed.size()))
             if distributed.is_chief():
                 _log.info("%s", step_plan.current().exchange if distributed.size() > 1 else dense_exchange.exchange())
             features = feed.inputs.features if feed.inputs.fed else None

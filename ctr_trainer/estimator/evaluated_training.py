@@ -4,21 +4,130 @@ import dataclasses
 import functools
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.estimator import exporters, plateau, quality
-from ctr_trainer.estimator.in_loop_evaluation import InLoopEvaluation
+from ctr_trainer.estimator import exporters, quality, schedules
+from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.model_selection import ModelSelection
+from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
 from ctr_trainer.estimator.training_hooks import checkpoint_period
 from ctr_trainer.graph_notes import run_length, step_plan
+from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.hooks.evaluation_hook import EvaluationHook
 from ctr_trainer.hooks.periods import EveryEpochs, EverySteps, ThrottledCheckpoints
 from ctr_trainer.hooks.plateau_hook import PlateauHook
+from ctr_trainer.hooks.progress_hook import ProgressHook
+from ctr_trainer.hooks.service_loss_hook import raise_together
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
 
 tf1 = tf.compat.v1
+
+
+class InLoopEvaluation:
+    """The model in its evaluation mode, beside the one in training; made in the training graph's scope.
+
+    An evaluation takes the dense variables of rank 0, as a checkpoint does, and reads the rows as they are in the store
+    once all ranks have flushed theirs; keys without a row read zeros and get none. With several workers the flush is a
+    sync more than without the evaluation; a lone worker trains the same to the bit.
+
+    Args:
+      estimator: the `Estimator` in training.
+      eval_spec: the `EvalSpec`.
+      training: the `Feed` of the training.
+      store: of `open_store`.
+      stop: `StopHook` of the training: once a signal asks it to stop, no more batches are evaluated.
+      settle: f(session) after which the dense variables are what all steps made of them, on all ranks, a collective;
+        None where each step leaves them so.
+
+    Raises:
+      UserError: the model has variables in its evaluation mode that it does not train with.
+    """
+
+    def __init__(self, estimator, eval_spec, training, store, stop, settle=None):
+        self._eval_spec, self._training, self._store, self._settle = eval_spec, training, store, settle
+        self._stop = stop
+        self._config = estimator.config
+        sources = {v.op.name: v for v in tf1.global_variables()}
+        self._graph = tf.Graph()
+        with self._graph.as_default():
+            tf1.set_random_seed(self._config.seed)
+            tf1.train.get_or_create_global_step()
+            data = call_input_fn(eval_spec.input_fn, ModeKeys.EVAL, estimator.params, self._config)
+            features = training.inputs.features
+            trained = (features.spec, features.statistics) if training.inputs.fed else None
+            inputs = make_input(data, estimator.model_dir, trained)
+            self._spec = estimator.model_fn(inputs.features, inputs.labels, ModeKeys.EVAL, estimator.params)
+            tables = training.embeddings.rows if training.embeddings else {}
+            configs = {name: rows.config for name, rows in tables.items()}
+            self._feed = inputs.connect(store, self._config, trained=configs, within_training=True)
+            self._steps = eval_spec.steps or inputs.batches_per_epoch
+            self._evaluation = Evaluation(self._feed, self._spec, eval_spec.metrics)
+            variables = tf1.global_variables()
+            unknown = [v.op.name for v in variables if v.op.name not in sources]
+            if unknown:
+                raise UserError(
+                    f"the model_fn makes variables to evaluate that it does not train with ({', '.join(unknown)}): "
+                    "their values cannot be known"
+                )
+            self._sources = [sources[v.op.name] for v in variables]
+            self._fed = [tf1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
+            assign = tf.group(*(tf1.assign(v, fed) for v, fed in zip(variables, self._fed, strict=True)))
+            self._values = {}  # Filled anew for each session; the scaffold keeps the dict itself.
+            self._scaffold = tf1.train.Scaffold(init_op=assign, init_feed_dict=self._values)
+
+    @property
+    def metric_names(self):
+        """-> the names of the metrics that `evaluate` will return."""
+        return self._evaluation.metric_names
+
+    def evaluate(self, session):
+        """-> dict of the metrics of all ranks; None if the training is to stop by a signal. A collective.
+
+        Args:
+          session: the training session.
+
+        Raises:
+          ServiceLost: the embedding service is gone, and all ranks have agreed on it.
+        """
+        if self._settle is not None:
+            self._settle(session)
+        values = distributed.broadcast_arrays(session.run(self._sources), "evaluated_variables")
+        self._values.update(zip(self._fed, values, strict=True))
+        self._training.flush()
+        distributed.barrier("evaluation_rows_flushed")
+        self._evaluation.reset()
+        try:
+            self._run()
+        finally:
+            self._feed.close()
+        if distributed.all_sum(np.int32(self._stop.is_asked), "evaluation_stopped"):
+            return None
+        results = self._evaluation.results()
+        raise_together(self._store)
+        return results
+
+    def _run(self):
+        self._feed.rewind()
+        hooks = [*self._feed.hooks, *self._spec.evaluation_hooks, *self._eval_spec.hooks]
+        if distributed.is_chief() and self._steps:
+            hooks.append(ProgressHook("evaluating", self._steps))
+        steps = self._eval_spec.steps or None
+        with self._graph.as_default():
+            config = distributed.session_config(self._config.threads, given=self._config.session_config)
+            creator = tf1.train.ChiefSessionCreator(self._scaffold, config=config)
+            with tf1.train.MonitoredSession(creator, hooks) as session:
+                while not (self._stop.is_asked or session.should_stop() or self._evaluation.steps == steps):
+                    self._evaluation.step(session)
+                    # The watchdog watches the training step that this evaluation is part of.
+                    distributed.watchdog().progress()
+
+    def close(self):
+        """Ends what reads the data."""
+        self._feed.close()
 
 
 class NoEvaluations:
@@ -61,7 +170,7 @@ class EvaluatedTraining(NoEvaluations):
         self._in_loop = InLoopEvaluation(estimator, eval_spec, feed, store, stop, settle)
         super().__init__()
         self._positive_weight = getattr(estimator.params, "positive_weight", 1.0)
-        lowered = plateau.current()
+        lowered = schedules.current_plateau()
         evaluate = self._selection = ModelSelection(
             self._in_loop.evaluate,
             self._in_loop.metric_names,

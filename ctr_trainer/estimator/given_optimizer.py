@@ -5,7 +5,7 @@ import logging
 
 import tensorflow as tf
 
-from ctr_trainer.estimator.lone_updates import lone_updates, summed_over_examples
+from ctr_trainer.estimator.equal_variables import lone_updates, summed_over_examples
 from ctr_trainer.estimator.optimize import next_step
 from ctr_trainer.estimator.padding import example_count
 from ctr_trainer.estimator.step_gradients import step_gradients

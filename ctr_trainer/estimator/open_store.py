@@ -1,10 +1,15 @@
-"""The store that the rows of a training live in."""
+"""The stores that embedding rows live in: one for a training, one for an evaluation or a prediction."""
 
 import contextlib
 import dataclasses
+import json
 import socket
 
+import numpy as np
+
 from ctr_trainer.embedding.memory.growable_array import keep_freed_memory
+from ctr_trainer.embedding.memory.memory_limits import tightest
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.guard import Guard
 from ctr_trainer.embedding.service.lease import Lease
@@ -15,7 +20,6 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.locked_table import PublishedTables
 from ctr_trainer.embedding.table.shared_table import SharedTables
 from ctr_trainer.embedding.table.table import Table
-from ctr_trainer.estimator.host_memory import any_host_has_several_workers, copies_of_hosts, open_host_memory
 from ctr_trainer.graph_notes import step_plan
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import reach
@@ -23,8 +27,94 @@ from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.placement import Placement
 from ctr_trainer.settings.run_config import RunConfig
 
+# Of a row, besides its floats: its key, its place in the index, its version.
+_BYTES_BESIDE_ROW = 8 + 5 + 4
 # For the messages of a sync, which are of `wire.PAGE_BYTES` and come and go together.
 _KEPT_BYTES = 256 << 20
+
+
+@contextlib.contextmanager
+def open_host_memory():
+    """Gives `SharedMemory` of this host's workers, made by its first rank; it ends with the block. A collective."""
+    own = SharedMemory() if distributed.local_rank() == 0 else None
+    address = _of_this_host(own and own.address)
+    with contextlib.closing(own or SharedMemory(address)) as memory:
+        yield memory
+        # The memory goes with the rank that made it, and its others may still be reading.
+        distributed.barrier("host_memory_close")
+
+
+def any_host_has_several_workers():
+    """A collective."""
+    return distributed.all_sum(np.int64(distributed.local_size() > 1), "ranks_beside_others") > 0
+
+
+def _of_this_host(address):
+    """-> the `address` that the first rank of this host gave. A collective."""
+    line = json.dumps({"host": socket.gethostname(), "address": address}) + "\n"
+    lines = distributed.all_gather(np.frombuffer(line.encode(), np.uint8), "host_memory").tobytes()
+    ranks = [json.loads(line) for line in lines.decode().splitlines()][: distributed.rank() + 1]
+    # The last one up to this rank: horovodrun may have been given one machine under two names.
+    return [rank["address"] for rank in ranks if rank["address"] and rank["host"] == socket.gethostname()][-1]
+
+
+def copies_of_hosts(config):
+    """Whether the workers of a host train one copy of the rows that a service has; `config` is an EmbeddingConfig."""
+    if config.row_copies != "auto":
+        return config.row_copies == "host"
+    return not config.strict_sync and SharedMemory.is_possible()
+
+
+class EvaluationStore:
+    """Rows of a checkpoint, once on each host: in the process of a lone rank, else in memory that its ranks share.
+
+    Every host reads the checkpoint's files itself.
+
+    Attributes:
+      store: a `LocalStore`.
+    """
+
+    def __init__(self, memory=None):
+        """`memory`: `SharedMemory` of the ranks of this host; None if each rank has rows of its own."""
+        self._fills = memory is None or memory.is_own
+        self.store = LocalStore() if memory is None else LocalStore(SharedTables(memory))
+
+    def restore(self, checkpoint):
+        """Reads the rows of the store's tables, on one rank of each host. A collective.
+
+        Raises:
+          UserError: the rows do not fit into memory, or a file of them cannot be read.
+        """
+        if self._fills:
+            files = [entry for entry in checkpoint.tables if entry["table"] in self.store.tables]
+            _refuse_too_many(self.store, files, checkpoint.path)
+            self.store.restore(checkpoint.path, files)
+        distributed.barrier("evaluated_rows_restored")
+
+
+@contextlib.contextmanager
+def open_evaluation_store():
+    """Gives an `EvaluationStore` without tables. A collective."""
+    if not SharedMemory.is_possible() or not any_host_has_several_workers():
+        yield EvaluationStore()
+        return
+    with open_host_memory() as memory:
+        yield EvaluationStore(memory)
+
+
+def _refuse_too_many(store, files, path):
+    rows = {}
+    for entry in files:
+        if entry.get("kind", "full") == "full":
+            rows[entry["table"]] = rows.get(entry["table"], 0) + entry["rows"]
+    needed = sum(n * (4 * store.tables[name].config.width + _BYTES_BESIDE_ROW) for name, n in rows.items())
+    limit = tightest()
+    if needed > limit.free:
+        raise UserError(
+            f"{path}: its {sum(rows.values())} rows take at least {needed / 1e9:.2f} GB, and {limit.name} "
+            f"({socket.gethostname()}) has {limit.free / 1e9:.2f} GB of memory left. An evaluation reads all rows on "
+            "each of its hosts: run it where there is more memory"
+        )
 
 
 def in_fixed_order(config: RunConfig) -> RunConfig:

@@ -7,15 +7,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from ctr_trainer.estimator import finding, latest_file, retention, warm_start
-from ctr_trainer.estimator.all_closed import all_closed
-from ctr_trainer.estimator.graphs import training_graph
+from ctr_trainer.estimator import model_directory, retention, warm_start
+from ctr_trainer.estimator.model_directory import one_job, save_features
 from ctr_trainer.estimator.model_record import ModelRecord
 from ctr_trainer.estimator.observation import Observation
-from ctr_trainer.estimator.one_job import one_job
-from ctr_trainer.estimator.optimizer_step import OptimizerStep
-from ctr_trainer.estimator.saved_features import save_features
 from ctr_trainer.estimator.saving import Saving
+from ctr_trainer.estimator.training import OptimizerStep, all_closed, training_graph
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.files.staging import staged
@@ -74,7 +71,7 @@ def own_loop(
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(one_job(model_dir))
         staging = stack.enter_context(staged(model_dir, is_chief, distributed.local_rank() == 0))
-        checkpoint = finding.latest(model_dir)
+        checkpoint = model_directory.newest_checkpoint(model_dir)
         start, record = checkpoint.step if checkpoint else 0, ModelRecord.of(model_fn, None, params, config, ())
         if checkpoint:
             record.check(checkpoint, model_dir, training=True)
@@ -82,7 +79,7 @@ def own_loop(
         if is_chief:
             retention.set_aside(model_dir, start, "refused")
             retention.remove_unfinished(model_dir)
-            latest_file.point_to(model_dir, checkpoint)
+            model_directory.point_tensorflow_to(model_dir, checkpoint)
             restored = stack.enter_context(checkpoint.with_local_dense()) if checkpoint else None
         warm, seen = warm_start.of(config.warm_start, checkpoint), Observation(config, staging.path)
         stack.enter_context(seen.by_others())
@@ -108,7 +105,9 @@ def own_loop(
         observed = seen.of_training([*own, _OneStep(start, model_dir)], measuring, feed, store)
         stack.enter_context(save.naming_the_last_checkpoint(lambda: seen.step > start))
         stack.enter_context(all_closed([save, *own]))
-        yield OwnLoop(spec.train_op, spec.loss, observed.hooks, latest_file.directory_of(restored, staging.path))
+        yield OwnLoop(
+            spec.train_op, spec.loss, observed.hooks, model_directory.tensorflow_directory(restored, staging.path)
+        )
         observed.results()
 
 

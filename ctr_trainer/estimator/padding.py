@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ctr_trainer.estimator.dataset_input import DatasetInput, read_in_graph
+from ctr_trainer.estimator.feed import DatasetInput, read_in_graph
 from ctr_trainer.graph_notes import batch_weight
 from ctr_trainer.graph_notes.batch_weight import BatchWeight
 from ctr_trainer.hooks.end_together_hook import EndTogetherHook

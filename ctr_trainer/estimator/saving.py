@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator import latest_file, retention
+from ctr_trainer.estimator import model_directory, retention
 from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.graph_notes import negative_share, run_length, step_plan
@@ -171,7 +171,7 @@ class Saving:
                 self._last = checkpoints.commit(
                     path, step, tables, position, examples, self._negative_sampling, self._model, self._decay
                 )
-                latest_file.point_to(self._model_dir, self._last)
+                model_directory.point_tensorflow_to(self._model_dir, self._last)
             self._last_path = path
             _log.info("saved the checkpoint of step %d: %s", step, path)
             retention.remove_old(self._model_dir, self._config.keep_checkpoint_max)

@@ -4,14 +4,55 @@ import math
 
 import tensorflow as tf
 
-from ctr_trainer.estimator import plateau
 from ctr_trainer.graph_notes.run_length import StepsOfEpochs
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.schedule import Schedule
 
+tf1 = tf.compat.v1
+_PLATEAU = ("ctr_trainer", "plateau")  # No string, so that TensorFlow does not try to serialize what is under it.
 COOLDOWN_SHARE = 0.2  # Of the run's steps.
 # What a floor may be short of, by the rounding of a division.
 _ROUNDING = 1e-9
+
+
+class Plateau:
+    """A factor in the training graph that the evaluations of a run lower.
+
+        factor = max(decay_rate ** falls, end)
+
+    Attributes:
+      patience: how many evaluations without an improvement, since the last one that improved or the last fall, make a
+        fall.
+      factor: scalar float32 variable, not part of checkpoints: what it is follows from the evaluations so far.
+    """
+
+    def __init__(self, decay_rate, end, patience):
+        self.patience = patience
+        self._decay_rate, self._end = decay_rate, end
+        self.factor = tf1.get_variable(
+            "plateau_factor", initializer=1.0, trainable=False, collections=[tf1.GraphKeys.LOCAL_VARIABLES]
+        )
+        self._fed = tf1.placeholder(tf.float32, [])
+        self._assign = self.factor.assign(self._fed).op
+
+    def set(self, session, falls):
+        """Makes the factor what it is after so many falls. -> the factor"""
+        factor = max(self._decay_rate**falls, self._end)
+        session.run(self._assign, {self._fed: factor})
+        return factor
+
+
+def make_plateau(decay_rate, end, patience):
+    """-> the `Plateau` of the current graph, made at the first call."""
+    if current_plateau() is None:
+        tf1.add_to_collection(_PLATEAU, Plateau(decay_rate, end, patience))
+    return current_plateau()
+
+
+def current_plateau():
+    """-> the `Plateau` of the current graph; None if its learning rates do not depend on evaluations."""
+    found = tf1.get_collection(_PLATEAU)
+    return found[0] if found else None
 
 
 def cooldown_steps(steps, share):
@@ -36,7 +77,7 @@ def factor(schedule, step, begin=0, end=None, epochs=None):
         done = tf.cast(step, tf.float32) + float(1.0 - unit.first)
         found = tf.minimum(1.0, done / (schedule.warmup_steps * unit.steps))
     if schedule.name == "plateau":
-        return found * plateau.make(schedule.decay_rate, schedule.end, schedule.patience).factor
+        return found * make_plateau(schedule.decay_rate, schedule.end, schedule.patience).factor
     if schedule.name == "piecewise":
         passed = [tf.cast(step, tf.int64) >= at for _, at in changes(schedule, epochs)]
         return found * tf.gather(schedule.factors, tf.add_n([tf.cast(is_over, tf.int32) for is_over in passed]))

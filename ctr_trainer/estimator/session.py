@@ -4,7 +4,7 @@ import contextlib
 
 import tensorflow as tf
 
-from ctr_trainer.estimator import latest_file
+from ctr_trainer.estimator import model_directory
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.messages.restoring import refusing_other_variables
@@ -43,7 +43,7 @@ def training_session(
     is_chief = distributed.is_chief()
     with _restored(checkpoint) as restored, refusing_other_variables(restored, tf1.global_variables()):
         return tf1.train.MonitoredTrainingSession(
-            checkpoint_dir=latest_file.directory_of(restored, model_dir) if is_chief else None,
+            checkpoint_dir=model_directory.tensorflow_directory(restored, model_dir) if is_chief else None,
             summary_dir=model_dir if is_chief else None,
             scaffold=tf1.train.Scaffold(saver=saver, copy_from_scaffold=given),
             hooks=[distributed.broadcast_hook(), _OneSessionHook(), *hooks],

@@ -5,12 +5,45 @@ from typing import Any
 
 import tensorflow as tf
 
-from ctr_trainer.estimator import loss_scaling
 from ctr_trainer.layers.moving_moments import batch_statistics
 from ctr_trainer.ranks import dense_exchange
 from ctr_trainer.ranks.mean_optimizer import Fused, MeanOptimizer
 
 tf1 = tf.compat.v1
+_LOSS_SCALING = (
+    "ctr_trainer",
+    "loss scaling",
+)  # No string, so that TensorFlow does not try to serialize what is under it.
+
+
+def ask_for_loss_scaling():
+    """Has the current graph's training scale its loss."""
+    tf1.add_to_collection(_LOSS_SCALING, True)
+
+
+def scales_loss():
+    """-> whether the current graph's training is to scale its loss."""
+    return bool(tf1.get_collection(_LOSS_SCALING))
+
+
+def with_loss_scaling(optimizer):
+    """-> the `tf.compat.v1.train.Optimizer`, around which the loss is scaled if the current graph asks for it.
+
+    Its `apply_gradients` leaves a step out where a gradient is not finite: on all workers alike, since a sum that one
+    of them made so is so on all.
+    """
+    if not scales_loss():
+        return optimizer
+    return tf1.mixed_precision.MixedPrecisionLossScaleOptimizer(optimizer, "dynamic")
+
+
+def without_overflow(gradients):
+    """-> the gradients of a batch's rows, by name; all 0 where one of them is not finite and the loss is scaled."""
+    if not scales_loss() or not gradients:
+        return gradients
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in gradients.values()])
+    factor = tf.cast(finite, tf.float32)
+    return {name: tf.math.multiply_no_nan(gradient, factor) for name, gradient in gradients.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +99,7 @@ def step_gradients(
     only_horovod = "the gradients are reduced while the next step runs" if overlap else ""
     if fp16:
         only_horovod = "the gradients travel as float16"
-    batch = _BatchGradients(loss_scaling.scaled(optimizer), weight, loss, rows, sparse)
+    batch = _BatchGradients(with_loss_scaling(optimizer), weight, loss, rows, sparse)
     outer, micro_batches, step_before = batch, None, None
     if accumulation_steps > 1:
         outer = micro_batches = _MicroBatches(outer)
@@ -124,7 +157,7 @@ class _BatchGradients(MeanOptimizer):
             gate = tf1.train.Optimizer.GATE_NONE
             pairs = optimizer.compute_gradients(loss, var_list=[*variables, *rows], gate_gradients=gate)
         pairs = [(gradient, of) for gradient, of in pairs if gradient is not None]
-        self.rows = loss_scaling.without_overflow({of.name: gradient for gradient, of in pairs if of.name in names})
+        self.rows = without_overflow({of.name: gradient for gradient, of in pairs if of.name in names})
         self._pairs = [(gradient, of) for gradient, of in pairs if of.name not in names]
         if not sparse:
             self._pairs = [(tf.convert_to_tensor(gradient), of) for gradient, of in self._pairs]

@@ -9,13 +9,13 @@ import tensorflow as tf
 
 from ctr_trainer.embedding.service.local_services import LocalServices
 from ctr_trainer.estimator import checkpoint as checkpoints
-from ctr_trainer.estimator import finding, program
+from ctr_trainer.estimator import model_directory, program
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.evaluation import Evaluation
-from ctr_trainer.estimator.graphs import trained_graph
+from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.estimator.model_record import ModelRecord
-from ctr_trainer.estimator.saved_features import load_features
 from ctr_trainer.estimator.session import session_of
+from ctr_trainer.estimator.training import trained_graph
 from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
@@ -170,7 +170,7 @@ class TrainedModel:
             version += 1
         path = str(path_of(export_dir_base) / str(version))
         if checkpoint is None and checkpoint_path is not None:
-            checkpoint = finding.at(checkpoint_path)
+            checkpoint = model_directory.checkpoint_at(checkpoint_path)
         return self.export_to(path, serving_input_receiver_fn, checkpoint, assets_extra=assets_extra)
 
     export_savedmodel = export_saved_model
@@ -190,7 +190,7 @@ class TrainedModel:
         """
         checkpoint = checkpoint or checkpoints.newest_whole(self.model_dir)
         if checkpoint is None:
-            raise finding.no_checkpoint(self.model_dir)
+            raise model_directory.no_checkpoint(self.model_dir)
         self._of_this_model(checkpoint)
         return export_saved_model(
             *(path, self.model_fn, self.params, checkpoint, load_features(self.model_dir)),
@@ -209,11 +209,11 @@ class TrainedModel:
 
     def latest_checkpoint(self, required: bool = False) -> Checkpoint | None:
         """Returns the newest `Checkpoint` that is whole, or None; see `finding.latest`. A collective."""
-        return finding.latest(self.model_dir, required)
+        return model_directory.newest_checkpoint(self.model_dir, required)
 
     def find_checkpoint(self, which: str) -> Checkpoint:
         """Returns the `Checkpoint` that is `latest`, `best` or of a step; see `finding.find`. A collective."""
-        return finding.find(self.model_dir, which)
+        return model_directory.find_checkpoint(self.model_dir, which)
 
     @property
     def _model(self):
@@ -222,7 +222,7 @@ class TrainedModel:
     def _chosen(self, checkpoint: Checkpoint | None, path: str | None) -> Checkpoint:
         """Returns the checkpoint that was given, by itself or by its path, or the newest. A collective."""
         if checkpoint is None and path is not None:
-            checkpoint = finding.at_on_every_rank(path)
+            checkpoint = model_directory.checkpoint_at_on_every_rank(path)
         return self._of_this_model(checkpoint or self.latest_checkpoint(required=True))
 
     def _of_this_model(self, checkpoint: Checkpoint) -> Checkpoint:

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from ctr_trainer.estimator import finding, model_record
-from ctr_trainer.estimator.saved_features import load_features
+from ctr_trainer.estimator import model_directory, model_record
+from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.params import SHARED
 from ctr_trainer.models.registry import find_model
@@ -53,7 +53,7 @@ def as_trained(given, experiment):
 
 def _look(model_dir):
     """-> what rank 0 tells the others, JSON-able; None where there is no record."""
-    record = finding.newest_record(model_dir)
+    record = model_directory.newest_model_record(model_dir)
     if record is None:
         return None
     trained = load_features(model_dir)

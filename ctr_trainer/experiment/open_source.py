@@ -7,7 +7,7 @@ from ctr_trainer.data import converted_cache, foreign, parquet
 from ctr_trainer.data.dataset import FILE
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.source import ConvertedData
-from ctr_trainer.estimator.saved_features import load_features
+from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.outputs import refuse_overlap

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator.lone_updates import summed_over_examples
+from ctr_trainer.estimator.equal_variables import summed_over_examples
 
 tf1 = tf.compat.v1
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator import loss_scaling
+from ctr_trainer.estimator import step_gradients
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.graph_notes import row_training
 from ctr_trainer.ranks import distributed
@@ -25,7 +25,7 @@ def _train(feeds, scaled, optimizer="adagrad"):
     distributed.init()
     with tf.Graph().as_default():
         if scaled:
-            loss_scaling.ask()
+            step_gradients.ask_for_loss_scaling()
         features, times = _Features(), tf1.placeholder(tf.float32, [])
         w = tf1.get_variable("w", initializer=np.array([0.5, -0.5], np.float32))
         loss = times * tf.reduce_mean(tf.square(tf.linalg.matvec(X, w) + features.row - 1))

@@ -10,7 +10,7 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.embedding.worker.row_step import RowStep, weighed
-from ctr_trainer.estimator.row_gradients import RowGradients, TableGradients
+from ctr_trainer.estimator.table_inputs import RowGradients, TableGradients
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.row_optimizer import RowAdagrad

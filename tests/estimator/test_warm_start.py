@@ -13,7 +13,7 @@ from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.estimator.warm_rows import CheckpointRows
+from ctr_trainer.estimator.warm_start import CheckpointRows
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams

@@ -68,6 +68,6 @@ def test_rows_that_do_not_fit_into_memory_are_refused_before_they_are_read(data,
     estimator = every.estimator("lr", tmp_path / "model")
     estimator.train(lambda position: every.reader("lr", data, position=position), max_steps=5)
     small_limit = memory_limits.MemoryLimit("the cgroup /job", 1000, 100)
-    monkeypatch.setattr("ctr_trainer.estimator.evaluation_store.tightest", lambda: small_limit)
+    monkeypatch.setattr("ctr_trainer.estimator.open_store.tightest", lambda: small_limit)
     with pytest.raises(UserError, match=r"its \d+ rows take at least .* the cgroup /job .* has 0.00 GB of memory left"):
         estimator.evaluate(lambda: every.once("lr", data))

@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.estimator.optimizer_step import OptimizerStep
+from ctr_trainer.estimator.training import OptimizerStep
 from ctr_trainer.graph_notes import step_plan
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.dense_optimizer import Adam

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.estimator import DistributedOptimizer, Estimator, EstimatorSpec, ModeKeys, RunConfig
-from ctr_trainer.estimator.lone_updates import lone_updates
+from ctr_trainer.estimator.equal_variables import lone_updates
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import dense_exchange, distributed
 

@@ -1,24 +1,123 @@
-"""The graph of a mode, with the input that feeds it and the store of its rows."""
+"""A training from its graph to its last step."""
 
 import contextlib
 import dataclasses
+import itertools
 
+import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.estimator import loss_scaling
-from ctr_trainer.estimator.evaluation_store import open_evaluation_store
+from ctr_trainer.estimator import step_gradients
 from ctr_trainer.estimator.given_optimizer import with_train_op
-from ctr_trainer.estimator.input_fn import call_input_fn, make_input
-from ctr_trainer.estimator.open_store import in_fixed_order, open_store
+from ctr_trainer.estimator.open_store import in_fixed_order, open_evaluation_store, open_store
 from ctr_trainer.estimator.padding import PaddedInput, refuse_unweighed
+from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.graph_notes import negative_share, run_length
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.step_plan import StepPlan
+from ctr_trainer.hooks.stop_hook import StopHook
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed, last_words
+from ctr_trainer.ranks.dense_exchange import average_of_ranks
+from ctr_trainer.ranks.notices import Notices
+from ctr_trainer.ranks.stopping import Stopping
 
 tf1 = tf.compat.v1
+_TRAININGS = itertools.count()  # Of this process, the same on all ranks.
+
+
+@contextlib.contextmanager
+def all_closed(things):
+    """Closes, at the end of the block, each of the things that has a `close`; the last one first.
+
+    TensorFlow calls a hook's `end` only after a training without a failure; this closes hooks after any end.
+
+    Args:
+      things: sequence of hooks and other objects.
+    """
+    with contextlib.ExitStack() as stack:
+        for thing in things:
+            if hasattr(thing, "close"):
+                stack.callback(thing.close)
+        yield
+
+
+class OptimizerStep:
+    """Runs optimizer steps of the current graph, one per call.
+
+    Args:
+      train_op: the operation that ends a step, of the `EstimatorSpec`.
+      plan: the `StepPlan` of the graph.
+    """
+
+    def __init__(self, train_op: tf.Operation, plan: StepPlan) -> None:
+        self._train_op, self._plan = train_op, plan
+        self._kept = False
+        self._average = None
+        if plan.dense_sync_steps > 1 and distributed.size() > 1:
+            # The state of the optimizer is averaged too. It tells how large the gradients were: with a state of its
+            # own, each worker would step by its own measure, and a checkpoint holds one state only.
+            variables = [variable for variable in tf1.global_variables() if variable.dtype.is_floating]
+            self._average = average_of_ranks(variables, "dense_variables")
+
+    def __call__(self, session: tf1.train.MonitoredSession) -> None:
+        """Calls `session.run` once for each batch that the step needs."""
+        for _ in range(self._plan.accumulation_steps - 1):
+            session.run(self._plan.accumulate)
+        begins = self._plan.begin is not None and not self._kept
+        # Not after the run, whose hooks may settle.
+        self._kept = self._plan.begin is not None
+        session.run(self._plan.begin if begins else self._train_op)
+
+    def settle(self, session: tf1.Session | tf1.train.MonitoredSession) -> None:
+        """Applies what is pending to the dense variables, so that they are equal on all ranks. A collective.
+
+        Under local SGD the variables, the optimizer's state and the moving statistics become their mean over the
+        workers.
+        """
+        with distributed.watchdog().waiting("the other ranks' dense variables"):
+            if self._average is not None:
+                session.run(self._average)
+            if self._kept:
+                session.run(self._plan.drain)
+        self._kept = False
+
+
+def stop_hook(grace_secs):
+    """-> the `StopHook` of a training. A collective.
+
+    Args:
+      grace_secs: see `StopHook`.
+    """
+    rank, size = distributed.rank(), distributed.size()
+
+    def all_sum(told):
+        return distributed.all_sum(told, "stopping", watched=False)
+
+    all_sum(np.zeros((2, size), np.int64))  # Makes its graph and its session now, and not beside steps.
+    notices = Notices.of_this_job()
+    if size > 1 and not notices.address:
+        grace_secs = 0.0  # Without horovodrun a rank could not tell the others.
+    words, name = last_words.of_this_process(), next(_TRAININGS)
+    stopping = Stopping(rank, size, name, notices, all_sum, distributed.watchdog(), words.is_one_lost)
+    return StopHook(stopping, words.signals, grace_secs)
+
+
+def stopped_text(stop, step, path):
+    """-> the last line of a training that has stopped.
+
+    Args:
+      stop: its `StopHook`.
+      step: its last one.
+      path: of the checkpoint of that step.
+    """
+    whom = "" if len(stop.asked) == distributed.size() else f" to rank {', '.join(map(str, stop.asked))}"
+    return (
+        f"stopped by {last_words.name_of(stop.signal)}{whom} after step {step}; the checkpoint {path} is saved: the "
+        "same command goes on from there"
+    )
 
 
 @contextlib.contextmanager
@@ -42,7 +141,7 @@ def training_graph(model_fn, params, config, model_dir, services, input_fn, chec
             config = in_fixed_order(config)
         _begin(stack, config)
         if config.mixed_precision == "float16":
-            loss_scaling.ask()
+            step_gradients.ask_for_loss_scaling()
         position = checkpoint.position if checkpoint else None
         data = call_input_fn(input_fn, ModeKeys.TRAIN, params, config, position)
         pads = config.uneven_inputs == "pad" and distributed.size() > 1
