@@ -25,8 +25,8 @@ def main():
     from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator.optimize import TrainOp
     from ctr_trainer.features.fed import FedFeatures
-    from ctr_trainer.graph_notes import row_training
     from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+    from ctr_trainer.graph_notes.notes import notes
     from ctr_trainer.models import deepfm
     from ctr_trainer.models.params import ModelParams
     from ctr_trainer.ranks import distributed
@@ -42,7 +42,7 @@ def main():
         rng = np.random.default_rng(0)
         feed = {row: w1.STDDEV * rng.standard_normal(row.shape, dtype=np.float32) for row in features.placeholders}
         feed |= {features.labels: batch.labels, features.weights: batch.weights, features.dense: batch.dense}
-        fetches = [spec.train_op, row_training.current().gradients]
+        fetches = [spec.train_op, notes().row_training.gradients]
         with tf1.Session(config=distributed.session_config(1, flags.mixed_precision)) as session:
             session.run(tf1.global_variables_initializer())
             for _ in range(flags.warmup):

@@ -3,14 +3,14 @@
 import dataclasses
 
 import numpy as np
+import tensorflow as tf
 
 from ctr_trainer.data.position import progress
 from ctr_trainer.data.read_ahead import read_ahead
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.features.fed import FedFeatures
-from ctr_trainer.graph_notes import row_training, step_plan
-from ctr_trainer.graph_notes.row_training import RowTraining
+from ctr_trainer.graph_notes.notes import RowTraining, notes
 from ctr_trainer.graph_notes.run_length import Epochs
 from ctr_trainer.hooks.input_hook import InputHook
 from ctr_trainer.measuring.latency import Latency
@@ -117,7 +117,7 @@ class BatchInput(GraphInput):
         training = None
         if spec is not None:
             rate = config.embedding.learning_rate
-            training = row_training.current() or RowTraining.of_loss(self.features, spec.loss, rate)
+            training = notes().row_training or _row_training(self.features, spec.loss, rate)
         if training and config.embedding.overlap_lookup and self.features.spec.limits:
             raise UserError(
                 "overlap_lookup: with [[limits]] of the feature spec a row could go while a step is to train it: leave "
@@ -146,7 +146,7 @@ class BatchInput(GraphInput):
             rows = embeddings.feed(batches, training is not None)
             return InputHook(self.features, embeddings, rows, training, clock, self._has_read)
 
-        per_step = step_plan.current().accumulation_steps if training else 1
+        per_step = notes().step_plan.accumulation_steps if training else 1
         return BatchFeed(self, self._reader, embeddings, make_hook, per_step, config.prefetch_batches)
 
 
@@ -226,3 +226,11 @@ class BatchFeed(Feed):
     def _end_reading(self):
         self._hook.close()
         self._ahead.close()
+
+
+def _row_training(features: FedFeatures, loss: tf.Tensor, learning_rate: float) -> RowTraining:
+    """Returns the training of the rows by the gradients of a loss, for a `train_op` not made by this package."""
+    rows = features.placeholders
+    gradients = tf.gradients(loss, rows) if rows else []
+    by_name = {row.name: g for row, g in zip(rows, gradients, strict=True) if g is not None}
+    return RowTraining(by_name, tf.convert_to_tensor(learning_rate))

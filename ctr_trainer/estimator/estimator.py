@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ctr_trainer.estimator import model_directory, retention, schedules, warm_start
+from ctr_trainer.estimator import model_directory, retention, warm_start
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
 from ctr_trainer.estimator.model_directory import one_job, save_features
 from ctr_trainer.estimator.model_selection import is_over
@@ -20,7 +20,7 @@ from ctr_trainer.estimator.trained_model import TrainedModel
 from ctr_trainer.estimator.training import OptimizerStep, all_closed, stop_hook, stopped_text, training_graph
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.files.staging import staged
-from ctr_trainer.graph_notes import run_length, step_plan
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.messages.errors import ServiceLost, StoppedInOrder, UserError
 from ctr_trainer.ranks import dense_exchange, distributed, last_words
 from ctr_trainer.settings.schedule import check_plateau
@@ -129,26 +129,26 @@ class Estimator(TrainedModel):
             retention.set_aside(self.model_dir, start, later)
             retention.remove_unfinished(self.model_dir)
             model_directory.point_tensorflow_to(self.model_dir, checkpoint)
-        warm = warm_start.of(self._warm_start or self.config.warm_start, checkpoint)
+        warm = warm_start.warm_start_of(self._warm_start or self.config.warm_start, checkpoint)
         seen = Observation(self.config, staging.path)
         clock = seen.clock
         made = (self.model_fn, self.params, self.config, self.model_dir, self._services)
         with seen.by_others(), training_graph(*made, input_fn, checkpoint, warm, seen, last) as (feed, spec, store):
             if feed.steps == 0:
                 return self._nothing_to_do(start, "its data have been read to the end of the last epoch")
-            if schedules.current_plateau():
-                check_plateau(schedules.current_plateau().patience, evaluation)
+            if notes().plateau:
+                check_plateau(notes().plateau.patience, evaluation)
             if distributed.is_chief() and not checkpoint:
-                accumulation_steps = step_plan.current().accumulation_steps
-                length, epochs = run_length.current(), feed.inputs.epochs
+                accumulation_steps = notes().step_plan.accumulation_steps
+                length, epochs = notes().run_length, feed.inputs.epochs
                 _log.info("%s", model_directory.starting_text(length, epochs, accumulation_steps, distributed.size()))
             if distributed.is_chief():
-                _log.info("%s", step_plan.current().exchange if distributed.size() > 1 else dense_exchange.exchange())
+                _log.info("%s", notes().step_plan.exchange if distributed.size() > 1 else dense_exchange.exchange())
             features = feed.inputs.features if feed.inputs.fed else None
             if features is not None and distributed.is_chief():
                 save_features(self.model_dir, features)
             saver = tf1.train.Saver(max_to_keep=None)
-            step = OptimizerStep(spec.train_op, step_plan.current())
+            step = OptimizerStep(spec.train_op, notes().step_plan)
             model = self._model.to_dict(features)
             kept = (self.model_dir, staging, lock)
             save = Saving(saver, feed, store, checkpoint, *kept, self.config, model, step.settle)

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.estimator import exporters, quality, schedules
+from ctr_trainer.estimator import exporters, quality
 from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.model_selection import ModelSelection
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
 from ctr_trainer.estimator.training_hooks import checkpoint_period
-from ctr_trainer.graph_notes import run_length, step_plan
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.hooks.evaluation_hook import EvaluationHook
 from ctr_trainer.hooks.periods import EveryEpochs, EverySteps, ThrottledCheckpoints
 from ctr_trainer.hooks.plateau_hook import PlateauHook
@@ -140,7 +140,7 @@ class NoEvaluations:
     hooks = ()
 
     def __init__(self):
-        self._rates = quality.current()
+        self._rates = notes().rates
 
     def results(self):
         """-> what `Estimator.train` is to return besides: `quality_advice`, a list of dicts of `flag` and `why`."""
@@ -170,7 +170,7 @@ class EvaluatedTraining(NoEvaluations):
         self._in_loop = InLoopEvaluation(estimator, eval_spec, feed, store, stop, settle)
         super().__init__()
         self._positive_weight = getattr(estimator.params, "positive_weight", 1.0)
-        lowered = schedules.current_plateau()
+        lowered = notes().plateau
         evaluate = self._selection = ModelSelection(
             self._in_loop.evaluate,
             self._in_loop.metric_names,
@@ -224,7 +224,7 @@ class EvaluatedTraining(NoEvaluations):
 def _period(eval_spec: EvalSpec, config: RunConfig) -> EverySteps:
     """Returns when evaluations are due."""
     if eval_spec.every_n_epochs:
-        length, accumulation_steps = run_length.current(), step_plan.current().accumulation_steps
+        length, accumulation_steps = notes().run_length, notes().step_plan.accumulation_steps
         return EveryEpochs(eval_spec.every_n_epochs, length, accumulation_steps, ("eval_epochs", "eval_steps"))
     if eval_spec.every_n_steps is not None:
         return EverySteps(eval_spec.every_n_steps)

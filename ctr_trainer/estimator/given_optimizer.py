@@ -9,9 +9,8 @@ from ctr_trainer.estimator.equal_variables import lone_updates, summed_over_exam
 from ctr_trainer.estimator.optimize import next_step
 from ctr_trainer.estimator.padding import example_count
 from ctr_trainer.estimator.step_gradients import step_gradients
-from ctr_trainer.graph_notes import batch_weight, row_training, step_plan
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
-from ctr_trainer.graph_notes.row_training import RowTraining
+from ctr_trainer.graph_notes.notes import FOREIGN_STEP, RowTraining, StepPlan, notes
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 
@@ -44,10 +43,10 @@ def with_train_op(spec, inputs, row_learning_rate):
       UserError: the optimizer is none of TensorFlow 1, or distributed already; or on several workers the `train_op`
         updates a trainable variable by gradients that are not exchanged, or Horovod adds up those of several steps.
     """
-    if distributed.size() > 1 and not step_plan.is_recorded():
+    if distributed.size() > 1 and notes().step_plan is FOREIGN_STEP:
         _warn_of_sum(spec.loss)
     if spec.optimizer is None:
-        if distributed.size() > 1 and not step_plan.is_recorded() and tf1.trainable_variables():
+        if distributed.size() > 1 and notes().step_plan is FOREIGN_STEP and tf1.trainable_variables():
             _refuse_aggregation(spec.train_op)
             _refuse_lone(spec.train_op)
         return spec
@@ -67,19 +66,19 @@ def with_train_op(spec, inputs, row_learning_rate):
     weight = tf.reduce_sum(fed["weight"]) if inputs.fed else _examples(inputs)
     rows = fed.placeholders if inputs.fed else ()
     gradients = step_gradients(optimizer, spec.loss, weight, rows, exchange=several, sparse=True)
-    batch_weight.heed()
+    notes().weighs_batches = True
     if inputs.fed:
         share = tf.math.divide_no_nan(float(distributed.size()), gradients.weight) if several else None
-        row_training.record(RowTraining(gradients.rows, tf.constant(row_learning_rate), share=share))
+        notes().row_training = RowTraining(gradients.rows, tf.constant(row_learning_rate), share=share)
     updates = [gradients.optimizer.apply_gradients(gradients.pairs)] if gradients.pairs else []
-    step_plan.record(step_plan.StepPlan(exchange=gradients.exchange))
+    notes().step_plan = StepPlan(exchange=gradients.exchange)
     train_op = next_step([*updates, *gradients.statistics()])
     return dataclasses.replace(spec, mode=ModeKeys.TRAIN, train_op=train_op, optimizer=None)
 
 
 def _examples(inputs):
     """-> scalar float32, how many examples a batch of a `tf.data.Dataset` counts."""
-    padded = batch_weight.current()
+    padded = notes().batch_weight
     if padded is not None:
         return padded.own
     return tf.cast(example_count(inputs.features, inputs.labels), tf.float32)

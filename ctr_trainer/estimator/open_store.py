@@ -20,7 +20,7 @@ from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.locked_table import PublishedTables
 from ctr_trainer.embedding.table.shared_table import SharedTables
 from ctr_trainer.embedding.table.table import Table
-from ctr_trainer.graph_notes import step_plan
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import reach
 from ctr_trainer.ranks import distributed
@@ -188,7 +188,7 @@ def _open_store(config, model_dir, host_memory, is_published, services):
     with contextlib.ExitStack() as stack:
         started, watches = None, []
         if distributed.is_chief():
-            cores = distributed.service_cores(config.service_shards, step_plan.current().steps_wait)
+            cores = distributed.service_cores(config.service_shards, notes().step_plan.steps_wait)
             watches = stack.enter_context(services.running(cores, distributed.host_cores()))
             started = [(service.address, service.token, service.pid, service.log_file) for service in watches]
         started = distributed.broadcast_object(started, "embedding_services")

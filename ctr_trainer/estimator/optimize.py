@@ -9,8 +9,8 @@ from ctr_trainer.estimator import quality, schedules
 from ctr_trainer.estimator.dense_optimizers import DenseUpdate
 from ctr_trainer.estimator.schedules import cooldown_steps
 from ctr_trainer.estimator.step_gradients import step_gradients
-from ctr_trainer.graph_notes import row_training, run_length, step_plan
-from ctr_trainer.graph_notes.row_training import RowTraining
+from ctr_trainer.graph_notes import run_length
+from ctr_trainer.graph_notes.notes import RowTraining, StepPlan, notes
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.lr_groups import LrGroups
 from ctr_trainer.settings.schedule import OF_THE_RUN, Schedule
@@ -81,7 +81,7 @@ class TrainOp(TrainSettings):
             share = tf.math.divide_no_nan(float(distributed.size()), gradients.weight)
         elif self.accumulation_steps > 1:
             share = tf.math.reciprocal_no_nan(gradients.own_weight)
-        row_training.record(RowTraining(gradients.rows, rows_learning_rate, self._scale(), share))
+        notes().row_training = RowTraining(gradients.rows, rows_learning_rate, self._scale(), share)
 
         def update():
             updates = [gradients.optimizer.apply_gradients(gradients.pairs)] if gradients.pairs else []
@@ -95,15 +95,13 @@ class TrainOp(TrainSettings):
                 train_op = next_step([*update(), *gradients.after])
         else:
             train_op = next_step([*update(), *gradients.after])
-        step_plan.record(
-            step_plan.StepPlan(
-                gradients.accumulate,
-                self.accumulation_steps,
-                begin,
-                drain,
-                self.dense_sync_steps,
-                gradients.exchange if exchange or distributed.size() == 1 else self._averaged(),
-            )
+        notes().step_plan = StepPlan(
+            accumulate=gradients.accumulate,
+            accumulation_steps=self.accumulation_steps,
+            begin=begin,
+            drain=drain,
+            dense_sync_steps=self.dense_sync_steps,
+            exchange=gradients.exchange if exchange or distributed.size() == 1 else self._averaged(),
         )
         return train_op
 
@@ -121,14 +119,14 @@ class TrainOp(TrainSettings):
 
     def _learning_rates(self, step):
         """-> (the dense variables' learning rate, the rows'), scalar tensors."""
-        run = run_length.current()
+        run = notes().run_length
         begin, end = run.begin, run.end(self.accumulation_steps)
         epochs = run.steps_of_epochs(self.accumulation_steps)
         factor = schedules.factor(self.schedule, step, begin, end, epochs)
         same = self.embedding_lr_schedule == "same"
         of_rows = self.schedule if same else _of_rows(self.embedding_lr_schedule, begin, end)
         of_row = self.embedding_learning_rate * (factor if same else schedules.factor(of_rows, step, begin, end))
-        quality.record(quality.Rates(self.schedule, of_rows, end))
+        notes().rates = quality.Rates(self.schedule, of_rows, end)
         if distributed.is_chief():
             stairs = _said_of_stairs(self.schedule, run.start, epochs)
             for line in [*stairs, *_said_of(self.schedule, of_rows, run, end, epochs)]:

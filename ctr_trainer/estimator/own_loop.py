@@ -16,8 +16,8 @@ from ctr_trainer.estimator.training import OptimizerStep, all_closed, training_g
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.files.staging import staged
-from ctr_trainer.graph_notes import step_plan
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
@@ -81,14 +81,14 @@ def own_loop(
             retention.remove_unfinished(model_dir)
             model_directory.point_tensorflow_to(model_dir, checkpoint)
             restored = stack.enter_context(checkpoint.with_local_dense()) if checkpoint else None
-        warm, seen = warm_start.of(config.warm_start, checkpoint), Observation(config, staging.path)
+        warm, seen = warm_start.warm_start_of(config.warm_start, checkpoint), Observation(config, staging.path)
         stack.enter_context(seen.by_others())
         feed, spec, store = stack.enter_context(
             training_graph(model_fn, params, config, model_dir, None, input_fn, checkpoint, warm, seen, None)
         )
         if is_chief:
             save_features(model_dir, feed.inputs.features)
-        step = OptimizerStep(spec.train_op, step_plan.current())
+        step = OptimizerStep(spec.train_op, notes().step_plan)
         save = Saving(
             saver=tf1.train.Saver(max_to_keep=None),
             feed=feed,

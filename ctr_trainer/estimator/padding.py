@@ -3,8 +3,7 @@
 import tensorflow as tf
 
 from ctr_trainer.estimator.feed import DatasetInput, read_in_graph
-from ctr_trainer.graph_notes import batch_weight
-from ctr_trainer.graph_notes.batch_weight import BatchWeight
+from ctr_trainer.graph_notes.notes import BatchWeight, notes
 from ctr_trainer.hooks.end_together_hook import EndTogetherHook
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
@@ -40,7 +39,7 @@ class PaddedInput(DatasetInput):
         super().__init__(batch, has_read)
         with tf.device("/cpu:0"):
             sums = distributed.allreduce(tf.stack([self.weight, has_next]), "batch_weights")
-        batch_weight.record(BatchWeight(self.weight, sums[0]))
+        notes().batch_weight = BatchWeight(self.weight, sums[0])
         self._hooks = [EndTogetherHook(sums[1])]
 
     def weights(self, labels):
@@ -75,7 +74,7 @@ def padded(dataset):
 
 def refuse_unweighed():
     """Raises UserError where the current graph's training would train batches that only pad."""
-    if not batch_weight.is_heeded():
+    if not notes().weighs_batches:
         raise UserError(
             "uneven_inputs='pad': the model_fn trains the batches that only pad as well, since its train_op does not "
             "weigh them: return EstimatorSpec(mode, loss=loss, optimizer=...), or wrap the optimizer, "

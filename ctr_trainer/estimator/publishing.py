@@ -6,7 +6,7 @@ import os
 from ctr_trainer.export.dense_tower import DenseTower
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.files.staging import local_directory
-from ctr_trainer.graph_notes import negative_share
+from ctr_trainer.graph_notes.notes import params_of_this_graph
 from ctr_trainer.hooks.publish_hook import PublishHook
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.delivery_keeper import DeliveryKeeper
@@ -85,7 +85,7 @@ def open_publishing(config, model_dir, model_fn, params, model, feed, store, sto
     if not distributed.is_chief():
         return NoPublishing()
     features = feed.inputs.features
-    tower = DenseTower(model_fn, negative_share.with_current(params), (features.spec, features.statistics))
+    tower = DenseTower(model_fn, params_of_this_graph(params), (features.spec, features.statistics))
     configs = [rows.config for rows in feed.embeddings.rows.values()] if feed.embeddings else []
     spool = Spool(path_of(model_dir) / DIRECTORY, model or "model", store, configs, publish.dtype)
     log = os.path.join(local_directory(model_dir), _LOG)

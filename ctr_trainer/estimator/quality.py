@@ -4,13 +4,8 @@ import dataclasses
 import math
 import typing
 
-import tensorflow as tf
-
 from ctr_trainer.estimator.evaluation_history import is_better
 from ctr_trainer.settings.schedule import Schedule
-
-tf1 = tf.compat.v1
-_KEY = ("ctr_trainer", "rates")  # No string, so that TensorFlow does not try to serialize what is under it.
 
 COPC_RANGE = (0.97, 1.03)
 _FEWEST_EVALUATIONS = 3
@@ -37,18 +32,6 @@ class Rates:
     dense: Schedule
     rows: Schedule
     end: int | None
-
-
-def record(rates):
-    """Keeps the `Rates` of the current graph's training."""
-    tf1.get_default_graph().clear_collection(_KEY)
-    tf1.add_to_collection(_KEY, rates)
-
-
-def current():
-    """-> the `Rates` of the current graph; None if its train_op is not of `TrainOp`."""
-    found = tf1.get_collection(_KEY)
-    return found[0] if found else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.store.worker_rows import RowTotals
 from ctr_trainer.estimator.advice import Circumstances, advise
-from ctr_trainer.graph_notes import step_plan
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.hooks.metrics_hook import MetricsHook
 from ctr_trainer.hooks.resources_hook import ResourcesHook
 from ctr_trainer.hooks.run_status_hook import ServiceStatus
@@ -79,7 +79,7 @@ class RunSummary:
 
     def __init__(self, clock, feed, config, hooks, store):
         self._clock, self._feed, self._config, self._hooks, self._store = clock, feed, config, hooks, store
-        plan = step_plan.current()
+        plan = notes().step_plan
         self._exchanges_each_step = plan.begin is None and plan.dense_sync_steps == 1 and distributed.size() > 1
 
     def results(self, steps):

@@ -11,7 +11,7 @@ from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import model_directory, retention
 from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.graph_notes import negative_share, run_length, step_plan
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.hooks.service_loss_hook import raise_if_lost
 from ctr_trainer.messages.divergence import diverged
 from ctr_trainer.messages.errors import ServiceLost, UserError, reason
@@ -50,8 +50,8 @@ class Saving:
         self._last = restored  # The checkpoint that the rows of the next one add to; rank 0's from the first save on.
         self._begun_path = self._last_path = restored.path if restored else None
         self._finite, self._equal = _finite_variables(), EqualVariables()
-        self._negative_sampling = negative_share.current()
-        self._decay = run_length.current().decay(step_plan.current().accumulation_steps)
+        self._negative_sampling = notes().negative_sampling
+        self._decay = notes().run_length.decay(notes().step_plan.accumulation_steps)
         if restored and distributed.is_chief():
             _log_change(restored, self._negative_sampling)
         self._begun_step = None

@@ -4,12 +4,12 @@ import math
 
 import tensorflow as tf
 
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.graph_notes.run_length import StepsOfEpochs
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.schedule import Schedule
 
 tf1 = tf.compat.v1
-_PLATEAU = ("ctr_trainer", "plateau")  # No string, so that TensorFlow does not try to serialize what is under it.
 COOLDOWN_SHARE = 0.2  # Of the run's steps.
 # What a floor may be short of, by the rounding of a division.
 _ROUNDING = 1e-9
@@ -42,19 +42,6 @@ class Plateau:
         return factor
 
 
-def make_plateau(decay_rate, end, patience):
-    """-> the `Plateau` of the current graph, made at the first call."""
-    if current_plateau() is None:
-        tf1.add_to_collection(_PLATEAU, Plateau(decay_rate, end, patience))
-    return current_plateau()
-
-
-def current_plateau():
-    """-> the `Plateau` of the current graph; None if its learning rates do not depend on evaluations."""
-    found = tf1.get_collection(_PLATEAU)
-    return found[0] if found else None
-
-
 def cooldown_steps(steps, share):
     """-> how many of a run's steps a share of them is, at least 1."""
     return max(int(share * steps), 1)
@@ -77,7 +64,9 @@ def factor(schedule, step, begin=0, end=None, epochs=None):
         done = tf.cast(step, tf.float32) + float(1.0 - unit.first)
         found = tf.minimum(1.0, done / (schedule.warmup_steps * unit.steps))
     if schedule.name == "plateau":
-        return found * make_plateau(schedule.decay_rate, schedule.end, schedule.patience).factor
+        if notes().plateau is None:
+            notes().plateau = Plateau(schedule.decay_rate, schedule.end, schedule.patience)
+        return found * notes().plateau.factor
     if schedule.name == "piecewise":
         passed = [tf.cast(step, tf.int64) >= at for _, at in changes(schedule, epochs)]
         return found * tf.gather(schedule.factors, tf.add_n([tf.cast(is_over, tf.int32) for is_over in passed]))

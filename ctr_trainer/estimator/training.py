@@ -9,14 +9,13 @@ import tensorflow as tf
 
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.estimator import step_gradients
 from ctr_trainer.estimator.given_optimizer import with_train_op
 from ctr_trainer.estimator.open_store import in_fixed_order, open_evaluation_store, open_store
 from ctr_trainer.estimator.padding import PaddedInput, refuse_unweighed
 from ctr_trainer.estimator.program import call_input_fn, make_input
-from ctr_trainer.graph_notes import negative_share, run_length
+from ctr_trainer.graph_notes import run_length
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
-from ctr_trainer.graph_notes.step_plan import StepPlan
+from ctr_trainer.graph_notes.notes import StepPlan, notes, params_as_trained
 from ctr_trainer.hooks.stop_hook import StopHook
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed, last_words
@@ -128,7 +127,7 @@ def training_graph(model_fn, params, config, model_dir, services, input_fn, chec
       model_fn, params, config, model_dir, services: see `Estimator`.
       input_fn: see `Estimator.train`.
       checkpoint: the `Checkpoint` that training goes on from, or None.
-      warm: what it begins with if there is no checkpoint, see `warm_start.of`.
+      warm: what it begins with if there is no checkpoint, see `warm_start.warm_start_of`.
       seen: the `Observation` of the training.
       last: the step that training stops at, or None.
 
@@ -141,7 +140,7 @@ def training_graph(model_fn, params, config, model_dir, services, input_fn, chec
             config = in_fixed_order(config)
         _begin(stack, config)
         if config.mixed_precision == "float16":
-            step_gradients.ask_for_loss_scaling()
+            notes().scales_loss = True
         position = checkpoint.position if checkpoint else None
         data = call_input_fn(input_fn, ModeKeys.TRAIN, params, config, position)
         pads = config.uneven_inputs == "pad" and distributed.size() > 1
@@ -149,7 +148,7 @@ def training_graph(model_fn, params, config, model_dir, services, input_fn, chec
         inputs = PaddedInput(data, has_read) if pads else make_input(data, model_dir, has_read=has_read)
         epochs = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
         batches, epochs = distributed.broadcast_object((inputs.batches, epochs), "batches")
-        run_length.record(run_length.going_on(checkpoint, batches, last, epochs and run_length.Epochs(**epochs)))
+        notes().run_length = run_length.going_on(checkpoint, batches, last, epochs and run_length.Epochs(**epochs))
         spec = model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, params)
         spec = with_train_op(spec, inputs, config.embedding.learning_rate)
         if pads:
@@ -181,7 +180,7 @@ def trained_graph(model_fn, params, config, model_dir, mode, input_fn, checkpoin
     """
     with contextlib.ExitStack() as stack:
         _begin(stack, config)
-        params = negative_share.as_trained(params, checkpoint)
+        params = params_as_trained(params, checkpoint)
         inputs = make_input(call_input_fn(input_fn, mode, params, config, None), model_dir)
         spec = model_fn(inputs.features, inputs.labels if mode == ModeKeys.EVAL else None, mode, params)
         rows = stack.enter_context(open_evaluation_store())

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.run_summary import MeasuringHooks
-from ctr_trainer.graph_notes import run_length, step_plan
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
 from ctr_trainer.hooks.equal_batches_hook import EqualBatchesHook
@@ -73,7 +73,7 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
             hooks.append(EvictionHook(store, config.embedding.sync_steps, clock))
     if store.is_guarded:
         hooks.append(ServiceLossHook(store, config.embedding.sync_steps, clock))
-    dense_sync_steps = step_plan.current().dense_sync_steps
+    dense_sync_steps = notes().step_plan.dense_sync_steps
     if dense_sync_steps > 1:
         hooks.append(DenseSyncHook(step.settle, dense_sync_steps, clock))
     hooks.append(CheckpointHook(save, checkpoint_period(config), clock))
@@ -151,7 +151,7 @@ def checkpoint_period(config: RunConfig) -> EverySteps:
     """Returns when checkpoints are due."""
     if config.save_checkpoints_epochs:
         flags = "save_checkpoints_epochs", "save_checkpoints_steps"
-        length, accumulation_steps = run_length.current(), step_plan.current().accumulation_steps
+        length, accumulation_steps = notes().run_length, notes().step_plan.accumulation_steps
         return EveryEpochs(config.save_checkpoints_epochs, length, accumulation_steps, flags)
     if config.save_checkpoints_secs and distributed.size() == 1:
         return EverySeconds(config.save_checkpoints_secs)
@@ -189,8 +189,8 @@ def _keep_lines(feed, config, model_dir, last_step, clock):
         steps=feed.steps,
         epoch=feed.epochs_after,
         epochs=feed.inputs.epochs,
-        length=run_length.current(),
-        accumulation_steps=step_plan.current().accumulation_steps,
+        length=notes().run_length,
+        accumulation_steps=notes().step_plan.accumulation_steps,
     )
     return [*hooks, progress]
 
@@ -218,4 +218,4 @@ def _examples_of_a_step(inputs):
     """-> of all workers, or None where the input does not say."""
     if inputs.batch_size is None:
         return None
-    return inputs.batch_size * step_plan.current().accumulation_steps * distributed.size()
+    return inputs.batch_size * notes().step_plan.accumulation_steps * distributed.size()

@@ -16,7 +16,7 @@ from ctr_trainer.embedding.snapshot import parquet_rows, snapshot, snapshot_writ
 from ctr_trainer.embedding.table.initial_rows import InitialRows
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.files.paths import is_local, path_of
-from ctr_trainer.graph_notes import negative_share
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 
@@ -230,7 +230,7 @@ class WarmStart(NoWarmStart):
             yield
 
     def _warn_of_other_share(self):
-        there, own = self._checkpoint.negative_sampling, negative_share.current()
+        there, own = self._checkpoint.negative_sampling, notes().negative_sampling
         if None not in (there, own) and there != own:
             _log.warning(
                 "warm start: %s was trained with --negative_sampling=%g, and this training has %g: its first "

@@ -21,8 +21,8 @@ from ctr_trainer.export.row_inputs import RowInputs
 from ctr_trainer.export.table_saver import TableSaver
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.graph_notes import negative_share
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.messages.restoring import refusing_other_variables
 
@@ -61,7 +61,7 @@ def export_saved_model(
       UserError: `path` holds files that no export wrote, or a setting in `params` differs from the one that the model
         was trained with.
     """
-    params = negative_share.as_trained(params, checkpoint)
+    params = params_as_trained(params, checkpoint)
     path = str(path_of(path).absolute())
     with checkpoint.with_local_dense() as checkpoint, directory.replacing(path) as draft, tf.Graph().as_default():
         tf1.train.get_or_create_global_step()

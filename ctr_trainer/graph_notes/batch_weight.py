@@ -1,26 +1,10 @@
 """The weight of a batch among the batches of all workers in a step."""
 
-import dataclasses
-from typing import Any
-
 import tensorflow as tf
 
+from ctr_trainer.graph_notes.notes import notes
+
 tf1 = tf.compat.v1
-_KEY = ("ctr_trainer", "batch weight")  # No strings, so that TensorFlow does not try to serialize what is under them.
-_HEEDED = ("ctr_trainer", "optimizers that weigh batches")
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchWeight:
-    """The weight of this worker's batch, in examples; a batch of padding only has the weight 0.
-
-    Attributes:
-      own: scalar float32, the weight of this worker's batch.
-      total: scalar float32, the sum of the weights of all workers' batches in this step.
-    """
-
-    own: Any
-    total: Any
 
 
 class WeighedOptimizer(tf1.train.Optimizer):
@@ -46,7 +30,7 @@ class WeighedOptimizer(tf1.train.Optimizer):
         self._local, self._workers = {id(tensor) for tensor in local}, workers
 
     def compute_gradients(self, *args, **kwargs):
-        heed()
+        notes().weighs_batches = True
         return [
             (None if gradient is None else self._weighed(gradient, variable), variable)
             for gradient, variable in self._inner.compute_gradients(*args, **kwargs)
@@ -85,24 +69,3 @@ def share_of(gradient, weight, times=1):
         rows = tf.where(weight.own > 0, tf.shape(gradient.indices)[0], 0)
         return tf.IndexedSlices(gradient.values[:rows] * factor, gradient.indices[:rows], gradient.dense_shape)
     return tf.math.multiply_no_nan(gradient, factor)
-
-
-def record(weight):
-    """Keeps the `BatchWeight` of the current graph's steps."""
-    tf1.add_to_collection(_KEY, weight)
-
-
-def current():
-    """-> the `BatchWeight` of the current graph; None if all workers' batches count alike."""
-    weights = tf1.get_collection(_KEY)
-    return weights[0] if weights else None
-
-
-def heed():
-    """Records that the optimizer of the current graph weighs its batches."""
-    tf1.add_to_collection(_HEEDED, True)
-
-
-def is_heeded():
-    """-> whether an optimizer of the current graph weighs its batches."""
-    return bool(tf1.get_collection(_HEEDED))

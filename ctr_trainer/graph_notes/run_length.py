@@ -2,11 +2,6 @@
 
 import dataclasses
 
-import tensorflow as tf
-
-tf1 = tf.compat.v1
-_KEY = ("ctr_trainer", "run length")  # No string, so that TensorFlow does not try to serialize what is under it.
-
 
 @dataclasses.dataclass(frozen=True)
 class Epochs:
@@ -121,15 +116,3 @@ def going_on(checkpoint, batches, last, epochs=None):
     came_to_its_end = before["end"] is not None and checkpoint.step >= before["end"]
     begin = checkpoint.step if came_to_its_end else before["begin"]
     return RunLength(begin, checkpoint.step, batches, last, before["end"], epochs)
-
-
-def record(length):
-    """Keeps the length of the run that the current graph trains."""
-    tf1.get_default_graph().clear_collection(_KEY)
-    tf1.add_to_collection(_KEY, length)
-
-
-def current():
-    """-> the `RunLength` of the current graph; if none was recorded, one of unknown length."""
-    lengths = tf1.get_collection(_KEY)
-    return lengths[0] if lengths else RunLength()

@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.embedding.worker.row_step import RowStep
-from ctr_trainer.graph_notes import step_plan
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.hooks.order import Order
 from ctr_trainer.measuring.clock import Clock
 
@@ -45,7 +45,7 @@ class InputHook(tf1.train.SessionRunHook):
     def begin(self):
         training = self._training
         if training is not None and training.gradients:
-            self._micro_batches = step_plan.current().accumulation_steps
+            self._micro_batches = notes().step_plan.accumulation_steps
             # Flat lists, the same for each step: the session takes nested fetches apart anew at each run.
             self._rows_of, self._fetches = tuple(training.gradients), list(training.gradients.values())
             self._last_fetches = [*self._fetches, training.learning_rate]

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ctr_trainer.graph_notes import step_plan
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.hooks.order import Order
 
 
@@ -26,7 +26,7 @@ class StepHook(tf.compat.v1.train.SessionRunHook):
 
     def begin(self):
         self._global_step = tf.compat.v1.train.get_or_create_global_step()
-        self._accumulate = step_plan.current().accumulate
+        self._accumulate = notes().step_plan.accumulate
 
     def after_create_session(self, session, coord):
         self.step = int(session.run(self._global_step))

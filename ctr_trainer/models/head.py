@@ -4,8 +4,8 @@ import math
 
 import tensorflow as tf
 
-from ctr_trainer.graph_notes import negative_share
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.messages.errors import UserError
 
 
@@ -156,6 +156,6 @@ def calibrated(logits, mode, params):
     """
     share = 1.0 if params.negative_sampling is None else params.negative_sampling
     if mode == ModeKeys.TRAIN:
-        negative_share.record(share)
+        notes().negative_sampling = share
         return logits
     return logits if share == 1 else logits + math.log(share)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.graph_notes.batch_weight import BatchWeight, share_of
+from ctr_trainer.graph_notes.batch_weight import share_of
+from ctr_trainer.graph_notes.notes import BatchWeight
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.host_sum import HostSum

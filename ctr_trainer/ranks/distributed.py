@@ -18,8 +18,8 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.graph_notes import batch_weight
 from ctr_trainer.graph_notes.batch_weight import WeighedOptimizer
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.processes import hardware
 from ctr_trainer.processes.watchdog import Watchdog
 from ctr_trainer.ranks import agreement, horovod_timeline, last_words
@@ -240,7 +240,7 @@ def optimizer(
       `hvd.DistributedOptimizer`.
     """
     compression = hvd.Compression.fp16 if fp16 else hvd.Compression.none
-    weight = batch_weight.current() if op == "average" else None
+    weight = notes().batch_weight if op == "average" else None
     if weight is not None:
         op, inner = "sum", WeighedOptimizer(inner, weight, local, size())
     op = {"average": hvd.Average, "sum": hvd.Sum}[op]

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.estimator import step_gradients
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.graph_notes import row_training
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
@@ -25,7 +24,7 @@ def _train(feeds, scaled, optimizer="adagrad"):
     distributed.init()
     with tf.Graph().as_default():
         if scaled:
-            step_gradients.ask_for_loss_scaling()
+            notes().scales_loss = True
         features, times = _Features(), tf1.placeholder(tf.float32, [])
         w = tf1.get_variable("w", initializer=np.array([0.5, -0.5], np.float32))
         loss = times * tf.reduce_mean(tf.square(tf.linalg.matvec(X, w) + features.row - 1))
@@ -36,7 +35,7 @@ def _train(feeds, scaled, optimizer="adagrad"):
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             for value in feeds:
                 feed = {features.row: [0.1, 0.2], times: value}
-                row = session.run([row_training.current().gradients, train_op], feed)[0]["row:0"]
+                row = session.run([notes().row_training.gradients, train_op], feed)[0]["row:0"]
                 found.append((session.run(w), row))
             step = session.run(tf1.train.get_global_step())
             return found, session.run(scale)[0] if scale else None, step

@@ -5,8 +5,8 @@ import tensorflow as tf
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.estimator import RunConfig
 from ctr_trainer.estimator.padding import PaddedInput, padded, refuse_unweighed
-from ctr_trainer.graph_notes import batch_weight
-from ctr_trainer.graph_notes.batch_weight import BatchWeight, WeighedOptimizer
+from ctr_trainer.graph_notes.batch_weight import WeighedOptimizer
+from ctr_trainer.graph_notes.notes import BatchWeight, notes
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 
@@ -112,14 +112,14 @@ def _train_op(optimizer):
 
 
 def test_a_model_that_would_train_the_padding_is_refused():
-    batch_weight.record(BatchWeight(tf.constant(1.0), tf.constant(1.0)))
+    notes().batch_weight = BatchWeight(tf.constant(1.0), tf.constant(1.0))
     _train_op(tf1.train.AdamOptimizer())
     with pytest.raises(UserError, match="trains the batches that only pad as well.*distributed.optimizer"):
         refuse_unweighed()
 
 
 def test_a_model_that_keeps_moving_statistics_of_the_padding_is_refused():
-    batch_weight.record(BatchWeight(tf.constant(1.0), tf.constant(1.0)))
+    notes().batch_weight = BatchWeight(tf.constant(1.0), tf.constant(1.0))
     _train_op(distributed.optimizer(tf1.train.AdamOptimizer()))
     refuse_unweighed()
     tf1.add_to_collection(tf1.GraphKeys.UPDATE_OPS, tf.no_op("moving_mean"))

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.training import OptimizerStep
-from ctr_trainer.graph_notes import step_plan
+from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import dense_exchange, distributed
 from ctr_trainer.settings.dense_optimizer import Adam
 from tests.parallel.workers.dense_batches import ALL, PADDED, SPLIT, SPLIT_OF_HOSTS, START, STEPS
@@ -37,7 +37,7 @@ def train(train_op, batches, settled_after=()):
         losses = tf.square(tf.linalg.matvec(x, w) - y)
         loss = tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
         features = Features(weight)
-        step = OptimizerStep(train_op(loss, features), step_plan.current())
+        step = OptimizerStep(train_op(loss, features), notes().step_plan)
         with tf1.Session(config=distributed.session_config(1)) as session:
             session.run([tf1.global_variables_initializer(), tf1.local_variables_initializer()])
             feeds = iter([{x: b[0], y: b[1], weight: b[2]} for b in batches])

@@ -1,0 +1,146 @@
+"""The notes on a graph: what the code that makes the graph tells the code that runs it.
+
+A `model_fn` takes features and returns an `EstimatorSpec`, as in `tf.estimator`. What else the training loop has to
+know of the graph, and the `model_fn` of the run, stands in the one `GraphNotes` of the graph.
+"""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from ctr_trainer.graph_notes.run_length import RunLength
+from ctr_trainer.messages.errors import UserError
+
+tf1 = tf.compat.v1
+_KEY = ("ctr_trainer", "notes")  # No string, so that TensorFlow does not try to serialize what is under it.
+
+
+@dataclasses.dataclass(frozen=True)
+class StepPlan:
+    """An optimizer step is `accumulation_steps` - 1 runs of `accumulate`, each on a batch, then one of `train_op`.
+
+    Attributes:
+      accumulate: operation that adds the gradients of a micro-batch to the sum; None if a step is one batch.
+      accumulation_steps: micro-batches per optimizer step.
+      begin: operation that keeps the gradients of a step; None if each step applies its own gradients. It takes the
+        place of `train_op` in the first step, and in the first step after each `drain`. In all other steps `train_op`
+        applies the gradients of the previous step.
+      drain: operation that applies the gradients kept last; None if each step applies its own gradients.
+      dense_sync_steps: optimizer steps after which the workers average their dense variables; 1 if they exchange the
+        gradients of each step instead, so that the variables are always equal.
+      exchange: the sentence of the log that says how the workers exchange gradients, and why.
+    """
+
+    accumulate: tf.Operation | None = None
+    accumulation_steps: int = 1
+    begin: tf.Operation | None = None
+    drain: tf.Operation | None = None
+    dense_sync_steps: int = 1
+    exchange: str = "gradient exchange: by the train_op of the model_fn, because it was not made by this package"
+
+    @property
+    def steps_wait(self) -> bool:
+        """Whether the workers wait for each other at each optimizer step."""
+        return self.dense_sync_steps == 1
+
+
+FOREIGN_STEP = StepPlan()  # Of a `train_op` that was not made by this package: one batch per step.
+
+
+@dataclasses.dataclass(frozen=True)
+class RowTraining:
+    """The tensors that a session fetches to train the rows of a batch, see `row_step.weighed`.
+
+    Attributes:
+      gradients: dict of placeholder name -> the gradient of this worker's loss by the rows that are fed there.
+      learning_rate: scalar tensor.
+      learning_rate_scale: the factor by which the workers make learning rates grow; None for their number.
+      share: scalar tensor, a batch's share of all examples of the step over the sum of the batch's weights; None if the
+        batch is the whole step.
+    """
+
+    gradients: dict[str, tf.Tensor]
+    learning_rate: tf.Tensor
+    learning_rate_scale: float | None = None
+    share: tf.Tensor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchWeight:
+    """The weight of this worker's batch, in examples; a batch of padding only has the weight 0.
+
+    Attributes:
+      own: scalar float32, the weight of this worker's batch.
+      total: scalar float32, the sum of the weights of all workers' batches in this step.
+    """
+
+    own: tf.Tensor
+    total: tf.Tensor
+
+
+@dataclasses.dataclass
+class GraphNotes:
+    """What is known of a training graph besides its `EstimatorSpec`.
+
+    Attributes:
+      run_length: length of the run, which schedules of learning rates depend on; unknown by default.
+      step_plan: what an optimizer step runs; `FOREIGN_STEP` if the `train_op` was not made by this package.
+      row_training: how the embedding rows are trained; None for the gradients of the loss.
+      rates: `quality.Rates`, how the learning rates change; None if the `train_op` is not of `TrainOp`.
+      plateau: `schedules.Plateau`; None if learning rates do not depend on evaluations.
+      negative_sampling: the share of the negative examples that the graph trains on; None if it names none.
+      batch_weight: the weight of this worker's batch; None if the batches of all workers weigh the same.
+      weighs_batches: whether an optimizer of the graph applies `batch_weight`.
+      scales_loss: whether the loss is to be scaled, because gradients are computed in float16.
+    """
+
+    run_length: RunLength = RunLength()
+    step_plan: StepPlan = FOREIGN_STEP
+    row_training: RowTraining | None = None
+    rates: Any = None
+    plateau: Any = None
+    negative_sampling: float | None = None
+    batch_weight: BatchWeight | None = None
+    weighs_batches: bool = False
+    scales_loss: bool = False
+
+
+def notes() -> GraphNotes:
+    """Returns the notes on the current graph, made at the first call."""
+    found = tf1.get_collection(_KEY)
+    if found:
+        return found[0]
+    made = GraphNotes()
+    tf1.add_to_collection(_KEY, made)
+    return made
+
+
+def params_as_trained(params: Any, checkpoint: Any) -> Any:
+    """Returns the params of a model with the share of negative examples that a checkpoint was trained with.
+
+    Args:
+      params: `ModelParams`, whose `negative_sampling` is None if the user named no share. Params of another class,
+        without that field, are returned as they are.
+      checkpoint: `Checkpoint`; if it knows of no share, the params are returned as they are.
+
+    Raises:
+      UserError: the params name another share than the checkpoint's.
+    """
+    if checkpoint.negative_sampling is None or not hasattr(params, "negative_sampling"):
+        return params
+    if params.negative_sampling not in (None, checkpoint.negative_sampling):
+        raise UserError(
+            f"--negative_sampling={params.negative_sampling:g}: {checkpoint.path} was trained with "
+            f"--negative_sampling={checkpoint.negative_sampling:g}, and its predictions are calibrated for that; leave "
+            "the flag out"
+        )
+    return dataclasses.replace(params, negative_sampling=checkpoint.negative_sampling)
+
+
+def params_of_this_graph(params: Any) -> Any:
+    """Returns the params with the share of negative examples of the current graph, as checkpoints will have them."""
+    share = notes().negative_sampling
+    if share is None or not hasattr(params, "negative_sampling"):
+        return params
+    return dataclasses.replace(params, negative_sampling=share)
