@@ -125,7 +125,7 @@ def convert(
                 writer.close()
             if not sum(w.statistics.rows for w in writers.values()):
                 raise UserError(f"input {input}: it has no rows")
-            train = next(iter(writers.values())).statistics.to_dict()["fitted"]
+            train = observed.with_typical(next(iter(writers.values())).statistics.to_dict()["fitted"])
             parts = {part: writer.finish(bad_rows.count, train, extra) for part, writer in writers.items()}
         except BaseException:
             directory.clear()  # A part of a conversion is of no use: the next one would begin anew.

@@ -102,7 +102,7 @@ def _convert(unfinished, format, source, spec, progress, advanced):
         if not writer.whole_files:  # There is no file from which a later conversion could go on.
             unfinished.files.discard()
         raise
-    writer.finish(0)
+    writer.finish(0, observed.with_typical(writer.statistics.to_dict()["fitted"]))
 
 
 def _rename(draft, there):

@@ -23,7 +23,8 @@ class DatasetInfo:
       label_mean: share of the examples whose (first) label is positive; None if the data have no labels.
       distinct: dict of sparse feature name -> number of distinct keys; bucketised features are not in it.
       statistics: dict of feature name -> dict. For a dense feature `mean`, `std`, `min`, `max` and `count` of the
-        values present in the training part; for a feature with quantiles the `boundaries` fitted to these values.
+        values present in the training part; for a feature with quantiles the `boundaries` fitted to these values;
+        for a single-valued feature of text `typical`, its most frequent text, if that is frequent enough to be shown.
       files: list of a dict per Parquet file: `name`, `rows`, `row_groups`, the number of rows per row group, and
         `bytes`, the size of the file. Data sets of earlier versions lack `bytes`.
       extra: further figures of the format, such as `oracle_auc` of the synthetic data.

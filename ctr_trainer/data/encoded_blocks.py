@@ -75,13 +75,13 @@ def encoded(read, spec, bad_rows, observed, time=None, num_threads=0, skip=0, me
 
 
 def _read(blocks, found, skip):
-    """Yields (block; bad rows that the reader met before it; whether all its rows are to be left out)."""
+    """Yields (block; bad rows before it; whether all its rows are to be left out; whether it is the first block)."""
     read = 0
     with contextlib.suppress(TooManyBadRows):
         for block in blocks:
-            read += block.most_rows
-            yield block, found.taken(), read <= skip
-    yield None, found.taken(), False
+            first, read = not read, read + block.most_rows
+            yield block, found.taken(), read <= skip, first
+    yield None, found.taken(), False, False
 
 
 def _statistics(table, spec, measured):
@@ -98,13 +98,15 @@ class _Worker:
         self._encoder, self._spec, self._budget, self._measured = encoder, spec, budget, measured
 
     def __call__(self, item):
-        block, bad_rows, left_out = item
+        block, bad_rows, left_out, first = item
         observed, found = Observations(self._spec), FoundBadRows(self._budget)
         table, statistics, good_rows = None, Statistics(self._spec), 0
         if block is not None:
             with contextlib.suppress(TooManyBadRows):
                 chunk = block.parse(found)
                 observed.see_labels(chunk.table)  # Labels of rows to be left out count too.
+                if first:  # Counting values takes time, and one block has enough of them.
+                    observed.see_typical(chunk.table)
                 good_rows = len(chunk.table)
                 if left_out:
                     chunk = dataclasses.replace(chunk, table=chunk.table.slice(0, 0))

@@ -28,7 +28,7 @@ class DenseTower:
         with temporary_directory() as directory:
             draft = os.path.join(directory, "tower")
             self.variables = _export(draft, model_fn, params, trained_features)
-            write_spec(draft, trained_features[0])
+            write_spec(draft, *trained_features)
             names = [name for name in LocalPath(draft).files() if not name.startswith(f"{_VARIABLES}{os.sep}")]
             self._files = {name: (LocalPath(draft) / name).read_bytes() for name in names}
         self._graph = tf.Graph()

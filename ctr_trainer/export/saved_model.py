@@ -19,6 +19,7 @@ from ctr_trainer.export.raw_keys import SIGNATURE, RawKeys, key_outputs
 from ctr_trainer.export.receiver import ExportedFeatures
 from ctr_trainer.export.row_inputs import RowInputs
 from ctr_trainer.export.table_saver import TableSaver
+from ctr_trainer.features.sparse import TYPICAL
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
@@ -29,6 +30,7 @@ from ctr_trainer.messages.restoring import refusing_other_variables
 tf1 = tf.compat.v1
 # TensorFlow Serving leaves `assets.extra` alone.
 _SPEC = ("assets.extra", "feature_spec.json")
+_TYPICAL = ("assets.extra", "typical_values.json")
 
 ROWS = ("all", "none")
 
@@ -75,8 +77,8 @@ def export_saved_model(
                 saver.dense.restore(session, checkpoint.dense_prefix)
             build(draft, session, signatures, saver)
         if trained_features is not None:
-            spec = trained_features[0]
-            write_spec(draft, spec if rows == "none" else _of_features(spec, receivers))
+            spec, statistics = trained_features
+            write_spec(draft, spec if rows == "none" else _of_features(spec, receivers), statistics)
         for name, file in (assets_extra or {}).items():
             copy = os.path.join(draft, "assets.extra", name)
             os.makedirs(os.path.dirname(copy), exist_ok=True)
@@ -110,12 +112,24 @@ def _of_features(spec, names):
     return dataclasses.replace(spec, dense=tuple(dense), sparse=tuple(sparse), limits=())
 
 
-def write_spec(path, spec):
-    """Writes the FeatureSpec that `load_spec` reads."""
+def load_typical(path: str) -> dict[str, str]:
+    """Returns the typical text of features of an export; {} if it has none, like the exports of earlier versions."""
+    file = os.path.join(path, *_TYPICAL)
+    if not os.path.exists(file):
+        return {}
+    with open(file) as stream:
+        return json.load(stream)
+
+
+def write_spec(path: str, spec: FeatureSpec, statistics: dict[str, dict] | None) -> None:
+    """Writes the FeatureSpec that `load_spec` reads, and the texts that `load_typical` reads."""
     file = os.path.join(path, *_SPEC)
     os.makedirs(os.path.dirname(file), exist_ok=True)
     with open(file, "w") as stream:
         json.dump(spec.to_dict(), stream, indent=1)
+    figures = {f.name: (statistics or {}).get(f.name, {}) for f in spec.sparse}
+    with open(os.path.join(path, *_TYPICAL), "w") as stream:
+        json.dump({name: each[TYPICAL] for name, each in figures.items() if TYPICAL in each}, stream, indent=1)
 
 
 def _receive(checkpoint, trained_features, serving_input_receiver_fn, rows):

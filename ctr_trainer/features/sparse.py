@@ -12,6 +12,7 @@ COMBINERS = ("sum", "mean", "sqrtn")
 SEQUENCE = "none"  # the combiner of a feature whose values are not combined
 ZERO, OWN = "zero", "own"
 FIRST, LAST = "first", "last"
+TYPICAL = "typical"  # the name of a feature's most frequent text among its statistics
 
 
 @dataclasses.dataclass(frozen=True)

@@ -94,8 +94,8 @@ class ServedModel:
         return self._tower.outputs
 
     @property
-    def typical(self) -> dict[str, float]:
-        """Typical values of some numbers, see `Tower`."""
+    def typical(self) -> dict[str, float | str]:
+        """Typical values of some features, see `Tower`."""
         return self._tower.typical
 
     @property

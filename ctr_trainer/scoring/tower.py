@@ -6,7 +6,7 @@ import pathlib
 import tensorflow as tf
 
 from ctr_trainer.export.raw_keys import SIGNATURE
-from ctr_trainer.export.saved_model import load_spec
+from ctr_trainer.export.saved_model import load_spec, load_typical
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
 from ctr_trainer.messages.errors import UserError, reason
 from ctr_trainer.scoring.raw_inputs import RawInputs
@@ -31,7 +31,7 @@ class Tower:
       rows: names of the inputs made of rows, see `row_inputs.RowInputs`.
       outputs: names of the predictions.
       typical: dict of the name of a number with buckets -> the middle one of the boundaries of its buckets, which with
-        `quantiles` is the median of the training data.
+        `quantiles` is the median of the training data; and of a feature of text -> its most frequent text there.
 
     Raises:
       UserError: there is no such SavedModel.
@@ -67,7 +67,8 @@ class Tower:
         self.outputs = tuple(sorted(self._tower.outputs))
         self._dense = dense
         raw = {**self._tower.inputs, **(self._keys.inputs if self._keys else {})}
-        self.typical: dict[str, float] = earlier.typical if same else _middles(graph, raw)
+        self._middles: dict[str, float] = earlier._middles if same else _middles(graph, raw)
+        self.typical: dict[str, float | str] = {**self._middles, **load_typical(path)}
         self._make_keys = self._callable(self._keys) if self._keys else None
         self._predict = self._callable(self._tower)
 

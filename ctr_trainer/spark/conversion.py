@@ -135,7 +135,8 @@ def _convert(run, unit, spec, output, layout):
             rows = (layout.max_bad_rows, layout.rows_per_file, layout.rows_per_group)
             task = Task(spec, str(output), *rows, fractions, layout.split_seed)
             parts = _judged(_collected(run(task)), bad_rows, observed)
-            fitted, infos = next(iter(parts.values())).statistics.to_dict()["fitted"], {}
+            fitted = observed.with_typical(next(iter(parts.values())).statistics.to_dict()["fitted"])
+            infos = {}
             for name, part in parts.items():
                 _remove_others(output / name, part.files)
                 infos[name or "all"] = info_of(output / name, spec, part.statistics, part.files, bad_rows.count, fitted)

@@ -36,6 +36,27 @@ def read(path):
     return pa.concat_tables([pq.read_table(path / f["name"]) for f in open_dataset(path).files])
 
 
+_TYPICAL = FeatureSpec.from_dict(
+    SPEC.to_dict()
+    | {"ids": ["row", "member"], "sparse": [{"name": n, "dim": 2} for n in ("c", "user", "member", "empty", "code")]}
+)
+
+
+@pytest.mark.parametrize("split", [None, "random:0.8,0.2"])
+def test_the_most_frequent_text_is_kept_unless_it_may_be_one_persons_id(tmp_path, split):
+    # A user has 3% of the rows; an id is never kept; an empty field is no value; blanks are a part of a value.
+    lines = [f"{i},{i % 2},1,1,{'red' if i % 3 else 'blue'},a,u{i % 33},m,{'' if i % 4 else 'x'}," for i in range(999)]
+    lines = [line + (" 7" if i % 2 else "5") for i, line in enumerate(lines)]
+    source = write(tmp_path / "a.csv", "row,y,x,w,c,tags,user,member,empty,code\n" + "\n".join(lines) + "\n")
+    parts = run("csv", source, tmp_path / "out", _TYPICAL, split)["parts"]
+    for info in parts.values():
+        read_again = open_dataset(info.path).statistics
+        found = {name: each["typical"] for name, each in read_again.items() if "typical" in each}
+        assert found == {"c": "red", "empty": "x", "code": "5"}
+    few = write(tmp_path / "few.csv", "row,y,x,w,c,tags,user,member,empty,code\n" + "\n".join(lines[:99]) + "\n")
+    assert "c" not in run("csv", few, tmp_path / "few", _TYPICAL)["parts"]["all"].statistics
+
+
 def test_columns_hold_keys_numbers_and_labels(tmp_path):
     source = write(tmp_path / "a.csv", "row,y,x,w,c,tags\n7,1,2.5,0.5,red,a||b\n8,0,,2,,\n")
     run("csv", source, tmp_path / "out", SPEC)

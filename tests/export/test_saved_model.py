@@ -1,6 +1,7 @@
 """An exported graph against `predict`, from raw values, in a process that does not know this package."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ import tensorflow as tf
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.export.saved_model import load_spec
+from ctr_trainer.export.saved_model import load_spec, load_typical
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import deepfm, lr
 from ctr_trainer.models.params import ModelParams
@@ -86,6 +87,9 @@ def test_asks_for_a_history_only_where_the_model_reads_it(trained, tmp_path, mod
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         asked = tf.compat.v1.saved_model.load(session, ["serve"], path).signature_def["serving_default"].inputs
     assert ("history" in asked) == (model_fn is small_served.model_fn)
+    assert set(load_typical(path)) == {"place", "device"}
+    os.remove(os.path.join(path, "assets.extra", "typical_values.json"))
+    assert load_typical(path) == {}  # An export of an earlier version has no such file.
     spec = load_spec(path)
     assert sorted(f.name for f in (*spec.dense, *spec.sparse)) == sorted(asked)
 

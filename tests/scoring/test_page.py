@@ -73,12 +73,18 @@ def test_the_form_gives_predicts_number_its_freshness_and_its_latency(browser, s
     assert not [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]
 
 
-def test_several_examples_are_predicted_at_a_time_and_numbers_start_in_the_middle_of_their_buckets(browser, server):
+def test_several_examples_are_predicted_at_a_time_and_fields_start_with_typical_values(browser, server, small_model):
     _open(browser, server)
     _until(browser, "name", trained.NAME)
     assert browser.find_element(By.NAME, "age_group").get_attribute("value") == "40"
     typical = browser.find_element(By.NAME, "price_level").get_attribute("value")
     assert float(typical) == pytest.approx(server._live.model.typical["price_level"], rel=1e-5)
+    instances = small_model.instances
+    for name in ("place", "device"):
+        text = browser.find_element(By.NAME, name).get_attribute("value")
+        assert text and text in {each[name] for each in instances}
+    # The most frequent user has some 4% of the rows: the text might be one person's own id.
+    assert browser.find_element(By.NAME, "user").get_attribute("value") == ""
     browser.find_element(By.ID, "add").click()
     _until(browser, "which", "Example 2 of 2")
     browser.find_element(By.NAME, "price").send_keys("7")
