@@ -23,7 +23,7 @@ import time
 
 from ctr_trainer.files import durable_file
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import command
+from ctr_trainer.processes import child
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FLAGFILE = "configs/demo.flags"
@@ -73,7 +73,7 @@ def last_json(lines, what, *keys):
 def stream(what, *arguments):
     """Runs a command, passes on what it prints; -> the lines of its stdout."""
     print(f"$ {shlex.join(map(str, arguments))}", flush=True)
-    return command.run(arguments, what, STEP_TIMEOUT_S, show=lambda line: print(line, flush=True))
+    return child.run_command(arguments, what, STEP_TIMEOUT_S, show=lambda line: print(line, flush=True))
 
 
 def make_data():

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from ctr_trainer.processes.parent import ended_with_parent
+from ctr_trainer.processes.child import ended_with_parent
 from ctr_trainer.settings.redis_files import RedisFiles
 from tests.parallel import launch
 

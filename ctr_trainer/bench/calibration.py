@@ -12,7 +12,7 @@ import sys
 from ctr_trainer.bench.costs import Costs
 from ctr_trainer.bench.jobs import Job, environment, require_horovodrun
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import command
+from ctr_trainer.processes import child
 from ctr_trainer.processes.hardware import usable_cores
 
 GRAPH_PHASES = ("forward", "loss", "backward", "dense_update")
@@ -101,7 +101,7 @@ def _probe(flags, workers, directory, timeout):
     result = directory / f"probe{workers}.json"
     flags = [*flags, "--embedding_service=shared", "--model_dir=unused", f"--result={result}"]
     launcher = ["horovodrun", "-np", workers, "--gloo", sys.executable, "-m", "ctr_trainer.bench.probe"]
-    command.run(
+    child.run_command(
         [*launcher, *flags, "--epochs=0", "--save_checkpoints_steps=0", "--summary_steps=0"],
         f"the allreduce of {workers} workers",
         timeout,

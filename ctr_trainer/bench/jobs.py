@@ -11,7 +11,7 @@ import time
 
 from ctr_trainer.bench.progress import Progress
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import command
+from ctr_trainer.processes import child
 from ctr_trainer.processes.hardware import usable_cores
 
 _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
@@ -63,7 +63,7 @@ class Job:
         flags += [f"--core_shares={self.core_shares}", "--save_checkpoints_steps=0", "--summary_steps=0"]
         start = time.perf_counter()
         try:
-            command.run(
+            child.run_command(
                 [*self._launcher(), sys.executable, *_WORKER, *flags],
                 f"the job {self.name!r}",
                 timeout,

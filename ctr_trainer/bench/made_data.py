@@ -11,7 +11,7 @@ from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes.command import run as run_command
+from ctr_trainer.processes.child import run_command as run_command
 from ctr_trainer.settings.run_config import RunConfig
 from ctr_trainer.settings.setting import SettingError
 

@@ -14,7 +14,7 @@ import subprocess
 import threading
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import end_signals
+from ctr_trainer.processes import child
 
 INTERFACE = "eth0"
 _PREFIX = "ctr-bench"
@@ -204,5 +204,5 @@ def _stopped_by_sigterm():
     def stop(number, frame):
         raise SystemExit(128 + number)
 
-    with end_signals.handled(stop, [signal.SIGTERM]):
+    with child.handling_signals(stop, [signal.SIGTERM]):
         yield

@@ -59,9 +59,8 @@ def run(arguments, flags):
       arguments: flags of `train`.
       flags: `LaunchFlags`.
     """
-    from ctr_trainer.launch.hosts import open_hosts
-    from ctr_trainer.launch.outlet import Outlet
-    from ctr_trainer.launch.reachable import ReachableHosts
+    from ctr_trainer.launch.hosts import ReachableHosts, open_hosts
+    from ctr_trainer.launch.output import Outlet
     from ctr_trainer.launch.supervisor import Supervisor
 
     experiment = _experiment(arguments)

@@ -39,14 +39,14 @@ def _deliver(publish, redis):
     import sys
     import threading
 
-    from ctr_trainer.processes import end_signals
-    from ctr_trainer.processes.standard_input import set_at_end_of
+    from ctr_trainer.processes import child
+    from ctr_trainer.processes.child import set_when_closed as set_at_end_of
     from ctr_trainer.publication.deliver import deliver
     from ctr_trainer.publication.open_target import open_target
 
     ended = threading.Event()
     # A machine that shuts down sends SIGTERM to all processes, and the training still publishes a last epoch.
-    with end_signals.handled(signal.SIG_IGN if publish.exit_with_stdin else lambda *_: ended.set()):
+    with child.handling_signals(signal.SIG_IGN if publish.exit_with_stdin else lambda *_: ended.set()):
         if publish.exit_with_stdin:
             threading.Thread(target=set_at_end_of, args=(sys.stdin.fileno(), ended), daemon=True).start()
         deliver(publish.source, publish.to, functools.partial(open_target, publish.to, redis), ended)

@@ -17,9 +17,9 @@ from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.split import Split
 from ctr_trainer.data.summary import format_summary
 from ctr_trainer.data.writer import DatasetWriter
-from ctr_trainer.files.outputs import refuse_overlap
+from ctr_trainer.files.outputs import UNFINISHED as MARKER
+from ctr_trainer.files.outputs import Unfinished, refuse_overlap
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.files.unfinished import MARKER, Unfinished
 from ctr_trainer.messages.errors import UserError
 
 __all__ = ["FORMATS", "SOURCES", "convert", "format_summary", "progress_bar"]

@@ -17,9 +17,9 @@ from ctr_trainer.data.leakage import warn_of_leaks
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.writer import DatasetWriter
-from ctr_trainer.files.outputs import refuse_overlap
+from ctr_trainer.files.outputs import UNFINISHED as MARKER
+from ctr_trainer.files.outputs import InUse, Unfinished, refuse_overlap
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.files.unfinished import MARKER, InUse, Unfinished
 from ctr_trainer.messages.errors import UserError
 
 ROWS_PER_FILE, _ROWS_PER_GROUP = 1_000_000, 50_000

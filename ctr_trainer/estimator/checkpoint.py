@@ -11,8 +11,7 @@ import re
 import zlib
 
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.files.checksum import bytes_and_crc32
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.messages.errors import UserError, is_loss
 
 _log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from ctr_trainer.estimator.checkpoint import BEST, RECENT
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files import durable_file
-from ctr_trainer.files.held_directory import held
 from ctr_trainer.files.paths import is_local, path_of
+from ctr_trainer.files.staging import held_directory as held
 from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed

@@ -5,11 +5,10 @@ import os
 import pathlib
 
 from ctr_trainer.files.durable_file import fsync_path
-from ctr_trainer.files.file_list import FileList
+from ctr_trainer.files.outputs import FileList, Unfinished
 from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.files.temporary import temporary_directory
-from ctr_trainer.files.unfinished import Unfinished
 from ctr_trainer.messages.errors import UserError
 
 # TensorFlow Serving leaves `assets.extra` alone.

@@ -6,8 +6,8 @@ import os
 import pathlib
 import shutil
 
-from ctr_trainer.files import durable_file, file_lock, held_file
-from ctr_trainer.files.direct_file import DirectFile
+from ctr_trainer.files import durable_file, lease
+from ctr_trainer.files.durable_file import DirectFile
 from ctr_trainer.messages.errors import UserError
 
 
@@ -88,10 +88,10 @@ class LocalPath(type(pathlib.Path())):
         return self.name
 
     def lock(self):
-        return file_lock.lock(self)
+        return lease.lock(self)
 
     def hold(self, refusal):
-        return held_file.hold(self, refusal)
+        return lease.hold(self, refusal)
 
     def copy_from(self, source):
         try:

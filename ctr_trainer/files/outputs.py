@@ -1,13 +1,200 @@
 """Checks what a command writes: never one of its inputs, and never a file that it did not write before."""
 
+import contextlib
+import json
 import os
 import pathlib
+import socket
 
-from ctr_trainer.files.file_list import FileList
+from ctr_trainer.files import durable_file
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
-_LIST = ".ctr_trainer_files"
+_NAMED = 3
+UNFINISHED = ".ctr_trainer_unfinished"
+_REPORTS = ".ctr_trainer_files"
+
+
+class FileList:
+    """A file in a directory that lists the files there that may be replaced or removed.
+
+    The list has one JSON line per entry: the name of a file relative to the directory; the name of a directory with `/`
+    at its end, which stands for all files below; or an object, which is a note. A line that a kill cut off is ignored.
+    It loses no file, because a name is on the disk before its file is made.
+
+    Args:
+      directory: directory of the files, or its URL; made with the first entry.
+      marker: name of the list, relative to the directory.
+
+    Attributes:
+      names: set of the listed names.
+      notes: list of the noted objects.
+    """
+
+    def __init__(self, directory, marker):
+        self.directory, self.marker = path_of(directory), path_of(directory) / marker
+        self._hidden = {marker, self.marker.lock_name}
+        self.names, self.notes = set(), []
+        for line in self.marker.read_bytes().splitlines() if self.marker.is_file() else []:
+            with contextlib.suppress(ValueError):
+                entry = json.loads(line)
+                self.names.add(entry) if isinstance(entry, str) else self.notes.append(entry)
+
+    def add(self, *names):
+        """Lists names of files, which may be made from then on. -> the path of the last one"""
+        new = [name for name in names if name not in self.names]
+        if new:
+            self._append(new)
+            self.names.update(new)
+        path = self.directory / names[-1]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def note(self, values):
+        """Adds a note, an object that JSON can hold."""
+        self._append([values])
+        self.notes.append(values)
+
+    def others(self):
+        """-> names of the files and links in the directory that are not on the list, sorted."""
+        own = {*self.present(), *self._hidden}
+        return [name for name in self.directory.entries() if name not in own]
+
+    def present(self):
+        """-> names of the files on the list that exist, and of their drafts; links are not followed."""
+        whole = tuple(name for name in self.names if name.endswith("/"))
+        return [
+            name
+            for name in self.directory.entries()
+            if name in self.names or durable_file.of_draft(name) in self.names or name.startswith(whole)
+        ]
+
+    def remove(self, below=""):
+        """Removes the files on the list, and directories that become empty.
+
+        Args:
+          below: name of a directory with `/` at its end, to remove only the files below it; "" for all files.
+        """
+        for name in self.present():
+            if name.startswith(below):
+                (self.directory / name).unlink()
+                for parent in (self.directory / name).parents:
+                    if parent == self.directory or any(parent.iterdir()):
+                        break
+                    parent.rmdir()
+
+    def remove_drafts(self):
+        """Removes the drafts of files on the list that killed processes left."""
+        for name in self.present():
+            if durable_file.of_draft(name) in self.names:
+                (self.directory / name).unlink()
+
+    def discard(self):
+        """Removes the files on the list, the list itself, and directories that become empty."""
+        self.remove()
+        self.marker.unlink(missing_ok=True)
+        for directory in (self.marker.parent, self.directory):
+            with contextlib.suppress(OSError):  # The directory holds other files, or is gone already.
+                directory.rmdir()
+
+    def _append(self, entries):
+        self.marker.parent.mkdir(parents=True, exist_ok=True)
+        # The line before may be cut off.
+        self.marker.append("".join(f"\n{json.dumps(entry)}\n" for entry in entries))
+
+
+def refuse_others(files, what):
+    """Raises UserError if a directory holds files that are not on its list; names some of them.
+
+    Args:
+      files: FileList.
+      what: what wrote the listed files, as `an unfinished conversion`.
+    """
+    others = files.others()
+    if others:
+        more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
+        raise UserError(
+            f"{files.directory} holds files that are not of {what}: {', '.join(others[:_NAMED])}{more}; "
+            "name another directory, or move them away"
+        )
+
+
+class InUse(UserError):
+    """The error that another process is filling the directory now."""
+
+
+class Unfinished:
+    """A directory that this process fills; a context manager.
+
+    While the block runs, a hidden file in the directory lists the files that were written, and is locked. The hidden
+    file stays for the next process unless `finish` removes it. At the block's end a directory without files is removed.
+
+    Caveat: hosts see each other's locks only if their file system passes them on, see `lease.lock`. For a store see
+    `StoreLock`.
+
+    Args:
+      path: path or URL of the directory, which is made if there is none. It must be empty, or hold only files on such a
+        list.
+      what: what this process makes, as `conversion`; for messages.
+
+    Raises:
+      InUse: another process is filling the directory.
+      UserError: the path is a file, the directory holds other files, or the file system has no locks.
+    """
+
+    def __init__(self, path, what):
+        self.path, self._what = path_of(path), what
+        self._made = [each for each in (self.path, *self.path.parents) if not each.exists()]
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = self._locked()
+            self.files = FileList(self.path, UNFINISHED)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written to: {error.strerror}") from error
+        try:
+            refuse_others(self.files, f"an unfinished {what}")
+            self.files.remove_drafts()
+            self.files.note({"process": os.getpid(), "host": socket.gethostname()})
+        except BaseException:
+            self._leave()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._leave()
+
+    def add(self, *names):
+        """Lists names of files, which may be made from then on. -> the path of the last one"""
+        return self.files.add(*names)
+
+    def clear(self, below=""):
+        """Removes the listed files, or only those below a directory of the name `below`."""
+        self.files.remove(below)
+
+    def finish(self):
+        """Removes the list. The files stay."""
+        self.files.marker.unlink()
+
+    def _locked(self):
+        """-> the hidden file, open and locked."""
+        try:
+            return (self.path / UNFINISHED).lock()
+        except BlockingIOError:
+            raise InUse(f"{self.path}: {self._holder()} writes this {self._what} now; wait for its end") from None
+
+    def _holder(self):
+        notes = [note for note in FileList(self.path, UNFINISHED).notes if "process" in note]
+        return f"process {notes[-1].get('process')} on {notes[-1].get('host')}" if notes else "another process"
+
+    def _leave(self):
+        with contextlib.suppress(OSError):
+            if not self.files.present():
+                self.files.marker.unlink(missing_ok=True)
+                for directory in self._made:
+                    directory.rmdir()
+        self._lock.close()
 
 
 def refuse_overlap(output, sources, files):
@@ -66,7 +253,7 @@ def refuse_foreign_files(directory, names):
     """
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise UserError(f"--output={directory}: is a file; name a directory")
-    own = FileList(directory, _LIST).names
+    own = FileList(directory, _REPORTS).names
     for path in sorted(path for name in names for path in pathlib.Path(directory).glob(name)):
         if path.name not in own:
             raise UserError(f"{path} is there already and is no earlier report; name another --output, or remove it")
@@ -82,5 +269,5 @@ def claim(directory, names):
       UserError: as `refuse_foreign_files`.
     """
     refuse_foreign_files(directory, names)
-    FileList(directory, _LIST).add(*names)
+    FileList(directory, _REPORTS).add(*names)
     return {name: os.path.join(directory, name) for name in names}

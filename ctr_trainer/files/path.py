@@ -75,7 +75,7 @@ class Path(Protocol):
         """
 
     def hold(self, refusal):
-        """As `lock`, by a file that names this process and is nothing else. See `held_file.hold` for `refusal`.
+        """As `lock`, by a file that names this process and is nothing else. See `lease.hold` for `refusal`.
 
         -> a lock with `close`, which removes the file, and `check`, which raises UserError if the lock was lost.
 

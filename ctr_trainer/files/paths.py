@@ -1,12 +1,22 @@
 """Makes a `Path` of what a user names: a path, or a URL of any kind that `pyarrow.fs` knows."""
 
 import urllib.parse
+import zlib
 
 from ctr_trainer.files.local_path import LocalPath
-from ctr_trainer.files.pure_store_path import is_url
 from ctr_trainer.files.store_path import StorePath
+from ctr_trainer.files.store_url import is_url
 
+_BLOCK = 1 << 22
 _LOCAL = "file://"
+
+
+def bytes_and_crc32(path):
+    """-> (number of bytes, CRC-32) of the file at a `Path`, which is read once."""
+    size = crc32 = 0
+    for block in path.blocks(_BLOCK):
+        crc32, size = zlib.crc32(block, crc32), size + len(block)
+    return size, crc32
 
 
 def path_of(named):

@@ -1,4 +1,4 @@
-"""The local directory of a job whose directory is in a store, for files that are appended to."""
+"""The directory of a job: held by one process at a time, and staged on the local disk if it is in a store."""
 
 import contextlib
 import hashlib
@@ -13,6 +13,31 @@ from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
 _FETCHED = ("*.jsonl", "*.log", "autotune.csv")  # Patterns of the files that another run goes on to write.
+
+
+@contextlib.contextmanager
+def held_directory(directory, refusal):
+    """Locks a directory within the block, by the file `.lock` in it. See `lease.hold` for the argument `refusal`.
+
+    Makes the directory if there is none, and removes it at the end if it was made here and is empty.
+
+    Args:
+      directory: path or URL of the directory.
+
+    Yields:
+      the lock; its `check` raises UserError if this process has lost it.
+    """
+    directory = path_of(directory)
+    made = not directory.is_dir()
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = (directory / ".lock").hold(refusal)
+    try:
+        yield lock
+    finally:
+        lock.close()
+        if made:
+            with contextlib.suppress(OSError):
+                directory.rmdir()
 
 
 def local_directory(directory):

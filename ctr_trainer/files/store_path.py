@@ -8,10 +8,9 @@ import posixpath
 import re
 
 from ctr_trainer.files import durable_file
-from ctr_trainer.files.file_systems import advice, opened
+from ctr_trainer.files.lease import StoreLock
 from ctr_trainer.files.local_path import LocalPath
-from ctr_trainer.files.pure_store_path import PureStorePath
-from ctr_trainer.files.store_lock import StoreLock
+from ctr_trainer.files.store_url import PureStorePath, advice, opened
 from ctr_trainer.files.temporary import temporary_directory
 from ctr_trainer.messages.errors import UserError, reason
 

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-from ctr_trainer.files.file_lock import lock
+from ctr_trainer.files.lease import lock
 from ctr_trainer.messages.errors import UserError
 
 _DIRECTORY, _LOCK = "tmp-", ".lock"

@@ -30,7 +30,7 @@ import tempfile
 from ctr_trainer.installation import horovod_patches
 from ctr_trainer.installation.horovod_patches import VERSION
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import command
+from ctr_trainer.processes import child
 
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 TENSORFLOWS = ("tensorflow-cpu", "tensorflow", "tf-nightly")
@@ -92,7 +92,7 @@ def cache_directory(tensorflow, tensorflow_version, gpu_operations):
 
 def _pip(what, timeout_s, *arguments, env=None, show=None):
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    command.run([*pip, *arguments], what, timeout_s, env=env, show=show, merge_stderr=True)
+    child.run_command([*pip, *arguments], what, timeout_s, env=env, show=show, merge_stderr=True)
 
 
 def _find_cmake():
@@ -193,11 +193,11 @@ def check_installed(gpu_operations):
     horovodrun = pathlib.Path(sysconfig.get_path("scripts")) / "horovodrun"
     env = dict(os.environ, TF_CPP_MIN_LOG_LEVEL="3")
     check = [horovodrun, "--check-build"]
-    output = "\n".join(command.run(check, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True))
+    output = "\n".join(child.run_command(check, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True))
     missing = [what for what in ("TensorFlow", "Gloo", gpu_operations) if what and f"[X] {what}" not in output]
     if "TensorFlow" not in missing:  # What `horovodrun` says of Gloo is this build's intention: ask the library.
         ask = [sys.executable, "-c", "import horovod.tensorflow as hvd; print('Gloo:', hvd.gloo_built())"]
-        if "Gloo: True" not in command.run(ask, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True):
+        if "Gloo: True" not in child.run_command(ask, "checking Horovod", CHECK_TIMEOUT_S, env=env, merge_stderr=True):
             missing = list(dict.fromkeys([*missing, "Gloo"]))
     if missing:
         raise UserError(f"the installed Horovod lacks {', '.join(missing)}; {horovodrun} --check-build says:\n{output}")

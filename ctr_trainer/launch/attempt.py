@@ -15,13 +15,12 @@ from typing import BinaryIO, TextIO
 import psutil
 
 from ctr_trainer.flags.launch import LaunchFlags
-from ctr_trainer.launch.ending import Output
-from ctr_trainer.launch.gate import GATE, StartingGate
 from ctr_trainer.launch.hosts import Host, host_of, listed, slots
-from ctr_trainer.launch.outlet import Outlet
+from ctr_trainer.launch.output import Outlet, Output
+from ctr_trainer.launch.standby import GATE, StartingGate
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import reach
-from ctr_trainer.processes.parent import ended_with_parent
+from ctr_trainer.processes.child import ended_with_parent
 from ctr_trainer.ranks.placement import ATTEMPT
 
 # Ends by itself after all others, and removes the semaphores that a killed horovodrun has left in /dev/shm.

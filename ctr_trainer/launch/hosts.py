@@ -1,18 +1,23 @@
 """Which hosts there are, and how many workers each takes."""
 
+import concurrent.futures
 import dataclasses
 import logging
 import re
 import threading
+import time
 from typing import Protocol
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import command
+from ctr_trainer.processes import child, reach
 
+# sshd of OpenSSH 9.8 and later refuses a host that connects more than once a second without logging in.
+_CONNECT_PERIOD_SECONDS, _SILENT_PERIOD_SECONDS = 5.0, 0.5
+_SSH_PORT = 22
 _log = logging.getLogger(__name__)
 _NAME = re.compile(r"[\w.-]+")
 # Horovod asks as often.
-_PERIOD_SECONDS = 1.0
+_DISCOVERY_PERIOD_SECONDS = 1.0
 _ANSWER_SECONDS = 30
 
 
@@ -110,11 +115,11 @@ class DiscoveredHosts(Hosts):
 
     def _ask(self):
         what = f"--host_discovery_script={self._script}"
-        lines = command.run(["sh", "-c", self._script], what, _ANSWER_SECONDS)
+        lines = child.run_command(["sh", "-c", self._script], what, _ANSWER_SECONDS)
         return parse_lines(lines, what, self._slots)
 
     def _watch(self):
-        while not self._closed.wait(_PERIOD_SECONDS):
+        while not self._closed.wait(_DISCOVERY_PERIOD_SECONDS):
             try:
                 self._hosts, error = self._ask(), ""
             except UserError as failure:
@@ -122,6 +127,54 @@ class DiscoveredHosts(Hosts):
             if error and error != self._last_error:
                 _log.warning("%s; the hosts stay %s", error, listed(self._hosts))
             self._last_error = error
+
+
+class ReachableHosts(Hosts):
+    """Those of some `Hosts` that answer at the port of ssh.
+
+    A thread tries to connect every five seconds, and every half second to a host that is silent. A host that has never
+    answered counts as there: ssh may go another way to it, and `horovodrun` says what is wrong.
+
+    Args:
+      hosts: `Hosts`.
+      port: of ssh; 0 for its usual one.
+      period: seconds between two connections to a host that answers.
+    """
+
+    def __init__(self, hosts: Hosts, port: int, period: float = _CONNECT_PERIOD_SECONDS) -> None:
+        self._hosts, self._port, self._period = hosts, port or _SSH_PORT, period
+        self._due: dict[str, float] = {}
+        self._answered, self._silent_since = set(), {}
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="hosts that answer", daemon=True).start()
+
+    def now(self):
+        return tuple(host for host in self._hosts.now() if host.name not in self._silent_since)
+
+    def silent_for(self, name):
+        """-> seconds for which a host that answered before has not; 0 for one that does."""
+        since = self._silent_since.get(name)
+        return 0.0 if since is None else time.monotonic() - since
+
+    def close(self):
+        self._closed.set()
+        self._hosts.close()
+
+    def _watch(self):
+        with concurrent.futures.ThreadPoolExecutor(16, "hosts that answer") as threads:
+            while not self._closed.wait(_SILENT_PERIOD_SECONDS):
+                asked = time.monotonic()
+                due = [host.name for host in self._hosts.now() if self._due.get(host.name, 0.0) <= asked]
+                names = [name for name in due if not reach.is_here(name)]
+                silent = threads.map(reach.is_silent, [f"{name}:{self._port}" for name in names])
+                for name, is_silent in zip(names, silent, strict=True):
+                    if not is_silent or name not in self._answered:
+                        self._due[name] = asked + self._period
+                    if not is_silent:
+                        self._answered.add(name)
+                        self._silent_since.pop(name, None)
+                    elif name in self._answered:
+                        self._silent_since.setdefault(name, asked)
 
 
 def parse_lines(lines, where, slots):

@@ -1,6 +1,55 @@
-"""The next start of the workers, prepared while the present ones train."""
+"""The next start of the workers, prepared while the current workers train: they wait at a gate."""
 
-from ctr_trainer.launch.gate import StartingGate
+import contextlib
+import socket
+import sys
+import threading
+
+GATE = "CTR_TRAINER_GATE"
+_GO = b"g"
+_BACKLOG = 1024
+
+
+class StartingGate:
+    """A port of this host at which workers wait. If this process ends, so do they.
+
+    Attributes:
+      address: `host:port`, for `wait_at`.
+    """
+
+    def __init__(self):
+        self._server = socket.create_server(("127.0.0.1", 0), backlog=_BACKLOG)
+        self.address = "{}:{}".format(*self._server.getsockname())
+
+    def open(self):
+        """Lets the workers begin that wait, and those that come later."""
+        threading.Thread(target=self._let_in, name="gate", daemon=True).start()
+
+    def close(self):
+        """Ends the workers that still wait."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)  # Wakes the thread.
+        self._server.close()
+
+    def _let_in(self):
+        with contextlib.suppress(OSError):  # It was closed.
+            while True:
+                worker, _ = self._server.accept()
+                with worker, contextlib.suppress(OSError):  # That worker was killed.
+                    worker.sendall(_GO)
+
+
+def wait_at(address):
+    """Returns when the gate is opened; ends this process if the gate is closed or its process ends."""
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port))) as gate:
+            gate.settimeout(None)  # The launcher may train for days; its end ends the connection.
+            if gate.recv(1) == _GO:
+                return
+    except OSError:
+        pass
+    sys.exit("the launcher has ended")
 
 
 class Standby:

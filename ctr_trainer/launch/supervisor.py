@@ -8,16 +8,13 @@ from collections.abc import Mapping, Sequence
 
 from ctr_trainer.flags.launch import LaunchFlags
 from ctr_trainer.launch.attempt import Attempt
-from ctr_trainer.launch.decision import Patience
-from ctr_trainer.launch.ending import Ending, Kind
+from ctr_trainer.launch.backoff import LeftOut, Patience
 from ctr_trainer.launch.hosts import Hosts, filled, listed, slots
-from ctr_trainer.launch.left_out import LeftOut
-from ctr_trainer.launch.outlet import Outlet
-from ctr_trainer.launch.record import Restart, add_to_summary, summary_stamp
+from ctr_trainer.launch.output import Ending, Kind, Outlet
+from ctr_trainer.launch.progress import Reached, Restart, Saved, add_to_summary, summary_stamp, where_it_goes_on
 from ctr_trainer.launch.standby import Standby
-from ctr_trainer.launch.training import Reached, Saved, where_it_goes_on
 from ctr_trainer.messages.errors import StoppedInOrder, UserError
-from ctr_trainer.processes import end_signals, reach
+from ctr_trainer.processes import child, reach
 from ctr_trainer.ranks import last_words
 
 _log = logging.getLogger(__name__)
@@ -199,7 +196,7 @@ class Supervisor:
         def ask(number, frame):
             self._asked = number
 
-        with end_signals.handled(ask):
+        with child.handling_signals(ask):
             yield
 
     def _end_if_asked(self, attempt=None):

@@ -5,7 +5,7 @@ import os
 import runpy
 import sys
 
-from ctr_trainer.launch.gate import GATE, wait_at
+from ctr_trainer.launch.standby import GATE, wait_at
 from ctr_trainer.processes import tensorflow_import
 from ctr_trainer.processes.hardware import usable_cores
 

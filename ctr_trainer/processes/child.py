@@ -1,15 +1,136 @@
-"""A process that another one starts, and that ends with it."""
+"""Commands that are waited for, processes that end with their parent, and signals that ask for the end."""
 
 import contextlib
+import ctypes
 import os
 import pathlib
+import signal
 import subprocess
+import sys
+import threading
 
+from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
 
+_GRACE_SECONDS = 15
+_SHOWN_LINES = 30
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+END_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _STOP_SECONDS = 15
 _LOG_TAIL_BYTES, _MOST_LOG_BYTES = 2000, 64 << 20
 _PACKAGE_ROOT = str(pathlib.Path(__file__).resolve().parents[2])
+
+
+def run_command(command, what, timeout_s, *, env=None, cwd=None, show=None, merge_stderr=False):
+    """Runs a command and waits for its end, at most `timeout_s` seconds.
+
+    Args:
+      command: list of the program and its arguments: strings, numbers, paths.
+      what: what the command does, for the messages, as `building Horovod`.
+      timeout_s: seconds after which the command, and all processes that it started, are stopped.
+      env: dict, the whole environment of the command; None for this process's environment.
+      cwd: directory in which the command runs; None for the current one.
+      show: f(line), called with each line of stdout as it comes, without the newline; None shows nothing.
+      merge_stderr: whether the command's stderr joins its stdout; if not, it joins this process's stderr.
+
+    Returns:
+      list of the lines of stdout.
+
+    Raises:
+      UserError: the command cannot be started, fails, or takes longer; with its last lines, unless they were shown.
+    """
+    command = [str(part) for part in command]
+    try:
+        # The command has a session of its own, so that a stop reaches the compilers and workers that it started.
+        process = subprocess.Popen(
+            command,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT if merge_stderr else None,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise UserError(f"{what}: cannot start {command[0]}: {error}") from error
+    lines = []
+
+    def read():
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            if show is not None:
+                show(lines[-1])
+
+    # A thread reads the pipe during the wait: a process that the command left running may hold the pipe open for ever.
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    problem = None
+    try:
+        process.wait(timeout_s)
+        if process.returncode != 0:
+            problem = f"failed with status {process.returncode}"
+    except subprocess.TimeoutExpired:
+        problem = f"was stopped: it took more than {timeout_s} s"
+    finally:
+        _stop_group(process)
+    reader.join(_GRACE_SECONDS)
+    if problem:
+        last = "" if show else "".join(f"\n  {line}" for line in lines[-_SHOWN_LINES:])
+        raise UserError(f"{what} {problem}: {' '.join(command)}{last}")
+    return lines
+
+
+def _stop_group(process):
+    """Ends the process and its group, if it runs: first by a signal that lets horovodrun end its workers."""
+    if process.poll() is not None:
+        return
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(_GRACE_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def ended_with_parent():
+    """-> `preexec_fn` of a `subprocess.Popen` whose process gets SIGTERM when the thread that starts it ends.
+
+    A thread ends with its process, however that ends. So call Popen in the main thread. On another system than Linux
+    the function does nothing.
+    """
+    parent = os.getpid()
+
+    def ask_the_kernel():
+        if _LIBC is not None and _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM) == 0 and os.getppid() != parent:
+            os.kill(os.getpid(), signal.SIGTERM)  # The parent has ended before the kernel was asked.
+
+    return ask_the_kernel
+
+
+def set_when_closed(descriptor, event):
+    """Sets an event when an open descriptor has no more to read; for a thread of its own."""
+    while os.read(descriptor, 4096):  # Not through sys.stdin, whose lock would be held at exit.
+        pass
+    event.set()
+
+
+@contextlib.contextmanager
+def handling_signals(handler, numbers=END_SIGNALS):
+    """Has `handler` take the signals within the block; after it they are taken as before. Call it on the main thread.
+
+    Args:
+      handler: as `signal.signal` takes it: f(number, frame), or `signal.SIG_IGN`.
+      numbers: of the signals.
+    """
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 class Child:

@@ -8,7 +8,7 @@ import time
 
 from ctr_trainer.messages import exit_status
 from ctr_trainer.messages.errors import end_of
-from ctr_trainer.processes.deadline import within
+from ctr_trainer.processes.background import call_within as within
 
 _log = logging.getLogger(__name__)
 _HOPELESS_SECONDS, _MOST_SELDOM_SECONDS, _TELL_SECONDS = 1.0, 30.0, 30.0

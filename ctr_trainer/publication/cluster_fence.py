@@ -10,7 +10,7 @@ import socket
 import threading
 import time
 
-from ctr_trainer.files.store_lock import has_ended, machine
+from ctr_trainer.files.lease import has_ended, machine
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.cluster import Cluster
 from ctr_trainer.publication.cluster_keys import control_name

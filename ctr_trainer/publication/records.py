@@ -19,8 +19,7 @@ import re
 import zlib
 
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.files.checksum import bytes_and_crc32
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.messages.errors import UserError
 
 FORMAT = 1

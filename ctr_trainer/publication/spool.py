@@ -3,8 +3,7 @@
 import time
 import uuid
 
-from ctr_trainer.files.checksum import bytes_and_crc32
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import old_records, records
 from ctr_trainer.publication.delivered import read_delivered

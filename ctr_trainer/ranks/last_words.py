@@ -13,7 +13,7 @@ import traceback
 
 from ctr_trainer.messages import exit_status, log_lines
 from ctr_trainer.messages.errors import StoppedInOrder, end_of, reason
-from ctr_trainer.processes.deadline import within
+from ctr_trainer.processes.background import call_within as within
 from ctr_trainer.ranks import late_abort
 from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.placement import Placement

@@ -10,7 +10,7 @@ from ctr_trainer.embedding.service.security import ServerSecurity, is_loopback
 from ctr_trainer.files import durable_file
 from ctr_trainer.flags.score import ScoreFlags
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import end_signals
+from ctr_trainer.processes import child
 from ctr_trainer.publication.open_reader import open_reader
 from ctr_trainer.scoring.batcher import Batcher
 from ctr_trainer.scoring.flight_server import FlightScorer
@@ -123,7 +123,7 @@ def serve(flags):
         flags, lambda: open_reader(flags.model, flags.cache_dir, flags.redis, flags.cache_rows, flags.cache_secs)
     )
     # uvicorn has handlers of its own as it runs; it raises the signal that ended it once more after that.
-    with end_signals.handled(lambda *_: server.stop()):
+    with child.handling_signals(lambda *_: server.stop()):
         scheme = "https" if flags.tls_cert else "http"
         _log.info("scoring server on %s://%s:%d, try it there by hand", scheme, flags.bind, server.port)
         if server.flight_port:

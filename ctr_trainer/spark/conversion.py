@@ -15,8 +15,8 @@ from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.split import Split
 from ctr_trainer.data.typed import check, uses
 from ctr_trainer.data.writer import info_of
+from ctr_trainer.files.outputs import Unfinished
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.files.unfinished import Unfinished
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.spark.task import PARTS, SCHEMA, Task, merge, results
 

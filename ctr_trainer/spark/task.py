@@ -15,8 +15,8 @@ from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.files.outputs import UNFINISHED as MARKER
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.files.unfinished import MARKER
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.spark.result import PartResult, TaskResult, condensed
 

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.files.unfinished import MARKER, InUse, Unfinished
+from ctr_trainer.files.outputs import UNFINISHED as MARKER
+from ctr_trainer.files.outputs import InUse, Unfinished
 from ctr_trainer.messages.errors import UserError
 from tests.data.make import SPEC, make_rows
 from tests.data.test_convert import read, run, write

@@ -12,7 +12,7 @@ import pytest
 
 from ctr_trainer.data import converted_cache, parquet
 from ctr_trainer.data.dataset import open_dataset
-from ctr_trainer.files.unfinished import Unfinished
+from ctr_trainer.files.outputs import Unfinished
 from ctr_trainer.messages.errors import UserError
 from tests.data import foreign
 

@@ -3,7 +3,7 @@
 from ctr_trainer import cli
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import retention
-from ctr_trainer.files.held_file import HeldFile
+from ctr_trainer.files.lease import HeldFile
 from ctr_trainer.messages.errors import UserError
 from tests import small
 

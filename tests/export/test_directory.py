@@ -8,7 +8,7 @@ import pytest
 
 from ctr_trainer.estimator.exporters import LatestExporter
 from ctr_trainer.export import directory
-from ctr_trainer.files.unfinished import InUse
+from ctr_trainer.files.outputs import InUse
 from ctr_trainer.messages.errors import UserError
 
 

@@ -11,10 +11,9 @@ import pytest
 
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.export import directory
-from ctr_trainer.files.file_list import FileList
-from ctr_trainer.files.outputs import refuse_overlap
+from ctr_trainer.files.lease import StoreLock
+from ctr_trainer.files.outputs import FileList, refuse_overlap
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.files.store_lock import StoreLock
 from ctr_trainer.messages.errors import UserError
 from tests import object_store
 from tests.files.failing_proxy import FailingProxy

@@ -8,7 +8,14 @@ import sys
 
 import pytest
 
-MODULES = ("__init__", "messages/errors", "messages/exit_status", "processes/command", "files/durable_file")
+MODULES = (
+    "__init__",
+    "files/durable_file",
+    "messages/errors",
+    "messages/exit_status",
+    "processes/child",
+    "processes/hardware",
+)
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 # Writes down how it was called, and does what the demo relies on, with numbers that can be told apart.

@@ -24,7 +24,8 @@ from packaging.requirements import Requirement
 MODULES_OF_INSTALLATION = (
     "messages/errors",
     "messages/exit_status",
-    "processes/command",
+    "processes/child",
+    "processes/hardware",
     "installation/horovod_patches",
     "installation/build_horovod",
     "installation/compile_kernels",

@@ -4,10 +4,9 @@ import json
 
 import pytest
 
-from ctr_trainer.launch.decision import Patience
-from ctr_trainer.launch.ending import Ending, Kind, Output
-from ctr_trainer.launch.record import Restart, add_to_summary, summary_stamp
-from ctr_trainer.launch.training import Saved, where_it_goes_on
+from ctr_trainer.launch.backoff import Patience
+from ctr_trainer.launch.output import Ending, Kind, Output
+from ctr_trainer.launch.progress import Restart, Saved, add_to_summary, summary_stamp, where_it_goes_on
 
 KILLED = "rank 1 on a has ended without a word: it was killed"
 

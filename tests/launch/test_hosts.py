@@ -5,8 +5,8 @@ import re
 import pytest
 
 from ctr_trainer.flags.launch import LaunchFlags
+from ctr_trainer.launch.backoff import LeftOut
 from ctr_trainer.launch.hosts import Host, filled, host_of, open_hosts, parse_lines
-from ctr_trainer.launch.left_out import LeftOut
 from ctr_trainer.messages.errors import UserError
 from tests.parallel import launch
 

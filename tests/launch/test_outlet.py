@@ -5,14 +5,14 @@ import subprocess
 import sys
 import threading
 
-from ctr_trainer.launch.outlet import Outlet
+from ctr_trainer.launch.output import Outlet
 from tests.parallel import launch
 
 # Writes lines into a pipe that nobody reads, counts the seconds that this takes, and ends when told to.
 _LINES = 3000
 _WRITER = f"""
 import logging, sys
-from ctr_trainer.launch.outlet import Outlet
+from ctr_trainer.launch.output import Outlet
 from ctr_trainer.messages import log_lines
 log_lines.install()
 outlet = Outlet(most_bytes=100_000)

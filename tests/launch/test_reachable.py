@@ -4,8 +4,9 @@ import socket
 
 import pytest
 
-from ctr_trainer.launch import reachable
-from ctr_trainer.launch.hosts import FixedHosts, Host
+from ctr_trainer.launch import hosts as hosts_module
+from ctr_trainer.launch.hosts import FixedHosts, Host, ReachableHosts
+from ctr_trainer.processes import reach
 from tests.parallel import launch
 
 
@@ -13,14 +14,14 @@ from tests.parallel import launch
 def silent(monkeypatch):
     """-> set of the names of hosts that do not answer; no name is this host's."""
     names = {"c"}
-    monkeypatch.setattr(reachable.reach, "is_here", lambda name: False)
-    monkeypatch.setattr(reachable.reach, "is_silent", lambda address: address.partition(":")[0] in names)
+    monkeypatch.setattr(reach, "is_here", lambda name: False)
+    monkeypatch.setattr(reach, "is_silent", lambda address: address.partition(":")[0] in names)
     return names
 
 
 def test_a_host_that_stops_answering_is_left_out_until_it_answers_again(silent):
     a, b, c = (Host(name, 1) for name in "abc")
-    hosts = reachable.ReachableHosts(FixedHosts([a, b, c]), 0, period=0.1)
+    hosts = ReachableHosts(FixedHosts([a, b, c]), 0, period=0.1)
     try:
         launch.wait_until(lambda: {"a", "b"} <= hosts._answered, "the first answers", 20)
         assert hosts.now() == (a, b, c)  # One that has never answered may be reached another way.
@@ -45,11 +46,11 @@ class _Counted(FixedHosts):
 
 def test_a_host_that_answers_is_asked_again_after_the_period_only(monkeypatch):
     """sshd refuses a host that connects more than once a second, see PerSourcePenalties in sshd_config(5)."""
-    monkeypatch.setattr(reachable.reach, "is_here", lambda name: False)
-    monkeypatch.setattr(reachable, "_SILENT_PERIOD_SECONDS", 0.01)
+    monkeypatch.setattr(reach, "is_here", lambda name: False)
+    monkeypatch.setattr(hosts_module, "_SILENT_PERIOD_SECONDS", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as server:
         counted = _Counted([Host("127.0.0.1", 1)])
-        hosts = reachable.ReachableHosts(counted, server.getsockname()[1], period=1e9)
+        hosts = ReachableHosts(counted, server.getsockname()[1], period=1e9)
         try:
             server.settimeout(20)
             server.accept()[0].close()

@@ -5,40 +5,40 @@ import sys
 import pytest
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import command
+from ctr_trainer.processes import child
 
 
 def test_lines_are_shown_as_they_come_and_returned():
     shown = []
-    lines = command.run([sys.executable, "-c", "print(1); print(2)"], "counting", 60, show=shown.append)
+    lines = child.run_command([sys.executable, "-c", "print(1); print(2)"], "counting", 60, show=shown.append)
     assert lines == shown == ["1", "2"]
 
 
 def test_stderr_is_kept_apart_unless_asked_for(capfd):
     code = "import sys; print('out'); sys.stdout.flush(); print('err', file=sys.stderr)"
-    assert command.run([sys.executable, "-c", code], "talking", 60) == ["out"]
+    assert child.run_command([sys.executable, "-c", code], "talking", 60) == ["out"]
     assert capfd.readouterr().err == "err\n"
-    assert command.run([sys.executable, "-c", code], "talking", 60, merge_stderr=True) == ["out", "err"]
+    assert child.run_command([sys.executable, "-c", code], "talking", 60, merge_stderr=True) == ["out", "err"]
 
 
 def test_a_failure_names_what_failed_its_status_and_its_last_lines():
     with pytest.raises(UserError, match=r"counting failed with status 3: .*\n  two$"):
-        command.run([sys.executable, "-c", "print('two'); raise SystemExit(3)"], "counting", 60)
+        child.run_command([sys.executable, "-c", "print('two'); raise SystemExit(3)"], "counting", 60)
 
 
 def test_a_program_that_is_not_there_is_named():
     with pytest.raises(UserError, match="counting: cannot start /no/such/program"):
-        command.run(["/no/such/program"], "counting", 60)
+        child.run_command(["/no/such/program"], "counting", 60)
 
 
 def test_what_takes_too_long_is_stopped_with_all_that_it_started():
     # The shell waits for its child, and both hold the pipe's other end.
     script = 'sleep 1000 & echo "$!"; wait'
     with pytest.raises(UserError, match=r"waiting was stopped: it took more than 1 s: .*\n  \d+$") as caught:
-        command.run(["sh", "-c", script], "waiting", 1)
-    child = int(str(caught.value).rsplit(maxsplit=1)[1])
+        child.run_command(["sh", "-c", script], "waiting", 1)
+    pid = int(str(caught.value).rsplit(maxsplit=1)[1])
     subprocess.run(
-        ["sh", "-c", f"while kill -0 {child} 2>/dev/null && ! grep -q '^State:.Z' /proc/{child}/status; do :; done"],
+        ["sh", "-c", f"while kill -0 {pid} 2>/dev/null && ! grep -q '^State:.Z' /proc/{pid}/status; do :; done"],
         timeout=60,
     )
-    assert not os.path.exists(f"/proc/{child}") or "State:\tZ" in open(f"/proc/{child}/status").read()
+    assert not os.path.exists(f"/proc/{pid}") or "State:\tZ" in open(f"/proc/{pid}/status").read()

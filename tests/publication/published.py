@@ -9,8 +9,7 @@ from ctr_trainer.embedding.snapshot.arrow_file import arrow_file
 from ctr_trainer.embedding.snapshot.packed_rows import pack, unpack, value_bytes
 from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.files.checksum import bytes_and_crc32
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.publication import records
 from ctr_trainer.publication.records import Publication, Record
 

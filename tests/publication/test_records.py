@@ -4,8 +4,7 @@ import json
 import pytest
 
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.files.checksum import bytes_and_crc32
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
 from ctr_trainer.publication.records import Publication, Record

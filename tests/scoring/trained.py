@@ -17,8 +17,7 @@ from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.files.checksum import bytes_and_crc32
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.publication import records
 from ctr_trainer.publication.records import Publication, Record

@@ -18,8 +18,8 @@ from ctr_trainer.files.paths import path_of
 from ctr_trainer.measuring.latency import UNIT
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.processes import end_signals
-from ctr_trainer.processes.standard_input import set_at_end_of
+from ctr_trainer.processes import child
+from ctr_trainer.processes.child import set_when_closed as set_at_end_of
 
 _log = logging.getLogger(__name__)
 _STATUS_SECONDS = 30
@@ -64,7 +64,7 @@ def serve(
     security.refuse_open_door(host)
     stop, signalled = threading.Event(), []
     is_left = exit_with_stdin and not save_at_exit
-    with end_signals.handled(signal.SIG_IGN if is_left else lambda *_: (signalled.append(True), stop.set())):
+    with child.handling_signals(signal.SIG_IGN if is_left else lambda *_: (signalled.append(True), stop.set())):
         if exit_with_stdin:
             threading.Thread(target=set_at_end_of, args=(sys.stdin.fileno(), stop), daemon=True).start()
         path_of(data_dir).mkdir(parents=True, exist_ok=True)

@@ -24,8 +24,7 @@ import pyarrow as pa
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.files.checksum import bytes_and_crc32
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.messages.errors import UserError
 
 _BATCH_BYTES = 16 << 20

@@ -1,8 +1,11 @@
-"""The file systems behind URLs. Each is opened once."""
+"""URLs of stores, and the file systems behind them. Each file system is opened once."""
 
 import dataclasses
+import fnmatch
 import functools
 import os
+import pathlib
+import posixpath
 import re
 import urllib.parse
 
@@ -12,6 +15,8 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ATTEMPTS = "AWS_MAX_ATTEMPTS"
 _DEFAULT_ATTEMPTS = 10  # With the pauses between them 100 s: a store that restarts is back by then.
+# A `?` is part of a pattern, unless options of the connection follow it.
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/?]*)(/.*?)?(?:\?([a-z_]+=[^/?]*(?:/[^?]*)?))?", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,3 +95,89 @@ def _s3(root):
 
 def _of_environment(names):
     return next((os.environ[name] for name in names if os.environ.get(name)), "")
+
+
+def is_url(text):
+    """-> whether a text is a URL, and not a path."""
+    return re.match(r"[a-z][a-z0-9+.-]*://", text) is not None
+
+
+class PureStorePath:
+    """What can be said of a path in a store without asking the store, as `pathlib.PurePath`.
+
+    Args:
+      root: `Root` of the store.
+      key: path below the root, without a `/` at its ends.
+    """
+
+    def __init__(self, root, key):
+        self._root, self._key = root, key
+
+    @classmethod
+    def of(cls, url):
+        """-> the path of a URL."""
+        scheme, authority, key, query = _URL.fullmatch(url).groups()
+        return cls(Root(scheme, authority, query or ""), _normal(key or ""))
+
+    def __str__(self):
+        return self._root.url(self._key)
+
+    __repr__ = __str__
+
+    def __eq__(self, other):
+        return str(self) == str(other)
+
+    def __hash__(self):
+        return hash(str(self))
+
+    def __lt__(self, other):
+        return str(self) < str(other)
+
+    def __truediv__(self, name):
+        if is_url(str(name)):
+            return self.of(str(name))  # As an absolute path: below another one it stays what it is.
+        return type(self)(self._root, _normal(posixpath.join(self._key, str(name))))
+
+    def __rtruediv__(self, other):
+        return self
+
+    @property
+    def name(self):
+        return posixpath.basename(self._key)
+
+    @property
+    def stem(self):
+        return pathlib.PurePosixPath(self._key).stem
+
+    @property
+    def suffix(self):
+        return pathlib.PurePosixPath(self._key).suffix
+
+    @property
+    def parent(self):
+        return type(self)(self._root, posixpath.dirname(self._key))
+
+    @property
+    def parents(self):
+        return [self.parent, *self.parent.parents] if self._key else []
+
+    def with_name(self, name):
+        return self.parent / name
+
+    def resolve(self):
+        return self
+
+    def absolute(self):
+        return self
+
+    def is_relative_to(self, other):
+        return self == other or other in self.parents
+
+    def match(self, pattern):
+        own, wanted = str(self).split("/"), pattern.split("/")
+        return len(own) == len(wanted) and all(map(fnmatch.fnmatchcase, own, wanted))
+
+
+def _normal(key):
+    """-> a key without `.`, `..`, and `/` at its ends."""
+    return posixpath.normpath(f"/{key}").strip("/")
