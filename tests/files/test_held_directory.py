@@ -18,8 +18,8 @@ from tests import small
 ROOT = pathlib.Path(__file__).parents[2]
 HOLDER = """
 import sys
-from ctr_trainer.files.staging import held
-with held(sys.argv[1], str):
+from ctr_trainer.files.staging import held_directory
+with held_directory(sys.argv[1], str):
     print("held", flush=True)
     sys.stdin.read()
 """
