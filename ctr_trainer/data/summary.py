@@ -28,7 +28,7 @@ def format_summary(summary):
         lines.append(f"{'list':<{width}}" + "".join(f"{head:>14}" for head in heads))
         for name, s in summary["lists"].items():
             lines.append(f"{name:<{width}}{s['mean']:>14.2f}{s['largest']:>14,}{s['empty']:>14.1%}{s['cut']:>14.1%}")
-    moments = {name: fitted for name, fitted in info.statistics.items() if BOUNDARIES not in fitted}
+    moments = {name: fitted for name, fitted in info.statistics.items() if "mean" in fitted}
     if moments:
         lines.append(f"{'feature':<{width}}" + "".join(f"{h:>14}" for h in ("present", "mean", "std", "min", "max")))
         for name, s in moments.items():

@@ -48,7 +48,9 @@ def test_the_most_frequent_text_is_kept_unless_it_may_be_one_persons_id(tmp_path
     lines = [f"{i},{i % 2},1,1,{'red' if i % 3 else 'blue'},a,u{i % 33},m,{'' if i % 4 else 'x'}," for i in range(999)]
     lines = [line + (" 7" if i % 2 else "5") for i, line in enumerate(lines)]
     source = write(tmp_path / "a.csv", "row,y,x,w,c,tags,user,member,empty,code\n" + "\n".join(lines) + "\n")
-    parts = run("csv", source, tmp_path / "out", _TYPICAL, split)["parts"]
+    summary = run("csv", source, tmp_path / "out", _TYPICAL, split)
+    assert format_summary(summary).count("100.0%") == 1  # the one dense feature; a text has no mean
+    parts = summary["parts"]
     for info in parts.values():
         read_again = open_dataset(info.path).statistics
         found = {name: each["typical"] for name, each in read_again.items() if "typical" in each}
