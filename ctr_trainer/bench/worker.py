@@ -6,6 +6,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from absl import flags as absl_flags
@@ -88,7 +89,7 @@ def _measure(worker, experiment, evaluation, metrics, export):
 
 
 def result(
-    rank: int, trained: dict[str, Any], evaluations: list[dict[str, Any]], examples_per_step: int
+    rank: int, trained: Mapping[str, Any], evaluations: list[dict[str, Any]], examples_per_step: int
 ) -> dict[str, Any]:
     """Returns what a worker leaves of its training and its evaluations.
 

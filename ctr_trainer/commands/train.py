@@ -82,13 +82,13 @@ def _train(given, experiment, evaluation, metrics, export, services):
         evaluation=eval_spec,
         resume_from=model.resume_from or None,
     )
-    if result and "phases" in result and distributed.is_chief():
+    if result and result.phases and distributed.is_chief():
         for line in format_phases(result):
             _log.info("%s", line)
     if tuning and distributed.is_chief():
         autotune.report(tuning)
     if result and distributed.is_chief():
-        (path_of(model.model_dir) / SUMMARY_FILE).write_json(without_nan(result))
+        (path_of(model.model_dir) / SUMMARY_FILE).write_json(without_nan(result.to_json()))
         for line in run_summary.lines(result):
             _log.info(line)
     if export.export_dir:

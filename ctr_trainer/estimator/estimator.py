@@ -1,26 +1,27 @@
 """The Estimator: trains a `model_fn`; `TrainedModel` evaluates it, predicts with it and exports it."""
 
+import contextlib
+import dataclasses
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-from ctr_trainer.estimator import model_directory, retention, warm_start
 from ctr_trainer.estimator.evaluated_training import EvaluatedTraining, NoEvaluations
-from ctr_trainer.estimator.model_directory import one_job, save_features
+from ctr_trainer.estimator.model_directory import one_job, resume_text, starting_text
 from ctr_trainer.estimator.model_selection import is_over
-from ctr_trainer.estimator.observation import Observation
 from ctr_trainer.estimator.publishing import open_publishing
-from ctr_trainer.estimator.saving import Saving
+from ctr_trainer.estimator.results import TrainResult
 from ctr_trainer.estimator.session import training_session
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
 from ctr_trainer.estimator.trained_model import TrainedModel
-from ctr_trainer.estimator.training import OptimizerStep, all_closed, stop_hook, stopped_text, training_graph
+from ctr_trainer.estimator.training import Training, TrainingJob, open_training, stop_hook
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.files.staging import staged
 from ctr_trainer.graph_notes.notes import notes
+from ctr_trainer.hooks.stop_hook import StopHook
 from ctr_trainer.messages.errors import ServiceLost, StoppedInOrder, UserError
 from ctr_trainer.ranks import dense_exchange, distributed, last_words
 from ctr_trainer.settings.schedule import check_plateau
@@ -45,39 +46,32 @@ class Estimator(TrainedModel):
         saving_listeners: Sequence[Any] | None = (),
         evaluation: EvalSpec | None = None,
         resume_from: int | None = None,
-    ) -> dict[str, Any] | None:
-        """Trains until the input ends or a step is reached, from the newest checkpoint on if there is one.
+    ) -> TrainResult | None:
+        """Trains until the input ends or a step is reached; resumes from the newest checkpoint if there is one.
 
         Args:
           input_fn: f() -> `BatchReader` or `tf.data.Dataset`, this rank's share of the data. It may declare any of the
             arguments `mode`, `params`, `config`, `position` (where a restarted run resumes its data) and
-            `input_context` (`tf.distribute.InputContext`). All ranks must get as many batches: for a
+            `input_context` (`tf.distribute.InputContext`). All ranks must get the same number of batches: for a
             `tf.data.Dataset`, `RunConfig.uneven_inputs` says what happens if they do not, and
             `RunConfig.equal_inputs` what happens if they get the same batches.
           hooks: more session hooks.
           steps: how many more steps; exclusive with `max_steps`.
-          max_steps: the global step to stop at; a checkpoint that is already there ends the call on all ranks.
+          max_steps: the global step to stop at; a checkpoint of that step ends the call on all ranks.
           saving_listeners: refused if there are any.
-          evaluation: an `EvalSpec` to evaluate by on the way; see `train_and_evaluate`.
-          resume_from: the step of the checkpoint to go on from; later ones are set aside. None for the newest.
+          evaluation: an `EvalSpec` by which to evaluate during training; see `train_and_evaluate`.
+          resume_from: the step of the checkpoint to resume from; later ones are set aside. None for the newest.
 
         Returns:
-          dict of `workers`, `steps` (done now), `global_step`, `examples` (of all workers, now), `seconds`,
-          `examples_per_sec` (of all workers), `input_wait_seconds` (of this rank) and `quality_advice` (see `quality`),
-          and with `evaluation` also `evaluation` (the last one's metrics), `evaluation_seconds` and `stopped_early`;
-          None where nothing was to do. Evaluations do not count as `seconds`. Besides, what `RunSummary.results` says,
-          and with `phase_steps` also `phases` and `load`, of this rank; see `StepTraceHook.results` and
-          `LoadHook.results`. After a warm start, on rank 0, `warm_start`: what was taken and what was left.
-          With `RunConfig.publish`, on rank 0, `publication`: see `Publisher.results`.
-          After a lost service, of what was trained since the checkpoint that all went back to.
+          `TrainResult`; None if there was nothing to do. After a lost service, it covers what was trained since the
+          checkpoint that all ranks went back to.
 
         Raises:
-          ServiceLost: the embedding service is gone, and was not to be started again, or not so often; names the last
-            checkpoint.
-          StoppedInOrder: SIGTERM or SIGINT has ended it, and its checkpoint is saved; see `StopHook`. Only in a program
-            that handles them by `LastWords.run`, as the command line does.
-          UserError: there is no checkpoint of the step `resume_from`; or the training diverged, or cannot go on
-            otherwise: then it names the last checkpoint.
+          ServiceLost: the embedding service is lost, and may not be restarted (again); names the last checkpoint.
+          StoppedInOrder: SIGTERM or SIGINT has ended the training, and its checkpoint is saved; see `StopHook`. Only in
+            a program that handles them by `LastWords.run`, as the command line does.
+          UserError: there is no checkpoint of the step `resume_from`; or the training diverged, or cannot continue
+            for another reason: then it names the last checkpoint.
         """
         if steps is not None and max_steps is not None:
             raise ValueError("give steps or max_steps, not both")
@@ -85,103 +79,132 @@ class Estimator(TrainedModel):
             raise UserError("saving_listeners are not called, since a checkpoint also has rows: give a session hook")
         owns = distributed.local_rank() == 0
         with one_job(self.model_dir) as lock, staged(self.model_dir, distributed.is_chief(), owns) as staging:
+            checkpoint = self.latest_checkpoint() if resume_from is None else self.find_checkpoint(str(resume_from))
+            job = TrainingJob(
+                model_fn=self.model_fn,
+                params=self.params,
+                config=self.config,
+                model_dir=self.model_dir,
+                input_fn=input_fn,
+                record=self._model,
+                staging=staging,
+                lock=lock,
+                checkpoint=checkpoint,
+                newer_checkpoints="refused" if resume_from is None else "set-aside",
+                last_step=max_steps if steps is None else (checkpoint.step if checkpoint else 0) + steps,
+                warm_start=self._warm_start or self.config.warm_start,
+                services=self._services,
+            )
             try:
-                return self._train_or_go_back(
-                    *(input_fn, hooks or (), steps, max_steps, evaluation, resume_from, staging, lock)
-                )
+                return self._train_with_restarts(job, hooks or (), evaluation)
             finally:
                 tf1.summary.FileWriterCache.clear()  # All events are in their files now.
 
-    def _train_or_go_back(self, input_fn, hooks, steps, max_steps, evaluation, resume_from, staging, lock):
-        """As `train`, in a directory that is held."""
-        checkpoint = self.latest_checkpoint() if resume_from is None else self.find_checkpoint(str(resume_from))
-        start = checkpoint.step if checkpoint else 0
-        last = start + steps if steps is not None else max_steps
-        later = "refused" if resume_from is None else "set-aside"
+    def _train_with_restarts(
+        self, job: TrainingJob, hooks: Sequence[tf1.train.SessionRunHook], evaluation: EvalSpec | None
+    ) -> TrainResult | None:
+        """Trains; restarts from the newest checkpoint as often as a lost service may be restarted."""
         restarts = self.config.embedding.service_restarts
         words = last_words.of_this_process()
-        words.model_dir = staging.path
-        words.going_on = functools.partial(model_directory.resume_text, self.model_dir)
+        words.model_dir = job.staging.path
+        words.going_on = functools.partial(resume_text, self.model_dir)
         while True:
             try:
-                return self._train(input_fn, hooks, checkpoint, last, evaluation, later, staging, lock)
+                return self._train(job, hooks, evaluation)
             except ServiceLost as error:
-                going_on = words.going_on()
+                resumes = words.going_on()
                 if not restarts:
-                    raise ServiceLost(f"{str(error).rstrip()}. {going_on}") from None
+                    raise ServiceLost(f"{str(error).rstrip()}. {resumes}") from None
                 restarts -= 1
                 words.take_back()
                 # All ranks are here: `Guard` kept each of them in step until they agreed.
-                _log.error("%s. Starting it again, %d restarts left. %s", error, restarts, going_on)
-                checkpoint = self.latest_checkpoint()
+                _log.error("%s. Starting it again, %d restarts left. %s", error, restarts, resumes)
+                job = dataclasses.replace(job, checkpoint=self.latest_checkpoint())
 
-    def _train(self, input_fn, hooks, checkpoint, last, evaluation, later, staging, lock):
-        start = checkpoint.step if checkpoint else 0
-        if last is not None and start >= last:
-            return self._nothing_to_do(start, f"it is to stop at step {last}")
-        if evaluation and is_over(self.model_dir, evaluation, start):
-            return self._nothing_to_do(start, "it was stopped early there; with a higher patience it goes on")
-        if checkpoint:
-            self._model.check(checkpoint, self.model_dir, training=True)
-        if distributed.is_chief():
-            if checkpoint:
-                _log.info("%s", model_directory.resuming_text(checkpoint, self.model_dir, distributed.size()))
-            retention.set_aside(self.model_dir, start, later)
-            retention.remove_unfinished(self.model_dir)
-            model_directory.point_tensorflow_to(self.model_dir, checkpoint)
-        warm = warm_start.warm_start_of(self._warm_start or self.config.warm_start, checkpoint)
-        seen = Observation(self.config, staging.path)
-        clock = seen.clock
-        made = (self.model_fn, self.params, self.config, self.model_dir, self._services)
-        with seen.by_others(), training_graph(*made, input_fn, checkpoint, warm, seen, last) as (feed, spec, store):
+    def _train(
+        self, job: TrainingJob, hooks: Sequence[tf1.train.SessionRunHook], evaluation: EvalSpec | None
+    ) -> TrainResult | None:
+        """Opens the training, restores its checkpoint, runs its steps, saves and closes.
+
+        Each step is one or more `session.run`, around which the hooks act in the order of `hooks.order.Order`. Together
+        they read a batch and look up its rows (`InputHook`), run the graph with its exchange of dense gradients, train
+        the rows (`InputHook`), exchange them with the service (`RowSyncHook`), save (`CheckpointHook`), log, and
+        evaluate (`EvaluationHook`).
+        """
+        if job.last_step is not None and job.start >= job.last_step:
+            return self._nothing_to_do(job, f"it is to stop at step {job.last_step}")
+        if evaluation and is_over(self.model_dir, evaluation, job.start):
+            return self._nothing_to_do(job, "it was stopped early there; with a higher patience it goes on")
+        with open_training(job) as training:
+            feed, observation = training.feed, training.observation
             if feed.steps == 0:
-                return self._nothing_to_do(start, "its data have been read to the end of the last epoch")
+                return self._nothing_to_do(job, "its data have been read to the end of the last epoch")
             if notes().plateau:
                 check_plateau(notes().plateau.patience, evaluation)
-            if distributed.is_chief() and not checkpoint:
-                accumulation_steps = notes().step_plan.accumulation_steps
-                length, epochs = notes().run_length, feed.inputs.epochs
-                _log.info("%s", model_directory.starting_text(length, epochs, accumulation_steps, distributed.size()))
             if distributed.is_chief():
-                _log.info("%s", notes().step_plan.exchange if distributed.size() > 1 else dense_exchange.exchange())
-            features = feed.inputs.features if feed.inputs.fed else None
-            if features is not None and distributed.is_chief():
-                save_features(self.model_dir, features)
-            saver = tf1.train.Saver(max_to_keep=None)
-            step = OptimizerStep(spec.train_op, notes().step_plan)
-            model = self._model.to_dict(features)
-            kept = (self.model_dir, staging, lock)
-            save = Saving(saver, feed, store, checkpoint, *kept, self.config, model, step.settle)
+                _log_start(training)
             stop = stop_hook(self.config.grace_secs)
-            model_fn = self.model_fn, self.params, model["name"]
-            publishing = open_publishing(self.config, self.model_dir, *model_fn, feed, store, stop, clock)
-            own, measuring = training_hooks(
-                *(feed, spec, store, self.config, staging.path, save, last, step, clock, publishing.status_lines)
-            )
+            publishing = open_publishing(training, stop)
+            own, measuring = training_hooks(training, publishing.status_lines)
             own += [stop, *publishing.hooks]
-            evaluations = NoEvaluations()
-            if evaluation:
-                evaluations = EvaluatedTraining(self, evaluation, feed, store, save, start, clock, stop, step.settle)
-            observed = seen.of_training([*own, *evaluations.hooks, *hooks], measuring, feed, store)
-
-            named = save.naming_the_last_checkpoint(lambda: seen.step > start)
-            with named, all_closed([save, publishing, evaluations, *own]):
-                with training_session(
-                    *(checkpoint, observed.hooks, staging.path, self.config, saver, spec.scaffold)
-                ) as session:
-                    if seen.step != start:
-                        raise UserError(
-                            f"{checkpoint.path} was restored to step {seen.step}, not {start}: it is damaged"
-                        )
-                    while not session.should_stop():
-                        waiting = distributed.watchdog().waiting(f"step {seen.step + 1} and its gradient exchange")
-                        with waiting, seen.input_ends.noticed():
-                            step(session)
+            evaluations = EvaluatedTraining(self, evaluation, training, stop) if evaluation else NoEvaluations()
+            observed = observation.of_training([*own, *evaluations.hooks, *hooks], measuring, feed, training.store)
+            with (
+                training.closing([publishing, evaluations, *own]),
+                training_session(
+                    checkpoint=job.checkpoint,
+                    hooks=observed.hooks,
+                    model_dir=job.staging.path,
+                    config=self.config,
+                    saver=training.saver,
+                    given=training.spec.scaffold,
+                ) as session,
+            ):
+                if job.checkpoint and observation.step != job.start:
+                    raise UserError(
+                        f"{job.checkpoint.path} was restored to step {observation.step}, not {job.start}: it is damaged"
+                    )
+                while not session.should_stop():
+                    with _watched_step(training):
+                        training.step(session)
             if stop.signal:
-                raise StoppedInOrder(stopped_text(stop, seen.step, save.path), stop.signal)
+                raise StoppedInOrder(_stopped_text(stop, observation.step, training.save.path), stop.signal)
             results = observed.results()
-        return {**results, **evaluations.results(), **warm.results(), **publishing.results()}
+        return TrainResult(**results, **evaluations.results(), **training.warm_start.results(), **publishing.results())
 
-    def _nothing_to_do(self, step, why):
+    def _nothing_to_do(self, job: TrainingJob, why: str) -> None:
         if distributed.is_chief():
-            _log.info("nothing to do: the training in %s is at step %d, and %s", self.model_dir, step, why)
+            _log.info("nothing to do: the training in %s is at step %d, and %s", self.model_dir, job.start, why)
+
+
+def _log_start(training: Training) -> None:
+    """Logs the length of a new training, and how its workers exchange gradients."""
+    plan, workers = notes().step_plan, distributed.size()
+    if not training.job.checkpoint:
+        epochs = training.feed.inputs.epochs
+        _log.info("%s", starting_text(notes().run_length, epochs, plan.accumulation_steps, workers))
+    _log.info("%s", plan.exchange if workers > 1 else dense_exchange.exchange())
+
+
+@contextlib.contextmanager
+def _watched_step(training: Training) -> Iterator[None]:
+    """Has the watchdog name what a step waits for, and the other ranks know if this rank's input has ended."""
+    observation = training.observation
+    waiting = distributed.watchdog().waiting(f"step {observation.step + 1} and its gradient exchange")
+    with waiting, observation.input_ends.noticed():
+        yield
+
+
+def _stopped_text(stop: StopHook, step: int, path: str | None) -> str:
+    """Returns the last line of a training that a signal has stopped.
+
+    Args:
+      stop: its `StopHook`.
+      step: its last step.
+      path: of the checkpoint of that step.
+    """
+    whom = "" if len(stop.asked) == distributed.size() else f" to rank {', '.join(map(str, stop.asked))}"
+    return (
+        f"stopped by {last_words.name_of(stop.signal)}{whom} after step {step}; the checkpoint {path} is saved: the "
+        "same command goes on from there"
+    )

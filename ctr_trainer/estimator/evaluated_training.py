@@ -12,6 +12,8 @@ from ctr_trainer.estimator.evaluation import Evaluation
 from ctr_trainer.estimator.model_selection import ModelSelection
 from ctr_trainer.estimator.program import call_input_fn, make_input
 from ctr_trainer.estimator.train_and_evaluate import EvalSpec
+from ctr_trainer.estimator.trained_model import TrainedModel
+from ctr_trainer.estimator.training import Training
 from ctr_trainer.estimator.training_hooks import checkpoint_period
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.graph_notes.notes import notes
@@ -20,6 +22,7 @@ from ctr_trainer.hooks.periods import EveryEpochs, EverySteps, ThrottledCheckpoi
 from ctr_trainer.hooks.plateau_hook import PlateauHook
 from ctr_trainer.hooks.progress_hook import ProgressHook
 from ctr_trainer.hooks.service_loss_hook import raise_together
+from ctr_trainer.hooks.stop_hook import StopHook
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
@@ -28,28 +31,24 @@ tf1 = tf.compat.v1
 
 
 class InLoopEvaluation:
-    """The model in its evaluation mode, beside the one in training; made in the training graph's scope.
+    """The model in its evaluation mode, while another graph trains it; made in the training graph's scope.
 
     An evaluation takes the dense variables of rank 0, as a checkpoint does, and reads the rows as they are in the store
-    once all ranks have flushed theirs; keys without a row read zeros and get none. With several workers the flush is a
-    sync more than without the evaluation; a lone worker trains the same to the bit.
+    after all ranks have flushed theirs; keys without a row read zeros and get none. With several workers the flush is
+    one sync more than without the evaluation; a lone worker trains the same to the bit.
 
     Args:
       estimator: the `Estimator` in training.
       eval_spec: the `EvalSpec`.
-      training: the `Feed` of the training.
-      store: of `open_store`.
+      training: the `Training`.
       stop: `StopHook` of the training: once a signal asks it to stop, no more batches are evaluated.
-      settle: f(session) after which the dense variables are what all steps made of them, on all ranks, a collective;
-        None where each step leaves them so.
 
     Raises:
       UserError: the model has variables in its evaluation mode that it does not train with.
     """
 
-    def __init__(self, estimator, eval_spec, training, store, stop, settle=None):
-        self._eval_spec, self._training, self._store, self._settle = eval_spec, training, store, settle
-        self._stop = stop
+    def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopHook) -> None:
+        self._eval_spec, self._training, self._stop = eval_spec, training, stop
         self._config = estimator.config
         sources = {v.op.name: v for v in tf1.global_variables()}
         self._graph = tf.Graph()
@@ -57,13 +56,13 @@ class InLoopEvaluation:
             tf1.set_random_seed(self._config.seed)
             tf1.train.get_or_create_global_step()
             data = call_input_fn(eval_spec.input_fn, ModeKeys.EVAL, estimator.params, self._config)
-            features = training.inputs.features
-            trained = (features.spec, features.statistics) if training.inputs.fed else None
-            inputs = make_input(data, estimator.model_dir, trained)
+            trained = training.feed.inputs
+            saved = (trained.features.spec, trained.features.statistics) if trained.fed else None
+            inputs = make_input(data, estimator.model_dir, saved)
             self._spec = estimator.model_fn(inputs.features, inputs.labels, ModeKeys.EVAL, estimator.params)
-            tables = training.embeddings.rows if training.embeddings else {}
+            tables = training.feed.embeddings.rows if training.feed.embeddings else {}
             configs = {name: rows.config for name, rows in tables.items()}
-            self._feed = inputs.connect(store, self._config, trained=configs, within_training=True)
+            self._feed = inputs.connect(training.store, self._config, trained=configs, within_training=True)
             self._steps = eval_spec.steps or inputs.batches_per_epoch
             self._evaluation = Evaluation(self._feed, self._spec, eval_spec.metrics)
             variables = tf1.global_variables()
@@ -76,28 +75,27 @@ class InLoopEvaluation:
             self._sources = [sources[v.op.name] for v in variables]
             self._fed = [tf1.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
             assign = tf.group(*(tf1.assign(v, fed) for v, fed in zip(variables, self._fed, strict=True)))
-            self._values = {}  # Filled anew for each session; the scaffold keeps the dict itself.
+            self._values: dict[tf.Tensor, np.ndarray] = {}  # Filled for each session; the scaffold keeps the dict.
             self._scaffold = tf1.train.Scaffold(init_op=assign, init_feed_dict=self._values)
 
     @property
-    def metric_names(self):
-        """-> the names of the metrics that `evaluate` will return."""
+    def metric_names(self) -> list[str]:
+        """The names of the metrics that `evaluate` will return."""
         return self._evaluation.metric_names
 
-    def evaluate(self, session):
-        """-> dict of the metrics of all ranks; None if the training is to stop by a signal. A collective.
+    def evaluate(self, session: tf1.Session) -> dict[str, Any] | None:
+        """Returns the metrics of all ranks; None if the training is to stop by a signal. A collective.
 
         Args:
           session: the training session.
 
         Raises:
-          ServiceLost: the embedding service is gone, and all ranks have agreed on it.
+          ServiceLost: the embedding service is lost, and all ranks have agreed on it.
         """
-        if self._settle is not None:
-            self._settle(session)
+        self._training.step.settle(session)
         values = distributed.broadcast_arrays(session.run(self._sources), "evaluated_variables")
         self._values.update(zip(self._fed, values, strict=True))
-        self._training.flush()
+        self._training.feed.flush()
         distributed.barrier("evaluation_rows_flushed")
         self._evaluation.reset()
         try:
@@ -107,10 +105,10 @@ class InLoopEvaluation:
         if distributed.all_sum(np.int32(self._stop.is_asked), "evaluation_stopped"):
             return None
         results = self._evaluation.results()
-        raise_together(self._store)
+        raise_together(self._training.store)
         return results
 
-    def _run(self):
+    def _run(self) -> None:
         self._feed.rewind()
         hooks = [*self._feed.hooks, *self._spec.evaluation_hooks, *self._eval_spec.hooks]
         if distributed.is_chief() and self._steps:
@@ -125,75 +123,67 @@ class InLoopEvaluation:
                     # The watchdog watches the training step that this evaluation is part of.
                     distributed.watchdog().progress()
 
-    def close(self):
-        """Ends what reads the data."""
+    def close(self) -> None:
+        """Ends the threads that read the data."""
         self._feed.close()
 
 
 class NoEvaluations:
-    """A training run without any; made in the training graph's scope.
+    """A training without evaluations; made in the training graph's scope.
 
     Attributes:
       hooks: of the training's session.
     """
 
-    hooks = ()
+    hooks: list[tf1.train.SessionRunHook] = []
 
-    def __init__(self):
-        self._rates = notes().rates
+    def __init__(self) -> None:
+        self._rates: quality.Rates | None = notes().rates
 
-    def results(self):
-        """-> what `Estimator.train` is to return besides: `quality_advice`, a list of dicts of `flag` and `why`."""
+    def results(self) -> dict[str, Any]:
+        """Returns fields of `TrainResult`. A collective."""
         advice = quality.advise([], None, None, self._rates)
         return {"quality_advice": [dataclasses.asdict(each) for each in advice]}
 
-    def close(self):
-        """Ends what reads data and writes summaries."""
+    def close(self) -> None:
+        """Ends the threads that read data, and the summaries."""
 
 
 class EvaluatedTraining(NoEvaluations):
-    """A training run with evaluations by an `EvalSpec`.
+    """A training with evaluations by an `EvalSpec`.
 
     Args:
       estimator: the `Estimator` in training.
       eval_spec: the `EvalSpec`.
-      feed: the `Feed` of the training.
-      store: of `open_store`.
-      save: f(session, step) -> path; a collective.
-      start: the step that training goes on from.
-      clock: `Clock` of the training thread.
+      training: the `Training`.
       stop: `StopHook` of the training.
-      settle: see `InLoopEvaluation`.
     """
 
-    def __init__(self, estimator, eval_spec, feed, store, save, start, clock, stop, settle=None):
-        self._in_loop = InLoopEvaluation(estimator, eval_spec, feed, store, stop, settle)
+    def __init__(self, estimator: TrainedModel, eval_spec: EvalSpec, training: Training, stop: StopHook) -> None:
+        self._in_loop = InLoopEvaluation(estimator, eval_spec, training, stop)
         super().__init__()
         self._positive_weight = getattr(estimator.params, "positive_weight", 1.0)
         lowered = notes().plateau
-        evaluate = self._selection = ModelSelection(
+        self._selection = ModelSelection(
             self._in_loop.evaluate,
             self._in_loop.metric_names,
             eval_spec,
             estimator.model_dir,
-            save,
-            start,
+            training.save,
+            training.job.start,
             lowered.patience if lowered else 0,
         )
+        self._clock, self._estimator, self._exporters = training.clock, estimator, eval_spec.exporters
+        self._evaluate: ModelSelection | PlateauHook = self._selection
         if lowered:
-            evaluate = PlateauHook(self._selection, lowered)
-        self._clock, self._estimator, self._exporters = clock, estimator, eval_spec.exporters
-        self._evaluate, self._save = evaluate, save
+            self._evaluate = PlateauHook(self._selection, lowered)
+        self._save = training.save
         self._last_path: str | None = None
-        acting = self._evaluate_and_export if self._exporters else evaluate
-        evaluations = EvaluationHook(acting, _period(eval_spec, estimator.config), clock, stop)
-        self.hooks = [evaluate, evaluations] if lowered else [evaluations]
+        acting = self._evaluate_and_export if self._exporters else self._evaluate
+        evaluations = EvaluationHook(acting, _period(eval_spec, estimator.config), training.clock, stop)
+        self.hooks = [self._evaluate, evaluations] if lowered else [evaluations]
 
-    def results(self):
-        """-> dict of `evaluation` (the last one's metrics), `evaluation_seconds`, `stopped_early` and `quality_advice`.
-
-        A collective.
-        """
+    def results(self) -> dict[str, Any]:
         if self._exporters and self._selection.metrics:
             self._export(self._selection.metrics, is_final=True)
         return {
@@ -204,7 +194,7 @@ class EvaluatedTraining(NoEvaluations):
         }
 
     def _evaluate_and_export(self, session: tf1.Session, step: int) -> bool:
-        """Evaluates, saves a checkpoint and has the exporters look at it. A collective."""
+        """Evaluates, saves a checkpoint and calls the exporters. A collective."""
         stop = self._evaluate(session, step)
         metrics = self._selection.metrics
         if metrics is not None and metrics["global_step"] == step:
@@ -216,7 +206,7 @@ class EvaluatedTraining(NoEvaluations):
         if distributed.is_chief() and self._last_path is not None:
             exporters.run(self._exporters, self._estimator, self._last_path, metrics, is_final)
 
-    def close(self):
+    def close(self) -> None:
         self._in_loop.close()
         self._selection.close()
 

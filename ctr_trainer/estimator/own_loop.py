@@ -7,17 +7,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from ctr_trainer.estimator import model_directory, retention, warm_start
-from ctr_trainer.estimator.model_directory import one_job, save_features
+from ctr_trainer.estimator.model_directory import newest_checkpoint, one_job, tensorflow_directory
 from ctr_trainer.estimator.model_record import ModelRecord
-from ctr_trainer.estimator.observation import Observation
-from ctr_trainer.estimator.saving import Saving
-from ctr_trainer.estimator.training import OptimizerStep, all_closed, training_graph
+from ctr_trainer.estimator.training import TrainingJob, open_training
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.files.staging import staged
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
-from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig
@@ -67,47 +63,34 @@ def own_loop(
     Raises:
       UserError: `model_dir` has dense variables without rows, or rows without dense variables; or another model.
     """
-    model_dir, is_chief = str(path_of(model_dir).absolute()), distributed.is_chief()
+    model_dir = str(path_of(model_dir).absolute())
+    owns = distributed.local_rank() == 0
     with contextlib.ExitStack() as stack:
         lock = stack.enter_context(one_job(model_dir))
-        staging = stack.enter_context(staged(model_dir, is_chief, distributed.local_rank() == 0))
-        checkpoint = model_directory.newest_checkpoint(model_dir)
-        start, record = checkpoint.step if checkpoint else 0, ModelRecord.of(model_fn, None, params, config, ())
-        if checkpoint:
-            record.check(checkpoint, model_dir, training=True)
-        restored = None
-        if is_chief:
-            retention.set_aside(model_dir, start, "refused")
-            retention.remove_unfinished(model_dir)
-            model_directory.point_tensorflow_to(model_dir, checkpoint)
-            restored = stack.enter_context(checkpoint.with_local_dense()) if checkpoint else None
-        warm, seen = warm_start.warm_start_of(config.warm_start, checkpoint), Observation(config, staging.path)
-        stack.enter_context(seen.by_others())
-        feed, spec, store = stack.enter_context(
-            training_graph(model_fn, params, config, model_dir, None, input_fn, checkpoint, warm, seen, None)
-        )
-        if is_chief:
-            save_features(model_dir, feed.inputs.features)
-        step = OptimizerStep(spec.train_op, notes().step_plan)
-        save = Saving(
-            saver=tf1.train.Saver(max_to_keep=None),
-            feed=feed,
-            store=store,
-            restored=checkpoint,
+        staging = stack.enter_context(staged(model_dir, distributed.is_chief(), owns))
+        checkpoint = newest_checkpoint(model_dir)
+        job = TrainingJob(
+            model_fn=model_fn,
+            params=params,
+            config=config,
             model_dir=model_dir,
+            input_fn=input_fn,
+            record=ModelRecord.of(model_fn, None, params, config),
             staging=staging,
             lock=lock,
-            config=config,
-            model=record.to_dict(feed.inputs.features),
-            settle=step.settle,
+            checkpoint=checkpoint,
+            warm_start=config.warm_start,
         )
-        own, measuring = training_hooks(feed, spec, store, config, staging.path, save, None, step, seen.clock)
-        observed = seen.of_training([*own, _OneStep(start, model_dir)], measuring, feed, store)
-        stack.enter_context(save.naming_the_last_checkpoint(lambda: seen.step > start))
-        stack.enter_context(all_closed([save, *own]))
-        yield OwnLoop(
-            spec.train_op, spec.loss, observed.hooks, model_directory.tensorflow_directory(restored, staging.path)
-        )
+        training = stack.enter_context(open_training(job))
+        restored = None
+        if checkpoint and distributed.is_chief():
+            restored = stack.enter_context(checkpoint.with_local_dense())
+        own, measuring = training_hooks(training)
+        hooks = [*own, _OneStep(job.start, model_dir)]
+        observed = training.observation.of_training(hooks, measuring, training.feed, training.store)
+        stack.enter_context(training.closing(own))
+        directory = tensorflow_directory(restored, staging.path)
+        yield OwnLoop(training.spec.train_op, training.spec.loss, observed.hooks, directory)
         observed.results()
 
 

@@ -1,13 +1,19 @@
-"""Publishes a training while it goes on: from its hook to the process that delivers."""
+"""Publishes a model while it trains: from the hook of the training to the process that delivers."""
 
 import functools
 import os
+from collections.abc import Callable
+from typing import Any
 
+import tensorflow as tf
+
+from ctr_trainer.estimator.training import Training
 from ctr_trainer.export.dense_tower import DenseTower
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.files.staging import local_directory
 from ctr_trainer.graph_notes.notes import params_of_this_graph
 from ctr_trainer.hooks.publish_hook import PublishHook
+from ctr_trainer.hooks.stop_hook import StopHook
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.delivery_keeper import DeliveryKeeper
 from ctr_trainer.publication.delivery_process import DeliveryProcess
@@ -15,25 +21,26 @@ from ctr_trainer.publication.publisher import Publisher
 from ctr_trainer.publication.spool import DIRECTORY, Spool
 from ctr_trainer.ranks import distributed
 
+tf1 = tf.compat.v1
 _LOG = "publish.log"  # Below the model directory.
 
 
 class NoPublishing:
-    """Of a training that is not published, and of all ranks but 0.
+    """A training that is not published, and ranks other than 0.
 
     Attributes:
-      hooks: of the session.
-      status_lines: list of f() -> a line of the log.
+      hooks: session hooks.
+      status_lines: functions f() -> a line of the log.
     """
 
-    def __init__(self):
-        self.hooks, self.status_lines = [], []
+    hooks: list[tf1.train.SessionRunHook] = []
+    status_lines: list[Callable[[], str]] = []
 
-    def results(self):
-        """-> dict for the results of the training."""
+    def results(self) -> dict[str, Any]:
+        """Returns fields of `TrainResult`."""
         return {}
 
-    def close(self):
+    def close(self) -> None:
         """Ends what is under way, also after an error."""
 
 
@@ -46,35 +53,25 @@ class Publishing(NoPublishing):
       hook: `PublishHook`.
     """
 
-    def __init__(self, publisher, tower, hook):
+    def __init__(self, publisher: Publisher, tower: DenseTower, hook: PublishHook) -> None:
         self._publisher, self._tower = publisher, tower
         self.hooks, self.status_lines = [hook], [publisher.status_line]
 
-    def results(self):
+    def results(self) -> dict[str, Any]:
         return {"publication": self._publisher.results()}
 
-    def close(self):
+    def close(self) -> None:
         self._publisher.close()
         self._tower.close()
 
 
-def open_publishing(config, model_dir, model_fn, params, model, feed, store, stop, clock):
-    """-> `Publishing` of a training with `--publish`, else `NoPublishing`; made in the training graph's scope.
-
-    Args:
-      config: `RunConfig`.
-      model_dir: see `Estimator`; the spool lies there.
-      model_fn, params: as for `Estimator`.
-      model: name of the model.
-      feed: the `Feed` of the training.
-      store: of `open_store`.
-      stop: `StopHook`.
-      clock: `Clock` of the thread of the steps.
+def open_publishing(training: Training, stop: StopHook) -> NoPublishing:
+    """Returns what publishes a training, `NoPublishing` without `RunConfig.publish`; in the training graph's scope.
 
     Raises:
-      UserError: what the model is fed with is not known to those who would ask it.
+      UserError: the model has no feature spec, by which a server would find its rows.
     """
-    publish = config.publish
+    job, feed, publish = training.job, training.feed, training.job.config.publish
     if not publish.to:
         return NoPublishing()
     if not feed.inputs.fed:
@@ -85,12 +82,14 @@ def open_publishing(config, model_dir, model_fn, params, model, feed, store, sto
     if not distributed.is_chief():
         return NoPublishing()
     features = feed.inputs.features
-    tower = DenseTower(model_fn, params_of_this_graph(params), (features.spec, features.statistics))
+    tower = DenseTower(job.model_fn, params_of_this_graph(job.params), (features.spec, features.statistics))
     configs = [rows.config for rows in feed.embeddings.rows.values()] if feed.embeddings else []
-    spool = Spool(path_of(model_dir) / DIRECTORY, model or "model", store, configs, publish.dtype)
-    log = os.path.join(local_directory(model_dir), _LOG)
+    name = job.record.name or "model"
+    spool = Spool(path_of(job.model_dir) / DIRECTORY, name, training.store, configs, publish.dtype)
+    log = os.path.join(local_directory(job.model_dir), _LOG)
     cores = distributed.service_cores(1, steps_wait=False)  # On all cores it costs the demo 19%, so 5 to 14%.
     process = functools.partial(DeliveryProcess, spool.path, publish.to, publish.redis, log, cores)
     publisher = Publisher(spool, tower, publish.to, DeliveryKeeper(process), publish)
-    hook = PublishHook(publisher, tower.variables, publish.secs, lambda: stop.is_asked, config.grace_secs, clock)
+    grace_secs = job.config.grace_secs
+    hook = PublishHook(publisher, tower.variables, publish.secs, lambda: stop.is_asked, grace_secs, training.clock)
     return Publishing(publisher, tower, hook)

@@ -106,7 +106,6 @@ class RunSummary:
         ranks = distributed.all_gather(own, "run_summary").reshape(distributed.size(), len(own)).T
         seconds, all_ = dict(zip(PHASES, ranks, strict=False)), RankFigures(*ranks[len(PHASES) :])
         seconds |= {"exchange": all_.exchange, "syncing": all_.syncing}
-        auc = self._hooks.metrics.auc(distributed.all_sum)
 
         training = max(sum(seconds[name].mean() for name in TRAINING), 1e-9)
         shares = {name: each.mean() / training for name, each in seconds.items()}
@@ -119,7 +118,7 @@ class RunSummary:
             return round(100 * seconds.mean() / training, 3) if all_.lock_held.any() else None
 
         return {
-            **auc,
+            "training_auc": self._hooks.metrics.auc(distributed.all_sum),
             "phase_seconds": {name: _over_ranks(each, 3) for name, each in seconds.items()},
             "slowest_phase": slowest,
             "slowest_phase_share": round(shares[slowest], 3),
@@ -227,7 +226,7 @@ def lines(result):
         most = f" (most {phases[phase]['max']:.1f})" if result["workers"] > 1 else ""
         return f"{phases[phase]['mean']:.1f} s{most}"
 
-    auc = ", ".join(f"{name} {value:.4f}" for name, value in result.items() if name.split("/")[0] == "auc")
+    auc = ", ".join(f"{name} {value:.4f}" for name, value in result.training_auc.items())
     said = [
         "trained {steps} steps on {workers} workers: {examples} examples in {seconds:.1f} s, {examples_per_sec:.1f} "
         "examples/sec together".format(**result)

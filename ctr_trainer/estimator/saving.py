@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import time
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +22,13 @@ from ctr_trainer.ranks import distributed
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)
 _CLOSE_SECONDS, _LOOK_SECONDS = 5.0, 0.05
+
+
+class DirectoryLock(Protocol):
+    """The lock of a model directory."""
+
+    def check(self) -> None:
+        """Raises UserError if this process has lost the lock."""
 
 
 class Saving:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from ctr_trainer.estimator.results import TrainResult
 from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
 from ctr_trainer.settings.evaluation_config import EvaluationConfig
 from ctr_trainer.settings.metrics_config import MetricsConfig
@@ -98,7 +99,7 @@ class EvalSpec(EvaluationConfig):
 
 def train_and_evaluate(
     estimator: Any, train_spec: TrainSpec, eval_spec: EvalSpec
-) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+) -> tuple[dict[str, Any] | None, TrainResult | None]:
     """Trains, evaluating on the way without leaving the training session. A collective.
 
     Args:
@@ -107,7 +108,7 @@ def train_and_evaluate(
 
     Returns:
       (metrics, result): the metrics of the last evaluation with their `global_step`, or None where none was made, as
-      tf.estimator's; and what `Estimator.train` returned.
+      tf.estimator's; and the `TrainResult`.
     """
     result = estimator.train(
         train_spec.input_fn,
@@ -116,4 +117,4 @@ def train_and_evaluate(
         saving_listeners=train_spec.saving_listeners,
         evaluation=eval_spec,
     )
-    return (result or {}).get("evaluation"), result
+    return result and result.evaluation, result

@@ -1,5 +1,6 @@
 """What is done with a trained model: evaluation, prediction and export."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -8,17 +9,23 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.embedding.service.local_services import LocalServices
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import model_directory, program
 from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.evaluation import Evaluation
+from ctr_trainer.estimator.feed import Feed
 from ctr_trainer.estimator.model_directory import load_features
 from ctr_trainer.estimator.model_record import ModelRecord
+from ctr_trainer.estimator.open_store import open_evaluation_store
+from ctr_trainer.estimator.program import call_input_fn, make_input
+from ctr_trainer.estimator.results import EvaluationResult
 from ctr_trainer.estimator.session import session_of
-from ctr_trainer.estimator.training import trained_graph
+from ctr_trainer.estimator.training import begin_feed, begin_graph
 from ctr_trainer.export.saved_model import export_saved_model
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.metrics_config import MetricsConfig
 from ctr_trainer.settings.run_config import RunConfig
@@ -81,7 +88,7 @@ class TrainedModel:
         name: str | None = None,
         checkpoint: Checkpoint | None = None,
         metrics: MetricsConfig = MetricsConfig(),  # noqa: B008, it is frozen.
-    ) -> dict[str, Any]:
+    ) -> EvaluationResult:
         """Computes the metrics of a checkpoint over all ranks' examples.
 
         Args:
@@ -94,8 +101,7 @@ class TrainedModel:
           metrics: `MetricsConfig`.
 
         Returns:
-          dict: `global_step`, `loss`, and for click models `examples`, the metrics of `EvaluationMetrics` and
-          `reliability`, the rows of `Reliability.table`; metrics are named `auc/click` where there are several labels.
+          `EvaluationResult`, a dict of the metrics by name.
         """
         checkpoint = self._chosen(checkpoint, checkpoint_path)
         with self._graph(ModeKeys.EVAL, input_fn, checkpoint) as (feed, spec):
@@ -104,7 +110,7 @@ class TrainedModel:
             with session_of(checkpoint, own, self.config) as session:
                 while not session.should_stop() and (steps is None or evaluation.steps < steps):
                     evaluation.step(session)
-        return {"global_step": checkpoint.step, **evaluation.results()}
+        return EvaluationResult(global_step=checkpoint.step, **evaluation.results())
 
     def predict(
         self,
@@ -216,7 +222,7 @@ class TrainedModel:
         return model_directory.find_checkpoint(self.model_dir, which)
 
     @property
-    def _model(self):
+    def _model(self) -> ModelRecord:
         return ModelRecord.of(self.model_fn, self._name, self.params, self.config, self._may_change)
 
     def _chosen(self, checkpoint: Checkpoint | None, path: str | None) -> Checkpoint:
@@ -230,5 +236,35 @@ class TrainedModel:
         self._model.check(checkpoint, self.model_dir)
         return checkpoint
 
-    def _graph(self, mode, input_fn, checkpoint):
-        return trained_graph(self.model_fn, self.params, self.config, self.model_dir, mode, input_fn, checkpoint)
+    @contextlib.contextmanager
+    def _graph(
+        self, mode: str, input_fn: Callable[..., Any], checkpoint: Checkpoint
+    ) -> Iterator[tuple[Feed, EstimatorSpec]]:
+        """Builds the graph of a mode, and restores the rows of a checkpoint into a store of their own. A collective.
+
+        Args:
+          mode: `ModeKeys.EVAL` or `ModeKeys.PREDICT`.
+          input_fn: see `Estimator.train`.
+          checkpoint: the `Checkpoint`.
+        """
+        with contextlib.ExitStack() as stack:
+            begin_graph(stack, self.config)
+            params = params_as_trained(self.params, checkpoint)
+            inputs = make_input(call_input_fn(input_fn, mode, params, self.config), self.model_dir)
+            labels = inputs.labels if mode == ModeKeys.EVAL else None
+            spec = self.model_fn(inputs.features, labels, mode, params)
+            rows = stack.enter_context(open_evaluation_store())
+            feed = inputs.connect(rows.store, self.config, trained=_trained_tables(checkpoint))
+            stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
+            rows.restore(checkpoint)
+            begin_feed(stack, feed)
+            yield feed, spec
+
+
+def _trained_tables(checkpoint: Checkpoint) -> dict[str, TableConfig]:
+    """Returns the tables by name: a model is evaluated as it was trained, whatever the settings are now."""
+    configs = checkpoint.table_configs() if distributed.is_chief() else {}
+    values = {name: config.to_dict() for name, config in configs.items()}
+    values = distributed.broadcast_object(values, "trained_tables")
+    # Training decided which keys have rows: an evaluation makes none and drops none.
+    return {name: TableConfig.from_dict(each).without_limits() for name, each in values.items()}

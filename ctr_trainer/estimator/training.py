@@ -1,46 +1,81 @@
-"""A training from its graph to its last step."""
+"""A training from its job to an open graph, ready for a session; `Estimator.train` and `own_loop` run it."""
 
 import contextlib
 import dataclasses
 import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
+from ctr_trainer.embedding.service.local_services import LocalServices
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.estimator import model_directory, retention
+from ctr_trainer.estimator.checkpoint import Checkpoint
+from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.estimator.given_optimizer import with_train_op
-from ctr_trainer.estimator.open_store import in_fixed_order, open_evaluation_store, open_store
+from ctr_trainer.estimator.model_record import ModelRecord
+from ctr_trainer.estimator.observation import Observation
+from ctr_trainer.estimator.open_store import in_fixed_order, open_store
 from ctr_trainer.estimator.padding import PaddedInput, refuse_unweighed
 from ctr_trainer.estimator.program import call_input_fn, make_input
+from ctr_trainer.estimator.saving import DirectoryLock, Saving
+from ctr_trainer.estimator.warm_start import NoWarmStart, warm_start_of
+from ctr_trainer.files.staging import InPlace, Staging
 from ctr_trainer.graph_notes import run_length
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
-from ctr_trainer.graph_notes.notes import StepPlan, notes, params_as_trained
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+from ctr_trainer.graph_notes.notes import StepPlan, notes
 from ctr_trainer.hooks.stop_hook import StopHook
+from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.ranks.dense_exchange import average_of_ranks
 from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.stopping import Stopping
+from ctr_trainer.settings.run_config import RunConfig
 
 tf1 = tf.compat.v1
+_log = logging.getLogger(__name__)
 _TRAININGS = itertools.count()  # Of this process, the same on all ranks.
 
 
-@contextlib.contextmanager
-def all_closed(things):
-    """Closes, at the end of the block, each of the things that has a `close`; the last one first.
+@dataclasses.dataclass(frozen=True)
+class TrainingJob:
+    """What to train, and where it starts.
 
-    TensorFlow calls a hook's `end` only after a training without a failure; this closes hooks after any end.
-
-    Args:
-      things: sequence of hooks and other objects.
+    Attributes:
+      model_fn, params, config, model_dir, services: see `TrainedModel`.
+      input_fn: see `Estimator.train`.
+      record: `ModelRecord`, with which the checkpoint is compared, and which each new checkpoint keeps.
+      checkpoint: the `Checkpoint` to resume from; None for a training that starts from step 0.
+      newer_checkpoints: what to call the checkpoints after `checkpoint`, which no longer count.
+      last_step: the global step to stop at; None for the end of the input.
+      warm_start: what to start from if there is no checkpoint, see `warm_start_of`.
+      staging: the local copy of the model directory.
+      lock: the lock of the model directory, on rank 0; None on other ranks.
     """
-    with contextlib.ExitStack() as stack:
-        for thing in things:
-            if hasattr(thing, "close"):
-                stack.callback(thing.close)
-        yield
+
+    model_fn: Callable[..., EstimatorSpec]
+    params: Any
+    config: RunConfig
+    model_dir: str
+    input_fn: Callable[..., Any]
+    record: ModelRecord
+    staging: Staging | InPlace
+    lock: DirectoryLock | None
+    checkpoint: Checkpoint | None = None
+    newer_checkpoints: Literal["refused", "set-aside"] = "refused"
+    last_step: int | None = None
+    warm_start: Any = None
+    services: LocalServices | None = None
+
+    @property
+    def start(self) -> int:
+        """The global step that the training starts from."""
+        return self.checkpoint.step if self.checkpoint else 0
 
 
 class OptimizerStep:
@@ -66,7 +101,7 @@ class OptimizerStep:
         for _ in range(self._plan.accumulation_steps - 1):
             session.run(self._plan.accumulate)
         begins = self._plan.begin is not None and not self._kept
-        # Not after the run, whose hooks may settle.
+        # Set before the run, because the hooks of the run may settle.
         self._kept = self._plan.begin is not None
         session.run(self._plan.begin if begins else self._train_op)
 
@@ -84,142 +119,187 @@ class OptimizerStep:
         self._kept = False
 
 
-def stop_hook(grace_secs):
-    """-> the `StopHook` of a training. A collective.
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """A training whose graph is built and whose rows are restored.
+
+    Attributes:
+      job: the `TrainingJob`.
+      feed: the `Feed` of the graph.
+      spec: the `EstimatorSpec`.
+      store: the store of the rows.
+      observation: the `Observation` of the training.
+      warm_start: what the training starts from if there is no checkpoint.
+      saver: the `Saver` of the dense variables.
+      step: the `OptimizerStep`.
+      save: the `Saving` of checkpoints.
+    """
+
+    job: TrainingJob
+    feed: Feed
+    spec: EstimatorSpec
+    store: Store
+    observation: Observation
+    warm_start: NoWarmStart
+    saver: tf1.train.Saver
+    step: OptimizerStep
+    save: Saving
+
+    @property
+    def clock(self) -> Clock:
+        """The `Clock` of the training thread."""
+        return self.observation.clock
+
+    @contextlib.contextmanager
+    def closing(self, things: Iterable[Any]) -> Iterator[None]:
+        """Closes `save` and the things at the end of the block, the last one first; an error names the last checkpoint.
+
+        TensorFlow calls a hook's `end` only after a training without a failure; this closes hooks after any end.
+
+        Args:
+          things: hooks and other objects; one without the method `close` is left alone.
+        """
+        with (
+            self.save.naming_the_last_checkpoint(lambda: self.observation.step > self.job.start),
+            contextlib.ExitStack() as stack,
+        ):
+            for thing in (self.save, *things):
+                if hasattr(thing, "close"):
+                    stack.callback(thing.close)
+            yield
+
+
+@contextlib.contextmanager
+def open_training(job: TrainingJob) -> Iterator[Training]:
+    """Builds the graph of a job, and restores the rows; gives the `Training` within its graph. A collective.
+
+    Raises:
+      UserError: the checkpoint is of another model; or the store has rows, and there is no checkpoint of them.
+    """
+    if job.checkpoint:
+        job.record.check(job.checkpoint, job.model_dir, training=True)
+    if distributed.is_chief():
+        if job.checkpoint:
+            _log.info("%s", model_directory.resuming_text(job.checkpoint, job.model_dir, distributed.size()))
+        retention.set_aside(job.model_dir, job.start, job.newer_checkpoints)
+        retention.remove_unfinished(job.model_dir)
+        model_directory.point_tensorflow_to(job.model_dir, job.checkpoint)
+    warm = warm_start_of(job.warm_start, job.checkpoint)
+    observation = Observation(job.config, job.staging.path)
+    with observation.by_others(), contextlib.ExitStack() as stack:
+        config = job.config
+        if config.deterministic:
+            tf.config.experimental.enable_op_determinism()
+            config = in_fixed_order(config)
+        begin_graph(stack, config)
+        inputs, spec = _build(job, config, observation)
+        stack.enter_context(warm.variables())
+        store: Store = LocalStore()
+        if inputs.uses_embeddings:
+            is_published = bool(config.publish.to)
+            store = stack.enter_context(open_store(config.embedding, job.model_dir, is_published, job.services))
+        feed = inputs.connect(store, config, spec, clock=observation.clock)
+        stack.callback(feed.close)  # Its threads use the store, so they end before the store is closed.
+        if distributed.is_chief():
+            _restore_rows(store, job)
+            tables = feed.embeddings.rows.values() if feed.embeddings else ()
+            warm.rows(store, [rows.config for rows in tables], job.model_dir)
+        distributed.barrier("embedding_rows_restored")
+        store.reopen()
+        begin_feed(stack, feed)
+        features = inputs.features if inputs.fed else None
+        if features is not None and distributed.is_chief() and feed.steps != 0:
+            model_directory.save_features(job.model_dir, features)
+        saver, step = tf1.train.Saver(max_to_keep=None), OptimizerStep(spec.train_op, notes().step_plan)
+        save = Saving(
+            saver=saver,
+            feed=feed,
+            store=store,
+            restored=job.checkpoint,
+            model_dir=job.model_dir,
+            staging=job.staging,
+            lock=job.lock,
+            config=job.config,
+            model=job.record.to_dict(features),
+            settle=step.settle,
+        )
+        yield Training(
+            job=job,
+            feed=feed,
+            spec=spec,
+            store=store,
+            observation=observation,
+            warm_start=warm,
+            saver=saver,
+            step=step,
+            save=save,
+        )
+
+
+def begin_graph(stack: contextlib.ExitStack, config: RunConfig) -> None:
+    """Makes a graph the current one until the end of the stack, with the seed and the global step."""
+    stack.enter_context(tf.Graph().as_default())
+    tf1.set_random_seed(config.seed)
+    tf1.train.get_or_create_global_step()
+
+
+def begin_feed(stack: contextlib.ExitStack, feed: Feed) -> None:
+    """Starts reading and looking up ahead; until the end of the stack, an error claims the last word of this process.
+
+    Lookups ahead read rows, so the store already has the rows of the checkpoint.
+    """
+    feed.rewind()
+    stack.enter_context(last_words.of_this_process().claimed_on_error())
+
+
+def _build(job: TrainingJob, config: RunConfig, observation: Observation) -> tuple[GraphInput, EstimatorSpec]:
+    """Calls `input_fn` and `model_fn` in the current graph; returns the input and the spec with its `train_op`."""
+    if config.mixed_precision == "float16":
+        notes().scales_loss = True
+    position = job.checkpoint.position if job.checkpoint else None
+    data = call_input_fn(job.input_fn, ModeKeys.TRAIN, job.params, config, position)
+    pads = config.uneven_inputs == "pad" and distributed.size() > 1
+    has_read = observation.input_ends.has_read if distributed.size() > 1 else None
+    inputs = PaddedInput(data, has_read) if pads else make_input(data, job.model_dir, has_read=has_read)
+    own = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
+    batches, epochs = distributed.broadcast_object((inputs.batches, own), "batches")
+    epochs = epochs and run_length.Epochs(**epochs)
+    notes().run_length = run_length.going_on(job.checkpoint, batches, job.last_step, epochs)
+    spec = job.model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, job.params)
+    spec = with_train_op(spec, inputs, config.embedding.learning_rate)
+    if pads:
+        refuse_unweighed()
+    return inputs, spec
+
+
+def _restore_rows(store: Store, job: TrainingJob) -> None:
+    """Restores the tables from the checkpoint, or makes sure that a new training starts with empty tables."""
+    if job.checkpoint:
+        store.restore(job.checkpoint.path, job.checkpoint.tables)
+        return
+    rows = {name: table["rows"] for name, table in store.stats()["tables"].items() if table["rows"]}
+    if rows:
+        raise UserError(
+            f"the embedding service holds rows ({rows}) and {job.model_dir} has no checkpoint, so this would be a "
+            "fresh model on another's rows: restart the service empty, or name the --model_dir that they belong to"
+        )
+
+
+def stop_hook(grace_secs: float) -> StopHook:
+    """Makes the `StopHook` of a training. A collective.
 
     Args:
       grace_secs: see `StopHook`.
     """
     rank, size = distributed.rank(), distributed.size()
 
-    def all_sum(told):
+    def all_sum(told: np.ndarray) -> np.ndarray:
         return distributed.all_sum(told, "stopping", watched=False)
 
-    all_sum(np.zeros((2, size), np.int64))  # Makes its graph and its session now, and not beside steps.
+    all_sum(np.zeros((2, size), np.int64))  # Makes its graph and its session now, before the steps.
     notices = Notices.of_this_job()
     if size > 1 and not notices.address:
         grace_secs = 0.0  # Without horovodrun a rank could not tell the others.
     words, name = last_words.of_this_process(), next(_TRAININGS)
     stopping = Stopping(rank, size, name, notices, all_sum, distributed.watchdog(), words.is_one_lost)
     return StopHook(stopping, words.signals, grace_secs)
-
-
-def stopped_text(stop, step, path):
-    """-> the last line of a training that has stopped.
-
-    Args:
-      stop: its `StopHook`.
-      step: its last one.
-      path: of the checkpoint of that step.
-    """
-    whom = "" if len(stop.asked) == distributed.size() else f" to rank {', '.join(map(str, stop.asked))}"
-    return (
-        f"stopped by {last_words.name_of(stop.signal)}{whom} after step {step}; the checkpoint {path} is saved: the "
-        "same command goes on from there"
-    )
-
-
-@contextlib.contextmanager
-def training_graph(model_fn, params, config, model_dir, services, input_fn, checkpoint, warm, seen, last):
-    """Gives (`Feed`, EstimatorSpec, store) of a training whose rows are as the checkpoint has them. A collective.
-
-    Args:
-      model_fn, params, config, model_dir, services: see `Estimator`.
-      input_fn: see `Estimator.train`.
-      checkpoint: the `Checkpoint` that training goes on from, or None.
-      warm: what it begins with if there is no checkpoint, see `warm_start.warm_start_of`.
-      seen: the `Observation` of the training.
-      last: the step that training stops at, or None.
-
-    Raises:
-      UserError: the store holds rows, and there is no checkpoint that they are of.
-    """
-    with contextlib.ExitStack() as stack:
-        if config.deterministic:
-            tf.config.experimental.enable_op_determinism()
-            config = in_fixed_order(config)
-        _begin(stack, config)
-        if config.mixed_precision == "float16":
-            notes().scales_loss = True
-        position = checkpoint.position if checkpoint else None
-        data = call_input_fn(input_fn, ModeKeys.TRAIN, params, config, position)
-        pads = config.uneven_inputs == "pad" and distributed.size() > 1
-        has_read = seen.input_ends.has_read if distributed.size() > 1 else None
-        inputs = PaddedInput(data, has_read) if pads else make_input(data, model_dir, has_read=has_read)
-        epochs = inputs.in_epochs and dataclasses.asdict(inputs.in_epochs)
-        batches, epochs = distributed.broadcast_object((inputs.batches, epochs), "batches")
-        notes().run_length = run_length.going_on(checkpoint, batches, last, epochs and run_length.Epochs(**epochs))
-        spec = model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, params)
-        spec = with_train_op(spec, inputs, config.embedding.learning_rate)
-        if pads:
-            refuse_unweighed()
-        stack.enter_context(warm.variables())
-        store = LocalStore()
-        if inputs.uses_embeddings:
-            store = stack.enter_context(open_store(config.embedding, model_dir, bool(config.publish.to), services))
-        feed = inputs.connect(store, config, spec, clock=seen.clock)
-        stack.callback(feed.close)  # Its threads use the store, so they end before that closes.
-        if distributed.is_chief():
-            _restore_rows(store, checkpoint, model_dir)
-            tables = feed.embeddings.rows.values() if feed.embeddings else ()
-            warm.rows(store, [rows.config for rows in tables], model_dir)
-        distributed.barrier("embedding_rows_restored")
-        store.reopen()
-        yield _ready(stack, feed), spec, store
-
-
-@contextlib.contextmanager
-def trained_graph(model_fn, params, config, model_dir, mode, input_fn, checkpoint):
-    """Gives (`Feed`, EstimatorSpec) to evaluate a checkpoint or predict with it, from rows of its own. A collective.
-
-    Args:
-      model_fn, params, config, model_dir: see `Estimator`.
-      mode: `ModeKeys.EVAL` or `ModeKeys.PREDICT`.
-      input_fn: see `Estimator.train`.
-      checkpoint: a `Checkpoint`.
-    """
-    with contextlib.ExitStack() as stack:
-        _begin(stack, config)
-        params = params_as_trained(params, checkpoint)
-        inputs = make_input(call_input_fn(input_fn, mode, params, config, None), model_dir)
-        spec = model_fn(inputs.features, inputs.labels if mode == ModeKeys.EVAL else None, mode, params)
-        rows = stack.enter_context(open_evaluation_store())
-        feed = inputs.connect(rows.store, config, trained=_trained_tables(checkpoint))
-        stack.callback(feed.close)  # Its threads use the store, so they end before that closes.
-        rows.restore(checkpoint)
-        yield _ready(stack, feed), spec
-
-
-def _begin(stack, config):
-    stack.enter_context(tf.Graph().as_default())
-    tf1.set_random_seed(config.seed)
-    tf1.train.get_or_create_global_step()
-
-
-def _ready(stack, feed):
-    """-> the feed, which looks rows up ahead from here on; an error claims the last word of this process."""
-    feed.rewind()  # Lookups ahead read rows, so not before these are the checkpoint's.
-    stack.enter_context(last_words.of_this_process().claimed_on_error())
-    return feed
-
-
-def _trained_tables(checkpoint):
-    """-> dict of name -> TableConfig: a model is evaluated as it was trained, whatever the flags say now."""
-    configs = checkpoint.table_configs() if distributed.is_chief() else {}
-    configs = {name: config.to_dict() for name, config in configs.items()}
-    configs = distributed.broadcast_object(configs, "trained_tables")
-    # Which keys have rows was decided in training: an evaluation makes none and drops none.
-    return {name: TableConfig.from_dict(values).without_limits() for name, values in configs.items()}
-
-
-def _restore_rows(store, checkpoint, model_dir):
-    """Brings the tables to the checkpoint, or makes sure that a fresh run starts with empty ones."""
-    if checkpoint:
-        store.restore(checkpoint.path, checkpoint.tables)
-        return
-    rows = {name: table["rows"] for name, table in store.stats()["tables"].items() if table["rows"]}
-    if rows:
-        raise UserError(
-            f"the embedding service holds rows ({rows}) and {model_dir} has no checkpoint, so this would be a fresh "
-            "model on another's rows: restart the service empty, or name the --model_dir that they belong to"
-        )

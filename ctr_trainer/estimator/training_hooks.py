@@ -3,12 +3,16 @@
 import functools
 import logging
 import os
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.estimator.embeddings import Embeddings
+from ctr_trainer.estimator.feed import GraphInput
 from ctr_trainer.estimator.run_summary import MeasuringHooks
+from ctr_trainer.estimator.training import Training
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
@@ -29,10 +33,12 @@ from ctr_trainer.hooks.step_rate_hook import StepRateHook
 from ctr_trainer.hooks.step_trace_hook import StepTraceHook
 from ctr_trainer.hooks.summary_hook import SummaryHook
 from ctr_trainer.hooks.training_progress_hook import TrainingProgressHook
+from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.measuring.resources import NoGpu, open_gpu
 from ctr_trainer.metrics.click_metrics import metric_name
 from ctr_trainer.metrics.worker_figures import WorkerFigures
 from ctr_trainer.ranks import distributed
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig
 
 tf1 = tf.compat.v1
@@ -44,23 +50,19 @@ _PROGRESSIVE = (
 _FIRST_STEPS, _EXCHANGE_STEPS = 20, 1000
 
 
-def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, clock, status_lines=()):
-    """-> (the session hooks of a training run, the `MeasuringHooks` among them). A collective.
+def training_hooks(
+    training: Training, status_lines: Sequence[Callable[[], str]] = ()
+) -> tuple[list[tf1.train.SessionRunHook], MeasuringHooks]:
+    """Returns the session hooks of a training, and those of them that measure. A collective.
 
-    Each declares the phase that its time counts for and its place among the others, see `Order`.
+    Each hook declares the phase that its time counts for and its place among the others, see `Order`.
 
     Args:
-      feed: the `Feed` of the training.
-      spec: the `EstimatorSpec`.
-      store: of `open_store`.
-      config: `RunConfig`.
-      model_dir: for the summaries.
-      save: f(session, step) -> path; a collective.
-      last_step: where training stops, or None.
-      step: `OptimizerStep`.
-      clock: `Clock` of the training thread.
-      status_lines: list of f() -> a line that the log has with the latencies.
+      training: the `Training`.
+      status_lines: functions f() -> a line that the log has with the latencies.
     """
+    feed, spec, store, clock = training.feed, training.spec, training.store, training.clock
+    config, model_dir = training.job.config, training.job.staging.path
     hooks = [*feed.hooks, FiniteLossHook(spec.loss), *spec.training_hooks]
     hooks += spec.training_chief_hooks if distributed.is_chief() else ()
     if distributed.size() > 1 and not feed.inputs.fed and config.equal_inputs == "error":
@@ -75,9 +77,9 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
         hooks.append(ServiceLossHook(store, config.embedding.sync_steps, clock))
     dense_sync_steps = notes().step_plan.dense_sync_steps
     if dense_sync_steps > 1:
-        hooks.append(DenseSyncHook(step.settle, dense_sync_steps, clock))
-    hooks.append(CheckpointHook(save, checkpoint_period(config), clock))
-    kept = _keep_lines(feed, config, model_dir, last_step, clock)
+        hooks.append(DenseSyncHook(training.step.settle, dense_sync_steps, clock))
+    hooks.append(CheckpointHook(training.save, checkpoint_period(config), clock))
+    kept = _keep_lines(training)
     scored = metric_tensors(feed.inputs, spec)
     if scored and distributed.is_chief():
         _log.info("%s", _PROGRESSIVE)
@@ -109,22 +111,21 @@ def training_hooks(feed, spec, store, config, model_dir, save, last_step, step, 
     if config.profile_steps:
         directory = os.path.join(model_dir, "profile", f"rank{distributed.rank()}")
         hooks.append(ProfileHook(directory, clock, *config.profile_steps))
-    if last_step is not None:
-        hooks.append(tf1.train.StopAtStepHook(last_step=last_step))
+    if training.job.last_step is not None:
+        hooks.append(tf1.train.StopAtStepHook(last_step=training.job.last_step))
     return hooks, MeasuringHooks(metrics, resources, trace, service)
 
 
-def _trace(config, clock, has_gpu):
-    """-> `StepTraceHook`, of `phase_steps` or for what the exchange takes of a step."""
+def _trace(config: RunConfig, clock: Clock, has_gpu: bool) -> StepTraceHook:
+    """Returns the hook of `phase_steps`, or else one that measures which share of a step the exchange takes."""
     if config.phase_steps:
         return StepTraceHook(clock, config.phase_steps, config.phase_steps, has_gpu)
     return StepTraceHook(clock, _FIRST_STEPS, _EXCHANGE_STEPS)
 
 
-def _sync(embeddings, config, clock):
-    """-> `RowSyncHook`."""
+def _sync(embeddings: Embeddings, config: EmbeddingConfig, clock: Clock) -> RowSyncHook:
     offset = 0
-    if not embeddings.is_strict:  # A strict sync is a collective; else the ranks take turns over the window.
+    if not embeddings.is_strict:  # A strict sync is a collective; otherwise the ranks take turns over the window.
         offset = distributed.rank() * config.sync_steps // distributed.size()
     return RowSyncHook(embeddings, config.sync_steps, offset, clock)
 
@@ -161,31 +162,31 @@ def checkpoint_period(config: RunConfig) -> EverySteps:
     return EverySteps(config.checkpoint_steps)
 
 
-def _lines():
-    """-> whose figures this rank's lines show. A collective."""
+def _lines() -> OwnLines | MergedLines:
+    """Returns whose figures the lines of this rank show. A collective."""
     if distributed.size() == 1:
         return OwnLines()
 
-    def all_sum(sums):
+    def all_sum(sums: np.ndarray) -> np.ndarray:
         return distributed.all_sum(sums, "figures", watched=False)
 
-    all_sum(np.zeros(1))  # Makes its graph and its session now, and not beside steps.
+    all_sum(np.zeros(1))  # Makes its graph and its session now, before the steps.
     return MergedLines(distributed.rank(), distributed.size(), all_sum, distributed.watchdog().waiting)
 
 
-def _keep_lines(feed, config, model_dir, last_step, clock):
-    """-> the hooks of this rank that take the lines of the training, beside its log."""
+def _keep_lines(training: Training) -> list[MetricsFileHook | SummaryHook | TrainingProgressHook]:
+    """Returns the hooks of this rank that take the lines of the training, in addition to its log."""
     if not distributed.is_chief():
         return []
-    hooks = [MetricsFileHook(model_dir)]
-    if config.summary_steps:
-        hooks.append(SummaryHook(model_dir, every_n_steps=config.summary_steps))
-    of_a_step = _examples_of_a_step(feed.inputs)
+    job, feed = training.job, training.feed
+    hooks = [MetricsFileHook(job.staging.path)]
+    if job.config.summary_steps:
+        hooks.append(SummaryHook(job.staging.path, every_n_steps=job.config.summary_steps))
     progress = TrainingProgressHook(
-        clock=clock,
-        draws=config.progress,
-        examples=of_a_step,
-        last_step=last_step,
+        clock=training.clock,
+        draws=job.config.progress,
+        examples=_examples_of_a_step(feed.inputs),
+        last_step=job.last_step,
         steps=feed.steps,
         epoch=feed.epochs_after,
         epochs=feed.inputs.epochs,
@@ -195,8 +196,8 @@ def _keep_lines(feed, config, model_dir, last_step, clock):
     return [*hooks, progress]
 
 
-def metric_tensors(inputs, spec):
-    """-> by label, a dict of `logits`, `labels`, `weights` for its click metrics; {} for a model without logits.
+def metric_tensors(inputs: GraphInput, spec: EstimatorSpec) -> dict[str, dict[str, tf.Tensor]]:
+    """Returns, by label, `logits`, `labels` and `weights` for its click metrics; {} for a model without logits.
 
     A model of one label predicts `logits`, and its label is called ""; one of several predicts `logits/<label>`.
     """
@@ -214,8 +215,8 @@ def metric_tensors(inputs, spec):
     return tensors
 
 
-def _examples_of_a_step(inputs):
-    """-> of all workers, or None where the input does not say."""
+def _examples_of_a_step(inputs: GraphInput) -> int | None:
+    """Returns the examples of all workers in a step; None if the input does not say."""
     if inputs.batch_size is None:
         return None
     return inputs.batch_size * notes().step_plan.accumulation_steps * distributed.size()

@@ -82,7 +82,7 @@ def main():
     by_epoch = EvalSpec(eval_spec.input_fn, every_n_epochs=1, best_metric="auc")
     by_time = make_estimator(flags.model_dir.parent / "by_time", save_checkpoints_secs=1e-6, log_steps=5)
     by_time.train(lambda position: reader(flags.train, position=position, epochs=2), evaluation=by_epoch)
-    found = {"train": result, "rates": rates.values, **evaluations(estimator, flags.test, flags.one_row)}
+    found = {"train": result.to_json(), "rates": rates.values, **evaluations(estimator, flags.test, flags.one_row)}
     flags.out.mkdir(parents=True, exist_ok=True)
     (flags.out / f"evaluations-{distributed.rank()}.json").write_text(json.dumps(found))
     data = [f"--eval_data={flags.test}", f"--model_dir={flags.model_dir}", "--checkpoint=best"]

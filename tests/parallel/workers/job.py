@@ -129,7 +129,7 @@ def run(flags):
 
     result = estimator.train(input_fn, hooks=[witness], max_steps=flags.max_steps)
     (out / f"seen-{rank}.json").write_text(json.dumps(witness.seen))
-    (out / f"result-{rank}.json").write_text(json.dumps(result))
+    (out / f"result-{rank}.json").write_text(json.dumps(result and result.to_json()))
     if flags.evaluate:
         evaluate(estimator, flags.data, out)
     checkpoint = estimator.latest_checkpoint()

@@ -68,7 +68,7 @@ def main():
     directory, batches = pathlib.Path(sys.argv[1]), list(map(int, sys.argv[2:]))
     result = train(directory, "pad", batches)
     if distributed.is_chief():
-        (directory / "pad.json").write_text(json.dumps(result))
+        (directory / "pad.json").write_text(json.dumps(result and result.to_json()))
     train(directory, "error", batches)
 
 
