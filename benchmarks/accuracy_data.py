@@ -11,7 +11,7 @@ from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.features.transforms import dense_transform
+from ctr_trainer.features.tensors import dense_transform
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 SPECS = ROOT / "configs" / "features"

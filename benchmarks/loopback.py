@@ -15,7 +15,7 @@ import psutil
 
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding.index.distinct_keys import distinct
+from ctr_trainer.embedding.index.key_kernels import distinct
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.lease import Lease
 from ctr_trainer.embedding.service.local_service import LocalService

@@ -24,7 +24,7 @@ def main():
 
     from ctr_trainer.bench import workload as w1
     from ctr_trainer.estimator.optimize import TrainOp
-    from ctr_trainer.features.fed import FedFeatures
+    from ctr_trainer.features.tensors import FedFeatures
     from ctr_trainer.graph_notes.estimator_spec import ModeKeys
     from ctr_trainer.graph_notes.notes import notes
     from ctr_trainer.models import deepfm

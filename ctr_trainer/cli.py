@@ -145,7 +145,7 @@ def _print_help(name, command, arguments):
     """-> the exit status. With models, their names or the params of --model=NAME come last."""
     lines = [_help(name, command)]
     if "model_params" in flags.define(command.GROUPS):
-        from ctr_trainer.models.help import describe_models, describe_params
+        from ctr_trainer.models.param_texts import describe_models, describe_params
 
         named = [argument.partition("=")[2] for argument in arguments if argument.lstrip("-").startswith("model=")]
         try:

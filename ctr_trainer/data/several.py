@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data import lists
 from ctr_trainer.data.profile import LIST, NUMBER
-from ctr_trainer.features.sparse import SparseFeature
+from ctr_trainer.features.columns import SparseFeature
 
 _SEPARATORS = "|;,^"
 _SHARE = 0.2  # Least share of the values that hold the separator.

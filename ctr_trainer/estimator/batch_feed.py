@@ -9,7 +9,7 @@ from ctr_trainer.data.position import progress
 from ctr_trainer.data.read_ahead import read_ahead
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.feed import Feed, GraphInput
-from ctr_trainer.features.fed import FedFeatures
+from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.graph_notes.notes import RowTraining, notes
 from ctr_trainer.graph_notes.run_length import Epochs
 from ctr_trainer.hooks.input_hook import InputHook

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import time
 
-from ctr_trainer.embedding.index.distinct_keys import distinct
+from ctr_trainer.embedding.index.key_kernels import distinct
 from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.store.worker_rows import RowTotals
 from ctr_trainer.embedding.worker import merging

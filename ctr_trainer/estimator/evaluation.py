@@ -9,9 +9,8 @@ import tensorflow as tf
 from ctr_trainer.estimator.training_hooks import metric_tensors
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.messages.errors import UserError, did_you_mean
-from ctr_trainer.metrics.click_metrics import metric_name
+from ctr_trainer.metrics.click_metrics import Mean, metric_name
 from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
-from ctr_trainer.metrics.mean import Mean
 from ctr_trainer.ranks import distributed
 
 _SLOT = "group"

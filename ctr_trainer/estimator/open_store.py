@@ -17,8 +17,7 @@ from ctr_trainer.embedding.service.local_service import Watch
 from ctr_trainer.embedding.service.local_services import LocalServices
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table.locked_table import PublishedTables
-from ctr_trainer.embedding.table.shared_table import SharedTables
+from ctr_trainer.embedding.table.shared_table import PublishedTables, SharedTables
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.messages.errors import UserError

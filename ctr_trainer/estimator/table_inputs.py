@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from ctr_trainer.embedding.index.distinct_keys import distinct, positions_of
+from ctr_trainer.embedding.index.key_kernels import distinct, positions_of
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table_config import TableConfig

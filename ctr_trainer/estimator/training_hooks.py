@@ -36,7 +36,7 @@ from ctr_trainer.hooks.training_progress_hook import TrainingProgressHook
 from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.measuring.resources import NoGpu, open_gpu
 from ctr_trainer.metrics.click_metrics import metric_name
-from ctr_trainer.metrics.worker_figures import WorkerFigures
+from ctr_trainer.metrics.line_sums import WorkerFigures
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.run_config import RunConfig

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tqdm
 
 from ctr_trainer.embedding.snapshot import parquet_rows, snapshot, snapshot_writer
-from ctr_trainer.embedding.table.initial_rows import InitialRows
+from ctr_trainer.embedding.table.row_space import InitialRows
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.graph_notes.notes import notes

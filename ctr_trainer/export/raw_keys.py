@@ -4,9 +4,8 @@ import tensorflow as tf
 
 from ctr_trainer.export.raw_lists import RawLists
 from ctr_trainer.features import buckets
-from ctr_trainer.features.fed import operation_name
 from ctr_trainer.features.hashing import graph_keys
-from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE
+from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE, operation_name
 from ctr_trainer.features.times import graph_derived
 
 tf1 = tf.compat.v1

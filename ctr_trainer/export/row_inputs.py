@@ -2,8 +2,7 @@
 
 import tensorflow as tf
 
-from ctr_trainer.features.fed import operation_name
-from ctr_trainer.features.tensors import MASK, SEQUENCE, Features
+from ctr_trainer.features.tensors import MASK, SEQUENCE, Features, operation_name
 
 tf1 = tf.compat.v1
 

@@ -14,9 +14,98 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.features import bytes_example
-
+EXAMPLE_FEATURE = "v"
+_FIELD_1, _FIELD_2 = b"\x0a", b"\x12"  # Tags of fields that hold bytes or a message.
+_LONGEST_VARINT = 5  # Bytes of a varint below 2^35.
+_ROOM = 2**20  # Bytes: few enough for the cache, and enough that the cost of calling TensorFlow is small.
 SEPARATOR = "\x1f"
+
+
+def serialized_examples(columns, room=_ROOM):
+    """Yields serialized Examples of all columns' values in order, each value behind its column's prefix.
+
+    So binary values pass from Arrow to TensorFlow without a Python object per value. An Example has one feature of
+    bytes, `EXAMPLE_FEATURE`, of which TensorFlow's `parse_single_example` makes a string tensor.
+
+        Example = 0a n Features,  Features = 0a n Entry,  Entry = 0a 1 EXAMPLE_FEATURE 12 n Feature
+        Feature = 0a n BytesList,  BytesList = (0a n prefix value)*         n: the bytes that follow, as a varint
+
+    Source: protobuf's wire format; tensorflow/core/example/example.proto and feature.proto.
+
+    Args:
+      columns: (prefix, pyarrow Array of binary or large binary) per column; null counts as b"".
+      room: bytes of the values of a message; a single longer value gets a message of its own. Protobuf's limit is 2^31.
+    """
+    space, used = np.empty(room, np.uint8), 0
+    for prefix, values in columns:
+        prefix, (offsets, data), at = np.frombuffer(prefix, np.uint8), _buffers(values), 0
+        while True:
+            at, used = _write(prefix, offsets, data, at, space, used)
+            if at == len(values):
+                break
+            if used:
+                yield _message(space[:used])
+                used = 0
+            else:
+                space = np.empty(len(prefix) + int(offsets[at + 1] - offsets[at]) + 1 + _LONGEST_VARINT, np.uint8)
+    if used:
+        yield _message(space[:used])
+
+
+def byte_lengths(values):
+    """-> int[n], the length of each value in bytes; 0 for null."""
+    return np.diff(_buffers(values)[0])
+
+
+def _buffers(values):
+    """-> (offsets int[n + 1], the uint8 array into which they point)."""
+    if values.null_count:
+        values = values.fill_null(b"")  # Arrow's buffer may hold any bytes at the place of a null.
+    _, offsets, data = values.buffers()
+    width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+    offsets, data = np.frombuffer(offsets, width), np.frombuffer(data or b"", np.uint8)
+    for array in (offsets, data):
+        array.flags.writeable = False  # All arrays have one type then, for which `_write` is compiled once.
+    return offsets[values.offset : values.offset + len(values) + 1], data
+
+
+def _message(bytes_list):
+    header = b""
+    # From the innermost message to the outermost.
+    for before in (_FIELD_1, _FIELD_1 + b"\x01" + EXAMPLE_FEATURE.encode() + _FIELD_2, _FIELD_1, _FIELD_1):
+        header = before + _varint(len(header) + len(bytes_list)) + header
+    return b"".join((header, bytes_list))
+
+
+def _varint(number):
+    groups = [number >> shift & 127 for shift in range(0, max(number.bit_length(), 1), 7)]
+    return bytes([*(group | 128 for group in groups[:-1]), groups[-1]])
+
+
+@numba.njit(nogil=True, cache=True)
+def _write(prefix, offsets, data, at, space, used):
+    """Writes values, from number `at` on, behind the first `used` bytes. -> (first value without room, bytes used)"""
+    while at < len(offsets) - 1:
+        start, length = offsets[at], offsets[at + 1] - offsets[at]
+        left = len(prefix) + length
+        if used + 1 + _LONGEST_VARINT + left > len(space):
+            break
+        space[used] = _FIELD_1[0]
+        used += 1
+        while left > 127:
+            space[used] = left & 127 | 128
+            left >>= 7
+            used += 1
+        space[used] = left
+        used += 1
+        for i in range(len(prefix)):
+            space[used + i] = prefix[i]
+        used += len(prefix)
+        for i in range(length):
+            space[used + i] = data[start + i]
+        used += length
+        at += 1
+    return at, used
 
 
 def keys(slot, values, missing_has_key=True):
@@ -45,14 +134,14 @@ def keys_of_columns(columns):
     values = [_with_dictionary(column) for _, column, _ in columns]
     texts = [_texts(column.dictionary) for column in values]
     prefixes = [(slot + SEPARATOR).encode() for slot, _, _ in columns]
-    hashed = [_hasher()(message) for message in bytes_example.messages(zip(prefixes, texts, strict=True))]
+    hashed = [_hasher()(message) for message in serialized_examples(zip(prefixes, texts, strict=True))]
     hashed, start = np.concatenate(hashed), 0
     # One array for all columns is large enough for huge pages. With small pages, zeroing takes longer than the lookups.
     taken = np.empty((len(columns), len(values[0])), np.int64)
     for row, column, distinct, (_, _, missing_has_key) in zip(taken, values, texts, columns, strict=True):
         of = hashed[start : (start := start + len(distinct))]
         if not missing_has_key:
-            of[bytes_example.lengths(distinct) == 0] = 0
+            of[byte_lengths(distinct) == 0] = 0
         _take(of, pc.fill_null(column.indices.cast(pa.int32()), len(of) - 1).to_numpy(), row)
     return taken
 
@@ -98,7 +187,7 @@ def _graph_hash(texts):
 
 @functools.cache
 def _hasher():
-    """-> f(message) -> int64 keys of the values of a `bytes_example` message.
+    """-> f(message) -> int64 keys of the values of a message of `serialized_examples`.
 
     The function has a graph and session of its own, so that it works within any graph, with eager execution on or off.
     """
@@ -107,7 +196,7 @@ def _hasher():
     with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
         message = tf.compat.v1.placeholder(tf.string, [])
         kind = tf.io.RaggedFeature(tf.string)
-        fetch = _graph_hash(tf.io.parse_single_example(message, {bytes_example.FEATURE: kind})[bytes_example.FEATURE])
+        fetch = _graph_hash(tf.io.parse_single_example(message, {EXAMPLE_FEATURE: kind})[EXAMPLE_FEATURE])
     # -1 computes in the calling thread, so that threads that hash at a time do not wait for each other.
     config = tf.compat.v1.ConfigProto(
         device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=-1

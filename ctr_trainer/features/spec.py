@@ -4,11 +4,8 @@ import dataclasses
 import functools
 
 from ctr_trainer.features import toml
+from ctr_trainer.features.columns import COMBINERS, TRANSFORMS, DenseFeature, Label, SparseFeature, TableLimits
 from ctr_trainer.features.csv_format import CsvFormat
-from ctr_trainer.features.dense import TRANSFORMS, DenseFeature
-from ctr_trainer.features.label import Label
-from ctr_trainer.features.limits import TableLimits
-from ctr_trainer.features.sparse import COMBINERS, SparseFeature
 from ctr_trainer.messages.errors import UserError
 
 __all__ = [

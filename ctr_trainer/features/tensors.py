@@ -1,12 +1,17 @@
 """The features that a `model_fn` reads. The tensor of a name is made when the model first asks for the name."""
 
 import abc
+import collections
+import re
 from collections.abc import Mapping
 
+import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.features.transforms import dense_transform
+from ctr_trainer.messages.errors import UserError
 
+tf1 = tf.compat.v1
+_KEY = ("ctr_trainer", "example weights")  # No string, so that TensorFlow does not try to serialize what is under it.
 EMBEDDING, LINEAR, FEATURE, SEQUENCE, MASK = "embedding", "linear", "feature", "sequence", "sequence_mask"
 
 
@@ -110,3 +115,128 @@ class Features(Mapping, abc.ABC):
     @abc.abstractmethod
     def _mask(self, feature):
         """-> float32[B, L], 1 where the sequence has a value."""
+
+
+class FedFeatures(Features):
+    """Features whose values are fed at each step, since rows are looked up outside of the graph.
+
+    Attributes:
+      labels: float32[B] for one label; dict of label name -> float32[B] for several.
+      segments: dict of table name -> dict of kind -> placeholder, for the kinds that the model asked for: `embedding`
+        and `linear` float32[B, F, dim], `sequence/<name>` float32[B, L, dim].
+    """
+
+    def __init__(self, spec, statistics, batch_size):
+        super().__init__(spec, statistics)
+        self.batch_size = batch_size
+        self.segments = collections.defaultdict(dict)
+        count = len(spec.labels)
+        self._labels = tf1.placeholder(tf.float32, [batch_size] if count == 1 else [batch_size, count], "labels")
+        self.labels = self._labels
+        if count > 1:
+            columns = tf.unstack(self._labels, axis=1)
+            self.labels = {label.name: column for label, column in zip(spec.labels, columns, strict=True)}
+        self.weights = tf1.placeholder(tf.float32, [batch_size], "weights")
+        record_weights(self.weights)
+        self.dense = tf1.placeholder(tf.float32, [batch_size, len(spec.dense)], "dense")
+        self._masks = {}
+
+    @property
+    def placeholders(self):
+        """-> the placeholders of all segments, in a fixed order."""
+        return [tensor for kinds in self.segments.values() for tensor in kinds.values()]
+
+    def feed(self, batch):
+        """-> feed_dict of a `Batch`, without the rows that the batch looks up."""
+        feed = {self._labels: batch.labels, self.weights: batch.weights, self.dense: batch.dense}
+        for name, placeholder in self._masks.items():
+            lengths = np.diff(batch.bags[name].splits)
+            feed[placeholder] = (np.arange(placeholder.shape.as_list()[1]) < lengths[:, None]).astype(np.float32)
+        return feed
+
+    def _raw_dense(self):
+        return self.dense
+
+    def _weight(self):
+        return self.weights
+
+    def _segment(self, table, kind, dim):
+        return self._placeholder(table, kind, [len(table.pooled), dim])
+
+    def _sequence(self, table, feature):
+        return self._placeholder(table, f"{SEQUENCE}/{feature.name}", [feature.max_length, table.dim])
+
+    def _mask(self, feature):
+        name = operation_name(f"mask_{feature.name}")
+        self._masks[feature.name] = tf1.placeholder(tf.float32, [self.batch_size, feature.max_length], name)
+        return self._masks[feature.name]
+
+    def _placeholder(self, table, kind, shape):
+        tensor = tf1.placeholder(tf.float32, [self.batch_size, *shape], operation_name(f"{kind}_{table.name}"))
+        self.segments[table.name][kind] = tensor
+        return tensor
+
+
+def operation_name(name):
+    """-> a feature's name in the characters that TensorFlow allows for an operation."""
+    name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
+    return name if re.match(r"[A-Za-z0-9.]", name) else f"x{name}"
+
+
+def record_weights(weights):
+    """Keeps the weights, float32[B], of the current graph's examples."""
+    tf1.add_to_collection(_KEY, weights)
+
+
+def current_weights():
+    """-> the weights, float32[B], of the current graph's examples; None if none were recorded."""
+    weights = tf1.get_collection(_KEY)
+    return weights[-1] if weights else None
+
+
+def dense_transform(dense, spec, statistics):
+    """Makes the tower's inputs from raw dense values: fill missing values, clip, then apply the feature's transform.
+
+        none: x    log1p: sign(x) * log1p(|x|)    standardize: (x - mean) / std    minmax: (x - min) / (max - min)
+
+    A constant feature (std 0, or max = min) becomes 0. With `minmax`, values outside the training data's range fall
+    outside [0, 1] unless they are clipped.
+
+    Args:
+      dense: float32[B, n], the columns in the order of `spec.dense`, NaN for a missing value.
+      spec: FeatureSpec.
+      statistics: dict of feature name -> dict of `mean`, `std`, `min`, `max` of the training data's present, clipped
+        values.
+
+    Returns:
+      float32[B, n].
+
+    Raises:
+      UserError: a feature that needs statistics has none.
+    """
+    if not spec.dense:
+        return dense
+    fill = np.array([f.default for f in spec.dense], np.float32)
+    x = tf.where(tf.math.is_nan(dense), tf.zeros_like(dense) + fill, dense)
+    if any(f.clip for f in spec.dense):
+        low, high = np.transpose([f.clip or (-np.inf, np.inf) for f in spec.dense]).astype(np.float32)
+        x = tf.clip_by_value(x, low, high)
+    logs = np.array([f.transform == "log1p" for f in spec.dense])
+    if logs.any():
+        x = tf.where(tf.zeros_like(x, tf.bool) | logs, tf.sign(x) * tf.math.log1p(tf.abs(x)), x)
+    shift, scale = np.transpose([_affine(f, statistics) for f in spec.dense]).astype(np.float32)
+    return (x - shift) * scale if shift.any() or (scale != 1).any() else x
+
+
+def _affine(feature, statistics):
+    """-> (shift, scale) of a feature, for `(x - shift) * scale`."""
+    if feature.transform not in ("standardize", "minmax"):
+        return 0.0, 1.0
+    if feature.name not in (statistics or {}):
+        raise UserError(
+            f"dense feature {feature.name!r}: transform {feature.transform!r} needs the training data's statistics, "
+            "and this data set has none; convert the data set again with this spec"
+        )
+    s = statistics[feature.name]
+    low, width = (s["mean"], s["std"]) if feature.transform == "standardize" else (s["min"], s["max"] - s["min"])
+    return low, 1 / width if width > 0 else 0.0

@@ -9,9 +9,9 @@ from ctr_trainer.hooks.merged_lines import OwnLines
 from ctr_trainer.hooks.order import Order
 from ctr_trainer.hooks.step_hook import StepHook, periodic
 from ctr_trainer.metrics import line_sums
+from ctr_trainer.metrics.auc import roc_auc
 from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name
-from ctr_trainer.metrics.curves import roc_auc
-from ctr_trainer.metrics.worker_figures import WorkerFigures
+from ctr_trainer.metrics.line_sums import WorkerFigures
 
 
 class MetricsHook(StepHook):

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ctr_trainer.features import example_weights
+from ctr_trainer.features import tensors
 from ctr_trainer.layers.moving_moments import MovingMoments
 
 tf1 = tf.compat.v1
@@ -52,7 +52,7 @@ def batch_norm(inputs, training, momentum=0.99, epsilon=1e-3, name="batch_norm")
         moving = MovingMoments.make(inputs.shape.as_list()[-1])
     if not training:
         return tf.nn.batch_normalization(inputs, *moving.mean_and_variance(), beta, gamma, epsilon)
-    mean, variance, unbiased = _moments(inputs, example_weights.current())
+    mean, variance, unbiased = _moments(inputs, tensors.current_weights())
     moving.keep(mean, unbiased * variance, tf.ones([]), momentum)
     return tf.nn.batch_normalization(inputs, mean, variance, beta, gamma, epsilon)
 

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ctr_trainer.features import example_weights
+from ctr_trainer.features import tensors
 from ctr_trainer.layers.moving_moments import MovingMoments
 
 tf1 = tf.compat.v1
@@ -76,7 +76,7 @@ def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="d
 
 def _weights(inputs, mask):
     """-> float32[B, ...], the weight of each vector of `inputs`; None if all weights are 1."""
-    weights = example_weights.current()
+    weights = tensors.current_weights()
     if weights is None:
         return mask
     weights = tf.reshape(weights, [-1] + [1] * (inputs.shape.ndims - 2))
@@ -97,7 +97,7 @@ def _moments(inputs, weights):
 
 def _share(count, inputs):
     """-> float32[], the number of vectors per example, by their weights."""
-    weights = example_weights.current()
+    weights = tensors.current_weights()
     examples = tf.cast(tf.shape(inputs)[0], tf.float32) if weights is None else tf.reduce_sum(weights)
     return tf.math.divide_no_nan(count, examples)
 

@@ -1,14 +1,12 @@
 """All metrics of an evaluation, per label; the same on any number of workers."""
 
+import math
+
 import numpy as np
 
-from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name, sigmoid
-from ctr_trainer.metrics.entropy import normalized_entropy
-from ctr_trainer.metrics.exact import exact_curves
-from ctr_trainer.metrics.grouped_auc import grouped_auc
-from ctr_trainer.metrics.mean import Mean
-from ctr_trainer.metrics.reliability import Reliability, copc
-from ctr_trainer.metrics.scored_examples import ScoredExamples
+from ctr_trainer.metrics.auc import Reliability, copc, exact_curves
+from ctr_trainer.metrics.click_metrics import ClickMetrics, Mean, metric_name, sigmoid
+from ctr_trainer.metrics.grouped_auc import ScoredExamples, grouped_auc
 
 # Whether a greater value is better. A metric that is not here, such as `prob_mean`, is neither better nor worse.
 DIRECTIONS = {
@@ -21,6 +19,25 @@ DIRECTIONS = {
     "normalized_entropy": "min",
     "brier": "min",
 }
+
+
+def normalized_entropy(logloss, real_mean):
+    """Normalises the cross entropy: below 1 is better than predicting the mean label for every example.
+
+      NE = logloss / -(p log p + (1 - p) log(1 - p)), p the mean label
+
+    Source: He et al., Practical Lessons from Predicting Clicks on Ads at Facebook, ADKDD 2014, section 3.
+
+    Args:
+      logloss: mean cross entropy of the examples.
+      real_mean: mean label of the examples.
+
+    Returns:
+      float; NaN if all labels are of one class.
+    """
+    if not 0 < real_mean < 1:
+        return math.nan
+    return logloss / -(real_mean * math.log(real_mean) + (1 - real_mean) * math.log1p(-real_mean))
 
 
 class EvaluationMetrics:

@@ -4,11 +4,31 @@ import dataclasses
 
 import numpy as np
 
-from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name
-from ctr_trainer.metrics.mean import Mean
-from ctr_trainer.metrics.worker_figures import WorkerFigures
+from ctr_trainer.metrics.click_metrics import ClickMetrics, Mean, metric_name
 
 _PACE = 5  # steps/s, examples/s, workers, hits, misses
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerFigures:
+    """One worker's own figures at a step; a figure that the worker does not have is None.
+
+    Attributes:
+      lr: learning rate of the dense variables.
+      sync_ms: duration of the last sync of the rows, in milliseconds; None if another worker of the host makes the
+        syncs.
+      sync_wait_ms: milliseconds of that sync for which the worker's steps stood still.
+      hits, misses: number of keys looked up so far, see `RowTotals`; they add up over workers.
+      steps_per_sec, examples_per_sec: rates of this worker since the previous line.
+    """
+
+    lr: float | None = None
+    sync_ms: float | None = None
+    sync_wait_ms: float | None = None
+    hits: int = 0
+    misses: int = 0
+    steps_per_sec: float | None = None
+    examples_per_sec: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,7 @@ import typing
 
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.params import SHARED
+from ctr_trainer.models.registry import MODELS, find_model, summary
 
 _EXPECTED = {
     int: "an integer",
@@ -16,6 +17,18 @@ _EXPECTED = {
     tuple[str, ...]: "names as in a:b",
 }
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def describe_models():
+    """-> list of lines: each model with the first line of its module's docstring."""
+    first = "Models (--model=NAME --help shows a model's own params):"
+    return [first] + [f"  --model={name:<18}{summary(name)}" for name in MODELS]
+
+
+def describe_params(name):
+    """-> list of lines: the model's own params."""
+    first, *rest = accepted(find_model(name).params_class)
+    return [f"{name} takes {first}:" if rest else f"{name} takes {first}", *rest]
 
 
 def parse(model, params_class, texts, shared):

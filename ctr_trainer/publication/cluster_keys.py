@@ -12,7 +12,7 @@ import binascii
 
 import numpy as np
 
-from ctr_trainer.embedding.index.key_hash import shard_of
+from ctr_trainer.embedding.index.key_kernels import shard_of
 
 BUCKETS = 1024
 _SLOTS = 16384

@@ -9,7 +9,7 @@ from ctr_trainer.settings.setting import Settings, setting
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowOptimizer(Settings, title="Optimizer of the embedding rows"):
-    """The base of them; see `optimizer_kernels` for the equations.
+    """The base of them; see `sparse_optimizers` for the equations.
 
     A package of your own adds one by two entry points, see docs/sparse_optimizers.md.
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 from ctr_trainer.data.batch import Bag, Batch
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, EstimatorSpec, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.ranks import distributed
 from tests.constant import CONSTANT
 

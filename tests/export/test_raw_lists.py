@@ -4,8 +4,8 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.export.raw_lists import RawLists
+from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
-from ctr_trainer.features.sparse import SparseFeature
 
 
 def evaluate(make, feature, rows, **options):

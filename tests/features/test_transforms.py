@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.features.spec import DenseFeature, FeatureSpec, Label
-from ctr_trainer.features.transforms import dense_transform
+from ctr_trainer.features.tensors import dense_transform
 from ctr_trainer.messages.errors import UserError
 
 STATISTICS = {"x": dict(mean=2.0, std=4.0, min=-1.0, max=9.0)}

@@ -22,8 +22,7 @@ from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.measuring.latency import Latency
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.metrics.click_metrics import metric_name
-from ctr_trainer.metrics.line_sums import Line
-from ctr_trainer.metrics.worker_figures import WorkerFigures
+from ctr_trainer.metrics.line_sums import Line, WorkerFigures
 from ctr_trainer.settings.run_config import RunConfig
 from tests.hooks.saved import Saved
 from tests.metrics.ranks import Ranks

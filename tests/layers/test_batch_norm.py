@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.features import example_weights
+from ctr_trainer.features import tensors
 from ctr_trainer.layers.batch_norm import batch_norm
 from ctr_trainer.layers.mlp import mlp
 from ctr_trainer.layers.moving_moments import batch_statistics
@@ -18,7 +18,7 @@ def _run(*fetches):
 
 def test_a_batch_is_normalised_by_its_own_statistics_and_padding_counts_for_nothing():
     with tf.Graph().as_default():
-        example_weights.record(tf.constant([1.0, 1.0, 0.0]))
+        tensors.record_weights(tf.constant([1.0, 1.0, 0.0]))
         found, values = _run(
             batch_norm(tf.constant([[1.0], [5.0], [99.0]]), training=True, epsilon=0.0),
             [each.value for each in batch_statistics()],
@@ -29,7 +29,7 @@ def test_a_batch_is_normalised_by_its_own_statistics_and_padding_counts_for_noth
 
 def test_a_batch_of_padding_is_finite():
     with tf.Graph().as_default():
-        example_weights.record(tf.zeros([2]))
+        tensors.record_weights(tf.zeros([2]))
         assert np.isfinite(_run(batch_norm(tf.ones([2, 3]), training=True))).all()
 
 
@@ -43,7 +43,7 @@ def test_after_20_steps_evaluation_equals_that_with_exact_statistics(weighted):
     with tf.Graph().as_default(), tf1.Session() as session:
         batch, weight = tf1.placeholder(tf.float32, [None, 3]), tf1.placeholder(tf.float32, [None])
         if weighted:
-            example_weights.record(weight)
+            tensors.record_weights(weight)
         with tf1.variable_scope("model", reuse=tf1.AUTO_REUSE):
             batch_norm(batch, training=True)
             evaluated = batch_norm(batch, training=False)
@@ -88,7 +88,7 @@ def test_the_gradient_equals_tensorflows_fused_one():
     x = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
     upstream = np.random.default_rng(1).normal(size=(8, 3)).astype(np.float32)
     with tf.Graph().as_default():
-        example_weights.record(tf.fill([8], 2.0))
+        tensors.record_weights(tf.fill([8], 2.0))
         inputs = tf.constant(x)
         ours = tf.gradients(tf.reduce_sum(batch_norm(inputs, training=True) * upstream), inputs)[0]
         fused, *_ = tf1.nn.fused_batch_norm(inputs[:, None, None], tf.ones([3]), tf.zeros([3]), epsilon=1e-3)

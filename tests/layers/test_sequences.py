@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.features import example_weights
+from ctr_trainer.features import tensors
 from ctr_trainer.layers.attention_pooling import ACTIVATIONS, attention_pooling
 from ctr_trainer.layers.dice import dice, prelu
 from ctr_trainer.layers.gru import gru
@@ -102,7 +102,7 @@ class TestDice:
         sums, weights = 0, [1, 0.5]
         for (x, mask, of_examples), weight in zip(batches, weights, strict=True):
             with tf.Graph().as_default(), tf1.Session() as session:
-                example_weights.record(tf.constant(of_examples, tf.float32))
+                tensors.record_weights(tf.constant(of_examples, tf.float32))
                 dice(tf.constant(x, tf.float32)[..., None], tf.constant(mask, tf.float32), training=True)
                 (statistic,) = batch_statistics()
                 session.run(tf1.global_variables_initializer())

@@ -3,7 +3,7 @@ import pytest
 
 from ctr_trainer.metrics import line_sums
 from ctr_trainer.metrics.click_metrics import ClickMetrics
-from ctr_trainer.metrics.worker_figures import WorkerFigures
+from ctr_trainer.metrics.line_sums import WorkerFigures
 
 
 def _metrics(seed, n=20_000):

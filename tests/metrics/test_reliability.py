@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
-from ctr_trainer.metrics.reliability import Reliability
+from ctr_trainer.metrics.auc import Reliability
 
 
 def _table(logits, labels, weights=None):

@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import layers
-from ctr_trainer.features.fed import FedFeatures
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.tensors import FedFeatures
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.registry import MODELS, find_model
 

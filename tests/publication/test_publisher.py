@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table.locked_table import PublishedTables
+from ctr_trainer.embedding.table.shared_table import PublishedTables
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.index import key_hash
+from ctr_trainer.embedding.index import key_kernels
 from ctr_trainer.embedding.service import sent_columns, silence
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
@@ -83,8 +83,8 @@ def test_deltas_that_are_not_as_the_codec_encodes_them_are_refused(client):
 def test_a_key_belongs_to_its_hash_modulo_the_shards():
     keys = np.array([1, -1, 2**40])
     owner = np.empty(3, np.int32)
-    key_hash.shard_of(keys, 3, owner)
-    assert owner.tolist() == [int(key_hash.mix(key % 2**64)) % 3 for key in keys.tolist()]
+    key_kernels.shard_of(keys, 3, owner)
+    assert owner.tolist() == [int(key_kernels.mix(key % 2**64)) % 3 for key in keys.tolist()]
 
 
 def test_two_workers_in_strict_sync_equal_one_table_with_both_gradients(client, start):

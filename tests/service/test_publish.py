@@ -8,7 +8,7 @@ import pytest
 from ctr_trainer.embedding.service.guard import Guard
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.table.locked_table import PublishedTables
+from ctr_trainer.embedding.table.shared_table import PublishedTables
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError
 from tests import published

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ctr_trainer.embedding.index import index_growth, index_kernels, index_sample, key_hash
+from ctr_trainer.embedding.index import index_kernels, index_scans, key_kernels
 from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 
 _FIRST_BUCKETS = 1024
@@ -126,11 +126,11 @@ class Index:
           share: about this fraction of the keys is drawn.
         """
         width = min(int(share * _HASHES), _HASHES)
-        start = int(key_hash.mix(np.uint64(origin % 2**64))) % _HASHES
+        start = int(key_kernels.mix(np.uint64(origin % 2**64))) % _HASHES
         room = int(len(self) * width / _HASHES * 1.1) + 1000
         while True:
             slots = np.empty(room, np.int64)
-            count = index_sample.sample(self._buckets, self._old, self._keys.array, start, width, slots)
+            count = index_scans.sample(self._buckets, self._old, self._keys.array, start, width, slots)
             if count <= room:
                 return slots[:count]
             room = count
@@ -193,13 +193,13 @@ class Index:
         before, active = int(self._numbers[_BUCKETS]), int(self._numbers[_ACTIVE])
         if before == _MOST_BUCKETS:
             raise OverflowError(f"an index holds at most {_MOST_BUCKETS * 3 // 4} keys")
-        first, buckets = index_growth.end_of_gap(self._buckets), min(before * 3 // 2, _MOST_BUCKETS)
+        first, buckets = index_scans.end_of_gap(self._buckets), min(before * 3 // 2, _MOST_BUCKETS)
         self._regions[1 - active].reserve(buckets)
         self._numbers[_BUCKETS:] = buckets, 1 - active, before, first, 0
 
     def _move(self, most):
         old, first = int(self._numbers[_OLD]), int(self._numbers[_FIRST])
-        moved = index_growth.move(*self._probed(), most)
+        moved = index_scans.move(*self._probed(), most)
         self._numbers[_MOVED] = moved
         start = first if moved < old else 0
         self._regions[1 - self._numbers[_ACTIVE]].release(start, min(first + moved, old), self._memory.free)

@@ -7,7 +7,7 @@ half, so at least half of them are taken: 5.3 to 8 bytes of index per row. The b
 hash times the number of buckets, divided by 2**32 (Lemire, Fast Random Integer Generation in an Interval, 2019), so the
 number of buckets need not be a power of two.
 
-`index_growth` says how the index grows. Until all entries have moved to the larger buckets, a key is looked for either
+`index_scans` says how the index grows. Until all entries have moved to the larger buckets, a key is looked for either
 in these or in the `old` buckets.
 
 The buckets and keys of a block of keys are prefetched before they are read. Measured on 2.5 and 10 million rows with
@@ -20,7 +20,7 @@ import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.cpu_prefetch import prefetch
-from ctr_trainer.embedding.index.key_hash import KEYS, mix
+from ctr_trainer.embedding.index.key_kernels import KEYS, mix
 
 SLOTS = types.Array(types.int64, 1, "C", readonly=True)
 BUCKETS = types.Array(types.uint32, 1, "C", readonly=True)

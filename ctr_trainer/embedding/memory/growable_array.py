@@ -17,6 +17,14 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_ON_HEAP = 32 << 20
 
 
+def as_int64(values):
+    return np.require(values, np.int64, ("C", "A"))
+
+
+def as_float32(values):
+    return np.require(values, np.float32, ("C", "A"))
+
+
 def keep_freed_memory(kept_bytes):
     """Has this process reuse the memory of large arrays in place of giving it back each time.
 

@@ -5,7 +5,7 @@ import uuid
 
 import numpy as np
 
-from ctr_trainer.embedding.index.key_hash import shard_of
+from ctr_trainer.embedding.index.key_kernels import shard_of
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.service.renewal import Renewal
 from ctr_trainer.embedding.service.security import ClientSecurity

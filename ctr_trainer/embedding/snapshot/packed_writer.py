@@ -18,7 +18,7 @@ def write(path, taking, lock, dtype, epoch, shard=0, shards=1):
 
     Args:
       path: the directory, which exists.
-      taking: a `published_rows.Taking`.
+      taking: a `row_watchers.Taking`.
       lock: a context manager that gives the table while it holds its lock, for a block at a time.
       dtype: of the packed rows, see `packed_rows`.
       epoch: its number.

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 from numba import types
 
-from ctr_trainer.embedding.memory.contiguous import float32
+from ctr_trainer.embedding.memory.growable_array import as_float32 as float32
 from ctr_trainer.embedding.table.row_kernels import ROWS, ROWS_OUT
 
 # A row's largest value is scaled into [2**13, 2**14), far from 65504, the largest float16. The row's smaller values

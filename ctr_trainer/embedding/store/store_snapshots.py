@@ -6,7 +6,7 @@ import uuid
 
 import numpy as np
 
-from ctr_trainer.embedding.index.key_hash import shard_of
+from ctr_trainer.embedding.index.key_kernels import shard_of
 from ctr_trainer.embedding.snapshot import packed_writer, snapshot, snapshot_writer
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError

@@ -6,7 +6,7 @@ from numba import types
 
 from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch
 from ctr_trainer.embedding.index.index_kernels import SLOTS
-from ctr_trainer.embedding.index.key_hash import KEYS, mix
+from ctr_trainer.embedding.index.key_kernels import KEYS, mix
 from ctr_trainer.embedding.table.bits import Bits
 
 _UINT32 = types.Array(types.uint32, 1, "C", readonly=True)

@@ -2,8 +2,144 @@
 
 import numpy as np
 
-from ctr_trainer.embedding.table.changes import Changes
-from ctr_trainer.embedding.table.published_rows import PublishedRows
+from ctr_trainer.embedding.table.bits import Bits
+from ctr_trainer.embedding.table.changes import Changes, RemovedKeys
+from ctr_trainer.messages.errors import UserError
+
+# A step waits for a block at most: its rows are copied under the lock of the rows.
+_BLOCK_BYTES = 1 << 20
+
+
+class PublishedRows:
+    """Keeps, in three bits per row, which rows the next epoch has to hold and which keys it has to take out.
+
+    Unlike `Changes` it keeps no moment: an epoch is of the rows that changed before it began, each copied as it is when
+    its block is read. What changes, comes or goes meanwhile is for the next epoch.
+
+    What an epoch has taken stays known until the next one begins. That one says which epoch was the last to be
+    published. If it was the one before, all that was taken since is taken again: nothing is lost if an epoch cannot be
+    written, or if only some shards have written theirs.
+
+    Caveat: use it under the table's lock only. Several processes may announce changes, and one takes epochs.
+
+    Args:
+      memory: see `Table`.
+    """
+
+    def __init__(self, memory):
+        memory = memory.under("published")
+        self._changed, self._taken, self._published = self._sets = [
+            Bits(memory.array(name, np.uint8)) for name in ("changed", "taken", "published")
+        ]
+        self._removed, self._removed_taken = RemovedKeys(memory), np.empty(0, np.int64)
+        self._epoch = self._after = None
+
+    def before_change(self, table, slots):
+        """Told by the table: the rows at `slots`, int64[U], are about to change."""
+        self._changed.reserve(len(table.keys))  # Another process may have made some of these rows.
+        self._changed.add(slots)
+
+    def created(self, slots, size):
+        """Told by the table: the slots, int64[U], got new rows; the table has `size` slots now."""
+        self._changed.reserve(size)
+        self._changed.add(slots)
+
+    def before_removal(self, table, slots):
+        """Told by the table: the rows at `slots`, int64[U], and their keys are about to be removed."""
+        self._reserve(table)
+        self._removed.add(table.keys[slots[self._published.among(slots)]])
+        for each in self._sets:
+            each.remove(slots)
+
+    def before_clear(self, table):
+        """Told by the table: all rows are about to be removed. Only an epoch with all rows can follow."""
+        self._forget(table)
+        self._epoch = self._after = None
+
+    def begin(self, table, epoch, after):
+        """Begins to take an epoch.
+
+        Args:
+          table: the `Table`.
+          epoch: its number.
+          after: the epoch that was published last; None to take all rows.
+
+        Returns:
+          `Taking`.
+
+        Raises:
+          UserError: another epoch was taken here last.
+        """
+        if after is None:
+            self._forget(table)
+            self._changed.fill(len(table.keys))  # The free slots too: `read` skips them.
+        elif after not in (self._epoch, self._after) or self._epoch is None:
+            raise UserError(
+                f"table {table.config.name}: what changed since epoch {after} is not known, the last epoch taken is "
+                f"{self._epoch}: publish all rows"
+            )
+        elif after != self._epoch:
+            self._reserve(table)
+            self._changed.update(self._taken)
+            self._removed.add(self._removed_taken)
+        self._epoch, self._after = epoch, after
+        self._reserve(table)
+        self._taken.become(self._changed)
+        self._published.update(self._changed)
+        self._changed.clear()
+        self._reserve(table)
+        removed = np.unique(self._removed.take())
+        # A key that has come back has changed, so this epoch or one before it has its row.
+        self._removed_taken = removed[table.find_and_count(removed)[0] < 0]
+        return Taking(table.config, self._taken, self._removed_taken)
+
+    def _forget(self, table):
+        self._reserve(table)
+        for each in self._sets:
+            each.clear()
+        self._removed.clear()
+        self._removed_taken = np.empty(0, np.int64)
+        self._reserve(table)
+
+    def _reserve(self, table):
+        """Makes room for all slots of the table: another process may have made some of them."""
+        for each in self._sets:
+            each.reserve(len(table.keys))
+
+
+class Taking:
+    """An epoch that is being taken, block by block, while the table goes on changing.
+
+    A key is in a block or among `removed`, and never in both.
+
+    Attributes:
+      config: the TableConfig.
+      removed: int64[n], ascending: the published keys that went since the last epoch, and that the table did not have
+        when this one began.
+    """
+
+    def __init__(self, config, slots, removed):
+        """
+        Args:
+          slots: `Bits`, the slots to read; the table takes those out whose rows go.
+        """
+        self.config, self.removed = config, removed
+        self._slots, self._cursor = slots, 0
+        self._most = max(_BLOCK_BYTES // (config.weights * 4), 1)
+
+    def read(self, table):
+        """Copies the next block. Call it under the table's lock.
+
+        Returns:
+          (keys int64[n], weights float32[n, weights]); None at the end.
+        """
+        while True:
+            slots, self._cursor = self._slots.pop(self._cursor, self._most)
+            if not len(slots):
+                return None
+            slots = slots[table.keys[slots] != 0]
+            if len(slots):
+                return table.keys[slots], table.take(slots, self.config.weights)
 
 
 class RowWatchers:

@@ -2,9 +2,118 @@
 
 import numpy as np
 
-from ctr_trainer.embedding.index.resting_slots import RestingSlots
-from ctr_trainer.embedding.table.locked_table import LockedTable
+from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 from ctr_trainer.embedding.table.row_space import SharedRowSpace
+from ctr_trainer.embedding.table.table import Table
+
+_COUNT, _CLOCK, _MEMBERS = range(3)
+
+
+class RestingSlots:
+    """The slots of removed keys, from the removal until no worker can use them any more.
+
+    A worker uses slots from its lookup to its step, and its next lookup says that it is done with them. So a slot has
+    rested when each worker has begun a lookup since the slot's key was removed. Until then the slot has no key, and a
+    step skips it; if it had a new key at once, the step would train that key's row.
+
+    Caveat: use it under the table's lock, except `begin_lookup`.
+
+    Args:
+      memory: `SharedMemory` of the table.
+      member: this worker's number among those that share the memory, from 0.
+      members: how many share it.
+    """
+
+    def __init__(self, memory, member, members):
+        self._slots, self._since = memory.array("resting", np.int64), memory.array("resting_since", np.int64)
+        self._numbers, self._memory = memory.counts("resting", _MEMBERS + members), memory
+        self._own = _MEMBERS + member
+
+    def __len__(self):
+        return int(self._numbers[_COUNT])
+
+    def begin_lookup(self):
+        """Says that this worker is done with the slots of its lookups before."""
+        self._numbers[self._own] = self._numbers[_CLOCK]
+
+    def add(self, slots):
+        """Has slots, int64[U], rest from now on."""
+        count = len(self)
+        for array, values in ((self._slots, slots), (self._since, self._numbers[_CLOCK])):
+            array.reserve(count + len(slots))
+            array.array[count : count + len(slots)] = values
+        self._numbers[_COUNT] += len(slots)
+        self._numbers[_CLOCK] += 1
+
+    def take_rested(self):
+        """-> int64[n], the slots that have rested; they are no longer here."""
+        count, done = len(self), self._numbers[_MEMBERS:].min()
+        rested = int(np.searchsorted(self._since.array[:count], done))
+        slots = self._slots.array[:rested].copy()
+        if rested:
+            for array in (self._slots.array, self._since.array):
+                array[: count - rested] = array[rested:count].copy()
+            self._numbers[_COUNT] -= rested
+        return slots
+
+    def clear(self):
+        """Forgets all slots."""
+        self._numbers[_COUNT] = 0
+
+
+class LockedTable(Table):
+    """A `Table` whose lookups and steps hold the lock of its rows.
+
+    So another thread may copy whole rows, and take what is to be published, within `locked`.
+
+    Args:
+      config, tracked, most_rows, memory, space, resting: see `Table`.
+    """
+
+    def __init__(self, config, tracked=False, most_rows=None, memory=None, space=None, resting=None):
+        memory = memory or PrivateMemory()
+        super().__init__(config, tracked, most_rows, memory, space, resting)
+        self._lock = memory.lock("table")
+
+    @property
+    def lock_times(self):
+        return self._lock.times
+
+    def locked(self):
+        return self._lock.alone()
+
+    def find(self, keys):
+        with self._lock.shared():
+            return super().find(keys)
+
+    def find_or_make(self, keys):
+        with self._lock.shared():
+            slots, unknown = self._index.find_and_count(keys)
+        if unknown:
+            with self._lock.alone():
+                self._make_missing(keys, slots)
+        return slots
+
+    def apply_gradients(self, slots, gradients, learning_rate):
+        with self._lock.alone():
+            super().apply_gradients(self._alive(slots), gradients, learning_rate)
+
+    def expire(self, start=0):
+        with self._lock.alone():
+            return super().expire(start)
+
+    def _alive(self, slots):
+        """-> int64[U], the slots, with -1 in place of those whose rows have gone since the lookup."""
+        return slots
+
+
+class PublishedTables:
+    """Makes the tables of one process that publishes them; a `LocalStore` calls it for each table."""
+
+    def __call__(self, config, tracked, most_rows):
+        table = LockedTable(config, tracked, most_rows)
+        table.watchers.keep_published()
+        return table
 
 
 class SharedTable(LockedTable):

@@ -5,14 +5,13 @@ import contextlib
 import numpy as np
 
 from ctr_trainer.embedding.index.hash_index import Index
-from ctr_trainer.embedding.memory.contiguous import float32, int64
 from ctr_trainer.embedding.memory.growable_array import PrivateMemory
+from ctr_trainer.embedding.memory.growable_array import as_float32 as float32
+from ctr_trainer.embedding.memory.growable_array import as_int64 as int64
 from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.table import row_kernels
-from ctr_trainer.embedding.table.initial_rows import InitialRows
-from ctr_trainer.embedding.table.row_counters import RowCounters
-from ctr_trainer.embedding.table.row_limits import RowLimits
-from ctr_trainer.embedding.table.row_space import RowSpace
+from ctr_trainer.embedding.table.row_limits import RowCounters, RowLimits
+from ctr_trainer.embedding.table.row_space import InitialRows, RowSpace
 from ctr_trainer.embedding.table.row_watchers import RowWatchers
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 
@@ -233,7 +232,7 @@ class Table:
         """Makes one optimizer step on each row.
 
         Every optimizer is lazy: a row that is not among `slots` keeps its weights and its state, see
-        `optimizer_kernels`.
+        `sparse_optimizers`.
 
         Args:
           slots: int64[U], distinct; -1 is skipped.

@@ -18,7 +18,7 @@ class TableConfig:
 
     A row is `[weights of segment 0, weights of segment 1, ..., state of segment 0, state of segment 1, ...]`,
     contiguous float32. The segments let one lookup serve an embedding and a linear weight: `dims=(16, 1)`. The state
-    of a segment of `dim` weights, see `optimizer_kernels` for what the letters mean:
+    of a segment of `dim` weights, see `sparse_optimizers` for what the letters mean:
 
     | optimizer | state |
     |---|---|

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ctr_trainer.embedding.index.distinct_keys import DistinctKeys
+from ctr_trainer.embedding.index.key_kernels import DistinctKeys
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.worker import lookup_kernels
 from ctr_trainer.embedding.worker.pooling import coefficients

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.index.distinct_keys import DistinctKeys, distinct, positions_of
+from ctr_trainer.embedding.index.key_kernels import DistinctKeys, distinct, positions_of
 
 
 @pytest.mark.parametrize("most_distinct", [1, 3, 500, 2**62])

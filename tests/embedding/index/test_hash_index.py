@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr_trainer.embedding.index.hash_index import Index
-from ctr_trainer.embedding.index.key_hash import mix
+from ctr_trainer.embedding.index.key_kernels import mix
 
 _BITS = 2**64 - 1
 

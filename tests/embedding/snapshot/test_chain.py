@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctr_trainer.embedding.index.key_hash import shard_of
+from ctr_trainer.embedding.index.key_kernels import shard_of
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table import changes

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctr_trainer.embedding.index.hash_index import Index
-from ctr_trainer.embedding.index.key_hash import mix
+from ctr_trainer.embedding.index.key_kernels import mix
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table import row_usage
-from ctr_trainer.embedding.table.admission import Admission
+from ctr_trainer.embedding.table.row_limits import Admission
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError

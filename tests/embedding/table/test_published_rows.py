@@ -6,9 +6,8 @@ import os
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.table import published_rows
-from ctr_trainer.embedding.table.locked_table import LockedTable, PublishedTables
-from ctr_trainer.embedding.table.shared_table import SharedTable
+from ctr_trainer.embedding.table import row_watchers
+from ctr_trainer.embedding.table.shared_table import LockedTable, PublishedTables, SharedTable
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError
@@ -19,7 +18,7 @@ CONFIG = TableConfig("dim2", (2,), (0.5,), optimizer="sgd", seed=7)
 
 @pytest.fixture(autouse=True)
 def three_rows_a_block(monkeypatch):
-    monkeypatch.setattr(published_rows, "_BLOCK_BYTES", 3 * CONFIG.weights * 4)
+    monkeypatch.setattr(row_watchers, "_BLOCK_BYTES", 3 * CONFIG.weights * 4)
 
 
 def _table(**limits):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.index.hash_index import Index
-from ctr_trainer.embedding.index.key_hash import mix
+from ctr_trainer.embedding.index.key_kernels import mix
 from ctr_trainer.embedding.memory import growable_array
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig

@@ -22,7 +22,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.features.limits import TableLimits
+from ctr_trainer.features.columns import TableLimits
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed, last_words

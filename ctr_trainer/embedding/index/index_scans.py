@@ -1,8 +1,11 @@
-"""Compiled loops of the hash index: its entries move to larger buckets.
+"""Compiled loops over a run of the index's buckets: growth, and random samples of the keys.
 
 The index grows without a pause: the entries move to the larger buckets a few for each key that comes. A home keeps
 the order of the hashes, so they move in that order, in whole clusters (runs of taken buckets), from an empty bucket on
 around the ring; then a key's home says whether it has moved, and each key is looked for in one place only.
+
+A sample consists of the keys whose hashes lie in a range. The index is in the order of the hashes, so a range of hashes
+is a run of buckets, and the time to find its keys grows with their number only.
 """
 
 import numba
@@ -13,6 +16,7 @@ from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch
 from ctr_trainer.embedding.index.index_kernels import (
     BUCKETS,
     BUCKETS_OUT,
+    KEYS_OUT,
     OLD,
     SIZE,
     after,
@@ -20,10 +24,12 @@ from ctr_trainer.embedding.index.index_kernels import (
     home_of,
     mask_of,
 )
-from ctr_trainer.embedding.index.key_hash import KEYS, mix
+from ctr_trainer.embedding.index.key_kernels import KEYS, mix
 
 # Empty buckets before the first one to move that are enough, and how many buckets are searched for them.
 _WIDE_GAP, _SEARCHED = 16, 1 << 20
+_HALF = np.uint64(32)
+_LOW = np.uint64(0xFFFFFFFF)
 
 
 @numba.njit(types.int64(BUCKETS), nogil=True, cache=True)
@@ -77,3 +83,35 @@ def move(buckets, old, first, moved, keys, most):
         bucket = after(bucket, size)
         moved += 1
     return moved
+
+
+@numba.njit(nogil=True, cache=True)
+def _sample(buckets, keys, start, width, slots, count):
+    size, mask = np.uint64(buckets.size), mask_of(buckets)
+    homes = min(((width * size) >> _HALF) + np.uint64(2), size)
+    bucket, visited = home_of(start << _HALF, buckets), np.uint64(0)
+    # An entry may lie behind its home bucket, up to the next empty bucket.
+    while visited < size and (visited < homes or buckets[bucket] != 0):
+        ahead = bucket + np.uint64(AHEAD)
+        if ahead < size:
+            prefetch(keys, (np.uint64(buckets[ahead]) & mask) - np.uint64(1))
+        if buckets[bucket] != 0:
+            slot = (np.uint64(buckets[bucket]) & mask) - np.uint64(1)
+            if (((mix(np.uint64(keys[slot])) >> _HALF) - start) & _LOW) < width:
+                if count < slots.size:
+                    slots[count] = slot
+                count += 1
+        bucket = after(bucket, size)
+        visited += np.uint64(1)
+    return count
+
+
+@numba.njit(types.int64(BUCKETS, BUCKETS, KEYS, types.uint64, types.uint64, KEYS_OUT), nogil=True, cache=True)
+def sample(buckets, old, keys, start, width, slots):
+    """Fills `slots` with the slots of the keys for which (high half of the hash - start) modulo 2**32 is below `width`.
+
+    Returns:
+      the number of these keys, even if `slots` has room for fewer.
+    """
+    count = _sample(buckets, keys, start, width, slots, 0)
+    return _sample(old, keys, start, width, slots, count) if old.size else count

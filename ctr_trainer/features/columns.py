@@ -1,4 +1,4 @@
-"""Sparse features: categorical values, hashed to keys; the embedding of each key is learned."""
+"""What a feature spec declares: labels, dense and sparse features, and limits of their tables."""
 
 import dataclasses
 import math
@@ -8,11 +8,73 @@ import numpy as np
 from ctr_trainer.features.times import DERIVED
 from ctr_trainer.messages.errors import UserError
 
+TRANSFORMS = ("none", "log1p", "standardize", "minmax")
 COMBINERS = ("sum", "mean", "sqrtn")
 SEQUENCE = "none"  # the combiner of a feature whose values are not combined
 ZERO, OWN = "zero", "own"
 FIRST, LAST = "first", "last"
 TYPICAL = "typical"  # the name of a feature's most frequent text among its statistics
+_EVICTIONS = ("lru", "lfu")
+_MOST_FREQUENCY = 255
+
+
+@dataclasses.dataclass(frozen=True)
+class Label:
+    """A 0/1 target: `value == positive`, or `number >= threshold`, or, without either, the column's own 0 and 1.
+
+    Attributes:
+      column: column of the source data.
+      positive: value of the column that makes an example positive; excludes `threshold`.
+      threshold: least number that makes an example positive; excludes `positive`.
+      name: name of the label, unique among the labels; by default the column's name.
+      weight: weight of this label's loss in the sum of several labels' losses.
+
+    Raises:
+      UserError: both `positive` and `threshold` are given, or the weight is negative.
+    """
+
+    column: str
+    positive: str | None = None
+    threshold: float | None = None
+    name: str | None = None
+    weight: float = 1.0
+
+    def __post_init__(self):
+        if self.positive is not None and self.threshold is not None:
+            raise UserError("label: give 'positive' or 'threshold', not both")
+        if not 0 <= self.weight < float("inf"):
+            raise UserError(f"label: weight {self.weight:g} is not a finite number of at least 0")
+        if self.name is None:
+            object.__setattr__(self, "name", self.column)
+
+
+@dataclasses.dataclass(frozen=True)
+class DenseFeature:
+    """A feature that is a number.
+
+    Attributes:
+      name: name of the feature, unique in the spec.
+      column: column of the source data.
+      transform: `none`, `log1p` (sign(x) * log1p(|x|)), `standardize` or `minmax` (by the training data's statistics).
+      default: number that replaces a missing value, before the transform.
+      clip: (lowest, highest). A number outside is replaced by the nearer of the two, before the transform and before
+        the transform's statistics are computed. None for no limits.
+
+    Raises:
+      UserError: the transform is unknown, or `clip` is no interval.
+    """
+
+    name: str
+    column: str
+    transform: str = "none"
+    default: float = 0.0
+    clip: tuple[float, float] | None = None
+
+    def __post_init__(self):
+        if self.transform not in TRANSFORMS:
+            raise UserError(f"transform {self.transform!r} is not one of {', '.join(TRANSFORMS)}")
+        if self.clip is not None and not (len(self.clip) == 2 and self.clip[0] < self.clip[1]):
+            raise UserError(f"clip {list(self.clip)} is not a lowest and a greater highest value, as [0, 100]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,3 +200,30 @@ class SparseFeature:
             single = np.array(self.buckets, np.float32)  # float32, as the data are stored and compared.
             if not len(single) or not all(map(math.isfinite, single)) or (np.diff(single) <= 0).any():
                 raise UserError(f"buckets {list(self.buckets)} are not ascending boundaries, as [0.5, 1, 10]")
+
+
+@dataclasses.dataclass(frozen=True)
+class TableLimits:
+    """Which keys of one table have rows; see `embedding.table.table_config.TableConfig` for each.
+
+    Attributes:
+      table: name of the table, `dim16` for the features of dim 16.
+
+    Raises:
+      UserError: a number is out of range, or the eviction is unknown.
+    """
+
+    table: str
+    min_frequency: int = 0
+    max_rows: int = 0
+    eviction: str = "lru"
+    ttl_steps: int = 0
+
+    def __post_init__(self):
+        for key in ("min_frequency", "max_rows", "ttl_steps"):
+            if getattr(self, key) < 0:
+                raise UserError(f"{key} {getattr(self, key)} is negative; 0 sets no limit")
+        if self.min_frequency > _MOST_FREQUENCY:
+            raise UserError(f"min_frequency {self.min_frequency} is above {_MOST_FREQUENCY}")
+        if self.eviction not in _EVICTIONS:
+            raise UserError(f"eviction {self.eviction!r} is not one of {', '.join(_EVICTIONS)}")
