@@ -50,7 +50,7 @@ def test_several_columns_have_the_keys_of_each():
 def test_more_values_than_a_call_takes_have_the_keys_of_each(monkeypatch):
     values = pa.array([str(number) for number in range(100)])
     together = hashing.keys_of_columns([("a", values, True), ("b", values, True)])
-    monkeypatch.setattr(hashing.bytes_example.messages, "__defaults__", (64,))  # bytes: 5 to 6 values a call
+    monkeypatch.setattr(hashing.serialized_examples, "__defaults__", (64,))  # bytes: 5 to 6 values a call
     assert hashing.keys_of_columns([("a", values, True), ("b", values, True)]).tolist() == together.tolist()
 
 
