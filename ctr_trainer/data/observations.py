@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from ctr_trainer.data.columns import label_columns
 from ctr_trainer.data.labels import Positives
 from ctr_trainer.data.lists import Lengths
-from ctr_trainer.features.sparse import TYPICAL
+from ctr_trainer.features.columns import TYPICAL
 
 _log = logging.getLogger(__name__)
 # A typical value is shown to whoever opens the page of `score`, so it must not be one person's own id. An id can occur

@@ -19,7 +19,7 @@ from ctr_trainer.export.raw_keys import SIGNATURE, RawKeys, key_outputs
 from ctr_trainer.export.receiver import ExportedFeatures
 from ctr_trainer.export.row_inputs import RowInputs
 from ctr_trainer.export.table_saver import TableSaver
-from ctr_trainer.features.sparse import TYPICAL
+from ctr_trainer.features.columns import TYPICAL
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
