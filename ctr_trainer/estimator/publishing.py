@@ -15,8 +15,7 @@ from ctr_trainer.graph_notes.notes import params_of_this_graph
 from ctr_trainer.hooks.publish_hook import PublishHook
 from ctr_trainer.hooks.stop_hook import StopHook
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication.delivery_keeper import DeliveryKeeper
-from ctr_trainer.publication.delivery_process import DeliveryProcess
+from ctr_trainer.publication.delivery_process import DeliveryKeeper, DeliveryProcess
 from ctr_trainer.publication.publisher import Publisher
 from ctr_trainer.publication.spool import DIRECTORY, Spool
 from ctr_trainer.ranks import distributed

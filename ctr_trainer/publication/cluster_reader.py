@@ -9,15 +9,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import cluster_marks, cluster_rows, cluster_tower
+from ctr_trainer.publication import cluster_contents, cluster_rows
 from ctr_trainer.publication.cluster import Cluster, ClusterChanged
+from ctr_trainer.publication.cluster_contents import ClusterState, read_state
 from ctr_trainer.publication.cluster_keys import BUCKETS
 from ctr_trainer.publication.cluster_rows import REMOVED_SECONDS
-from ctr_trainer.publication.cluster_state import ClusterState, read_state
-from ctr_trainer.publication.dense_files import DenseFiles
-from ctr_trainer.publication.hot_rows import HotRows
-from ctr_trainer.publication.reader import RowsAhead, RowsLost, Unreadable
+from ctr_trainer.publication.reader import DenseFiles, RowsAhead, RowsLost, Unreadable
 from ctr_trainer.publication.records import Record
 from ctr_trainer.settings.redis_files import RedisFiles
 
@@ -25,6 +24,44 @@ _log = logging.getLogger(__name__)
 _TRIES, _PAUSE_SECONDS = 3, 0.1
 # Without a look for so long a key may have been removed and forgotten since the record that is served.
 _MOST_SECONDS_UNLOOKED = REMOVED_SECONDS / 2
+
+
+class HotRows:
+    """The rows of one table that were read lately; a row is given for `age_secs` at most. For one thread at a time.
+
+    Args:
+      width: floats of a row.
+      most_rows: how many are kept; when there are more, all are forgotten.
+      age_secs: for how long.
+    """
+
+    def __init__(self, width, most_rows, age_secs):
+        self._index, self._most, self._age = Index(), most_rows, age_secs
+        self._weights = np.empty((most_rows, width), np.float32)
+        self._times, self._epochs = np.zeros(most_rows), np.zeros(most_rows, np.int64)
+
+    def find(self, keys, epoch):
+        """-> (float32[U, width], bool[U]: whether the row is there).
+
+        Args:
+          keys: int64[U].
+          epoch: that is served: a row of an epoch before the last one is not given.
+        """
+        weights = np.zeros((len(keys), self._weights.shape[1]), np.float32)
+        slots = self._index.find(keys)
+        there = slots >= 0
+        own = slots[there]
+        there[there] = (self._times[own] > time.monotonic() - self._age) & (self._epochs[own] >= epoch - 1)
+        weights[there] = self._weights[slots[there]]
+        return weights, there
+
+    def put(self, keys, weights, epoch):
+        """Keeps rows that were read while `epoch` was served."""
+        keys, weights = keys[: self._most], weights[: self._most]
+        if len(self._index) + len(keys) > self._most:
+            self._index.clear()
+        slots = self._index.find_or_add(keys)
+        self._weights[slots], self._times[slots], self._epochs[slots] = weights, time.monotonic(), epoch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,23 +182,25 @@ class ClusterReader:
             # A node that is flushed or comes back empty has no mark at all; after a loss each mark has to be there.
             buckets = range(BUCKETS) if self.lost else self._cluster.primaries.values()
             nodes = self._lost_at(served.state, buckets) if state is not None else [self._cluster.control]
-            self.lost = str(cluster_marks.rows_lost(self._cluster, self.record, nodes)) if nodes else ""
+            self.lost = str(cluster_contents.rows_lost(self._cluster, self.record, nodes)) if nodes else ""
         if state is not None and (served is None or state.place != served.state.place):
             nodes = self._lost_at(state, range(BUCKETS))
             if nodes:
-                raise cluster_marks.rows_lost(self._cluster, state.record, nodes)
+                raise cluster_contents.rows_lost(self._cluster, state.record, nodes)
         elif self.lost:
             raise RowsLost(self.lost)
         self._looked = time.monotonic()
         return state
 
     def _lost_at(self, state: ClusterState, buckets: Iterable[int]) -> list[str]:
-        return self._asked(lambda: cluster_marks.lost_at(self._cluster, state.record, buckets))
+        return self._asked(lambda: cluster_contents.nodes_that_lost_rows(self._cluster, state.record, buckets))
 
     def _fetch(self, state: ClusterState) -> ClusterState:
         """Returns the state, whose tower is here."""
         with self._unreadable.reading(state.place):
-            self._dense.fetch(state.record, lambda file: cluster_tower.blocks_of(self._cluster, state.record, file))
+            self._dense.fetch(
+                state.record, lambda file: cluster_contents.tower_blocks(self._cluster, state.record, file)
+            )
         return state
 
     def _cold(self, record: Record) -> dict[str, HotRows]:

@@ -7,14 +7,14 @@ import time
 
 from ctr_trainer.files.path import Path
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import cluster_marks, cluster_rows, cluster_tower
+from ctr_trainer.publication import cluster_contents, cluster_rows
 from ctr_trainer.publication.cluster import CONTROL, Cluster, ClusterChanged, ClusterFull
+from ctr_trainer.publication.cluster_contents import ClusterState, read_state
 from ctr_trainer.publication.cluster_fence import ClusterFence
 from ctr_trainer.publication.cluster_keys import control_name
-from ctr_trainer.publication.cluster_state import ClusterState, read_state
-from ctr_trainer.publication.cluster_sweep import ClusterSweep
-from ctr_trainer.publication.delivered import NeedsBase
+from ctr_trainer.publication.cluster_rows import ClusterSweep
 from ctr_trainer.publication.records import BASE, Record
+from ctr_trainer.publication.spool import NeedsBase
 from ctr_trainer.publication.target import refuse_other_model
 from ctr_trainer.settings.redis_files import RedisFiles
 
@@ -168,9 +168,9 @@ class ClusterTarget:
             generation = before.record.generation
         record = dataclasses.replace(record, generation=generation)
         if begins:
-            cluster_marks.begin(self._cluster, generation)
+            cluster_contents.begin_marks(self._cluster, generation)
         cluster_rows.put(self._cluster, record, directory)
-        cluster_tower.put(self._cluster, record, directory / record.dense, _UNFINISHED_SECONDS)
+        cluster_contents.put_tower(self._cluster, record, directory / record.dense, _UNFINISHED_SECONDS)
         self._mark(record)
         if self._cluster.identity() != nodes:
             raise ClusterChanged("a primary was replaced or restarted meanwhile")
@@ -191,7 +191,7 @@ class ClusterTarget:
 
     def _mark(self, record: Record) -> None:
         """Marks what was put, and waits until a replica of each primary has it."""
-        cluster_marks.put(self._cluster, record)
+        cluster_contents.put_marks(self._cluster, record)
         waits = [(bucket, ("WAIT", 1, _REPLICA_MS)) for bucket in self._cluster.primaries.values()]
         for name, replicas in zip(self._cluster.primaries, self._cluster.run(waits), strict=True):
             self._acknowledged(name, replicas)
@@ -208,7 +208,7 @@ class ClusterTarget:
     def _check_marks(self) -> None:
         """Raises NeedsBase if rows of the last record are lost. An attempt to put the next one may have marked them."""
         record = self._state.record
-        lost = cluster_marks.lost_at(self._cluster, record)
+        lost = cluster_contents.nodes_that_lost_rows(self._cluster, record)
         if lost:
             raise NeedsBase(
                 f"{self._cluster.url}: rows of {record.kind} {record.epoch} are lost at {', '.join(lost)}, as after "
@@ -217,8 +217,8 @@ class ClusterTarget:
 
     def _commit(self, state: ClusterState) -> None:
         name, record = self._cluster.name, state.record
-        tower = cluster_tower.tower_name(self._cluster, record)
-        before = self._state and cluster_tower.tower_name(self._cluster, self._state.record)
+        tower = cluster_contents.tower_name(self._cluster, record)
+        before = self._state and cluster_contents.tower_name(self._cluster, self._state.record)
         keys = [self._generation_name, control_name(name, "state"), tower, before or tower]
         if not self._fenced(_COMMIT, keys, [record.generation, state.to_json(), self._grace]):
             self._check_generation()

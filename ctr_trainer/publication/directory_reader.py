@@ -12,9 +12,8 @@ import numpy as np
 from ctr_trainer.embedding.snapshot.packed_files import ROWS, read_removed, read_rows
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
-from ctr_trainer.publication.dense_files import DenseFiles
 from ctr_trainer.publication.mapped_rows import MappedRows, NewerRows
-from ctr_trainer.publication.reader import Unreadable
+from ctr_trainer.publication.reader import DenseFiles, Unreadable
 from ctr_trainer.publication.records import Publication, Record
 
 _log = logging.getLogger(__name__)

@@ -6,19 +6,95 @@ import logging
 import threading
 import time
 
+import numpy as np
+
+from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.embedding.snapshot.arrow_file import arrow_file
+from ctr_trainer.embedding.snapshot.packed_files import ROWS, file_name, read_removed, read_rows, schema, value_array
+from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.files.local_path import LocalPath
 from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes.background import Background
-from ctr_trainer.publication import compaction, old_records, records
+from ctr_trainer.publication import records
 from ctr_trainer.publication.records import BASE, EPOCH, Publication, Record
 from ctr_trainer.publication.target import refuse_other_model
 
+_LEAST_EPOCHS, _MOST_EPOCHS = 10, 1000
 _log = logging.getLogger(__name__)
 _TIDY_SECONDS = 10.0
 _CLOSE_SECONDS = 5.0
 GRACE_SECONDS = 600.0
+
+
+def is_due(base, epochs):
+    """-> whether the epochs since a base take as much to read as the base, or are many.
+
+    Args:
+      base: `Record` of the newest base.
+      epochs: list of the `Record`s after it.
+    """
+    changed = sum(entry["bytes"] for record in epochs for entry in record.files)
+    enough = changed >= sum(entry["bytes"] for entry in base.files) and len(epochs) >= _LEAST_EPOCHS
+    return enough or len(epochs) >= _MOST_EPOCHS
+
+
+def compact(url, base, epochs):
+    """Writes the base of the state after the last of the epochs, its record last. -> the `Record`
+
+    Memory: 16 bytes per key that changed since the base.
+
+    Args:
+      url: path or URL of the publication.
+      base, epochs: as for `is_due`.
+
+    Raises:
+      UserError: a file cannot be read, is damaged, or cannot be written.
+    """
+    last = epochs[-1]
+    directory, name = records.generation_path(url, last.generation), records.name_of(records.BASE, last.epoch)
+    (directory / name).mkdir(parents=True, exist_ok=True)
+    files = []
+    for table, config in last.configs().items():
+        file = f"{name}/{file_name(table, ROWS)}"
+        with arrow_file(directory, file, schema(config, last.dtype, ROWS)) as writing:
+            for keys, values in _merged(directory, [base, *epochs], table, config):
+                writing.write([key_array(np.ascontiguousarray(keys)), value_array(np.ascontiguousarray(values))])
+            files.append(dict(file=file, table=table, kind=ROWS, **writing.finish()))
+    (directory / name).sync()
+    record = dataclasses.replace(last, kind=records.BASE, files=files)
+    records.write_record(url, record)
+    return record
+
+
+def _merged(directory, chain, table, config):
+    """Yields (keys, values) blocks of a table: each key once, with its last row; no removed key."""
+    newer = Index()
+    for record in reversed(chain):
+        seen = []  # The keys of this record; a key comes once in it.
+        for entry in record.files:
+            if entry["table"] != table:
+                continue
+            with _checked(directory, entry) as local:
+                if entry["kind"] != ROWS:
+                    seen += [keys.copy() for keys in read_removed(local, config, record.dtype)]
+                    continue
+                for keys, values in read_rows(local, config, record.dtype):
+                    new = newer.find(np.require(keys, requirements=("C", "A"))) < 0
+                    yield keys[new], values[new]
+                    if record is not chain[0]:
+                        seen.append(keys.copy())
+        for keys in seen:
+            newer.find_or_add(keys)
+
+
+@contextlib.contextmanager
+def _checked(directory, entry):
+    path = directory / entry["file"]
+    with path.local_file() as local:
+        records.check_file(local, entry, path)
+        yield local
 
 
 class DirectoryTarget:
@@ -59,7 +135,7 @@ class DirectoryTarget:
         begins = self.delivered(holder) is None
         if begins and self._current is not None:
             refuse_other_model(self._url, self._current.model, record.model, records.PUBLICATION)
-        generation = old_records.newest_generation(self._url) + 1 if begins else self._current.generation
+        generation = records.newest_generation(self._url) + 1 if begins else self._current.generation
         record = dataclasses.replace(record, generation=generation)
         target = records.generation_path(self._url, generation)
         for entry in record.files:
@@ -111,9 +187,9 @@ class DirectoryTarget:
     def _tidy(self):
         try:
             chain = list(self._chain)
-            if compaction.is_due(chain[0], chain[1:]):
+            if is_due(chain[0], chain[1:]):
                 self._fence.check()
-                base = compaction.compact(self._url, chain[0], chain[1:])
+                base = compact(self._url, chain[0], chain[1:])
                 with self._chain_lock:
                     if self._chain[0] is chain[0]:
                         self._chain = [base, *self._chain[len(chain) :]]
@@ -129,9 +205,9 @@ class DirectoryTarget:
         """
         newest = self._record_file(self._chain[-1]).stamp()[1]
         if newest - (self._path / records.PUBLICATION).stamp()[1] >= self._grace * 1e9:
-            old_records.remove_generations_before(self._url, base.generation)
+            records.remove_generations_before(self._url, base.generation)
         if newest - self._record_file(base).stamp()[1] >= self._grace * 1e9:
-            old_records.remove_before(self._url, base)
+            records.remove_before(self._url, base)
 
     def _record_file(self, record: Record) -> Path:
         return records.generation_path(self._url, record.generation) / f"{record.name}.json"

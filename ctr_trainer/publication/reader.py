@@ -1,16 +1,77 @@
 """What a server asks of a published model: its rows and its dense tower, of one record at a time."""
 
 import contextlib
+import os
 import time
+import zlib
 from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
 
+from ctr_trainer.files.local_path import LocalPath
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.records import Record
 
+_KEPT = 3  # The towers served now and before, and the one that is got ready.
 _FIRST_SECONDS, _MOST_SECONDS = 1.0, 60.0
+
+
+class DenseFiles:
+    """The towers of the last records, each in a directory of its own.
+
+    Args:
+      directory: a local directory for them.
+    """
+
+    def __init__(self, directory):
+        self._directory, self._kept = LocalPath(directory), []
+
+    def path_of(self, record):
+        """-> the local directory of a record's tower, which was fetched."""
+        return str(self._directory / _name(record))
+
+    def fetch(self, record, blocks_of):
+        """Copies a record's tower, unless it is there; removes an old one.
+
+        Args:
+          record: `records.Record`.
+          blocks_of: f(name of a file of the tower) -> its bytes in blocks.
+
+        Raises:
+          UserError: a file is missing, or not as it was written; names it.
+        """
+        name = _name(record)
+        if name in self._kept:
+            self._kept.append(self._kept.pop(self._kept.index(name)))
+            return
+        target = self._directory / name
+        target.remove_all()
+        for entry in record.dense_files:
+            _copy(target / entry["file"], entry, blocks_of(entry["file"]))
+        self._kept.append(name)
+        while len(self._kept) > _KEPT:
+            (self._directory / self._kept.pop(0)).remove_all()
+
+
+def _name(record: Record) -> str:
+    # A place that was emptied and filled anew may use the number of a generation once more.
+    content = zlib.crc32(repr(record.dense_files).encode())
+    return os.path.join(f"{record.generation}", f"{record.dense}-{content:08x}")
+
+
+def _copy(path, entry, blocks):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size = crc32 = 0
+    with open(path, "wb") as file:
+        for block in blocks:
+            file.write(block)
+            size, crc32 = size + len(block), zlib.crc32(block, crc32)
+    if (size, crc32) != (entry["bytes"], entry["crc32"]):
+        raise UserError(
+            f"the published tower's file {entry['file']} has {size} bytes with the checksum {crc32:08x}, expected "
+            f"{entry['bytes']} with {entry['crc32']:08x}: cut off, altered or replaced meanwhile"
+        )
 
 
 class RowsAhead(UserError):

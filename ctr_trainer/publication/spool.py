@@ -1,15 +1,56 @@
 """The publication that a training writes, from which a delivery takes it."""
 
+import dataclasses
 import time
 import uuid
 
 from ctr_trainer.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import old_records, records
-from ctr_trainer.publication.delivered import read_delivered
+from ctr_trainer.publication import records
 from ctr_trainer.publication.records import BASE, EPOCH, Publication, Record
 
+_FILE = "delivered.json"
 DIRECTORY = "publication"  # Below the model directory.
+
+
+class NeedsBase(UserError):
+    """No epoch can follow what the target has: it takes a new generation, which begins with all rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Delivered:
+    """The last record that was delivered, and what is wrong since.
+
+    Attributes:
+      holder: of the generation.
+      epoch: of the record; -1 if none of this generation was delivered yet.
+      time: seconds since 1970, at which it was delivered.
+      problem: why the next record is not delivered; "" if nothing is wrong.
+      needs_base: whether no epoch can follow at the target, so that the training has to begin a new generation.
+    """
+
+    holder: str
+    epoch: int = -1
+    time: float = 0.0
+    problem: str = ""
+    needs_base: bool = False
+
+
+def read_delivered(spool):
+    """-> the `Delivered` of a spool; None if no delivery has looked at it yet."""
+    path = path_of(spool) / _FILE
+    if not path.exists():
+        return None
+    values = path.read_json("end the training and start it again")
+    try:
+        return Delivered(**values)
+    except TypeError as error:
+        raise UserError(f"{path}: is not of this version of ctr_trainer: {error}") from None
+
+
+def write_delivered(spool, delivered):
+    """Replaces the `Delivered` of a spool."""
+    (path_of(spool) / _FILE).write_json(dataclasses.asdict(delivered))
 
 
 class Spool:
@@ -40,7 +81,7 @@ class Spool:
     def begin(self):
         """Begins a new generation with the next record, which has all rows."""
         before = records.read_publication(self.path)
-        number = max(before.generation if before else 0, old_records.newest_generation(self.path)) + 1
+        number = max(before.generation if before else 0, records.newest_generation(self.path)) + 1
         self._publication, self.last = Publication(self._model, number, uuid.uuid4().hex), None
 
     def write(self, step, write_tower=None):
@@ -86,7 +127,7 @@ class Spool:
         self.last, self.records = record, self.records + 1
         self.rows, self.removed = self.rows + record.rows, self.removed + record.removed
         if kind == BASE:
-            old_records.remove_generations_before(self.path, record.generation)
+            records.remove_generations_before(self.path, record.generation)
         return record
 
     def close(self):

@@ -11,20 +11,13 @@ import numpy as np
 import pytest
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import (
-    cluster_keys,
-    cluster_state,
-    cluster_sweep,
-    cluster_target,
-    cluster_tower,
-    records,
-)
+from ctr_trainer.publication import cluster_contents, cluster_keys, cluster_rows, cluster_target, records
 from ctr_trainer.publication.cluster import credentials_of
 from ctr_trainer.publication.cluster_target import GRACE_SECONDS, ClusterTarget
-from ctr_trainer.publication.delivered import NeedsBase, read_delivered
 from ctr_trainer.publication.delivery import Delivery
-from ctr_trainer.publication.open_reader import open_reader
+from ctr_trainer.publication.opening import open_reader
 from ctr_trainer.publication.reader import RowsAhead, RowsLost
+from ctr_trainer.publication.spool import NeedsBase, read_delivered
 from ctr_trainer.settings.redis_files import RedisFiles
 from tests import redis_cluster
 from tests.publication.published import Published, tower_of
@@ -137,7 +130,7 @@ def _delivered(url, spool, target):
 
 
 def test_a_rollback_is_a_new_generation_and_the_rows_of_the_old_one_go(url, tmp_path, cluster, monkeypatch):
-    monkeypatch.setattr(cluster_sweep, "_NAMES_A_SCAN", 10)
+    monkeypatch.setattr(cluster_rows, "_NAMES_A_SCAN", 10)
     first = Published(tmp_path, rows=range(1, 2000), holder="a")
     with target_of(url, grace_secs=0) as target:
         deliver_all(tmp_path, target)
@@ -199,17 +192,17 @@ def test_the_grace_of_a_generation_begins_when_the_next_one_is_committed(url, tm
     first = Published(tmp_path, rows=range(1, 2000), holder="a")
     rows_were_put = []
 
-    def note(*arguments, _put=cluster_tower.put):
+    def note(*arguments, _put=cluster_contents.put_tower):
         rows_were_put.append(time.time())
         _put(*arguments)
 
     with target_of(url) as target:
         deliver_all(tmp_path, target)
         with reading(url) as reader:
-            monkeypatch.setattr(cluster_tower, "put", note)
+            monkeypatch.setattr(cluster_contents, "put_tower", note)
             Published(tmp_path, generation=2, holder="b")
             deliver_all(tmp_path, target)
-            state = cluster_state.read_state(target._cluster)
+            state = cluster_contents.read_state(target._cluster)
             assert state.since >= rows_were_put[0] and state.before == reader.record.generation
             target.tidy_all()
             np.testing.assert_array_equal(reader.read("dim3", KEYS), first.weights(KEYS))
@@ -226,20 +219,20 @@ def test_a_generation_is_above_every_earlier_one_whatever_the_clock_says(url, tm
         Published(tmp_path, generation=number + 1, holder=str(number))
         with target_of(url) as target:
             deliver_all(tmp_path, target)
-            found.append(cluster_state.read_state(target._cluster).record.generation)
+            found.append(cluster_contents.read_state(target._cluster).record.generation)
     assert found == [2_000, 2_001, 3_000]
 
 
 def test_rows_that_are_lost_while_they_are_put_are_put_again(url, tmp_path, cluster, monkeypatch):
     flushed = []
 
-    def flush_once(*arguments, _put=cluster_tower.put):
+    def flush_once(*arguments, _put=cluster_contents.put_tower):
         if not flushed:
             flushed.append(cluster.primaries()[1])
             cluster.ask(flushed[0], "FLUSHALL")
         _put(*arguments)
 
-    monkeypatch.setattr(cluster_tower, "put", flush_once)
+    monkeypatch.setattr(cluster_contents, "put_tower", flush_once)
     published = Published(tmp_path, rows=range(1, 2000))
     with target_of(url) as target:
         deliver_all(tmp_path, target)

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.publication import compaction, records
-from ctr_trainer.publication.deliver import deliver
-from ctr_trainer.publication.delivered import NeedsBase, read_delivered
-from ctr_trainer.publication.delivery import Delivery
+from ctr_trainer.publication import directory_target, records
+from ctr_trainer.publication.delivery import Delivery, deliver
 from ctr_trainer.publication.directory_target import DirectoryTarget
-from ctr_trainer.publication.open_reader import open_reader
+from ctr_trainer.publication.opening import open_reader
+from ctr_trainer.publication.spool import NeedsBase, read_delivered
 from tests import object_store
 from tests.publication.published import Published, tower_of
 
@@ -161,7 +160,7 @@ def test_a_damaged_epoch_of_the_spool_is_named_and_not_delivered(tmp_path, targe
 
 
 def test_epochs_become_a_base_when_they_are_as_large_and_readers_go_on(tmp_path, target, monkeypatch):
-    monkeypatch.setattr(compaction, "_LEAST_EPOCHS", 3)
+    monkeypatch.setattr(directory_target, "_LEAST_EPOCHS", 3)
     spool, place = tmp_path / "spool", tmp_path / "target"
     published = Published(spool)
     deliver_all(spool, target)

@@ -1,6 +1,6 @@
 """What is removed of a publication's directory."""
 
-from ctr_trainer.publication import old_records
+from ctr_trainer.publication import records
 
 
 def test_only_directories_of_generations_are_counted_and_removed(tmp_path):
@@ -8,6 +8,6 @@ def test_only_directories_of_generations_are_counted_and_removed(tmp_path):
     for name in names:
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
-    assert old_records.newest_generation(tmp_path) == 3
-    old_records.remove_generations_before(tmp_path, 3)
+    assert records.newest_generation(tmp_path) == 3
+    records.remove_generations_before(tmp_path, 3)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])

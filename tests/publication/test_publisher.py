@@ -11,10 +11,9 @@ from ctr_trainer.embedding.table.shared_table import PublishedTables
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
-from ctr_trainer.publication.delivered import Delivered, write_delivered
-from ctr_trainer.publication.delivery_keeper import DeliveryKeeper
+from ctr_trainer.publication.delivery_process import DeliveryKeeper
 from ctr_trainer.publication.publisher import Publisher
-from ctr_trainer.publication.spool import Spool
+from ctr_trainer.publication.spool import Delivered, Spool, write_delivered
 from ctr_trainer.settings.publish_config import PublishConfig
 from tests import published
 

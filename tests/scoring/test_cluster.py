@@ -10,12 +10,11 @@ import threading
 import numpy as np
 import pytest
 
-from ctr_trainer.publication import cluster_keys, cluster_marks, cluster_rows, records
+from ctr_trainer.publication import cluster_contents, cluster_keys, cluster_rows, records
 from ctr_trainer.publication.cluster_target import ClusterTarget
-from ctr_trainer.publication.deliver import deliver
-from ctr_trainer.publication.delivered import read_delivered
-from ctr_trainer.publication.delivery import Delivery
-from ctr_trainer.publication.open_reader import open_reader
+from ctr_trainer.publication.delivery import Delivery, deliver
+from ctr_trainer.publication.opening import open_reader
+from ctr_trainer.publication.spool import read_delivered
 from ctr_trainer.settings.redis_files import RedisFiles
 from tests import redis_cluster
 from tests.publication.published import Published
@@ -176,7 +175,7 @@ def _leave_remains(cluster, spool, holder):
     target = ClusterTarget(cluster.url, RedisFiles(), lease_secs=1.0)
     published = Published(spool, rows=range(1, 30_000), holder=holder)
     record = dataclasses.replace(published.record, generation=target._begin(holder))
-    cluster_marks.begin(target._cluster, record.generation)
+    cluster_contents.begin_marks(target._cluster, record.generation)
     cluster_rows.put(target._cluster, record, records.generation_path(spool, 1))
     target._fence._ended.set()  # Nobody renews the lease.
 
