@@ -48,7 +48,7 @@ def _deliver(publish, redis):
     # A machine that shuts down sends SIGTERM to all processes, and the training still publishes a last epoch.
     with child.handling_signals(signal.SIG_IGN if publish.exit_with_stdin else lambda *_: ended.set()):
         if publish.exit_with_stdin:
-            threading.Thread(target=set_at_end_of, args=(sys.stdin.fileno(), ended), daemon=True).start()
+            threading.Thread(target=set_when_closed, args=(sys.stdin.fileno(), ended), daemon=True).start()
         deliver(publish.source, publish.to, functools.partial(open_target, publish.to, redis), ended)
 
 
