@@ -27,7 +27,7 @@ import traceback
 import psutil
 
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.ranks.placement import ATTEMPT
+from ctr_trainer.ranks.notices import ATTEMPT
 from tests.hosts.rows import names, trained
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]

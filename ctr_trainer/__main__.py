@@ -6,12 +6,12 @@ import os
 import sys
 
 from ctr_trainer.cli import main
-from ctr_trainer.messages import exit_status
+from ctr_trainer.messages import errors
 
 
 def _end(status):
     """Ends the process, after a loss at once: TensorFlow and Horovod take seconds of the restart to be taken down."""
-    if status in (exit_status.LOST, exit_status.FAILED):
+    if status in (errors.LOST, errors.FAILED):
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError):

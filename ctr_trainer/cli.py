@@ -9,7 +9,7 @@ import time
 from absl import flags as absl_flags
 
 from ctr_trainer import __version__, flags
-from ctr_trainer.messages import exit_status, log_lines
+from ctr_trainer.messages import errors, log_lines
 from ctr_trainer.messages.errors import UserError, did_you_mean, masked
 from ctr_trainer.processes import tensorflow_import
 from ctr_trainer.ranks import last_words
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 def main(argv=None):
-    """Runs one command. -> the exit status: 0, or one of `exit_status`."""
+    """Runs one command. -> the exit status: 0, or a status of `messages.errors`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     tensorflow_import.install()
     log_lines.install()
@@ -54,7 +54,7 @@ def main(argv=None):
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS)
         print(f"error: no command {name!r}; there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
-        return exit_status.USAGE
+        return errors.USAGE
     command = importlib.import_module(f"ctr_trainer.commands.{name}")
     if any(argument in ("-h", "--help", "-help") for argument in arguments):
         return _print_help(name, command, arguments)
@@ -64,7 +64,7 @@ def main(argv=None):
         values, taken = _parse(name, command, arguments)
     except (absl_flags.Error, UserError) as error:
         print(f"error: {masked(str(error))}\nsee python -m ctr_trainer {name} --help", file=sys.stderr)
-        return exit_status.USAGE
+        return errors.USAGE
     if "log_format" in values:
         rank = log_lines.rank_of_this_process() if name in _WORKERS else None
         log_lines.install(values["log_format"], rank, values.get("log_ranks", "all"))
@@ -91,7 +91,7 @@ def refuse_run_sh() -> int:
             f"place, as in: {job}{given}",
             file=sys.stderr,
         )
-    return exit_status.USAGE
+    return errors.USAGE
 
 
 def _parse(name, command, arguments):
@@ -152,7 +152,7 @@ def _print_help(name, command, arguments):
             lines += ["", *(describe_params(named[-1]) if named else describe_models())]
         except UserError as error:
             print(f"error: {error}", file=sys.stderr)
-            return exit_status.USAGE
+            return errors.USAGE
     print("\n".join(lines))
     return 0
 

@@ -5,7 +5,7 @@ import time
 
 import tqdm
 
-from ctr_trainer.messages.durations import format_seconds
+from ctr_trainer.messages.log_lines import format_seconds
 from ctr_trainer.processes.hardware import usable_cores
 
 # Of a run of a worker on a core: its start and 200 short steps, where nothing else runs.

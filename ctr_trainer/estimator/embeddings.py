@@ -13,7 +13,7 @@ from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.estimator.open_rows import as_trained, open_rows
 from ctr_trainer.estimator.table_inputs import RowGradients, TableGradients, TableInputs
-from ctr_trainer.hooks.row_pipeline import RowPipeline, RowsInTurn
+from ctr_trainer.hooks.input_hook import RowPipeline, RowsInTurn
 from ctr_trainer.measuring.latency import Latency
 from ctr_trainer.measuring.phases import operation
 from ctr_trainer.processes import hardware

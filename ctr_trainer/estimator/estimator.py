@@ -21,7 +21,7 @@ from ctr_trainer.estimator.training import Training, TrainingJob, open_training,
 from ctr_trainer.estimator.training_hooks import training_hooks
 from ctr_trainer.files.staging import staged
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.hooks.stop_hook import StopHook
+from ctr_trainer.hooks.ending_hooks import StopHook
 from ctr_trainer.messages.errors import ServiceLost, StoppedInOrder, UserError
 from ctr_trainer.ranks import dense_exchange, distributed, last_words
 from ctr_trainer.settings.schedule import check_plateau
@@ -126,7 +126,7 @@ class Estimator(TrainedModel):
     ) -> TrainResult | None:
         """Opens the training, restores its checkpoint, runs its steps, saves and closes.
 
-        Each step is one or more `session.run`, around which the hooks act in the order of `hooks.order.Order`. Together
+        Each step is one or more `session.run`, around which the hooks act in the order of `hooks.step_hook.Order`. Together
         they read a batch and look up its rows (`InputHook`), run the graph with its exchange of dense gradients, train
         the rows (`InputHook`), exchange them with the service (`RowSyncHook`), save (`CheckpointHook`), log, and
         evaluate (`EvaluationHook`).

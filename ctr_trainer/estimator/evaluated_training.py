@@ -17,12 +17,11 @@ from ctr_trainer.estimator.training import Training
 from ctr_trainer.estimator.training_hooks import checkpoint_period
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.hooks.evaluation_hook import EvaluationHook
+from ctr_trainer.hooks.ending_hooks import StopHook
 from ctr_trainer.hooks.periods import EveryEpochs, EverySteps, ThrottledCheckpoints
-from ctr_trainer.hooks.plateau_hook import PlateauHook
-from ctr_trainer.hooks.progress_hook import ProgressHook
-from ctr_trainer.hooks.service_loss_hook import raise_together
-from ctr_trainer.hooks.stop_hook import StopHook
+from ctr_trainer.hooks.progress_hooks import ProgressHook
+from ctr_trainer.hooks.saving_hooks import EvaluationHook, PlateauHook
+from ctr_trainer.hooks.sync_hooks import raise_together
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.run_config import RunConfig

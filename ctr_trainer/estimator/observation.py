@@ -8,16 +8,14 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.estimator.run_summary import RunSummary
-from ctr_trainer.hooks.load_hook import LoadHook
-from ctr_trainer.hooks.order import in_order
-from ctr_trainer.hooks.step_clock_hooks import SessionClockHook, StepClockHook
+from ctr_trainer.hooks.measuring_hooks import LoadHook, SessionClockHook, StepClockHook
+from ctr_trainer.hooks.step_hook import in_order
 from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.messages.errors import Lost, UserError
-from ctr_trainer.ranks import distributed, missing_ranks
-from ctr_trainer.ranks.heartbeat import Heartbeat
-from ctr_trainer.ranks.notices import Notices
-from ctr_trainer.ranks.placement import Placement
-from ctr_trainer.ranks.signs_of_life import SECONDS, SignsOfLife
+from ctr_trainer.ranks import distributed, liveness
+from ctr_trainer.ranks.liveness import LOST_SECONDS as SECONDS
+from ctr_trainer.ranks.liveness import Heartbeat, SignsOfLife
+from ctr_trainer.ranks.notices import Notices, Placement
 
 _INPUT_ENDED = "input_ended"
 _AT_THE_END = (tf.errors.OutOfRangeError, StopIteration)
@@ -98,7 +96,7 @@ def observed_phases(clock, model_dir, input_ends):
     input_ends.begin()
     # From here on no rank reads what an earlier run has left.
     distributed.barrier("heartbeats")
-    watchdog.explain = lambda: missing_ranks.describe(model_dir, size, distributed.rank())
+    watchdog.explain = lambda: liveness.describe_missing(model_dir, size, distributed.rank())
     signs = SignsOfLife(model_dir, size, min(SECONDS, watchdog.timeout))
     watchdog.hopeless = lambda: _error_of(UserError, input_ends.problem()) or _error_of(Lost, signs.problem())
     try:

@@ -23,7 +23,7 @@ from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import reach
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.placement import Placement
+from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.settings.run_config import RunConfig
 
 # Of a row, besides its floats: its key, its place in the index, its version.

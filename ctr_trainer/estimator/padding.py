@@ -4,7 +4,7 @@ import tensorflow as tf
 
 from ctr_trainer.estimator.feed import DatasetInput, read_in_graph
 from ctr_trainer.graph_notes.notes import BatchWeight, notes
-from ctr_trainer.hooks.end_together_hook import EndTogetherHook
+from ctr_trainer.hooks.ending_hooks import EndTogetherHook
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 

@@ -17,7 +17,7 @@ from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.estimator.checkpoint import MANIFEST, Checkpoint, describe_file
 from ctr_trainer.estimator.estimator import Estimator
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages.divergence import diverged
+from ctr_trainer.messages.errors import diverged
 from ctr_trainer.publication import records
 from ctr_trainer.publication.records import BASE, Publication, Record
 

@@ -12,8 +12,8 @@ from ctr_trainer.export.dense_tower import DenseTower
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.files.staging import local_directory
 from ctr_trainer.graph_notes.notes import params_of_this_graph
-from ctr_trainer.hooks.publish_hook import PublishHook
-from ctr_trainer.hooks.stop_hook import StopHook
+from ctr_trainer.hooks.ending_hooks import StopHook
+from ctr_trainer.hooks.saving_hooks import PublishHook
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.delivery_process import DeliveryKeeper, DeliveryProcess
 from ctr_trainer.publication.publisher import Publisher

@@ -10,8 +10,8 @@ from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.store.worker_rows import RowTotals
 from ctr_trainer.estimator.advice import Circumstances, advise
 from ctr_trainer.graph_notes.notes import notes
+from ctr_trainer.hooks.measuring_hooks import ResourcesHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
-from ctr_trainer.hooks.resources_hook import ResourcesHook
 from ctr_trainer.hooks.run_status_hook import ServiceStatus
 from ctr_trainer.hooks.step_trace_hook import StepTraceHook
 from ctr_trainer.measuring.phases import PHASES, TITLES, TRAINING

@@ -13,9 +13,8 @@ from ctr_trainer.estimator import model_directory, retention
 from ctr_trainer.estimator.equal_variables import EqualVariables
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.hooks.service_loss_hook import raise_if_lost
-from ctr_trainer.messages.divergence import diverged
-from ctr_trainer.messages.errors import ServiceLost, UserError, reason
+from ctr_trainer.hooks.sync_hooks import raise_if_lost
+from ctr_trainer.messages.errors import ServiceLost, UserError, diverged, reason
 from ctr_trainer.processes.background import Background
 from ctr_trainer.ranks import distributed
 

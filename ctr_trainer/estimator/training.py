@@ -28,7 +28,7 @@ from ctr_trainer.files.staging import InPlace, Staging
 from ctr_trainer.graph_notes import run_length
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import StepPlan, notes
-from ctr_trainer.hooks.stop_hook import StopHook
+from ctr_trainer.hooks.ending_hooks import StopHook
 from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed, last_words

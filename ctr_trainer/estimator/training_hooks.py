@@ -14,25 +14,17 @@ from ctr_trainer.estimator.run_summary import MeasuringHooks
 from ctr_trainer.estimator.training import Training
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
-from ctr_trainer.hooks.dense_sync_hook import DenseSyncHook
-from ctr_trainer.hooks.equal_batches_hook import EqualBatchesHook
-from ctr_trainer.hooks.eviction_hook import EvictionHook
-from ctr_trainer.hooks.finite_loss_hook import FiniteLossHook
-from ctr_trainer.hooks.merged_lines import MergedLines, OwnLines
-from ctr_trainer.hooks.metric_lines import MetricLines
-from ctr_trainer.hooks.metrics_file_hook import MetricsFileHook
-from ctr_trainer.hooks.metrics_hook import MetricsHook
+from ctr_trainer.hooks.ending_hooks import EqualBatchesHook, FiniteLossHook
+from ctr_trainer.hooks.log_hooks import MetricLines, MetricsFileHook, StepRateHook, SummaryHook
+from ctr_trainer.hooks.measuring_hooks import ResourcesHook
+from ctr_trainer.hooks.metrics_hook import MergedLines, MetricsHook, OwnLines
 from ctr_trainer.hooks.periods import EveryEpochs, EverySeconds, EverySteps, SecondsOfChief
 from ctr_trainer.hooks.profile_hook import ProfileHook
-from ctr_trainer.hooks.resources_hook import ResourcesHook
-from ctr_trainer.hooks.row_sync_hook import RowSyncHook
+from ctr_trainer.hooks.progress_hooks import TrainingProgressHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook, ServiceStatus
-from ctr_trainer.hooks.service_loss_hook import ServiceLossHook
-from ctr_trainer.hooks.step_rate_hook import StepRateHook
+from ctr_trainer.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.hooks.step_trace_hook import StepTraceHook
-from ctr_trainer.hooks.summary_hook import SummaryHook
-from ctr_trainer.hooks.training_progress_hook import TrainingProgressHook
+from ctr_trainer.hooks.sync_hooks import DenseSyncHook, EvictionHook, RowSyncHook, ServiceLossHook
 from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.measuring.resources import NoGpu, open_gpu
 from ctr_trainer.metrics.click_metrics import metric_name

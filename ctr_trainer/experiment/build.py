@@ -14,7 +14,7 @@ from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.experiment.open_source import open_source
 from ctr_trainer.experiment.rules import way_of_exchange
-from ctr_trainer.hooks.progress_hook import ProgressHook
+from ctr_trainer.hooks.progress_hooks import ProgressHook
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import autotune, dense_exchange, distributed

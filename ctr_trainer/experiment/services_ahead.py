@@ -5,7 +5,7 @@ import contextlib
 from ctr_trainer.embedding.service.local_services import LocalServices
 from ctr_trainer.files.paths import is_local
 from ctr_trainer.processes import hardware
-from ctr_trainer.ranks.placement import Placement
+from ctr_trainer.ranks.notices import Placement
 
 
 @contextlib.contextmanager

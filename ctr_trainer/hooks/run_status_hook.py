@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable
 
 from ctr_trainer.embedding.service.service_metrics import PS_NAMES
 from ctr_trainer.embedding.store.store import Store
-from ctr_trainer.hooks.order import Order
-from ctr_trainer.hooks.step_hook import StepHook, periodic
+from ctr_trainer.hooks.step_hook import Order, StepHook, periodic
 from ctr_trainer.measuring.latency import UNIT, Latency
 from ctr_trainer.messages.errors import ServiceLost
 

@@ -21,7 +21,7 @@ from ctr_trainer.launch.standby import GATE, StartingGate
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import reach
 from ctr_trainer.processes.child import ended_with_parent
-from ctr_trainer.ranks.placement import ATTEMPT
+from ctr_trainer.ranks.notices import ATTEMPT
 
 # Ends by itself after all others, and removes the semaphores that a killed horovodrun has left in /dev/shm.
 _TRACKER = "multiprocessing.resource_tracker"

@@ -11,7 +11,7 @@ import signal
 import threading
 from typing import TextIO
 
-from ctr_trainer.messages import exit_status
+from ctr_trainer.messages import errors
 
 _OF_A_WORKER = re.compile(r"(?:.*\r)?\[(\d+)\]<(stdout|stderr)>:(.*)", re.DOTALL)
 _EXIT = re.compile(r"Process (\d+) exit with status code (\d+)\.")
@@ -90,10 +90,10 @@ class Output:
 
 
 _KINDS = {
-    exit_status.REFUSED: Kind.REFUSED,
-    exit_status.USAGE: Kind.REFUSED,
-    exit_status.FAILED: Kind.FAILED,
-    exit_status.LOST: Kind.LOST,
+    errors.REFUSED: Kind.REFUSED,
+    errors.USAGE: Kind.REFUSED,
+    errors.FAILED: Kind.FAILED,
+    errors.LOST: Kind.LOST,
 }
 
 

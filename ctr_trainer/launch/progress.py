@@ -12,7 +12,7 @@ from ctr_trainer.files.staging import local_directory
 from ctr_trainer.launch.attempt import Attempt
 from ctr_trainer.launch.hosts import Host, listed, slots
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.ranks import heartbeat
+from ctr_trainer.ranks import liveness
 
 _SUMMARY = "train_summary.json"  # As `commands.train` names it.
 _KEY = "restarts"
@@ -146,7 +146,7 @@ class Reached:
         Args:
           is_last: whether the workers have ended: then a store gets a few seconds to answer.
         """
-        beats = [heartbeat.read(local_directory(self._model_dir), rank) for rank in range(self._attempt.workers)]
+        beats = [liveness.read_beat(local_directory(self._model_dir), rank) for rank in range(self._attempt.workers)]
         beats = [beat for beat in beats if beat is not None]
         # What ranks of an earlier start have left says nothing; before its first step a rank is in step 0.
         beats = [beat for beat in beats if beat.alive >= self._attempt.began and beat.step and beat.phase != "start"]

@@ -1,4 +1,4 @@
-"""Errors for the user to read."""
+"""Errors for the user to read, and the exit status of a command."""
 
 import dataclasses
 import difflib
@@ -7,8 +7,16 @@ import functools
 import re
 from collections.abc import Iterable
 
-from ctr_trainer.messages import exit_status
-
+# An error that the user can mend: the same command would end the same way.
+REFUSED = 1
+# Wrong flags.
+USAGE = 2
+# An error that nobody expected (EX_SOFTWARE of BSD's sysexits.h).
+FAILED = 70
+# A rank, a host or a service is gone, or hangs: the same command may go on (EX_TEMPFAIL there).
+LOST = 75
+# SIGINT, SIGTERM.
+INTERRUPTED, TERMINATED = 130, 143
 # TensorFlow's errors have lines about the graph: where the operation was made, and its neighbours. `_OF_A_NODE` finds
 # the text between these lines.
 _OF_A_NODE = re.compile(r"^Node: '[^\n]*'\n(.*?)(?:\n\t ?\[\[|\n\nOriginal stack trace|\Z)", re.DOTALL | re.MULTILINE)
@@ -77,7 +85,7 @@ class ErrorEnd:
     """
 
     told: str = ""
-    status: int = exit_status.FAILED
+    status: int = FAILED
     is_in_order: bool = False
 
 
@@ -106,12 +114,12 @@ def end_of(error):
 
 @end_of.register
 def _(error: OSError):
-    return ErrorEnd(status=exit_status.LOST if is_loss(error) else exit_status.FAILED)
+    return ErrorEnd(status=LOST if is_loss(error) else FAILED)
 
 
 @end_of.register
 def _(error: UserError):
-    return ErrorEnd(str(error), exit_status.LOST if is_loss(error) else exit_status.REFUSED)
+    return ErrorEnd(str(error), LOST if is_loss(error) else REFUSED)
 
 
 @end_of.register
@@ -131,3 +139,18 @@ def reason(error):
     found = _OF_A_NODE.search(text)
     lines = [line.strip() for line in (found.group(1) if found else text).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
+
+
+def diverged(what):
+    """Makes the error that the training diverged, with advice on how to go on.
+
+    Args:
+      what: a clause that names the number that is not finite, as `the loss of step 7 is nan`.
+
+    Returns:
+      UserError.
+    """
+    return UserError(
+        f"{what}: the training diverged. Go on with a lower --learning_rate and --embedding_learning_rate, or with "
+        "--clip_norm; --resume_from=STEP goes back to a checkpoint before the last one"
+    )

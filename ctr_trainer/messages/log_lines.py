@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -17,12 +18,13 @@ RANKS = ("all", "chief")
 AS_IT_IS = {"as_it_is": True}
 _NAME = "ctr_trainer"
 _LINE = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - %(message)s"
+_EVERY_SECONDS = 10.0
 
 
 def install(form="plain", rank=None, ranks="all"):
     """Writes the log of this process to standard error, line by line. A further call changes the form.
 
-        2024-10-02 00:21:29,534 - INFO [metric_lines.py:45 - take] - current lr: 0.050000
+        2024-10-02 00:21:29,534 - INFO [log_hooks.py:45 - take] - current lr: 0.050000
 
     A program that has set up its own logging keeps it.
 
@@ -120,3 +122,36 @@ class _Json(logging.Formatter):
 def _installed():
     """-> the handler that `install` made; None if there is none."""
     return next((handler for handler in logging.getLogger().handlers if handler.name == _NAME), None)
+
+
+class Seldom:
+    """Warns at most once in ten seconds, and counts the lines that it leaves out.
+
+    Args:
+      log: the logger.
+    """
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log, self._next, self._left_out = log, 0.0, 0
+
+    def warning(self, text: str, *arguments: object) -> None:
+        """Logs a warning, or counts it if the last one was less than ten seconds ago."""
+        now = time.monotonic()
+        if now < self._next:
+            self._left_out += 1
+            return
+        more = f" ({self._left_out} such lines were left out)" if self._left_out else ""
+        self._next, self._left_out = now + _EVERY_SECONDS, 0
+        self._log.warning(f"{text}{more}", *arguments, stacklevel=2)
+
+
+def format_seconds(seconds):
+    """-> a duration in seconds as text: `45 s`, `2 min 10 s`, `1 h 5 min`, `3 d 4 h`."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

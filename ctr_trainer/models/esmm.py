@@ -5,7 +5,7 @@ import dataclasses
 import tensorflow as tf
 
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
-from ctr_trainer.hooks.implied_label_hook import ImpliedLabelHook
+from ctr_trainer.hooks.ending_hooks import ImpliedLabelHook
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.messages.errors import UserError

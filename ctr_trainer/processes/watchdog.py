@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-from ctr_trainer.messages import exit_status
+from ctr_trainer.messages import errors
 from ctr_trainer.messages.errors import end_of
 from ctr_trainer.processes.background import call_within as within
 
@@ -119,7 +119,7 @@ class Watchdog:
             f"another rank hangs or is too slow{self.explanation()}"
         )
 
-    def _end(self, sentence, status=exit_status.LOST):
+    def _end(self, sentence, status=errors.LOST):
         def speak():
             self._speak(sentence())
             logging.shutdown()

@@ -6,8 +6,7 @@ import time
 
 import numpy as np
 
-from ctr_trainer.messages.divergence import diverged
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import UserError, diverged
 
 _log = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.2

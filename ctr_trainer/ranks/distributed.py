@@ -23,11 +23,9 @@ from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.processes import hardware
 from ctr_trainer.processes.watchdog import Watchdog
 from ctr_trainer.ranks import agreement, horovod_timeline, last_words
-from ctr_trainer.ranks.agreement import Introduction
+from ctr_trainer.ranks.agreement import Introduction, meeting
 from ctr_trainer.ranks.device_config import config_proto
-from ctr_trainer.ranks.meeting import meeting
-from ctr_trainer.ranks.notices import Notices
-from ctr_trainer.ranks.placement import Placement
+from ctr_trainer.ranks.notices import Notices, Placement
 
 tf1 = tf.compat.v1
 # Horovod defines its session hooks only where it finds the name that TensorFlow 2.16 dropped with tf.estimator.

@@ -11,13 +11,11 @@ import threading
 import time
 import traceback
 
-from ctr_trainer.messages import exit_status, log_lines
+from ctr_trainer.messages import errors, log_lines
 from ctr_trainer.messages.errors import StoppedInOrder, end_of, reason
 from ctr_trainer.processes.background import call_within as within
-from ctr_trainer.ranks import late_abort
-from ctr_trainer.ranks.notices import Notices
-from ctr_trainer.ranks.placement import Placement
-from ctr_trainer.ranks.roll_call import RollCall
+from ctr_trainer.ranks import stop_signals
+from ctr_trainer.ranks.notices import Notices, Placement, RollCall
 from ctr_trainer.ranks.stop_signals import StopSignals, Terminated
 
 TRACEBACKS = "CTR_TRAINER_TRACEBACKS"
@@ -105,24 +103,24 @@ class LastWords:
           takes_signals: whether `StopSignals` handles SIGTERM and SIGINT; False if the function handles them.
 
         Returns:
-          the exit status: 0, or one of `exit_status`.
+          the exit status: 0, or a status of `messages.errors`.
         """
         if self._size == 1:
             self._forget()  # Another call in this process may have spoken.
         else:
-            late_abort.install()
+            stop_signals.delay_abort()
         with self.signals.handled() if takes_signals else contextlib.nullcontext():
             try:
                 function()
             except Terminated:
                 self._say_of_signal(signal.SIGTERM)
-                return exit_status.TERMINATED
+                return errors.TERMINATED
             except KeyboardInterrupt as error:
                 self.of(error)
-                return exit_status.INTERRUPTED
+                return errors.INTERRUPTED
             except Exception as error:
                 self.of(error)
-                return exit_status.LOST if self._is_of_another_rank(error) else end_of(error).status
+                return errors.LOST if self._is_of_another_rank(error) else end_of(error).status
         return 0
 
     def of(self, error):

@@ -1,17 +1,65 @@
-"""Notices between the ranks of a job, for when a collective cannot serve, as some rank may never reach it."""
+"""Which rank this process is, the notices that the ranks of a job leave for each other, and who ended without one."""
 
 import contextlib
+import dataclasses
 import functools
 import hmac
 import http.client
 import os
 import socket
+import time
 import urllib.parse
 
+import psutil
+
+# Each process that `launch` has started has it in its environment, as JOB.START.
+ATTEMPT = "CTR_TRAINER_ATTEMPT"
 _SCOPE = "ctr_trainer"
 # With a shorter timeout, a busy server would meet a broken connection and print a traceback.
 _SECONDS = 10.0
 _SIGNED = "hmac-sha256:"
+_ANSWER_SECONDS = 1.5
+_POLL_SECONDS = 0.1
+_WITHOUT_A_WORD = "without a word: it was killed, as the system does when memory runs out, or it crashed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Placement:
+    """A rank among all, and among those of its host.
+
+    Attributes:
+      rank, size: which, and how many there are.
+      host_ranks: range of the ranks of its host.
+    """
+
+    rank: int
+    size: int
+    host_ranks: range
+
+    @classmethod
+    def of_this_process(cls):
+        """-> that of this process; rank 0 of 1 without `horovodrun`."""
+        rank, size, host_rank, host_size = (
+            int(os.environ.get(f"HOROVOD_{what}", default))
+            for what, default in (("RANK", 0), ("SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_SIZE", 1))
+        )
+        first = rank - host_rank  # horovodrun numbers the ranks host by host.
+        return cls(rank, size, range(first, first + host_size))
+
+    @property
+    def job(self):
+        """Name of the job that `launch` has started this process for; "" without it."""
+        return os.environ.get(ATTEMPT, "").partition(".")[0]
+
+    @property
+    def is_first_of_host(self):
+        """Whether it is the first rank of its host."""
+        return self.rank == self.host_ranks[0]
+
+    @property
+    def is_on_one_host(self):
+        """Whether all ranks are on its host."""
+        return len(self.host_ranks) == self.size
 
 
 class Notices:
@@ -98,3 +146,96 @@ class Notices:
 @functools.cache
 def _of(address: str) -> Notices:
     return Notices(address)
+
+
+class RollCall:
+    """Tells a rank that was killed from those that end because of it.
+
+    Each rank writes its process and its host into the job's notices. A rank that notices the end of the job writes that
+    too, and names the ranks of its own host whose process has gone without having done so. One that is stopped cannot
+    end by itself, so it is killed.
+
+    Args:
+      notices: `Notices` of the job.
+      placement: `Placement` of this process.
+    """
+
+    def __init__(self, notices, placement):
+        self._notices, self._placement = notices, placement
+        self.introduce()
+
+    def introduce(self) -> None:
+        """Writes which process this rank is."""
+        if self._placement.size > 1:
+            self._notices.put(f"process.{self._placement.rank}", f"{os.getpid()} {socket.gethostname()}")
+
+    def end(self):
+        """Writes that this rank ends, and which processes of its host have gone."""
+        self._notices.put(f"ends.{self._placement.rank}", "")
+        self._name_those_gone(_kill_if_stopped)
+
+    def is_one_lost(self):
+        """-> whether a rank is known to have ended without a word, while none may end in order."""
+        self._name_those_gone()
+        return bool(self._ranks_of("lost"))
+
+    def lost(self):
+        """-> a sentence that names the ranks that ended without a word; "" if none is known. Call it after `end`."""
+        deadline = time.monotonic() + _ANSWER_SECONDS
+        while not (lost := self._ranks_of("lost")):
+            if time.monotonic() > deadline or len(self._ranks_of("ends")) == self._placement.size:
+                return ""
+            time.sleep(_POLL_SECONDS)
+        hosts = {}
+        for rank in lost:
+            hosts.setdefault(self._process(rank)[1], []).append(str(rank))
+        named = [f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)} on {host}" for host, ranks in hosts.items()]
+        return f"{' and '.join(named)} ha{'ve' if len(lost) > 1 else 's'} ended {_WITHOUT_A_WORD}"
+
+    def unheard(self):
+        """-> which ranks have never written anything, as a sentence; "" where all have."""
+        known = self._ranks_of("process")
+        unheard = [str(rank) for rank in range(self._placement.size) if rank not in known]
+        if not known or not unheard:
+            return ""
+        ranks = f"rank{'s' * (len(unheard) > 1)} {', '.join(unheard)}"
+        return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"
+
+    def _name_those_gone(self, has_gone_too=lambda process, rank: False):
+        """Writes which processes of this host have gone without a word, or are counted so."""
+        for rank in self._placement.host_ranks:
+            process, host = self._process(rank)
+            if host != socket.gethostname():
+                continue
+            is_gone = not _runs(int(process)) or has_gone_too(int(process), rank)
+            if is_gone and self._notices.get(f"ends.{rank}") is None:
+                self._notices.put(f"lost.{rank}", "")
+
+    def _ranks_of(self, kind):
+        """-> the ranks that have such a notice."""
+        return [rank for rank in range(self._placement.size) if self._notices.get(f"{kind}.{rank}") is not None]
+
+    def _process(self, rank):
+        """-> (a rank's process id as text, its host); "" for what is not known."""
+        process, _, host = (self._notices.get(f"process.{rank}") or "").partition(" ")
+        return process, host
+
+
+def _kill_if_stopped(process, rank):
+    """-> whether the process of a rank was stopped, as by SIGSTOP: then it is killed."""
+    with contextlib.suppress(psutil.Error):
+        found = psutil.Process(process)
+        if found.status() == psutil.STATUS_STOPPED and found.environ().get("HOROVOD_RANK") == str(rank):
+            found.kill()
+            return True
+    return False
+
+
+def _runs(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from ctr_trainer.ranks import distributed
-from ctr_trainer.ranks.host_peers import HostPeers
+from ctr_trainer.ranks.host_sum import HostPeers
 
 
 class RowTurns(Protocol):

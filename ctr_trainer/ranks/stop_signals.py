@@ -1,16 +1,33 @@
-"""SIGTERM and SIGINT of a worker: the first one has its training stop and save, the second one ends it at once."""
+"""Signals of a worker: the first SIGTERM or SIGINT has its training stop and save, the second one ends it at once."""
 
 import contextlib
+import ctypes
 import os
 import signal
 import threading
 import time
 
+ABORT_SECONDS = int(signal.SIGABRT)
 # A scheduler and horovodrun may both pass on one and the same wish; and who presses Ctrl-C twice means it.
 _SAME_SECONDS = 1.0
 _WARN_SECONDS, _LOOK_SECONDS = 4.0, 0.25
 _CLOSING_SECONDS = 3.0
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
+
+
+def delay_abort():
+    """Has an abort of this process wait for 6 s, in which its other threads go on.
+
+    Where a rank is lost in the middle of an exchange, the rest of a message may meet the next one in a rank that is
+    left: a thread of Gloo's raises `gloo::EnforceNotMet`, which nobody catches, and C++ aborts the process. Meanwhile
+    `horovodrun` asks the ranks to end, and within these seconds `LastWords` says which rank was lost.
+
+    The handler of SIGABRT is the C library's own `sleep`: it takes no lock and runs no Python, so that it cannot hang,
+    whatever the process has aborted for. It gets the signal's number, 6, as its seconds.
+    """
+    library = ctypes.CDLL(None)
+    library.signal.argtypes, library.signal.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    library.signal(signal.SIGABRT, ctypes.cast(library.sleep, ctypes.c_void_p))
 
 
 class Terminated(KeyboardInterrupt):

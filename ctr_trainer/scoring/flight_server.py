@@ -31,7 +31,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from ctr_trainer.embedding.service.security import ServerSecurity, token_refusal
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.messages.seldom import Seldom
+from ctr_trainer.messages.log_lines import Seldom
 from ctr_trainer.scoring.arrow_messages import ArrowMessages
 from ctr_trainer.scoring.batcher import Batcher
 from ctr_trainer.scoring.examples import Examples

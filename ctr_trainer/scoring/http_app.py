@@ -30,7 +30,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ctr_trainer.embedding.service.security import token_refusal
-from ctr_trainer.messages.seldom import Seldom
+from ctr_trainer.messages.log_lines import Seldom
 from ctr_trainer.scoring.batcher import Batcher
 from ctr_trainer.scoring.examples import Examples
 from ctr_trainer.scoring.live_model import LiveModel

@@ -22,7 +22,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from ctr_trainer.messages.seldom import Seldom
+from ctr_trainer.messages.log_lines import Seldom
 
 _MOST_URL_BYTES, _MOST_HEAD_BYTES, _MOST_HEADERS = 8 << 10, 32 << 10, 128
 _HEAD_SECONDS, _BODY_SECONDS = 10.0, 30.0

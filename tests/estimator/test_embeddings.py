@@ -15,7 +15,7 @@ from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.open_store import copies_of_hosts
 from ctr_trainer.features.spec import FeatureSpec, Label, SparseFeature
 from ctr_trainer.features.tensors import EMBEDDING
-from ctr_trainer.hooks.row_sync_hook import RowSyncHook
+from ctr_trainer.hooks.sync_hooks import RowSyncHook
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
 

@@ -69,7 +69,7 @@ def test_each_step_is_one_run_of_the_monitored_session(tmp_path, monkeypatch):
 def test_its_step_rate_is_logged_and_the_models_own_summaries_are_written(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         _train(tmp_path, 7)
-    lines = [record.getMessage() for record in caplog.records if record.module == "step_rate_hook"]
+    lines = [record.getMessage() for record in caplog.records if record.module == "log_hooks"]
     assert sum(re.fullmatch(r"global_step/sec: [\d.e+]+", line) is not None for line in lines) == 3
     tags = {
         value.tag

@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
-from ctr_trainer.hooks.merged_lines import MergedLines, OwnLines
-from ctr_trainer.hooks.metric_lines import MetricLines
-from ctr_trainer.hooks.metrics_hook import MetricsHook
+from ctr_trainer.hooks.log_hooks import MetricLines, SummaryHook
+from ctr_trainer.hooks.metrics_hook import MergedLines, MetricsHook, OwnLines
 from ctr_trainer.hooks.periods import EverySteps
-from ctr_trainer.hooks.row_sync_hook import RowSyncHook
 from ctr_trainer.hooks.run_status_hook import RunStatusHook
+from ctr_trainer.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.hooks.step_hook import StepHook
-from ctr_trainer.hooks.summary_hook import SummaryHook
+from ctr_trainer.hooks.sync_hooks import RowSyncHook
 from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.measuring.latency import Latency
 from ctr_trainer.messages.errors import UserError
@@ -103,7 +101,7 @@ def test_metrics_are_logged_in_the_agreed_form_and_padding_is_not_counted(caplog
 
     with caplog.at_level(logging.INFO):
         _run(hooks, steps=4)
-    lines = [record.getMessage() for record in caplog.records if record.name.endswith("metric_lines")]
+    lines = [record.getMessage() for record in caplog.records if record.name.endswith("log_hooks")]
     lines = [line for line in lines if line.startswith("step")]
     assert [line.split("(")[0] for line in lines] == [
         f"step {step}, {figure} "
@@ -130,7 +128,7 @@ def test_of_a_model_without_logits_the_loss_is_logged_and_its_examples_are_not_k
     with caplog.at_level(logging.INFO):
         takers, loss = [MetricLines(), kept], 0.28447193
         _run(lambda: [MetricsHook({}, tf.constant(loss), takers, _running(), every_n_steps=1)], steps=1)
-    (line,) = [record.getMessage() for record in caplog.records if record.name.endswith("metric_lines")]
+    (line,) = [record.getMessage() for record in caplog.records if record.name.endswith("log_hooks")]
     assert re.fullmatch(r"step 1, loss = 0\.28447193 \(\d+\.\d it/sec\)", line)
     assert "examples_per_sec" not in kept.taken[0].figures()
 
@@ -268,7 +266,7 @@ def test_the_learning_rate_of_a_line_s_step_follows_its_figures(caplog):
 
     with caplog.at_level(logging.INFO):
         _run(hooks, steps=7)
-    lines = [record.getMessage() for record in caplog.records if record.name.endswith("metric_lines")]
+    lines = [record.getMessage() for record in caplog.records if record.name.endswith("log_hooks")]
     figures = [f"step {step}, loss = 2.00000000" for step in (3, 6, 7)]
     rate = "current lr: 0.050000"
     assert [line.split(" (")[0] for line in lines] == [each for line in figures for each in (line, rate)]

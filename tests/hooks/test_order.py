@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer import hooks as package
-from ctr_trainer.hooks.order import Order, in_order
+from ctr_trainer.hooks.step_hook import Order, in_order
 from ctr_trainer.measuring.phases import PHASES
 
 tf1 = tf.compat.v1

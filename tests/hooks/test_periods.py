@@ -3,8 +3,8 @@
 import pytest
 
 from ctr_trainer.graph_notes.run_length import Epochs, RunLength
-from ctr_trainer.hooks.checkpoint_hook import CheckpointHook
 from ctr_trainer.hooks.periods import EveryEpochs, EverySeconds, SecondsOfChief
+from ctr_trainer.hooks.saving_hooks import CheckpointHook
 from ctr_trainer.hooks.step_hook import StepHook
 from ctr_trainer.messages.errors import UserError
 from tests.hooks.saved import Saved

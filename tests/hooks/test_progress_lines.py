@@ -1,6 +1,6 @@
 import pytest
 
-from ctr_trainer.hooks.training_progress_hook import TrainingProgressHook
+from ctr_trainer.hooks.progress_hooks import TrainingProgressHook
 from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.metrics.line_sums import Line
 from tests.hooks.test_hooks import _run
@@ -27,5 +27,5 @@ def test_a_line_says_how_far_the_training_is_and_how_long_it_will_take(caplog, l
         _run(make, steps=1)
         hooks[0].take(Line(1600, "", {}, 80.0, None))
         hooks[0].take(Line(2800, "", {}, 45.0, None))
-    said = [record.getMessage() for record in caplog.records if record.name.endswith("progress_hook")]
+    said = [record.getMessage() for record in caplog.records if record.name.endswith("progress_hooks")]
     assert said[1] == expected

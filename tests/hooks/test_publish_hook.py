@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.hooks.publish_hook import PublishHook
+from ctr_trainer.hooks.saving_hooks import PublishHook
 from ctr_trainer.messages.errors import UserError
 
 tf1 = tf.compat.v1

@@ -5,12 +5,12 @@ import types
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.hooks.evaluation_hook import EvaluationHook
+from ctr_trainer.hooks.log_hooks import StepRateHook
+from ctr_trainer.hooks.measuring_hooks import SessionClockHook, StepClockHook
 from ctr_trainer.hooks.metrics_hook import MetricsHook
-from ctr_trainer.hooks.order import in_order
 from ctr_trainer.hooks.periods import EverySteps
-from ctr_trainer.hooks.step_clock_hooks import SessionClockHook, StepClockHook
-from ctr_trainer.hooks.step_rate_hook import StepRateHook
+from ctr_trainer.hooks.saving_hooks import EvaluationHook
+from ctr_trainer.hooks.step_hook import in_order
 from ctr_trainer.measuring import clock as clocks
 from ctr_trainer.measuring.clock import Clock
 
@@ -51,7 +51,7 @@ def test_evaluations_lower_no_rate(time, caplog):
         with tf1.train.MonitoredSession(hooks=in_order([SessionClockHook(clock), *own, Steps(), begins])) as session:
             for _ in range(7):
                 session.run(train_op)
-    said = [record.getMessage() for record in caplog.records if record.name.endswith("step_rate_hook")]
+    said = [record.getMessage() for record in caplog.records if record.name.endswith("log_hooks")]
     assert said == ["global_step/sec: 4"] * 3  # of the steps 3, 5 and 7
     assert Lines.rates[1:] == [1 / STEP] * 3  # The first line began before the first step.
     assert begins.seconds == pytest.approx(7 * STEP)

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.hooks import load_hook
-from ctr_trainer.hooks.load_hook import LoadHook
-from ctr_trainer.hooks.order import in_order
-from ctr_trainer.hooks.row_sync_hook import RowSyncHook
-from ctr_trainer.hooks.step_clock_hooks import SessionClockHook, StepClockHook
+from ctr_trainer.hooks import measuring_hooks
+from ctr_trainer.hooks.measuring_hooks import LoadHook, SessionClockHook, StepClockHook
+from ctr_trainer.hooks.step_hook import in_order
 from ctr_trainer.hooks.step_trace_hook import StepTraceHook
+from ctr_trainer.hooks.sync_hooks import RowSyncHook
 from ctr_trainer.measuring import clock as clocks
 from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.measuring.phases import STEP_TITLES
@@ -37,7 +36,7 @@ class _Clock:
 def clock(monkeypatch):
     found = _Clock()
     fake = types.SimpleNamespace(perf_counter=found.perf_counter, time=time.time, process_time=lambda: 2 * found.now)
-    for module in (clocks, load_hook):
+    for module in (clocks, measuring_hooks):
         monkeypatch.setattr(module, "time", fake)
     return found
 
@@ -123,7 +122,7 @@ def test_load_is_counted_by_second_from_the_first_step_that_counts(clock, monkey
         used = types.SimpleNamespace(bytes_recv=1000 * clock.now, bytes_sent=10 * clock.now)
         return {"lo": used, "eth0": types.SimpleNamespace(bytes_recv=7, bytes_sent=7)}
 
-    monkeypatch.setattr(load_hook.psutil, "net_io_counters", counters)
+    monkeypatch.setattr(measuring_hooks.psutil, "net_io_counters", counters)
     load = LoadHook(Store(), 4)
     _run(clock, 8, 4, [load])
     found = load.results()

@@ -12,7 +12,6 @@ MODULES = (
     "__init__",
     "files/durable_file",
     "messages/errors",
-    "messages/exit_status",
     "processes/child",
     "processes/hardware",
 )

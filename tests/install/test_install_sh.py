@@ -23,7 +23,6 @@ from packaging.requirements import Requirement
 # What `scripts/install.sh` runs before anything is installed.
 MODULES_OF_INSTALLATION = (
     "messages/errors",
-    "messages/exit_status",
     "processes/child",
     "processes/hardware",
     "installation/horovod_patches",

@@ -15,8 +15,7 @@ import pytest
 
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator.checkpoint import latest_checkpoint, list_checkpoints, unfinished
-from ctr_trainer.ranks.notices import Notices
-from ctr_trainer.ranks.placement import ATTEMPT
+from ctr_trainer.ranks.notices import ATTEMPT, Notices
 from tests import small
 from tests.hosts.rows import names, trained
 from tests.parallel import launch

@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from ctr_trainer.hooks.resources_hook import ResourcesHook
+from ctr_trainer.hooks.measuring_hooks import ResourcesHook
 from ctr_trainer.measuring import resources
 from tests.hooks.test_hooks import _run
 

@@ -6,7 +6,7 @@ import tensorflow as tf
 from tensorflow.core.framework import step_stats_pb2
 
 from ctr_trainer.estimator.step_gradients import step_gradients
-from ctr_trainer.measuring import step_trace
+from ctr_trainer.hooks import step_trace_hook
 from ctr_trainer.models.head import cross_entropy
 
 tf1 = tf.compat.v1
@@ -28,7 +28,7 @@ def _stats(*nodes, device="/job:localhost/replica:0/task:0/device:CPU:0"):
 
 
 def _micros(*nodes):
-    found = step_trace.seconds_by_purpose(_stats(*nodes), BEGAN)
+    found = step_trace_hook.seconds_by_purpose(_stats(*nodes), BEGAN)
     return {name: pytest.approx(1e6 * seconds, abs=0.5) for name, seconds in found.items()}
 
 
@@ -52,7 +52,7 @@ def _micros(*nodes):
     ],
 )
 def test_an_operation_is_sorted_by_its_scope_and_type(name, operation, expected):
-    assert step_trace.purpose(name, operation) == expected
+    assert step_trace_hook.purpose(name, operation) == expected
 
 
 def test_the_time_before_the_first_operation_is_the_input_s():
@@ -83,11 +83,11 @@ def test_a_gap_belongs_to_the_operation_that_is_being_scheduled_or_to_what_was_w
 def test_a_gpus_operations_are_counted_once():
     stats = _stats(("mlp/MatMul", "MatMul", 0, 10), device="/device:GPU:0/stream:all")
     stats.MergeFrom(_stats(("mlp/MatMul", "MatMul", 20, 40), device="/device:GPU:0/stream:7"))
-    assert step_trace.seconds_by_purpose(stats, BEGAN)["forward"] == pytest.approx(10e-6, abs=5e-7)
+    assert step_trace_hook.seconds_by_purpose(stats, BEGAN)["forward"] == pytest.approx(10e-6, abs=5e-7)
 
 
 def test_a_trace_without_operations_says_nothing():
-    assert step_trace.seconds_by_purpose(step_stats_pb2.StepStats(), BEGAN) == {}
+    assert step_trace_hook.seconds_by_purpose(step_stats_pb2.StepStats(), BEGAN) == {}
 
 
 def test_the_packages_own_operations_are_found_in_a_real_trace():
@@ -103,7 +103,7 @@ def test_the_packages_own_operations_are_found_in_a_real_trace():
             options = tf1.RunOptions(trace_level=tf1.RunOptions.SOFTWARE_TRACE)
             session.run([gradient for gradient, _ in gradients.pairs], {x: np.ones((4, 3))}, options, metadata)
     purposes = {
-        step_trace.purpose(node.node_name, node.timeline_label.partition("= ")[2].partition("(")[0])
+        step_trace_hook.purpose(node.node_name, node.timeline_label.partition("= ")[2].partition("(")[0])
         for device in metadata.step_stats.dev_stats
         for node in device.node_stats
     }

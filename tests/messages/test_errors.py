@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.messages import exit_status
+from ctr_trainer.messages import errors
 from ctr_trainer.messages.errors import ServiceLost, UserError, end_of, is_loss
 from tests.files.failing_proxy import FailingProxy
 
@@ -26,21 +26,21 @@ def one_attempt(monkeypatch):
 
 def test_a_store_that_refuses_connections_is_a_loss(one_attempt):
     error = _raised(lambda: path_of("s3://tests/x?endpoint_override=127.0.0.1:1&scheme=http").read_bytes())
-    assert isinstance(error, UserError) and end_of(error).status == exit_status.LOST
+    assert isinstance(error, UserError) and end_of(error).status == errors.LOST
 
 
 def test_a_store_that_answers_503_is_a_loss_and_one_without_the_bucket_is_not(store, one_attempt):
     with FailingProxy(store.host_port, failures=1) as proxy:
         error = _raised(lambda: path_of(f"s3://tests/x?endpoint_override={proxy.address}&scheme=http").write_text("x"))
-    assert end_of(error).status == exit_status.LOST, error
+    assert end_of(error).status == errors.LOST, error
     error = _raised(lambda: path_of("s3://no-such-bucket/x").write_text("x"))
-    assert end_of(error).status == exit_status.REFUSED, error
+    assert end_of(error).status == errors.REFUSED, error
 
 
 def test_a_store_that_stands_still_is_a_loss(one_attempt):
     with socket.create_server(("127.0.0.1", 0)) as silent:  # It accepts connections and never answers.
         url = f"s3://tests/x?endpoint_override=127.0.0.1:{silent.getsockname()[1]}&scheme=http"
-        assert end_of(_raised(lambda: path_of(url).exists())).status == exit_status.LOST
+        assert end_of(_raised(lambda: path_of(url).exists())).status == errors.LOST
 
 
 def test_the_cause_of_an_error_decides_and_a_mistake_stays_one(tmp_path):
@@ -61,8 +61,8 @@ def test_the_cause_of_an_error_decides_and_a_mistake_stays_one(tmp_path):
     circle.__cause__ = ValueError("b")
     circle.__cause__.__context__ = circle
     assert not is_loss(circle)
-    assert end_of(OSError("AWS Error SLOW_DOWN during GetObject operation: x")).status == exit_status.LOST
-    assert end_of(OSError(28, "No space left on device")).status == exit_status.FAILED
+    assert end_of(OSError("AWS Error SLOW_DOWN during GetObject operation: x")).status == errors.LOST
+    assert end_of(OSError(28, "No space left on device")).status == errors.FAILED
 
 
 def test_a_process_that_ends_by_an_outage_says_so_by_its_status(tmp_path):
@@ -73,7 +73,7 @@ def test_a_process_that_ends_by_an_outage_says_so_by_its_status(tmp_path):
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
     environment = {**os.environ, **keys, "AWS_MAX_ATTEMPTS": "1", "AWS_EC2_METADATA_DISABLED": "true"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    assert done.returncode == exit_status.LOST, done.stderr
+    assert done.returncode == errors.LOST, done.stderr
     assert "cannot be" in done.stderr.splitlines()[-1]
 
 

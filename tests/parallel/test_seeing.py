@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from ctr_trainer.hooks.metrics_file_hook import FILE
+from ctr_trainer.hooks.log_hooks import FILE
 from ctr_trainer.measuring.phases import PHASES
 from tests import small
 from tests.parallel import launch

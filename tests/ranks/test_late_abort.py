@@ -5,12 +5,12 @@ import subprocess
 import sys
 import time
 
-from ctr_trainer.ranks import late_abort
+from ctr_trainer.ranks import stop_signals
 
 ABORTS = """
 import ctypes, os, sys, threading, time
-from ctr_trainer.ranks import late_abort
-late_abort.install()
+from ctr_trainer.ranks import stop_signals
+stop_signals.delay_abort()
 threading.Thread(target=ctypes.CDLL(None).abort, daemon=True).start()
 time.sleep(1)
 print("the last words", flush=True)
@@ -31,4 +31,4 @@ def test_the_abort_comes_all_the_same(tmp_path):
     before = time.monotonic()
     done = subprocess.run([sys.executable, "-c", ABORTS], capture_output=True, text=True, timeout=30, cwd=tmp_path)
     assert (done.stdout, done.returncode) == ("the last words\n", -signal.SIGABRT), done.stderr
-    assert time.monotonic() - before > late_abort.SECONDS - 0.5
+    assert time.monotonic() - before > stop_signals.ABORT_SECONDS - 0.5

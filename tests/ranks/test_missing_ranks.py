@@ -3,10 +3,10 @@ import dataclasses
 import pytest
 
 from ctr_trainer.measuring.clock import Clock
-from ctr_trainer.ranks import missing_ranks
-from ctr_trainer.ranks.heartbeat import Beat, Heartbeat, read
-from ctr_trainer.ranks.missing_ranks import describe, missing
-from ctr_trainer.ranks.signs_of_life import SignsOfLife
+from ctr_trainer.ranks import liveness
+from ctr_trainer.ranks.liveness import Beat, Heartbeat, SignsOfLife, missing
+from ctr_trainer.ranks.liveness import describe_missing as describe
+from ctr_trainer.ranks.liveness import read_beat as read
 from tests.parallel import launch
 
 NOW = 1_000_000.0
@@ -79,7 +79,7 @@ def test_the_sentence_names_rank_phase_step_and_duration_and_those_of_whom_nothi
 
 def test_of_many_missing_ranks_some_are_named_and_all_are_counted(monkeypatch):
     beats = {rank: _beat(rank, 7, "read") for rank in range(20)}
-    monkeypatch.setattr(missing_ranks.heartbeat, "read", lambda directory, rank: beats[rank])
+    monkeypatch.setattr(liveness.heartbeat, "read", lambda directory, rank: beats[rank])
     assert describe("anywhere", 20, now=NOW).endswith("and 12 more ranks")
 
 
@@ -88,7 +88,7 @@ def test_a_rank_without_a_new_heartbeat_is_lost_however_the_clocks_of_the_hosts_
         seconds = 0.0
 
     beats = {rank: _beat(rank, 7, "checkpoint", alive=NOW - 5000 * rank) for rank in range(2)}
-    monkeypatch.setattr("ctr_trainer.ranks.heartbeat.read", lambda model_dir, rank: beats[rank])
+    monkeypatch.setattr("ctr_trainer.ranks.liveness.read", lambda model_dir, rank: beats[rank])
     monkeypatch.setattr("time.monotonic", lambda: Now.seconds)
 
     def sleep(seconds):
@@ -107,7 +107,7 @@ def test_a_rank_without_a_new_heartbeat_is_lost_however_the_clocks_of_the_hosts_
 def test_ranks_that_were_stopped_together_with_this_one_are_not_lost(tmp_path, monkeypatch):
     """As a machine that is moved: the time has gone on, and the heartbeats come a moment later."""
     now, beats = [0.0], {0: _beat(0, 7, "session")}
-    monkeypatch.setattr("ctr_trainer.ranks.heartbeat.read", lambda model_dir, rank: beats[rank])
+    monkeypatch.setattr("ctr_trainer.ranks.liveness.read", lambda model_dir, rank: beats[rank])
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr("time.sleep", lambda seconds: beats.update({0: _beat(0, 7, "session", alive=NOW + 100)}))
     signs = SignsOfLife(tmp_path, 1, 60.0)

@@ -3,9 +3,8 @@ import sys
 
 import pytest
 
-from ctr_trainer.ranks import roll_call
-from ctr_trainer.ranks.placement import Placement
-from ctr_trainer.ranks.roll_call import RollCall
+from ctr_trainer.ranks import notices
+from ctr_trainer.ranks.notices import Placement, RollCall
 
 
 class Board(dict):
@@ -20,7 +19,7 @@ def call(monkeypatch):
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
     board, found = Board(), {}
-    monkeypatch.setattr(roll_call, "_ANSWER_SECONDS", 0.0)
+    monkeypatch.setattr(notices, "_ANSWER_SECONDS", 0.0)
 
     def call(rank):
         monkeypatch.setattr("socket.gethostname", lambda: f"host-{1 + rank // 2}")

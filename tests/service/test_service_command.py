@@ -7,7 +7,7 @@ import pytest
 from ctr_trainer import cli
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.hooks.run_status_hook import ServiceStatus
-from ctr_trainer.messages import exit_status
+from ctr_trainer.messages import errors
 from tests.service.conftest import CONFIG, TOKEN, ones
 
 pytestmark = pytest.mark.integration
@@ -90,5 +90,5 @@ def test_what_is_missing_is_named(capsys):
     assert "service needs one of stats, tables, save" in capsys.readouterr().err
     assert cli.main(["service", "stats"]) == 1
     assert "--service is missing" in capsys.readouterr().err
-    assert cli.main(["service", "stats", "--service=127.0.0.1:1", "--service_timeout=0.3"]) == exit_status.LOST
+    assert cli.main(["service", "stats", "--service=127.0.0.1:1", "--service_timeout=0.3"]) == errors.LOST
     assert "127.0.0.1:1 did not answer" in capsys.readouterr().err

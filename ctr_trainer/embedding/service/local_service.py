@@ -11,7 +11,7 @@ import time
 import psutil
 
 from ctr_trainer.files.temporary import temporary_directory
-from ctr_trainer.messages import exit_status, log_lines
+from ctr_trainer.messages import errors, log_lines
 from ctr_trainer.messages.errors import Lost, UserError
 from ctr_trainer.processes.child import Child, log_tail
 
@@ -115,7 +115,7 @@ class LocalService(Child):
         idle_from, cpu_then = time.monotonic(), 0.0
         while not port_file.exists():
             if self.ended():
-                kind = Lost if self.status < 0 or self.status == exit_status.LOST else UserError
+                kind = Lost if self.status < 0 or self.status == errors.LOST else UserError
                 raise kind(f"the embedding service did not start: {self.ended()}")
             with contextlib.suppress(psutil.Error):  # It has ended meanwhile, which the next round of the loop tells.
                 cpu = sum(process.cpu_times()[:2])

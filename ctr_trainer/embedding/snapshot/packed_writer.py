@@ -8,7 +8,7 @@ from ctr_trainer.embedding.snapshot.packed_files import REMOVED, ROWS, file_name
 from ctr_trainer.embedding.snapshot.packed_rows import pack
 from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
-from ctr_trainer.messages.divergence import diverged
+from ctr_trainer.messages.errors import diverged
 
 _CURE = "make room there; the training goes on, and tries it again"
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 from ctr_trainer.embedding.snapshot.arrow_file import arrow_file
 from ctr_trainer.embedding.snapshot.snapshot import key_array, row_array, schema
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
-from ctr_trainer.messages.divergence import diverged
+from ctr_trainer.messages.errors import diverged
 
 _CURE = (
     "make room there (the snapshots before it are whole), then start the same command again to go on from the last "

@@ -3,8 +3,7 @@
 import numpy as np
 
 from ctr_trainer.embedding.table import row_kernels
-from ctr_trainer.messages.divergence import diverged
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.errors import UserError, diverged
 
 
 def check_versions(table, keys, versions):

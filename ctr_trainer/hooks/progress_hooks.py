@@ -1,4 +1,4 @@
-"""Shows how far the training is: a line that is redrawn at a terminal, lines of the log elsewhere."""
+"""Shows how far a run is: a line that is redrawn at a terminal, lines of the log elsewhere."""
 
 import contextlib
 import logging
@@ -9,14 +9,32 @@ import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from ctr_trainer.graph_notes.run_length import RunLength
-from ctr_trainer.hooks.order import Order
-from ctr_trainer.hooks.step_hook import StepHook
+from ctr_trainer.hooks.step_hook import Order, StepHook
 from ctr_trainer.measuring.clock import Clock
-from ctr_trainer.messages.durations import format_seconds
+from ctr_trainer.messages.log_lines import format_seconds
 
 _log = logging.getLogger(__name__)
 _OF_MANY = "step {n_fmt} of {total_fmt} |{bar:20}| {speed}, {remaining} left{auc}"
 _ENDLESS = "step {n_fmt}, {speed}, {elapsed} so far{auc}"
+
+
+class ProgressHook(StepHook):
+    """Shows steps done, steps a second and the time left, where standard error is a terminal.
+
+    Args:
+      what: as `evaluating`.
+      steps: how many there will be.
+    """
+
+    def __init__(self, what, steps):
+        super().__init__()
+        self._bar = tqdm.tqdm(desc=what, total=steps, unit=" steps", disable=not sys.stderr.isatty(), leave=None)
+
+    def after_step(self, run_context, run_values):
+        self._bar.update()
+
+    def end(self, session):
+        self._bar.close()
 
 
 class TrainingProgressHook(StepHook):

@@ -1,0 +1,202 @@
+"""Hooks that end a training: in order, or because its batches, labels or loss are wrong."""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ctr_trainer.hooks.step_hook import Order, StepHook
+from ctr_trainer.messages.errors import UserError, diverged
+from ctr_trainer.ranks import distributed
+
+tf1 = tf.compat.v1
+_STEPS = 3
+_NONE = -1  # A batch that only pads.
+
+
+class EndTogetherHook(tf.compat.v1.train.SessionRunHook):
+    """Stops after the step behind which no rank has another batch; on all ranks after the same one.
+
+    Args:
+      next_total: scalar tensor, equal on all ranks: the weight of all ranks' next batches.
+    """
+
+    order = Order.INPUT
+
+    def __init__(self, next_total):
+        self._next_total = next_total
+
+    def before_run(self, run_context):
+        return tf.compat.v1.train.SessionRunArgs(self._next_total)
+
+    def after_run(self, run_context, run_values):
+        if run_values.results == 0:
+            run_context.request_stop()
+
+
+class EqualBatchesHook(StepHook):
+    """Compares the batches of the first steps over the ranks; a checkpoint is not written before.
+
+    An `input_fn` that does not take a share of the data gives all ranks the same batches. The job would train, each
+    example as often as there are ranks.
+
+    Args:
+      features, labels: of the batch, as the graph reads them.
+      weight: scalar tensor, 0 for a batch that only pads; None if there is none.
+
+    Raises:
+      UserError: two ranks had the same batch in each of the first 3 steps, or in all steps if there were fewer.
+    """
+
+    order = Order.CHECK
+
+    def __init__(self, features: Any, labels: Any, weight: tf.Tensor | None = None) -> None:
+        super().__init__()
+        tensors = tf.nest.flatten((features, labels), expand_composites=True)
+        self._tensors = [tensor for tensor in tensors if tensor is not None]
+        self._weight, self._found = weight, []
+
+    def begin(self) -> None:
+        super().begin()
+        with tf.device("/cpu:0"):
+            text = tf.strings.join([tf.io.serialize_tensor(tensor) for tensor in self._tensors])
+            self._fingerprint = tf.strings.to_hash_bucket_fast(text, 2**62)
+            if self._weight is not None:
+                self._fingerprint = tf.where(self._weight > 0, self._fingerprint, tf.constant(_NONE, tf.int64))
+
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
+        return tf1.train.SessionRunArgs(self._fingerprint) if len(self._found) < _STEPS else None
+
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        if len(self._found) < _STEPS:
+            self._found.append(run_values.results)
+            if len(self._found) == _STEPS:
+                self._compare()
+
+    def end(self, session: tf1.Session) -> None:
+        if 0 < len(self._found) < _STEPS:
+            self._compare()
+
+    def _compare(self) -> None:
+        """Raises UserError if two ranks have read the same; a collective."""
+        own = np.array(self._found, np.int64)
+        of_ranks = distributed.all_gather(own, "first_batches").reshape(distributed.size(), -1).tolist()
+        for rank, batches in enumerate(of_ranks):
+            equal = [other for other in range(rank) if of_ranks[other] == batches and set(batches) != {_NONE}]
+            if equal:
+                raise UserError(
+                    f"ranks {equal[0]} and {rank} read the same batches (the first {len(batches)} are equal), so the "
+                    f"{distributed.size()} workers would train each example several times. Give each rank its share, "
+                    "before the dataset is shuffled and batched: dataset = dataset.shard(tf_estimator.size(), "
+                    "tf_estimator.rank()), with `from ctr_trainer import estimator as tf_estimator`; or declare "
+                    "input_fn(input_context) and shard by it. If equal batches are meant: "
+                    "RunConfig(equal_inputs='allow')"
+                )
+
+
+class FiniteLossHook(StepHook):
+    """Raises UserError after a step whose loss is infinite or NaN on this worker.
+
+    Args:
+      loss: float tensor.
+    """
+
+    order = Order.CHECK
+
+    def __init__(self, loss):
+        super().__init__()
+        self._arguments = tf.compat.v1.train.SessionRunArgs(loss)
+
+    def before_run(self, run_context):
+        return self._arguments
+
+    def after_micro_batch(self, run_context, run_values):
+        self._check(run_values.results, self.step + 1)
+
+    def after_step(self, run_context, run_values):
+        self._check(run_values.results, self.step)
+
+    def _check(self, loss, step):
+        if not np.isfinite(loss).all():
+            raise diverged(f"the loss of step {step} is {loss} on rank {distributed.rank()}")
+
+
+class ImpliedLabelHook(tf.compat.v1.train.SessionRunHook):
+    """Raises UserError after a batch in which a label is 1 where the label that it implies is 0, and counts them.
+
+    Args:
+      model: its name, for the error.
+      implied, label: names of the two labels, as `click` and `conversion`.
+      labels: dict of name -> float32[B].
+    """
+
+    def __init__(self, model, implied, label, labels):
+        self._what = model, implied, label
+        self._labels = labels[implied], labels[label]
+
+    def before_run(self, run_context):
+        return tf.compat.v1.train.SessionRunArgs(self._labels)
+
+    def after_run(self, run_context, run_values):
+        implied, label = run_values.results
+        alone = int(np.sum((label > 0) & (implied <= 0)))
+        if alone:
+            model, first, second = self._what
+            raise UserError(
+                f"--model={model}: {alone} of {int(np.sum(label > 0))} examples with {second} = 1 have {first} = 0, in "
+                f"a batch of {len(label)} on rank {distributed.rank()}. It takes {second} for something that only "
+                f"an example with {first} can have: mend the labels, or name the two with "
+                f"--model_params=click=NAME,conversion=NAME (now {first} and {second}), or choose mmoe or ple"
+            )
+
+
+class StopHook(StepHook):
+    """Stops after the same step on all ranks once one of them got SIGTERM or SIGINT; then the checkpoint is saved.
+
+    Between its session's start and its end a first signal asks for that; before and after, it ends the process at once.
+
+    Args:
+      stopping: `Stopping` of the training.
+      signals: `StopSignals` of the process.
+      grace_secs: seconds after which the process ends all the same.
+
+    Attributes:
+      signal: number of the signal that the training stops for, after the step done last; 0 for none. The same on all
+        ranks.
+      asked: the ranks that got it.
+    """
+
+    order = Order.STOP
+
+    def __init__(self, stopping, signals, grace_secs):
+        super().__init__()
+        self._stopping, self._signals, self._grace_secs = stopping, signals, grace_secs
+        self.signal, self.asked = 0, []
+
+    @property
+    def is_asked(self):
+        """Whether this rank knows already that the training is to stop; another one may know it a moment later."""
+        return self._stopping.is_asked
+
+    def after_create_session(self, session, coord):
+        super().after_create_session(session, coord)
+        self._stopping.begin(self.step + 1)
+        self._signals.hand_to(self._stopping, self._grace_secs)
+
+    def after_step(self, run_context, run_values):
+        if self._stopping.done(self.step):
+            self._stop()
+            run_context.request_stop()
+
+    def end(self, session):
+        if self._stopping.leave():  # Also if the last step of the training was done meanwhile.
+            self._stop()
+        self._signals.keep()
+
+    def close(self):
+        """Ends what `after_create_session` has begun, after an error."""
+        self._stopping.close()
+        self._signals.keep()
+
+    def _stop(self):
+        self.signal, self.asked = self._stopping.signal, self._stopping.asked
