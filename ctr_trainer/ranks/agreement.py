@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.1
 _TELL_SECONDS = 30.0
 _NAMED = 8
 # Ranks of several hosts tell each other when they were last alive, and one that was silent for 5 s is called dead
-# (`missing_ranks`): of these 5 s clocks may take less than half.
+# (`liveness`): of these 5 s clocks may take less than half.
 MOST_SECONDS_APART = 2.0
 _LOOPBACK_NAMES = ("localhost", "127.")
 _NAMED_FLAGS = 4

@@ -79,7 +79,7 @@ def test_the_sentence_names_rank_phase_step_and_duration_and_those_of_whom_nothi
 
 def test_of_many_missing_ranks_some_are_named_and_all_are_counted(monkeypatch):
     beats = {rank: _beat(rank, 7, "read") for rank in range(20)}
-    monkeypatch.setattr(liveness.heartbeat, "read", lambda directory, rank: beats[rank])
+    monkeypatch.setattr(liveness, "read_beat", lambda directory, rank: beats[rank])
     assert describe("anywhere", 20, now=NOW).endswith("and 12 more ranks")
 
 
@@ -88,7 +88,7 @@ def test_a_rank_without_a_new_heartbeat_is_lost_however_the_clocks_of_the_hosts_
         seconds = 0.0
 
     beats = {rank: _beat(rank, 7, "checkpoint", alive=NOW - 5000 * rank) for rank in range(2)}
-    monkeypatch.setattr("ctr_trainer.ranks.liveness.read", lambda model_dir, rank: beats[rank])
+    monkeypatch.setattr("ctr_trainer.ranks.liveness.read_beat", lambda model_dir, rank: beats[rank])
     monkeypatch.setattr("time.monotonic", lambda: Now.seconds)
 
     def sleep(seconds):
@@ -107,7 +107,7 @@ def test_a_rank_without_a_new_heartbeat_is_lost_however_the_clocks_of_the_hosts_
 def test_ranks_that_were_stopped_together_with_this_one_are_not_lost(tmp_path, monkeypatch):
     """As a machine that is moved: the time has gone on, and the heartbeats come a moment later."""
     now, beats = [0.0], {0: _beat(0, 7, "session")}
-    monkeypatch.setattr("ctr_trainer.ranks.liveness.read", lambda model_dir, rank: beats[rank])
+    monkeypatch.setattr("ctr_trainer.ranks.liveness.read_beat", lambda model_dir, rank: beats[rank])
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr("time.sleep", lambda seconds: beats.update({0: _beat(0, 7, "session", alive=NOW + 100)}))
     signs = SignsOfLife(tmp_path, 1, 60.0)
