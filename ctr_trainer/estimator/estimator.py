@@ -126,7 +126,7 @@ class Estimator(TrainedModel):
     ) -> TrainResult | None:
         """Opens the training, restores its checkpoint, runs its steps, saves and closes.
 
-        Each step is one or more `session.run`, around which the hooks act in the order of `hooks.step_hook.Order`. Together
+        Each step is one or more `session.run`, around which the hooks act in the order of `step_hook.Order`. Together
         they read a batch and look up its rows (`InputHook`), run the graph with its exchange of dense gradients, train
         the rows (`InputHook`), exchange them with the service (`RowSyncHook`), save (`CheckpointHook`), log, and
         evaluate (`EvaluationHook`).
