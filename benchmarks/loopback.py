@@ -24,7 +24,7 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker.lookup import Lookup
 from ctr_trainer.embedding.worker.row_cache import RowCache
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.settings.row_optimizer import ROW_OPTIMIZERS
+from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
 from ctr_trainer.settings.run_config import RunConfig
 
 TIMEOUT_S = 60

@@ -48,7 +48,7 @@ def main():
     from ctr_trainer.models import deepfm
     from ctr_trainer.models.params import ModelParams
     from ctr_trainer.ranks import dense_exchange, distributed
-    from ctr_trainer.settings.row_optimizer import RowAdagrad
+    from ctr_trainer.settings.optimizers import RowAdagrad
 
     class Clock(tf.compat.v1.train.SessionRunHook):
         """The times at which steps began, and the memory in use then, now and again."""
@@ -104,7 +104,7 @@ def main():
 def _with_service(stack, embedding, core, directory):
     """-> the EmbeddingConfig with a service of its own on that core, which ends with the `ExitStack`."""
     from ctr_trainer.embedding.service.local_services import LocalServices
-    from ctr_trainer.settings.security_files import SecurityFiles
+    from ctr_trainer.settings.embedding_config import SecurityFiles
 
     (service,) = stack.enter_context(LocalServices(1, directory, timeout=60).running({core}))
     token = os.path.join(directory, "token")

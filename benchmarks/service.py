@@ -26,7 +26,7 @@ import numpy as np
 from ctr_trainer.embedding.table.row_kernels import take
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
-from ctr_trainer.settings.row_optimizer import RowwiseAdagrad
+from ctr_trainer.settings.optimizers import RowwiseAdagrad
 
 DIM, ZIPF = 16, 1.2
 CONFIG = TableConfig("bench", (DIM,), (0.01,), RowwiseAdagrad(initial_accumulator=0.1))

@@ -47,7 +47,7 @@ from ctr_trainer.publication.delivery import Delivery
 from ctr_trainer.publication.delivery_process import DeliveryProcess
 from ctr_trainer.publication.records import Publication
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.redis_files import RedisFiles
+from ctr_trainer.settings.publish_config import RedisFiles
 from tests import redis_cluster
 from tests.scoring import trained
 

@@ -14,7 +14,7 @@ import time
 import pytest
 
 from ctr_trainer.processes.child import ended_with_parent
-from ctr_trainer.settings.redis_files import RedisFiles
+from ctr_trainer.settings.publish_config import RedisFiles
 from tests.parallel import launch
 
 _SECONDS = 60

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from ctr_trainer.settings.row_optimizer import ROW_OPTIMIZERS
+from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
 
 
 def row_optimizer(name, **settings):

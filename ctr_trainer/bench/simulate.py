@@ -10,7 +10,7 @@ from ctr_trainer.bench.figures import cell, figure, format_table
 from ctr_trainer.bench.job_flags import described, job_flags
 from ctr_trainer.bench.jobs import Job, run_rounds, scratch
 from ctr_trainer.bench.results import write_report
-from ctr_trainer.experiment.rules import way_of_exchange
+from ctr_trainer.experiment.checks import way_of_exchange
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
 

@@ -52,8 +52,14 @@ def _measure(worker, experiment, evaluation, metrics, export):
     from ctr_trainer.bench.device_towers import gpus_of, in_towers
     from ctr_trainer.bench.workload import W1Batches
     from ctr_trainer.estimator.evaluation_history import EvaluationHistory
-    from ctr_trainer.experiment.build import make_estimator, make_eval_spec, reader, start_workers, training_reader
-    from ctr_trainer.experiment.label_rates import with_label_rates
+    from ctr_trainer.experiment.build import (
+        make_estimator,
+        make_eval_spec,
+        reader,
+        start_workers,
+        training_reader,
+        with_label_rates,
+    )
     from ctr_trainer.ranks import distributed
 
     data = experiment.data

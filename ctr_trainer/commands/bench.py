@@ -8,12 +8,9 @@ memory: DeepFM's 26 fields and 13 numbers with random labels, which is about spe
 import dataclasses
 
 from ctr_trainer.bench import accumulation, methods, network, scaling, settings, simulate
-from ctr_trainer.experiment.paths import require_data
+from ctr_trainer.experiment.checks import require_data
 from ctr_trainer.files import outputs
-from ctr_trainer.flags.accumulation import AccumulationFlags
-from ctr_trainer.flags.bench import BenchFlags, ListedExperiment
-from ctr_trainer.flags.network import NetworkFlags
-from ctr_trainer.flags.simulate import SimulateFlags
+from ctr_trainer.flags.bench import AccumulationFlags, BenchFlags, ListedExperiment, NetworkFlags, SimulateFlags
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import require_known
 

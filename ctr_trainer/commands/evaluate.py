@@ -9,14 +9,14 @@ happened. Scores of single examples, each with its label, are what `predict` wri
 
 import json
 
+from ctr_trainer.experiment.checks import require_data, require_files, require_model
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.paths import require_data, require_files, require_model
 from ctr_trainer.files import outputs
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.flags import CheckpointFlags, PredictFlags, SavedModelFlags
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.by_flag import alike, require
-from ctr_trainer.settings.metrics_config import MetricsConfig
+from ctr_trainer.settings.evaluation_config import MetricsConfig
 
 GROUPS = (Experiment, MetricsConfig, CheckpointFlags, SavedModelFlags, PredictFlags)
 GIVEN = True
@@ -93,7 +93,7 @@ def _of_export(experiment, metrics, export):
 
 def _show(results, output):
     from ctr_trainer.estimator.evaluation_history import without_nan
-    from ctr_trainer.report.metrics_table import format_metrics
+    from ctr_trainer.report.tables import format_metrics
 
     results = without_nan(results)
     if output:

@@ -2,8 +2,8 @@
 
 import json
 
+from ctr_trainer.experiment.checks import require_model
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.paths import require_model
 from ctr_trainer.flags import CheckpointFlags, ExportFlags
 from ctr_trainer.settings.by_flag import alike, require
 

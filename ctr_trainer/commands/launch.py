@@ -14,7 +14,7 @@ import sys
 from absl import flags as absl_flags
 
 from ctr_trainer import flags as train_flags
-from ctr_trainer.experiment.rules import check_training
+from ctr_trainer.experiment.checks import check_training
 from ctr_trainer.flags.launch import LaunchFlags
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError

@@ -6,8 +6,8 @@ The data needs no labels and no weights.
 import contextlib
 import json
 
+from ctr_trainer.experiment.checks import require_data, require_model
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.paths import require_data, require_model
 from ctr_trainer.files import outputs
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.flags import CheckpointFlags, PredictFlags

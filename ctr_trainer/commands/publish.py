@@ -3,13 +3,26 @@
 A training with --publish starts the latter by itself. What is published, and how servers read it: docs/serving.md.
 """
 
+import dataclasses
 import json
 
+from ctr_trainer.experiment.checks import require_model
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.paths import require_model
 from ctr_trainer.flags import CheckpointFlags
-from ctr_trainer.flags.publish import PublishFlags
 from ctr_trainer.settings.by_flag import alike, require
+from ctr_trainer.settings.setting import Settings, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class PublishFlags(Settings, title="Publish"):
+    """Publish."""
+
+    to: str = setting("", "directory, its URL, or redis://host:port,host:port/NAME of a cluster, to publish to", "path")
+    source: str = setting(
+        "", "spool of a training to deliver, and to go on delivering, in place of a checkpoint", "path", flag="from"
+    )
+    exit_with_stdin: bool = setting(False, "end when standard input closes, that is with the process that started it")
+
 
 GROUPS = (Experiment, CheckpointFlags, PublishFlags)
 GIVEN = True

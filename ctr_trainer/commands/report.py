@@ -1,7 +1,17 @@
 """Compares training runs, ended or under way: a table, the settings that differ, and curves as PNG files."""
 
-from ctr_trainer.flags.report import ReportFlags
+import dataclasses
+
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.setting import Settings, setting
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportFlags(Settings, title="Report"):
+    """Report."""
+
+    output: str = setting("report", "directory of the curves, as PNG files; none are written if empty", "path")
+
 
 GROUPS = (ReportFlags,)
 POSITIONAL = "RUN_DIR..."
@@ -21,7 +31,7 @@ def run(directories, flags):
     runs = read_runs(directories)
     print(format_comparison(runs), flush=True)
     if flags.output:
-        from ctr_trainer.report.training_curves import write_curves
+        from ctr_trainer.report.comparison import write_curves
 
         for path in write_curves(runs, flags.output):
             print(path, flush=True)

@@ -3,7 +3,7 @@
 import dataclasses
 import tempfile
 
-from ctr_trainer.flags.score import ScoreFlags
+from ctr_trainer.flags.servers import ScoreFlags
 from ctr_trainer.settings.by_flag import require
 
 GROUPS = (ScoreFlags,)

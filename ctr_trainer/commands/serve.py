@@ -1,6 +1,6 @@
 """Runs one shard of the embedding lookup service until SIGTERM; rows are spread over the shards by key."""
 
-from ctr_trainer.flags.serve import ServeFlags
+from ctr_trainer.flags.servers import ServeFlags
 from ctr_trainer.settings.by_flag import require
 
 GROUPS = (ServeFlags,)

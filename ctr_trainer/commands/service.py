@@ -2,7 +2,7 @@
 
 import json
 
-from ctr_trainer.flags.service import ServiceFlags
+from ctr_trainer.flags.servers import ServiceFlags
 from ctr_trainer.settings.by_flag import require
 
 GROUPS = (ServiceFlags,)

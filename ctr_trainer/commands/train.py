@@ -1,17 +1,19 @@
 """Trains a model on converted data, from the newest checkpoint in --model_dir on if there is one."""
 
+import contextlib
 import dataclasses
 import logging
 
 from ctr_trainer import __version__
-from ctr_trainer.experiment.paths import require_data, require_files
-from ctr_trainer.experiment.rules import check_training
-from ctr_trainer.experiment.services_ahead import services_ahead
+from ctr_trainer.embedding.service.local_services import LocalServices
+from ctr_trainer.experiment.checks import check_training, require_data, require_files
 from ctr_trainer.export import directory
-from ctr_trainer.files.paths import path_of
+from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.flags import TRAINING
 from ctr_trainer.models.registry import require_known
-from ctr_trainer.report.phases_table import format_phases
+from ctr_trainer.processes import hardware
+from ctr_trainer.ranks.placement import Placement
+from ctr_trainer.report.tables import format_phases
 from ctr_trainer.settings.by_flag import by_flag, require
 
 GROUPS = TRAINING
@@ -26,6 +28,24 @@ SUMMARY_FILE = "train_summary.json"
 FLAGS_FILE = "flags.json"
 
 _log = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def services_ahead(experiment):
+    """Gives the `LocalServices` of an `Experiment`, which rank 0 has begun to start if its training will use them.
+
+    They take a second to start, and TensorFlow takes three to import. Not a collective: what `horovodrun` says of this
+    process decides. Those of a model directory in a store start later, since its `Staging` clears the place of their
+    logs first.
+    """
+    config, model_dir = experiment.run.embedding, experiment.model.model_dir
+    place = Placement.of_this_process()
+    are_used = config.service == "auto" and place.rank == 0 and place.size > 1 and place.is_on_one_host
+    services = LocalServices.of(config, model_dir)
+    with contextlib.closing(services):
+        if are_used and is_local(model_dir):
+            services.start(hardware.own_cores())
+        yield services
 
 
 def run(given, experiment, evaluation, metrics, export):
@@ -55,8 +75,14 @@ def _train(given, experiment, evaluation, metrics, export, services):
     from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.evaluation_history import without_nan
     from ctr_trainer.experiment.as_trained import as_trained
-    from ctr_trainer.experiment.build import make_estimator, make_eval_spec, reader, start_workers, training_reader
-    from ctr_trainer.experiment.label_rates import with_label_rates
+    from ctr_trainer.experiment.build import (
+        make_estimator,
+        make_eval_spec,
+        reader,
+        start_workers,
+        training_reader,
+        with_label_rates,
+    )
     from ctr_trainer.experiment.open_source import is_readable
     from ctr_trainer.ranks import autotune, distributed
 

@@ -19,7 +19,7 @@ from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.ranks.distributed import optimizer as DistributedOptimizer  # Named as in Horovod.
 from ctr_trainer.ranks.distributed import rank, size
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
-from ctr_trainer.settings.metrics_config import MetricsConfig
+from ctr_trainer.settings.evaluation_config import MetricsConfig
 from ctr_trainer.settings.run_config import RunConfig
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ctr_trainer.settings.lr_groups import LrGroups
+from ctr_trainer.settings.train_settings import LrGroups
 
 tf1 = tf.compat.v1
 _ops = tf.raw_ops

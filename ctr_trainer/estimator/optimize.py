@@ -12,9 +12,8 @@ from ctr_trainer.estimator.step_gradients import step_gradients
 from ctr_trainer.graph_notes import run_length
 from ctr_trainer.graph_notes.notes import RowTraining, StepPlan, notes
 from ctr_trainer.ranks import dense_exchange, distributed
-from ctr_trainer.settings.lr_groups import LrGroups
 from ctr_trainer.settings.schedule import OF_THE_RUN, Schedule
-from ctr_trainer.settings.train_settings import TrainSettings
+from ctr_trainer.settings.train_settings import LrGroups, TrainSettings
 
 tf1 = tf.compat.v1
 _log = logging.getLogger(__name__)

@@ -7,8 +7,7 @@ from typing import Any
 
 from ctr_trainer.estimator.results import TrainResult
 from ctr_trainer.metrics.evaluation_metrics import DIRECTIONS
-from ctr_trainer.settings.evaluation_config import EvaluationConfig
-from ctr_trainer.settings.metrics_config import MetricsConfig
+from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 
 _EVERY_N_STEPS = 1000
 _log = logging.getLogger(__name__)

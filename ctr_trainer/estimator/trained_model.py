@@ -27,7 +27,7 @@ from ctr_trainer.files.paths import path_of
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import params_as_trained
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.metrics_config import MetricsConfig
+from ctr_trainer.settings.evaluation_config import MetricsConfig
 from ctr_trainer.settings.run_config import RunConfig
 
 tf1 = tf.compat.v1

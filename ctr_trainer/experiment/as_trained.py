@@ -9,7 +9,7 @@ from ctr_trainer.models.params import SHARED
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.by_flag import by_flag, by_names_of_now, replaced, require
-from ctr_trainer.settings.row_optimizer import ROW_OPTIMIZERS
+from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
 
 
 def as_trained(given, experiment):

@@ -5,10 +5,8 @@ A command's own groups are in the module of its name.
 
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.flags.define import default_text, define, flags_of, help_text, parsed, read
-from ctr_trainer.flags.evaluation import CheckpointFlags, SavedModelFlags
-from ctr_trainer.flags.output import ExportFlags, PredictFlags
-from ctr_trainer.settings.evaluation_config import EvaluationConfig
-from ctr_trainer.settings.metrics_config import MetricsConfig
+from ctr_trainer.flags.trained_model import CheckpointFlags, ExportFlags, PredictFlags, SavedModelFlags
+from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 
 # What `train` takes, and a worker of a bench.
 TRAINING = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)

@@ -8,6 +8,56 @@ from ctr_trainer.settings.train_settings import TrainSettings
 
 
 @dataclasses.dataclass(frozen=True)
+class AccumulationFlags(Settings, title="Bench accumulation"):
+    """Bench accumulation."""
+
+    equal: tuple[str, ...] = setting(
+        ("examples",),
+        "what the runs of all --accumulation_steps have as many of: examples, steps of the optimizer, or "
+        "examples,steps for both in turn, which tells the loss by fewer steps from that by larger batches",
+        "name",
+    )
+    evaluations: int = setting(
+        5,
+        "evaluations of each run on --eval_data, evenly spaced; the last one is at the end of the run",
+        "times",
+        minimum=1,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class NetworkFlags(Settings, title="Bench network"):
+    """Bench network."""
+
+    machines: int = setting(
+        4, "network namespaces with a worker each; of `simulate`: of the job", "machines", minimum=1
+    )
+    gbit: tuple[str, ...] = setting((), "speeds of each machine's network, each way; 0: no limit", "Gbit/s")
+    dense_params: tuple[str, ...] = setting(
+        (),
+        "dense networks, in turn: resnet50, vgg16 or a number for layers with as many parameters, conv for "
+        "convolutions with ResNet-50's; none: --hidden_units",
+        "name",
+    )
+    scale: float = setting(1.0, "divisor of the parameters of --dense_params", "times", minimum=1.0)
+    ways: tuple[str, ...] = setting(
+        (), "ways of the gradients: plain, fp16, accumulation, sync, autotune; plain,fp16,autotune by default", "name"
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulateFlags(Settings, title="Bench simulate"):
+    """Bench simulate."""
+
+    costs: str = setting("", "JSON of costs, as a run without this flag measures and writes them", "path")
+    check: bool = setting(False, "run jobs of --workers, and print how far the prediction was off")
+    worker_cores: int = setting(
+        0, "cores of each machine of --machines; 0: as many as this one has", "cores", minimum=0
+    )
+    most_workers: int = setting(1000, "workers up to which the prediction goes", "workers", minimum=1)
+
+
+@dataclasses.dataclass(frozen=True)
 class BenchFlags(Settings, title="Bench"):
     """Bench."""
 

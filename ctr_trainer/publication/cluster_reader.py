@@ -18,7 +18,7 @@ from ctr_trainer.publication.cluster_keys import BUCKETS
 from ctr_trainer.publication.cluster_rows import REMOVED_SECONDS
 from ctr_trainer.publication.reader import DenseFiles, RowsAhead, RowsLost, Unreadable
 from ctr_trainer.publication.records import Record
-from ctr_trainer.settings.redis_files import RedisFiles
+from ctr_trainer.settings.publish_config import RedisFiles
 
 _log = logging.getLogger(__name__)
 _TRIES, _PAUSE_SECONDS = 3, 0.1

@@ -16,7 +16,7 @@ from ctr_trainer.publication.cluster_rows import ClusterSweep
 from ctr_trainer.publication.records import BASE, Record
 from ctr_trainer.publication.spool import NeedsBase
 from ctr_trainer.publication.target import refuse_other_model
-from ctr_trainer.settings.redis_files import RedisFiles
+from ctr_trainer.settings.publish_config import RedisFiles
 
 _log = logging.getLogger(__name__)
 GRACE_SECONDS, LEASE_SECONDS = 600.0, 10.0

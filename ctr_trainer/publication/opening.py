@@ -5,7 +5,7 @@ from ctr_trainer.publication.cluster_reader import ClusterReader
 from ctr_trainer.publication.cluster_target import ClusterTarget
 from ctr_trainer.publication.directory_reader import DirectoryReader
 from ctr_trainer.publication.directory_target import DirectoryTarget
-from ctr_trainer.settings.redis_files import RedisFiles
+from ctr_trainer.settings.publish_config import RedisFiles
 
 
 def open_target(url, redis=RedisFiles()):  # noqa: B008, it is frozen

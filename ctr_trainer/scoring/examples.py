@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_trainer.flags.servers import ScoreLimits
 from ctr_trainer.scoring import raw_inputs
 from ctr_trainer.scoring.raw_inputs import NUMBER, RawFeature, RawInputs
 from ctr_trainer.scoring.refusals import RequestRefused, TooLarge
-from ctr_trainer.settings.score_limits import ScoreLimits
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,7 @@ import pyarrow as pa
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from ctr_trainer.embedding.service.security import ServerSecurity, token_refusal
+from ctr_trainer.flags.servers import ScoreLimits
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.messages.log_lines import Seldom
 from ctr_trainer.scoring.arrow_messages import ArrowMessages
@@ -46,7 +47,6 @@ from ctr_trainer.scoring.refusals import (
     WrongToken,
 )
 from ctr_trainer.scoring.served_model import Scored
-from ctr_trainer.settings.score_limits import ScoreLimits
 
 _log = logging.getLogger(__name__)
 _SERVICE = "arrow.flight.protocol.FlightService"

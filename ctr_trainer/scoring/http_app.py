@@ -30,6 +30,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ctr_trainer.embedding.service.security import token_refusal
+from ctr_trainer.flags.servers import ScoreLimits
 from ctr_trainer.messages.log_lines import Seldom
 from ctr_trainer.scoring.batcher import Batcher
 from ctr_trainer.scoring.examples import Examples
@@ -47,7 +48,6 @@ from ctr_trainer.scoring.refusals import (
     WrongHost,
     WrongToken,
 )
-from ctr_trainer.settings.score_limits import ScoreLimits
 
 _log = logging.getLogger(__name__)
 # How many bodies of the largest size may be held at a time.

@@ -8,7 +8,7 @@ import ssl
 
 from ctr_trainer.embedding.service.security import ServerSecurity, is_loopback
 from ctr_trainer.files import durable_file
-from ctr_trainer.flags.score import ScoreFlags
+from ctr_trainer.flags.servers import ScoreFlags
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import child
 from ctr_trainer.publication.opening import open_reader

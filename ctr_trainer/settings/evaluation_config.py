@@ -5,6 +5,18 @@ import dataclasses
 from ctr_trainer.settings.setting import Settings, setting
 
 
+@dataclasses.dataclass(frozen=True)
+class MetricsConfig(Settings, title="Metrics"):
+    """Which metrics an evaluation computes beside those that it always does; both take memory, see `ScoredExamples`."""
+
+    exact_auc: bool = setting(
+        False, "compute AUC and AUC-PR from all scores, not from bins; 24 bytes of memory an example"
+    )
+    group_by: str = setting(
+        "", "id column or single-valued feature, as user: compute the AUC within its values too", "column"
+    )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationConfig(Settings, title="Evaluation while training"):
     """When a training is evaluated on the way, and what comes of it; `EvalSpec` adds on what."""

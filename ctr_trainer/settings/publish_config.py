@@ -2,11 +2,29 @@
 
 import dataclasses
 
-from ctr_trainer.settings.redis_files import RedisFiles
 from ctr_trainer.settings.setting import Settings, setting
 
 # How the weights of a published row are packed; see `embedding.snapshot.packed_rows`.
 DTYPES = ("float32", "float16", "int8")
+
+
+@dataclasses.dataclass(frozen=True)
+class RedisFiles(Settings, title="Redis or Valkey cluster"):
+    """Files that a client of a cluster reads; "" where there is no file."""
+
+    redis_auth_file: str = setting(
+        "",
+        "file whose first line is the cluster's password, USER:PASSWORD, or :PASSWORD if the password has a colon",
+        "path",
+        alike=False,
+    )
+    redis_ca: str = setting(
+        "", "PEM of the authority that signed the certificates of a rediss:// cluster", "path", alike=False
+    )
+    redis_cert: str = setting(
+        "", "PEM of this client's certificate, where the cluster asks for one", "path", alike=False
+    )
+    redis_key: str = setting("", "PEM of the key of this client's certificate", "path", alike=False)
 
 
 @dataclasses.dataclass(frozen=True)

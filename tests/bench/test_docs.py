@@ -8,8 +8,7 @@ import pytest
 from ctr_trainer import cli, flags
 from ctr_trainer.bench import axes
 from ctr_trainer.commands import bench
-from ctr_trainer.flags.accumulation import AccumulationFlags
-from ctr_trainer.flags.bench import BenchFlags
+from ctr_trainer.flags.bench import AccumulationFlags, BenchFlags
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs" / "benchmarks.md"
 TEXT = DOCS.read_text()

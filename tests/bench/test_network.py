@@ -23,7 +23,7 @@ from ctr_trainer.bench import (
 from ctr_trainer.bench.jobs import Job
 from ctr_trainer.bench.namespaces import Machine
 from ctr_trainer.bench.network_job import NetworkJob
-from ctr_trainer.flags.network import NetworkFlags
+from ctr_trainer.flags.bench import NetworkFlags
 from ctr_trainer.messages.errors import UserError
 
 

@@ -10,12 +10,12 @@ import pytest
 from ctr_trainer import flags
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.experiment.build import make_train_op, reader, steps_exchange
+from ctr_trainer.experiment.checks import check_training, way_of_exchange
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.rules import check_training, way_of_exchange
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import dense_exchange, distributed
-from ctr_trainer.settings.dense_optimizer import Adagrad, AdamW, Ftrl, Lamb, Momentum
 from ctr_trainer.settings.evaluation_config import EvaluationConfig
+from ctr_trainer.settings.optimizers import Adagrad, AdamW, Ftrl, Lamb, Momentum
 from ctr_trainer.settings.schedule import Schedule
 from tests import small
 

@@ -13,7 +13,7 @@ from ctr_trainer.models import deepfm
 from ctr_trainer.models.head import binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.row_optimizer import RowAdagrad
+from ctr_trainer.settings.optimizers import RowAdagrad
 from tests import small
 from tests.constant import CONSTANT
 

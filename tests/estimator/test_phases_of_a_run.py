@@ -13,7 +13,7 @@ from ctr_trainer.measuring.phases import PHASES, TRAINING
 from ctr_trainer.models import deepfm
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.ranks import distributed
-from ctr_trainer.report.phases_table import format_phases
+from ctr_trainer.report.tables import format_phases
 from tests import small
 from tests.constant import CONSTANT
 

@@ -13,7 +13,7 @@ from ctr_trainer.embedding.worker.row_step import RowStep, weighed
 from ctr_trainer.estimator.table_inputs import RowGradients, TableGradients
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
-from ctr_trainer.settings.row_optimizer import RowAdagrad
+from ctr_trainer.settings.optimizers import RowAdagrad
 
 
 def _table(**limits):

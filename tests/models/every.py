@@ -6,7 +6,7 @@ from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import EmbeddingConfig, Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.models.registry import MODELS, find_model
-from ctr_trainer.settings.row_optimizer import RowAdagrad
+from ctr_trainer.settings.optimizers import RowAdagrad
 from tests.constant import CONSTANT
 from tests.models import tasks
 

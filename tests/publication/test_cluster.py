@@ -18,7 +18,7 @@ from ctr_trainer.publication.delivery import Delivery
 from ctr_trainer.publication.opening import open_reader
 from ctr_trainer.publication.reader import RowsAhead, RowsLost
 from ctr_trainer.publication.spool import NeedsBase, read_delivered
-from ctr_trainer.settings.redis_files import RedisFiles
+from ctr_trainer.settings.publish_config import RedisFiles
 from tests import redis_cluster
 from tests.publication.published import Published, tower_of
 

@@ -9,7 +9,7 @@ import pytest
 from ctr_trainer.publication.delivery_process import DeliveryProcess
 from ctr_trainer.publication.opening import open_reader
 from ctr_trainer.publication.spool import Delivered, read_delivered
-from ctr_trainer.settings.redis_files import RedisFiles
+from ctr_trainer.settings.publish_config import RedisFiles
 from tests.parallel.launch import wait_until
 from tests.publication.published import Published
 

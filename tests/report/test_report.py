@@ -4,8 +4,7 @@ import pytest
 
 from ctr_trainer import cli
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.report.comparison import format_comparison
-from ctr_trainer.report.training_curves import write_curves
+from ctr_trainer.report.comparison import format_comparison, write_curves
 from ctr_trainer.report.training_run import read_runs
 
 

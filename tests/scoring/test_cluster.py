@@ -15,7 +15,7 @@ from ctr_trainer.publication.cluster_target import ClusterTarget
 from ctr_trainer.publication.delivery import Delivery, deliver
 from ctr_trainer.publication.opening import open_reader
 from ctr_trainer.publication.spool import read_delivered
-from ctr_trainer.settings.redis_files import RedisFiles
+from ctr_trainer.settings.publish_config import RedisFiles
 from tests import redis_cluster
 from tests.publication.published import Published
 from tests.scoring import trained

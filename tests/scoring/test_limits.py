@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from ctr_trainer.flags.servers import ScoreLimits
 from ctr_trainer.scoring import http_protocol, http_server
 from ctr_trainer.scoring.arrow_messages import ArrowMessages
 from ctr_trainer.scoring.batcher import Batcher
@@ -20,7 +21,6 @@ from ctr_trainer.scoring.examples import Examples
 from ctr_trainer.scoring.raw_inputs import NUMBER, TEXTS, RawFeature, RawInputs
 from ctr_trainer.scoring.refusals import QueueFull, RequestRefused, TookTooLong
 from ctr_trainer.scoring.served_model import Freshness, Scored
-from ctr_trainer.settings.score_limits import ScoreLimits
 from tests.scoring import trained
 from tests.scoring.conftest import Client, running, until
 

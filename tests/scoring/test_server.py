@@ -11,10 +11,10 @@ import pytest
 from pyarrow import flight
 
 from ctr_trainer.estimator import published_checkpoint
+from ctr_trainer.flags.servers import ScoreLimits
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
 from ctr_trainer.publication.opening import open_reader
-from ctr_trainer.settings.score_limits import ScoreLimits
 from tests.scoring import trained
 from tests.scoring.conftest import Client, running, until
 

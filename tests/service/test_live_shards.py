@@ -12,7 +12,7 @@ from ctr_trainer.embedding.service.local_service import LocalService
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.security_files import SecurityFiles
+from ctr_trainer.settings.embedding_config import SecurityFiles
 from tests import checkpoints, small
 from tests.models import every
 from tests.service.conftest import TIMEOUT

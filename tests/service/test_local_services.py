@@ -5,12 +5,11 @@ import os
 import psutil
 import pytest
 
+from ctr_trainer.commands.train import services_ahead
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.local_services import LocalServices
 from ctr_trainer.embedding.service.security import ClientSecurity
-from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.experiment.model_settings import ModelSettings
-from ctr_trainer.experiment.services_ahead import services_ahead
+from ctr_trainer.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
 from ctr_trainer.settings.embedding_config import EmbeddingConfig

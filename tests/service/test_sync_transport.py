@@ -6,8 +6,7 @@ import pytest
 from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.estimator.open_store import open_store
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.embedding_config import EmbeddingConfig
-from ctr_trainer.settings.security_files import SecurityFiles
+from ctr_trainer.settings.embedding_config import EmbeddingConfig, SecurityFiles
 from tests.service.conftest import CONFIG, TOKEN, ones
 from tests.service.proxy import CuttingProxy
 

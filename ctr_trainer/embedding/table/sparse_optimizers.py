@@ -17,7 +17,7 @@ from numba import types
 from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.row_kernels import ROWS, ROWS_OUT
-from ctr_trainer.settings.plugins import with_plugins
+from ctr_trainer.settings.optimizers import with_plugins
 
 _ZERO, _ONE, _TWO = np.float32(0), np.float32(1), np.float32(2)
 # Rows that are prefetched together, before their segments are stepped one after the other: few enough to stay in the

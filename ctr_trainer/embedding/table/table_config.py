@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
-from ctr_trainer.settings.row_optimizer import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS, RowAdagrad, RowOptimizer
+from ctr_trainer.settings.optimizers import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS, RowAdagrad, RowOptimizer
 
 EVICTIONS = ("lru", "lfu")
 MOST_FREQUENCY = 255

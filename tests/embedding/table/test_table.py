@@ -7,7 +7,7 @@ from ctr_trainer.embedding.memory import growable_array
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.settings.row_optimizer import RowAdagrad, RowwiseAdagrad
+from ctr_trainer.settings.optimizers import RowAdagrad, RowwiseAdagrad
 
 
 def _table(dims=(2,), scales=None, **options):

@@ -8,7 +8,7 @@ from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.row_cache import RowCache
-from ctr_trainer.settings.row_optimizer import RowAdagrad, RowAdam, RowFtrl
+from ctr_trainer.settings.optimizers import RowAdagrad, RowAdam, RowFtrl
 from tests.row_optimizers import row_optimizer
 
 KEY = np.array([1])

@@ -10,7 +10,7 @@ from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import kept_rows
 from ctr_trainer.embedding.worker import row_cache as cache_module
 from ctr_trainer.embedding.worker.row_cache import RowCache
-from ctr_trainer.settings.row_optimizer import RowAdagrad
+from ctr_trainer.settings.optimizers import RowAdagrad
 
 CONFIG = TableConfig("t", (2,), (1.0,), "sgd")
 

@@ -14,7 +14,7 @@ from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.estimator.training import OptimizerStep
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.ranks import dense_exchange, distributed
-from ctr_trainer.settings.dense_optimizer import Adam
+from ctr_trainer.settings.optimizers import Adam
 from tests.parallel.workers.dense_batches import ALL, PADDED, SPLIT, SPLIT_OF_HOSTS, START, STEPS
 
 tf1 = tf.compat.v1

@@ -12,7 +12,7 @@ import sys
 
 from ctr_trainer.embedding.service.local_service import LocalService
 from ctr_trainer.ranks import distributed
-from ctr_trainer.settings.security_files import SecurityFiles
+from ctr_trainer.settings.embedding_config import SecurityFiles
 from tests.models import every
 
 *data, out, steps = sys.argv[1:5]

@@ -1,4 +1,4 @@
-"""Flags of evaluations."""
+"""Flags of the commands that use a trained model."""
 
 import dataclasses
 
@@ -26,4 +26,27 @@ class SavedModelFlags(Settings, title="Evaluation of an export"):
     )
     max_bad_rows: int = setting(
         0, "rows of the raw data that may be unreadable; each is named and counted", "rows", minimum=0
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportFlags(Settings, title="Export"):
+    """Export."""
+
+    export_dir: str = setting(
+        "", "directory, or its URL, where a SavedModel is written; `train` writes it at its end", "path"
+    )
+    export_rows: str = setting(
+        "all",
+        "embedding rows in the SavedModel; none: the dense tower alone, which takes rows as inputs",
+        choices=("all", "none"),
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class PredictFlags(Settings, title="Predict"):
+    """Predict."""
+
+    output: str = setting(
+        "", "Parquet file of the predictions, or its URL; rank r of several writes part r beside it", "path"
     )

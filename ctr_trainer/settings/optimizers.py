@@ -1,0 +1,241 @@
+"""The settings of the optimizers of dense variables and of embedding rows, one class per optimizer."""
+
+import dataclasses
+import importlib.metadata
+import typing
+
+from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.setting import Settings, setting
+
+_DECAY = dict(unit="1/step", minimum=0.0)
+_DECAY_HELP = "share of the dense kernels that a step takes off, times the learning rate"
+
+
+def with_plugins(own, group):
+    """-> dict of name -> object: our own, and those that installed packages declare as entry points of a group.
+
+    Every process has them, a shard of the embedding service too, and the flags of their settings are in `--help`.
+
+    Args:
+      own: dict of name -> object.
+      group: of the entry points.
+
+    Raises:
+      UserError: one has the name of another, or cannot be loaded.
+    """
+    found = dict(own)
+    for point in importlib.metadata.entry_points(group=group):
+        which = f"{point.name} = {point.value}, an entry point of {group} that {point.dist.name} has"
+        if point.name in found:
+            raise UserError(f"{which}, has the name of another one: give it a name of its own")
+        try:
+            found[point.name] = point.load()
+        except Exception as error:
+            raise UserError(
+                f"{which}, cannot be loaded ({type(error).__name__}: {error}): mend or uninstall {point.dist.name}"
+            ) from error
+    return found
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DenseOptimizer(Settings, title="Optimizer of the dense variables"):
+    """One update of a variable w by its gradient g at the learning rate lr, t optimizer steps after the first.
+
+    With `weight_decay`, all but LAMB, which has it in r, first do w -= lr weight_decay w; FTRL does so in w and in the
+    z that w comes from, z += lr weight_decay w (sqrt(n) + 2 lr ftrl_l2). It is of kernels only, see
+    `estimator.optimizers.is_kernel`. The state is named as `tf.compat.v1` optimizers named it, but for FTRL's z, which
+    is another.
+
+    Attributes:
+      name: of the optimizer.
+
+    Raises:
+      UserError: a setting out of its range.
+    """
+
+    name: typing.ClassVar[str]
+    weight_decay: float = setting(0.0, _DECAY_HELP, **_DECAY)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Sgd(DenseOptimizer):
+    """w -= lr g"""
+
+    name: typing.ClassVar[str] = "sgd"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Momentum(DenseOptimizer):
+    """m = momentum m + g;  w -= lr m"""
+
+    name: typing.ClassVar[str] = "momentum"
+    momentum: float = setting(0.9, "share of the velocity that a step keeps", "share", minimum=0.0, below=1.0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adagrad(DenseOptimizer):
+    """a += g^2;  w -= lr g / sqrt(a), a starting at `initial_accumulator`.
+
+    Source: Duchi et al., Adaptive Subgradient Methods, JMLR 2011.
+    """
+
+    name: typing.ClassVar[str] = "adagrad"
+    initial_accumulator: float = setting(
+        0.1, "what the sum of squared gradients starts at", "gradient^2", above=0.0, flag="dense_accumulator"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adam(DenseOptimizer):
+    """m += (1 - beta1)(g - m);  v += (1 - beta2)(g^2 - v);
+    w -= lr sqrt(1 - beta2^(t+1)) / (1 - beta1^(t+1)) m / (sqrt(v) + epsilon)
+
+    Source: Kingma and Ba, Adam, ICLR 2015, end of section 2.
+    """
+
+    name: typing.ClassVar[str] = "adam"
+    beta1: float = setting(
+        0.9, "share of the mean gradient that a step keeps", "share", minimum=0.0, below=1.0, flag="adam_beta1"
+    )
+    beta2: float = setting(
+        0.999, "share of the mean square that a step keeps", "share", minimum=0.0, below=1.0, flag="adam_beta2"
+    )
+    epsilon: float = setting(1e-8, "number added to the root of the mean square", minimum=0.0, flag="adam_epsilon")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdamW(Adam):
+    """As `Adam`, with a `weight_decay` by default.
+
+    Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019, algorithm 2; the decay is
+    multiplied by lr as in Keras and PyTorch.
+    """
+
+    name: typing.ClassVar[str] = "adamw"
+    weight_decay: float = setting(0.01, _DECAY_HELP, **_DECAY)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lamb(Adam):
+    """m, v as `Adam`;  r = m / (1 - beta1^(t+1)) / (sqrt(v / (1 - beta2^(t+1))) + epsilon) + weight_decay w;
+    w -= lr |w| / |r| r, with 1 in place of |w| / |r| where either is 0
+
+    Source: You et al., Large Batch Optimization for Deep Learning, ICLR 2020, algorithm 2.
+    """
+
+    name: typing.ClassVar[str] = "lamb"
+    weight_decay: float = setting(0.01, _DECAY_HELP, **_DECAY)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ftrl(DenseOptimizer):
+    """s = sqrt(n + g^2) - sqrt(n);  z += lr g - s w;  n += g^2, n starting at `initial_accumulator`;
+    w = -(z - sign(z) lr ftrl_l1) / (sqrt(n) + 2 lr ftrl_l2) where |z| > lr ftrl_l1, else 0
+
+    The paper's z is that one over lr: at a rate that stays both make the same steps, but with the paper's a rate that
+    falls would take all weights along, to 0 at its end.
+
+    Source: McMahan et al., Ad Click Prediction, KDD 2013, algorithm 1.
+    """
+
+    name: typing.ClassVar[str] = "ftrl"
+    initial_accumulator: float = setting(
+        0.1, "what the sum of squared gradients starts at", "gradient^2", above=0.0, flag="dense_accumulator"
+    )
+    ftrl_l1: float = setting(0.0, "penalty l1 * |w| of each weight", minimum=0.0)
+    ftrl_l2: float = setting(0.0, "penalty l2 * w * w of each weight", minimum=0.0)
+
+
+DENSE_OPTIMIZERS = {kind.name: kind for kind in (Sgd, Momentum, Adagrad, Adam, AdamW, Lamb, Ftrl)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowOptimizer(Settings, title="Optimizer of the embedding rows"):
+    """The base of them; see `embedding.table.sparse_optimizers` for the equations.
+
+    A package of your own adds one by two entry points, see docs/sparse_optimizers.md.
+
+    Attributes:
+      name: of the optimizer.
+    """
+
+    name: typing.ClassVar[str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowSgd(RowOptimizer):
+    name: typing.ClassVar[str] = "sgd"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowMomentum(RowOptimizer):
+    name: typing.ClassVar[str] = "momentum"
+    momentum: float = setting(
+        0.9, "share of the velocity that a step keeps", "share", minimum=0.0, below=1.0, flag="embedding_momentum"
+    )
+
+
+_ACCUMULATOR = "what the sum of squared gradients of a new row starts at"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowAdagrad(RowOptimizer):
+    name: typing.ClassVar[str] = "adagrad"
+    initial_accumulator: float = setting(
+        1e-4, _ACCUMULATOR, "gradient^2", above=0.0, flag="embedding_initial_accumulator"
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowwiseAdagrad(RowOptimizer):
+    name: typing.ClassVar[str] = "rowwise_adagrad"
+    initial_accumulator: float = setting(
+        1e-4, _ACCUMULATOR, "gradient^2", minimum=0.0, flag="embedding_initial_accumulator"
+    )
+    epsilon: float = setting(1e-8, "number added to the root of the squares", above=0.0, flag="embedding_epsilon")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowAdam(RowOptimizer):
+    name: typing.ClassVar[str] = "adam"
+    weight_decay: typing.ClassVar[float] = 0.0
+    beta1: float = setting(
+        0.9, "share of the mean gradient that a step keeps", "share", minimum=0.0, below=1.0, flag="embedding_beta1"
+    )
+    beta2: float = setting(
+        0.999, "share of the mean square that a step keeps", "share", minimum=0.0, below=1.0, flag="embedding_beta2"
+    )
+    epsilon: float = setting(1e-8, "number added to the root of the squares", above=0.0, flag="embedding_epsilon")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowAdamW(RowAdam):
+    name: typing.ClassVar[str] = "adamw"
+    weight_decay: float = setting(
+        0.01,
+        "decoupled decay of the rows of a batch: share of a weight that a step takes off, times the learning rate",
+        "1/step",
+        minimum=0.0,
+        flag="embedding_weight_decay",
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RowFtrl(RowOptimizer):
+    name: typing.ClassVar[str] = "ftrl"
+    initial_accumulator: float = setting(
+        1e-4, _ACCUMULATOR, "gradient^2", minimum=0.0, flag="embedding_initial_accumulator"
+    )
+    l1: float = setting(0.0, "penalty l1 * |w| of each weight", minimum=0.0, flag="embedding_ftrl_l1")
+    l2: float = setting(0.0, "penalty l2 * w * w of each weight", minimum=0.0, flag="embedding_ftrl_l2")
+
+
+ROW_OPTIMIZERS = with_plugins(
+    {kind.name: kind for kind in (RowSgd, RowMomentum, RowAdagrad, RowwiseAdagrad, RowAdam, RowAdamW, RowFtrl)},
+    "ctr_trainer.row_optimizers",
+)
+# Optimizers of dense variables that rows have not, and why.
+NO_ROW_OPTIMIZERS = {
+    "lamb": "lamb scales a step by the ratio of norms of a layer's weights and of their change, and of a row that is "
+    "one linear weight that ratio says nothing; take adamw"
+}
