@@ -106,7 +106,7 @@ def run(flags):
 
 def _with_spark(flags, source, spec, options):
     from ctr_trainer.spark import Layout, convert_files
-    from ctr_trainer.spark.session import session
+    from ctr_trainer.spark.conversion import session
 
     if flags.num_threads:
         raise UserError("--num_threads is of --engine=local; Spark's own settings say how many tasks run at a time")

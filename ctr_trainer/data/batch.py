@@ -1,7 +1,8 @@
-"""A batch of examples as the trainer takes it."""
+"""Batches of examples, and the rows that they are cut from, as arrays."""
 
 import dataclasses
 
+import numba
 import numpy as np
 
 
@@ -43,3 +44,100 @@ class Batch:
     labels: np.ndarray
     weights: np.ndarray
     ids: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass
+class Rows:
+    """`n` examples, in arrays as in Batch; but the splits of a bag are int64[n + 1] and may start above 0."""
+
+    keys: dict[str, np.ndarray]
+    bags: dict[str, Bag]
+    dense: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+    ids: dict[str, np.ndarray]
+
+    def __len__(self):
+        return len(self.labels)
+
+    def slice(self, start, stop):
+        """-> rows [start, stop), as views."""
+        return self._map(lambda a: a[start:stop], lambda b: Bag(b.values, b.splits[start : stop + 1], b.weights))
+
+    def take(self, order):
+        """-> copies of the rows whose numbers are in the int64 array `order`."""
+        return self._map(lambda a: np.take(a, order, axis=0), lambda bag: _take_bag(bag, order))
+
+    def batch(self, batch_size):
+        """-> Batch of these rows, padded to `batch_size`. Without padding its arrays are views of these rows."""
+        padding = batch_size - len(self)
+        rows = self if not padding else self._map(lambda a: _pad(a, padding), lambda bag: _pad_bag(bag, padding))
+        bags = {name: _batch_bag(bag) for name, bag in rows.bags.items()}
+        return Batch(len(self), rows.keys, bags, rows.dense, rows.labels, rows.weights, rows.ids)
+
+    def _map(self, array, bag):
+        return Rows(
+            keys={name: array(a) for name, a in self.keys.items()},
+            bags={name: bag(b) for name, b in self.bags.items()},
+            dense=array(self.dense),
+            labels=array(self.labels),
+            weights=array(self.weights),
+            ids={name: array(a) for name, a in self.ids.items()},
+        )
+
+
+def concatenate(parts):
+    """-> Rows of all the parts, in order."""
+    if len(parts) == 1:
+        return parts[0]
+    first = parts[0]
+    return Rows(
+        keys={name: np.concatenate([p.keys[name] for p in parts]) for name in first.keys},
+        bags={name: _concatenate_bags([p.bags[name] for p in parts]) for name in first.bags},
+        dense=np.concatenate([p.dense for p in parts]),
+        labels=np.concatenate([p.labels for p in parts]),
+        weights=np.concatenate([p.weights for p in parts]),
+        ids={name: np.concatenate([p.ids[name] for p in parts]) for name in first.ids},
+    )
+
+
+def _concatenate_bags(bags):
+    lengths = np.concatenate([np.diff(b.splits) for b in bags])
+    values = np.concatenate([b.values[b.splits[0] : b.splits[-1]] for b in bags])
+    weights = None
+    if bags[0].weights is not None:
+        weights = np.concatenate([b.weights[b.splits[0] : b.splits[-1]] for b in bags])
+    return Bag(values, np.concatenate([[0], np.cumsum(lengths)]), weights)
+
+
+def _batch_bag(bag):
+    """-> the bag without the values of other rows."""
+    kept = slice(bag.splits[0], bag.splits[-1])
+    weights = None if bag.weights is None else bag.weights[kept]
+    return Bag(bag.values[kept], (bag.splits - bag.splits[0]).astype(np.int32), weights)
+
+
+def _pad(array, padding):
+    fill = np.full((padding, *array.shape[1:]), "" if array.dtype.kind == "O" else 0, array.dtype)
+    return np.concatenate([array, fill])
+
+
+def _pad_bag(bag, padding):
+    return Bag(bag.values, np.concatenate([bag.splits, np.full(padding, bag.splits[-1])]), bag.weights)
+
+
+def _take_bag(bag, order):
+    splits = np.concatenate([[0], np.cumsum(bag.splits[order + 1] - bag.splits[order])])
+    weights = None if bag.weights is None else _take_values(bag.weights, bag.splits, order, splits)
+    return Bag(_take_values(bag.values, bag.splits, order, splits), splits, weights)
+
+
+@numba.njit(nogil=True, cache=True)
+def _take_values(values, splits, order, taken_splits):
+    """-> the values of the rows in `order`, one row after the other; `taken_splits` are the splits of these rows."""
+    taken = np.empty(taken_splits[-1], values.dtype)
+    for i in range(len(order)):
+        first, start = splits[order[i]], taken_splits[i]
+        for j in range(taken_splits[i + 1] - start):  # Rows have few values, for which a slice is slower.
+            taken[start + j] = values[first + j]
+    return taken

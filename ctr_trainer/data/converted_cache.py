@@ -9,7 +9,7 @@ import os
 import pathlib
 import time
 
-from ctr_trainer.data.badrows import BadRows
+from ctr_trainer.data.blocks import BadRows
 from ctr_trainer.data.convert import SOURCES, TYPED, progress_bar
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.encoded_blocks import encoded
@@ -17,8 +17,7 @@ from ctr_trainer.data.leakage import warn_of_leaks
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.writer import DatasetWriter
-from ctr_trainer.files.outputs import UNFINISHED as MARKER
-from ctr_trainer.files.outputs import InUse, Unfinished, refuse_overlap
+from ctr_trainer.files.outputs import UNFINISHED, InUse, Unfinished, refuse_overlap
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -67,7 +66,7 @@ def converted(source, format, spec, directory, progress=True, labels=True, advan
                     if not (draft / FILE).is_file():
                         _convert(unfinished, format, source, spec, progress, advanced)
                     _rename(draft, there)
-                    (there / MARKER).unlink()
+                    (there / UNFINISHED).unlink()
                     warn_of_leaks(open_dataset(str(there)))
         except InUse as error:
             wait.look(error, advanced)
@@ -154,7 +153,7 @@ class _Wait:
 def _remove_outdated(draft, source):
     """Removes unfinished conversions of the same paths whose files have changed since."""
     for other in draft.parent.glob("*.unfinished"):
-        if other != draft and (other / MARKER).is_file():
+        if other != draft and (other / UNFINISHED).is_file():
             with contextlib.suppress(UserError), Unfinished(other, "conversion") as unfinished:
                 if any(note.get("source") == _paths(source) for note in unfinished.files.notes):
                     unfinished.files.discard()

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 
 from ctr_trainer.data import csv_lines
-from ctr_trainer.data.chunk import Chunk
+from ctr_trainer.data.blocks import Chunk
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)

@@ -6,11 +6,17 @@ from ctr_trainer.data import csv_header, csv_lines, typed
 from ctr_trainer.data.csv_rows import CsvRows
 from ctr_trainer.data.listing import named
 from ctr_trainer.data.text_blocks import TextBlocks
+from ctr_trainer.features.spec import CsvFormat
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _BLOCK = 8 << 20  # Bytes of text that are parsed at a time. Arrow reads larger blocks at half the speed.
 _LONGEST_LINE = 32 << 20  # Bytes.
+CRITEO_DENSE = tuple(f"I{i}" for i in range(1, 14))
+CRITEO_SPARSE = tuple(f"C{i}" for i in range(1, 27))
+CRITEO_COLUMNS = ("label", *CRITEO_DENSE, *CRITEO_SPARSE)
+
+_CRITEO = CsvFormat(delimiter="\t", header=False, columns=CRITEO_COLUMNS, quote="")
 
 
 def read(source, spec, bad_rows, time=None):
@@ -90,3 +96,12 @@ def files(source):
     if not found:
         raise UserError("no input: give a file, several, or a pattern such as 'day_*.tsv'")
     return found
+
+
+def read_criteo(source, spec, bad_rows, time=None):
+    """Yields CsvBlocks of `COLUMNS`. The files have no header and no quotes; tabs separate, an empty field is missing.
+
+    If the spec is unlabelled, the files may be those of the challenge's test set, which have no label.
+    """
+    form = form_of(source, _CRITEO, spec)
+    return blocks(source, form, spec, time)

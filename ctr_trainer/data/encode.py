@@ -5,10 +5,9 @@ import functools
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from ctr_trainer.data.chunk import Encoded
-from ctr_trainer.data.columns import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, label_columns
-from ctr_trainer.data.labels import encode_label, encode_label_or_nan
+from ctr_trainer.data.blocks import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, Encoded, label_columns
 from ctr_trainer.data.lists import encode_list
 from ctr_trainer.data.scalars import any_bad, is_text, numbers, one, shown, text, without_nan
 from ctr_trainer.features import times
@@ -16,6 +15,11 @@ from ctr_trainer.features.hashing import keys_of_columns
 from ctr_trainer.messages.errors import UserError
 
 __all__ = ["ID_PREFIX", "TIME", "Encoder"]
+
+
+_LABEL_CURE = (
+    "; where its column has other values, name in [label] the `positive` one, or the `threshold` of positive numbers"
+)
 
 
 class Encoder:
@@ -171,3 +175,36 @@ def _time(values):
 def _id(values):
     column, bad = text(values) if is_text(values.type) else (one(values), None)
     return Encoded(column, bad, "UTF-8 text")
+
+
+def encode_label(values, label, suffix):
+    """-> Encoded of float32, 0 or 1. A row without a label is bad.
+
+    Args:
+      values: column of the source.
+      label: Label.
+      suffix: ending of the column's texts that is not part of the label.
+    """
+    values, bad = text(values)
+    if suffix:
+        values = pc.if_else(pc.ends_with(values, suffix), pc.utf8_slice_codeunits(values, 0, -len(suffix)), values)
+    if label.positive is not None:
+        positive = pc.equal(values, label.positive).fill_null(False)
+        missing = values.is_null().to_numpy(zero_copy_only=False)
+        return Encoded(positive.cast(pa.float32()), any_bad(bad, missing), "a label (UTF-8 text)")
+    (column, bad), cure = numbers(values, pa.float64()), ""
+    column = column.to_numpy(zero_copy_only=False)
+    if label.threshold is not None:
+        labels, wrong = column >= label.threshold, np.isnan(column)
+        expected = f"a number, to compare with {label.threshold:g}"
+    else:
+        labels, wrong = column == 1, ~np.isin(column, (0, 1))
+        expected, cure = "a label of 0 or 1", _LABEL_CURE
+    return Encoded(pa.array(labels.astype(np.float32)), any_bad(bad, wrong), expected, cure=cure)
+
+
+def encode_label_or_nan(values, label, suffix):
+    """Encodes as `encode_label`, but the label of a row without a label is NaN, and no row is bad."""
+    encoded = encode_label(values, label, suffix)
+    labels = encoded.column.to_numpy(zero_copy_only=False)
+    return Encoded(pa.array(labels if encoded.bad is None else np.where(encoded.bad, np.float32("nan"), labels)))

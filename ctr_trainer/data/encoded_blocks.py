@@ -5,11 +5,10 @@ import dataclasses
 
 import pyarrow as pa
 
-from ctr_trainer.data.badrows import FoundBadRows, TooManyBadRows
+from ctr_trainer.data.blocks import FoundBadRows, TooManyBadRows
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations
-from ctr_trainer.data.ordered_map import OrderedMap
-from ctr_trainer.data.read_ahead import read_ahead
+from ctr_trainer.data.read_ahead import OrderedMap, read_ahead
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.processes import hardware
 

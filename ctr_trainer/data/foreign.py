@@ -9,12 +9,10 @@ import pyarrow as pa
 import tqdm
 
 from ctr_trainer.data import parquet, typed
-from ctr_trainer.data.badrows import BadRows
-from ctr_trainer.data.columns import label_columns
+from ctr_trainer.data.blocks import BadRows, label_columns
 from ctr_trainer.data.encode import Encoder
-from ctr_trainer.data.labels import Positives
 from ctr_trainer.data.listing import SourceFile, list_files
-from ctr_trainer.data.observations import Observations
+from ctr_trainer.data.observations import Observations, Positives
 from ctr_trainer.data.source import ParquetGroups, Source, description
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.files.paths import path_of

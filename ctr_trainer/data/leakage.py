@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data.columns import label_columns
+from ctr_trainer.data.blocks import label_columns
 from ctr_trainer.data.dataset import DatasetInfo
 from ctr_trainer.data.source import ParquetGroups
 from ctr_trainer.data.synthetic import auc

@@ -1,12 +1,10 @@
 """Encodes source columns with several values per row, for bags and sequences."""
 
-import dataclasses
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data.chunk import Encoded
+from ctr_trainer.data.blocks import Encoded
 from ctr_trainer.data.scalars import is_text, numbers, one, shown, without_nan
 from ctr_trainer.features.hashing import keys
 
@@ -16,53 +14,6 @@ _AROUND = r"^[\s'\"]+|[\s'\"]+$"
 # an end or between numbers.
 _ODD = rf"{_OPENING}|^[^\[({{]*{_CLOSING}|^\s|\s$|^\S*\d(\s+\S*\d)+$"
 _LOOKED_AT = 10_000  # Number of values of a chunk that are looked at.
-_FEW = 20  # Up to this number of lists it means nothing that each list has one value.
-
-
-@dataclasses.dataclass
-class Lengths:
-    """The lengths of one feature's lists, before the cut at `max_length`.
-
-    Attributes:
-      max_length: `max_length` of the feature; 0 for no limit.
-      rows: number of rows.
-      empty, single, cut: number of rows with no value, with one value, and with more values than `max_length`.
-      values: number of values of all rows together.
-      largest: number of values of the longest list.
-    """
-
-    max_length: int
-    rows: int = 0
-    empty: int = 0
-    single: int = 0
-    cut: int = 0
-    values: int = 0
-    largest: int = 0
-
-    def add(self, lengths):
-        """Adds rows: int[n], the number of values of each row."""
-        self.rows += len(lengths)
-        self.empty += int((lengths == 0).sum())
-        self.single += int((lengths == 1).sum())
-        self.cut += int((lengths > self.max_length).sum()) if self.max_length else 0
-        self.values += int(lengths.sum())
-        self.largest = max(self.largest, int(lengths.max(initial=0)))
-
-    def merge(self, other):
-        """Adds the rows of other Lengths of the same feature."""
-        for name in ("rows", "empty", "single", "cut", "values"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.largest = max(self.largest, other.largest)
-
-    @property
-    def all_single(self):
-        """Whether no list has a second value, and there are enough lists to judge."""
-        return self.single >= _FEW and self.single == self.rows - self.empty
-
-    def to_dict(self):
-        """-> dict that JSON can hold: mean and largest length, shares of empty rows and of cut rows."""
-        rows = max(self.rows, 1)
-        return dict(mean=self.values / rows, largest=self.largest, empty=self.empty / rows, cut=self.cut / rows)
 
 
 def encode_list(values, feature):

@@ -1,12 +1,14 @@
 """The `movielens` format: the files of MovieLens-1M and MovieLens-10M, whose fields `::` separates, joined."""
 
+import bisect
+import collections
 import itertools
 import re
 
 import pyarrow as pa
 
-from ctr_trainer.data import movielens_history, typed
-from ctr_trainer.data.chunk import Chunk
+from ctr_trainer.data import typed
+from ctr_trainer.data.blocks import Chunk
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -16,6 +18,62 @@ COLUMNS = (
 FILES = ("ratings.dat", "movies.dat", "users.dat")  # Only MovieLens-1M has users.dat.
 _ROWS = 100_000
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
+
+
+def _liked(movie, rating):
+    return movie if float(rating) >= 4 else None
+
+
+def _stars(movie, rating):
+    return rating
+
+
+# Column -> f(movie, rating) -> what an earlier rating adds to a history, None for nothing.
+HISTORIES = {"liked": _liked, "stars": _stars}
+
+
+class Histories:
+    """The values of one column per user, by time.
+
+    The history of an example holds the values of strictly earlier ratings: neither the example itself, nor other
+    ratings of the same second, since the file does not say which of them came first.
+
+    Args:
+      ratings: iterable of (user, movie, rating, timestamp), strings, in any order. A rating or timestamp that is no
+        number is left out here; the reading of its row reports it.
+      column: one of `COLUMNS`.
+      length: number of newest values to return; None for all.
+
+    Caveat: all values are in memory, about 100 bytes per value.
+    """
+
+    def __init__(self, ratings, column, length=None):
+        self._length = length
+        events, value_of = collections.defaultdict(list), HISTORIES[column]
+        for user, movie, rating, timestamp in ratings:
+            if is_number(rating) and is_number(timestamp):
+                value = value_of(movie, rating)
+                if value is not None:
+                    events[user].append((float(timestamp), value))
+        self._times, self._values = {}, {}
+        for user, of_user in events.items():
+            of_user.sort(key=lambda event: event[0])  # The sort is stable: equal times keep the order of the file.
+            self._times[user] = [time for time, _ in of_user]
+            self._values[user] = [value for _, value in of_user]
+
+    def before(self, user, timestamp):
+        """-> the values of a user before a time, the oldest first."""
+        end = bisect.bisect_left(self._times.get(user, ()), float(timestamp))
+        start = max(0, end - self._length) if self._length else 0
+        return self._values.get(user, [])[start:end]
+
+
+def is_number(text):
+    """-> whether a text is a number, and not NaN."""
+    try:
+        return float(text) == float(text)
+    except ValueError:
+        return False
 
 
 def read(source, spec, bad_rows, time=None):
@@ -39,7 +97,7 @@ def read(source, spec, bad_rows, time=None):
         if not (directory / name).is_file():
             raise UserError(f"{directory}: has no {name}; the input of format movielens is MovieLens's directory")
     wanted = typed.uses(spec, time)
-    typed.check(wanted, (*COLUMNS, *movielens_history.COLUMNS), directory / "ratings.dat", spec)
+    typed.check(wanted, (*COLUMNS, *HISTORIES), directory / "ratings.dat", spec)
     users, movies = {}, {}
     if (directory / "users.dat").is_file():
         for _, (user, gender, age, occupation, zip_code) in _rows(directory / "users.dat", 5, bad_rows):
@@ -67,20 +125,20 @@ def read(source, spec, bad_rows, time=None):
 def _histories(path, spec):
     """-> dict of column -> `Histories` of a ratings file, for the columns that the spec's features need."""
     found = {}
-    for column in movielens_history.COLUMNS:
+    for column in HISTORIES:
         features = [f for f in spec.sparse if f.column == column]
         if features:
             newest = all(f.keeps_last and f.max_length for f in features)
             ratings = (fields for _, fields in _rows(path, 4))
             length = max(f.max_length for f in features) if newest else None
-            found[column] = movielens_history.Histories(ratings, column, length)
+            found[column] = Histories(ratings, column, length)
     return found
 
 
 def _timed(ratings, path, bad_rows):
     """Yields the ratings that have a time. Without a time it is not known which ratings came before."""
     for line, fields in ratings:
-        if movielens_history.is_number(fields[3]):
+        if is_number(fields[3]):
             yield line, fields
         else:
             bad_rows.add(str(path), line, "timestamp", fields[3], "a number, for what came before it")

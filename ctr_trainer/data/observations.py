@@ -1,20 +1,116 @@
 """What an encoder sees in the columns in addition to what it makes of them; a conversion judges it in the end."""
 
+import dataclasses
 import logging
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data.columns import label_columns
-from ctr_trainer.data.labels import Positives
-from ctr_trainer.data.lists import Lengths
+from ctr_trainer.data.blocks import label_columns
+from ctr_trainer.data.encode import encode_label
+from ctr_trainer.data.scalars import text
 from ctr_trainer.features.columns import TYPICAL
+from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
+_FEW = 20  # Up to this number of lists it means nothing that each list has one value.
+_SHOWN = 10  # Largest number of values in a message.
 # A typical value is shown to whoever opens the page of `score`, so it must not be one person's own id. An id can occur
 # several times in a log, but hardly in one row of twenty, nor in a hundred rows of a small file.
 _LEAST_SHARE, _LEAST_ROWS = 0.05, 100
+
+
+@dataclasses.dataclass
+class Lengths:
+    """The lengths of one feature's lists, before the cut at `max_length`.
+
+    Attributes:
+      max_length: `max_length` of the feature; 0 for no limit.
+      rows: number of rows.
+      empty, single, cut: number of rows with no value, with one value, and with more values than `max_length`.
+      values: number of values of all rows together.
+      largest: number of values of the longest list.
+    """
+
+    max_length: int
+    rows: int = 0
+    empty: int = 0
+    single: int = 0
+    cut: int = 0
+    values: int = 0
+    largest: int = 0
+
+    def add(self, lengths):
+        """Adds rows: int[n], the number of values of each row."""
+        self.rows += len(lengths)
+        self.empty += int((lengths == 0).sum())
+        self.single += int((lengths == 1).sum())
+        self.cut += int((lengths > self.max_length).sum()) if self.max_length else 0
+        self.values += int(lengths.sum())
+        self.largest = max(self.largest, int(lengths.max(initial=0)))
+
+    def merge(self, other):
+        """Adds the rows of other Lengths of the same feature."""
+        for name in ("rows", "empty", "single", "cut", "values"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.largest = max(self.largest, other.largest)
+
+    @property
+    def all_single(self):
+        """Whether no list has a second value, and there are enough lists to judge."""
+        return self.single >= _FEW and self.single == self.rows - self.empty
+
+    def to_dict(self):
+        """-> dict that JSON can hold: mean and largest length, shares of empty rows and of cut rows."""
+        rows = max(self.rows, 1)
+        return dict(mean=self.values / rows, largest=self.largest, empty=self.empty / rows, cut=self.cut / rows)
+
+
+class Positives:
+    """Finds out whether a label's `positive` occurs in the data, and which other values occur.
+
+    Args:
+      label: Label.
+      suffix: ending of the column's texts that is not part of the label.
+    """
+
+    def __init__(self, label, suffix):
+        self._label, self._suffix, self._others = label, suffix, {}
+        self.found = label.positive is None
+
+    def add(self, values):
+        """Looks at values of the source's column."""
+        if self.found:
+            return
+        labels = encode_label(values, self._label, self._suffix).column.to_numpy(zero_copy_only=False)
+        self.found = bool((labels == 1).any())
+        if not self.found and len(self._others) <= _SHOWN:
+            self._others |= dict.fromkeys(text(values)[0].drop_null().unique().to_pylist()[: _SHOWN + 1])
+
+    def merge(self, other):
+        """Adds the values that another Positives of the same label looked at."""
+        self.found = self.found or other.found
+        if not self.found and len(self._others) <= _SHOWN:
+            self._others |= other._others
+
+    def check(self):
+        """Judges the values once all rows are read. Warns if `positive` never occurs and only one other value does.
+
+        Raises:
+          UserError: `positive` never occurs and several other values do; names some of them.
+        """
+        if self.found or not self._others:
+            return
+        shown = ", ".join(map(repr, [*self._others][:_SHOWN])) + (", ..." if len(self._others) > _SHOWN else "")
+        message = (
+            f"label column {self._label.column!r}: `positive = {self._label.positive!r}` never occurs, so no row is "
+            f"positive; what occurs is {shown}. Name in [label] the value that makes a row positive, with its blanks "
+            "and capitals"
+        )
+        if len(self._others) > 1:
+            raise UserError(message)
+        _log.warning("%s; if all rows are negative, that is right", message)
 
 
 class Observations:

@@ -1,6 +1,115 @@
-"""Reads ahead in a background thread."""
+"""Work in background threads, ahead of the consumer and in order."""
 
-from ctr_trainer.data.ordered_map import OrderedMap
+import threading
+
+from ctr_trainer.messages.errors import UserError
+
+_END = object()
+
+
+class OrderedMap:
+    """Iterates over `worker(item)` of each item, in the items' order. One thread per worker computes results ahead.
+
+    A free thread takes the next item, one thread at a time.
+
+    An exception of a worker, or of the items, is raised, with its traceback, where the consumer would have got the
+    result. A consumer that leaves the loop early calls `close()`, or uses this as a context manager.
+
+    Args:
+      workers: list of f(item). Each is called in a thread of its own, which calls its `close()` at the end.
+      items: iterable, which may be endless.
+      name: what the consumer waits for, as `reading /data/train`; the threads' name, and part of the error.
+      timeout: seconds to wait for a result, and for the end of each thread.
+      ahead: results that may wait or be in the making; None for one more than there are workers.
+
+    Raises:
+      UserError: no result came within `timeout`, or a thread did not end within `timeout` of `close()`.
+    """
+
+    def __init__(self, workers, items, name="mapping", timeout=1800, ahead=None):
+        self._items, self._name, self._timeout = iter(items), name, timeout
+        self._taking = threading.Lock()  # Guards the items; whoever holds both locks took this one first.
+        self._changed = threading.Condition()  # Guards all attributes below.
+        self._results = {}
+        self._begun = self._taken = 0
+        self._most = ahead or len(workers) + 1
+        self._ended = False  # If True, no further item is begun.
+        self._threads = [
+            threading.Thread(target=self._work, args=(worker,), name=name, daemon=True) for worker in workers
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        with self._changed:
+            if not self._changed.wait_for(self._is_decided, self._timeout):
+                raise UserError(f"{self._name}: nothing came for {self._timeout} s; is the disk or the network stuck?")
+            result, error = self._results.pop(self._taken, (_END, None))
+            self._taken += 1
+            self._changed.notify_all()
+        if error is not None or result is _END:
+            self.close()
+            raise error if error is not None else StopIteration
+        return result
+
+    def close(self):
+        """Ends the threads after their present items. Further iteration ends at once."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(self._timeout)
+            if thread.is_alive():
+                raise UserError(f"{self._name}: the item in the making did not end within {self._timeout} s")
+        self._results.clear()
+        self._begun = self._taken
+
+    def _is_decided(self):
+        """-> whether the next result is there, or it is certain that none will come."""
+        return self._taken in self._results or (self._ended and self._taken >= self._begun)
+
+    def _work(self, worker):
+        try:
+            while (begun := self._begin()) is not None:
+                number, item = begun
+                try:
+                    self._finish(number, worker(item))
+                except BaseException as error:  # Raised again in the consumer.
+                    self._finish(number, _END, error)
+        finally:
+            worker.close()
+
+    def _begin(self):
+        """-> (number, item) of the next item, once there is room for its result; None at the end."""
+        with self._taking:
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended or self._begun < self._taken + self._most)
+                if self._ended:
+                    return None
+                number, self._begun = self._begun, self._begun + 1
+            try:
+                item, error = next(self._items, _END), None
+            except BaseException as raised:
+                item, error = _END, raised
+            if item is _END:
+                self._finish(number, _END, error)
+                return None
+            return number, item
+
+    def _finish(self, number, result, error=None):
+        with self._changed:
+            self._results[number] = result, error
+            self._ended = self._ended or result is _END
+            self._changed.notify_all()
 
 
 def read_ahead(iterable, depth, name="prefetching", timeout=1800):

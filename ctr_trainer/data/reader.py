@@ -2,13 +2,12 @@
 
 import copy
 
-from ctr_trainer.data import plan
+from ctr_trainer.data import row_order
+from ctr_trainer.data.batch import concatenate
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
-from ctr_trainer.data.groups import RowGroups
-from ctr_trainer.data.ordered_map import OrderedMap
-from ctr_trainer.data.pieces import PieceReader, places
-from ctr_trainer.data.position import Position
-from ctr_trainer.data.rows import concatenate
+from ctr_trainer.data.read_ahead import OrderedMap
+from ctr_trainer.data.row_groups import PieceReader, RowGroups, places
+from ctr_trainer.data.row_order import Position
 from ctr_trainer.data.source import source_of
 from ctr_trainer.messages.errors import UserError
 
@@ -79,7 +78,7 @@ class BatchReader:
             )
         self._statistics = self._source.statistics
         self._groups = RowGroups(self._source, self._spec, self._statistics)
-        self._order = plan.RowOrder(self._groups.rows, shuffle, seed, shuffle_buffer, self._source.files)
+        self._order = row_order.RowOrder(self._groups.rows, shuffle, seed, shuffle_buffer, self._source.files)
         self._rank, self._num_readers, self.epochs = rank, num_readers, epochs
         self._start = Position.beginning(0, self.rows, size)
         if position is not None:
@@ -119,7 +118,7 @@ class BatchReader:
     @property
     def steps_per_epoch(self):
         """Number of batches per whole epoch, the same on every worker."""
-        return plan.steps(plan.even_shares([[0, self.rows]], len(self._start.shares)), self.batch_size)
+        return row_order.num_batches(row_order.even_shares([[0, self.rows]], len(self._start.shares)), self.batch_size)
 
     @property
     def steps_before(self):
@@ -128,7 +127,7 @@ class BatchReader:
         If other settings (workers, batch size) read the rows before the start, this counts the batches that the present
         settings would have made of these rows.
         """
-        left = plan.steps(self._start.shares, self.batch_size)
+        left = row_order.num_batches(self._start.shares, self.batch_size)
         return (self._start.epoch + 1) * self.steps_per_epoch - left
 
     @property
@@ -139,7 +138,7 @@ class BatchReader:
         if self._start.epoch >= self.epochs:
             return 0
         epochs = self.epochs - self._start.epoch - 1
-        return plan.steps(self._start.shares, self.batch_size) + epochs * self.steps_per_epoch
+        return row_order.num_batches(self._start.shares, self.batch_size) + epochs * self.steps_per_epoch
 
     def position_after(self, steps):
         """Computes where all workers stand when each of them has taken `steps` batches since this reader's start.
@@ -160,7 +159,9 @@ class BatchReader:
         with OrderedMap(readers, self._places(), name=f"reading {self._source.name}") as pieces:
             for position in self._epochs_from_start():
                 # None marks the end of an epoch's pieces.
-                yield from self._batches(iter(pieces.__next__, None), plan.steps(position.shares, self.batch_size))
+                yield from self._batches(
+                    iter(pieces.__next__, None), row_order.num_batches(position.shares, self.batch_size)
+                )
 
     def _epochs_from_start(self):
         """Yields the position at which each epoch begins."""

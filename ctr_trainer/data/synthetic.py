@@ -16,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data.criteo import COLUMNS, DENSE, SPARSE
-from ctr_trainer.data.ordering import ranks
+from ctr_trainer.data.delimited import CRITEO_COLUMNS as COLUMNS
+from ctr_trainer.data.delimited import CRITEO_DENSE as DENSE
+from ctr_trainer.data.delimited import CRITEO_SPARSE as SPARSE
+from ctr_trainer.data.meaning import ranks
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError

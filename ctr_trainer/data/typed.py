@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data.chunk import Chunk
-from ctr_trainer.data.columns import LABELS_ARE_NEEDED, label_columns
+from ctr_trainer.data.blocks import LABELS_ARE_NEEDED, Chunk, label_columns
 from ctr_trainer.messages.errors import UserError, did_you_mean
 
 _EXACT = 2.0**53  # Up to here float64 holds every whole number.

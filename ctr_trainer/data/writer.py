@@ -6,7 +6,7 @@ import posixpath
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ctr_trainer.data.columns import ID_PREFIX
+from ctr_trainer.data.blocks import ID_PREFIX
 from ctr_trainer.data.dataset import FILE, DatasetInfo
 from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.messages.errors import UserError

@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.data.position import progress
 from ctr_trainer.data.read_ahead import read_ahead
+from ctr_trainer.data.row_order import progress
 from ctr_trainer.estimator.embeddings import Embeddings
 from ctr_trainer.estimator.feed import Feed, GraphInput
 from ctr_trainer.features.tensors import FedFeatures

@@ -7,7 +7,7 @@ import os
 
 import tensorflow as tf
 
-from ctr_trainer.data.position import progress
+from ctr_trainer.data.row_order import progress
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator.checkpoint import BEST, RECENT
 from ctr_trainer.estimator.evaluation_history import EvaluationHistory

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from ctr_trainer.data.class_weight import BALANCED, balanced_weight
+from ctr_trainer.data.class_weight import BALANCED, NegativeSampling, balanced_weight
 from ctr_trainer.data.dataset import FILE, open_dataset
-from ctr_trainer.data.negative_sampling import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, EvalSpec
 from ctr_trainer.estimator.optimize import TrainOp

@@ -6,8 +6,7 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 
-from ctr_trainer.data.badrows import BadRows
-from ctr_trainer.data.columns import ID_PREFIX, WEIGHT, label_columns
+from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, BadRows, label_columns
 from ctr_trainer.data.convert import SOURCES
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.lists import split

@@ -20,7 +20,7 @@ __all__ = [
     "TableLimits",
 ]
 
-# Prefixes of the names of a data set's other columns (see data/columns.py).
+# Prefixes of the names of a data set's other columns (see data/blocks.py).
 RESERVED_PREFIXES = ("id:", "label:", "time:", "weights:")
 
 

@@ -1,12 +1,15 @@
 """Converts on a Spark cluster: the driver gives out the tasks, judges their results and finishes the data set."""
 
+import contextlib
 import dataclasses
 import functools
 import math
+import os
 import posixpath
+import sys
 import time
 
-from ctr_trainer.data.badrows import BadRows
+from ctr_trainer.data.blocks import BadRows
 from ctr_trainer.data.convert import TYPED, refuse_data_set, refuse_inputs
 from ctr_trainer.data.dataset import FILE
 from ctr_trainer.data.leakage import warn_of_leaks
@@ -220,3 +223,29 @@ def _remove_others(path, files):
     there = {posixpath.dirname(name) for name in path.files() if name.startswith(PARTS)}
     for other in there - own:
         (path / other).remove_all()
+
+
+@contextlib.contextmanager
+def session():
+    """Starts a SparkSession, or takes the one of `spark-submit`; stopped at the end, with its tasks.
+
+    The cluster is the one that Spark's own settings name: `spark-defaults.conf`, `spark-submit --master` or
+    PYSPARK_SUBMIT_ARGS; without any, all cores of this machine.
+
+    Raises:
+      UserError: PySpark is not installed, or Spark does not start.
+    """
+    try:
+        from pyspark.errors import PySparkException
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise UserError("--engine=spark needs PySpark 3.5 or 4: pip install 'ctr_trainer[spark]', and Java") from error
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Else executors take the first python3 that they find.
+    try:
+        spark = SparkSession.builder.appName("ctr_trainer convert").getOrCreate()
+    except (PySparkException, RuntimeError) as error:
+        raise UserError(f"Spark does not start: {error}; it needs Java 17 (JAVA_HOME)") from error
+    try:
+        yield spark
+    finally:
+        spark.stop()

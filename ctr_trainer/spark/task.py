@@ -1,5 +1,6 @@
 """A task of a conversion: encodes the rows of a partition and writes them, on any machine of the cluster."""
 
+import copy
 import dataclasses
 import pickle
 import posixpath
@@ -9,21 +10,69 @@ import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.data import parquet, tfrecord, typed
-from ctr_trainer.data.badrows import FoundBadRows, TooManyBadRows
+from ctr_trainer.data.blocks import FoundBadRows, TooManyBadRows
 from ctr_trainer.data.convert import SOURCES
 from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.observations import Observations
+from ctr_trainer.data.statistics import DistinctSketch, Statistics
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
-from ctr_trainer.files.outputs import UNFINISHED as MARKER
+from ctr_trainer.files.outputs import UNFINISHED
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.spark.result import PartResult, TaskResult, condensed
 
 PARTS = "parts/"  # Directory of the tasks' directories, within that of the data set.
 SCHEMA = "number int, result binary"
 _OF_FILES = {"parquet": parquet.read_files, "tfrecord": tfrecord.read_files}  # With columns in directories' names.
 _ROWS = 50_000  # Rows that are encoded at a time, about: Spark's batches have 10,000 unless told otherwise.
+
+
+@dataclasses.dataclass
+class PartResult:
+    """What tasks wrote of a part of the data set.
+
+    Attributes:
+      files: list of a dict per Parquet file, as in `DatasetInfo.files`, in the order of the tasks.
+      statistics: Statistics of the rows. Distinct keys are estimated, so that they fit into any number of tasks.
+    """
+
+    files: list
+    statistics: Statistics
+
+
+@dataclasses.dataclass
+class TaskResult:
+    """What consecutive tasks did.
+
+    Attributes:
+      number: number of the first of these tasks.
+      parts: dict of part -> PartResult.
+      observed: Observations of all rows.
+      bad_rows: the arguments of `BadRows.add` for each row that was left out; the rows after the budget are not listed.
+      error: message of the first task that failed; "" if none did.
+    """
+
+    number: int
+    parts: dict[str, PartResult]
+    observed: Observations
+    bad_rows: list
+    error: str = ""
+
+    def merge(self, other):
+        """Adds the result of the tasks that follow."""
+        for name, part in other.parts.items():
+            self.parts[name].files += part.files
+            self.parts[name].statistics.merge(part.statistics)
+        self.observed.merge(other.observed)
+        self.bad_rows += other.bad_rows
+        self.error = self.error or other.error
+
+
+def condensed(statistics):
+    """-> the Statistics, with sketches in place of the sets of distinct keys."""
+    small = copy.copy(statistics)
+    small.distinct = {name: DistinctSketch(distinct.keys()) for name, distinct in statistics.distinct.items()}
+    return small
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,10 +227,10 @@ class _Output:
 
     def add(self, name):
         """-> the path of a file. The directory is not made anew once the driver has given the conversion up."""
-        if not (self.path / MARKER).exists():
+        if not (self.path / UNFINISHED).exists():
             raise UserError(
-                f"{self.path}: a task does not find the driver's {MARKER} there; name an --output that every machine "
-                "of the cluster sees"
+                f"{self.path}: a task does not find the driver's {UNFINISHED} there; name an --output that every "
+                "machine of the cluster sees"
             )
         path = self.path / name
         path.parent.mkdir(parents=True, exist_ok=True)

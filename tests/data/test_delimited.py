@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from ctr_trainer.data import delimited
-from ctr_trainer.data.badrows import BadRows
+from ctr_trainer.data.blocks import BadRows
 from ctr_trainer.data.convert import convert
 from ctr_trainer.features.spec import CsvFormat, FeatureSpec
 from ctr_trainer.messages.errors import UserError

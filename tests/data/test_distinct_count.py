@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from ctr_trainer.data.distinct_count import DistinctCount
-from ctr_trainer.data.statistics import Moments
+from ctr_trainer.data.statistics import DistinctCount, Moments
 
 
 def test_keys_are_counted_once_over_all_calls_and_growths():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ctr_trainer.data.distinct_sketch import DistinctSketch
+from ctr_trainer.data.statistics import DistinctSketch
 
 KEYS = np.random.default_rng(0).integers(-(2**63), 2**63 - 1, 50_000)
 

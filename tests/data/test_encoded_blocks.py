@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from ctr_trainer.data import delimited, parquet
-from ctr_trainer.data.badrows import BadRows
-from ctr_trainer.data.distinct_count import DistinctCount
-from ctr_trainer.data.quantiles import Quantiles
+from ctr_trainer.data.blocks import BadRows
+from ctr_trainer.data.statistics import DistinctCount, Quantiles
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError

@@ -7,10 +7,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.data import naming
+from ctr_trainer.data import meaning
 from ctr_trainer.data.convert import convert
+from ctr_trainer.data.csv_header import see_form
 from ctr_trainer.data.infer import infer
-from ctr_trainer.data.sniff import see_form
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError
 
@@ -343,7 +343,7 @@ def test_a_list_of_another_columns_values_is_proposed_as_its_history(tmp_path, w
     ],
 )
 def test_a_name_says_id_or_number_or_nothing(name, what):
-    assert (naming.is_id(name), naming.is_number(name)) == (what == "id", what == "number")
+    assert (meaning.is_id_name(name), meaning.is_number_name(name)) == (what == "id", what == "number")
 
 
 def test_a_logarithm_is_taken_where_it_leaves_values_apart(tmp_path):

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data.badrows import BadRows
-from ctr_trainer.data.chunk import Chunk
+from ctr_trainer.data.blocks import BadRows, Chunk
 from ctr_trainer.data.convert import convert, format_summary
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.encode import Encoder

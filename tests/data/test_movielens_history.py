@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ctr_trainer.data.movielens_history import Histories
+from ctr_trainer.data.movielens import Histories
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from ctr_trainer.data.negative_sampling import NegativeSampling
+from ctr_trainer.data.class_weight import NegativeSampling
 from ctr_trainer.data.reader import BatchReader
 from tests import small
 

@@ -4,7 +4,7 @@ import traceback
 
 import pytest
 
-from ctr_trainer.data.ordered_map import OrderedMap
+from ctr_trainer.data.read_ahead import OrderedMap
 from ctr_trainer.messages.errors import UserError
 
 NAME = "mapping the moon"

@@ -1,6 +1,6 @@
 import numpy as np
 
-from ctr_trainer.data.quantiles import Quantiles
+from ctr_trainer.data.statistics import Quantiles
 
 
 def boundaries(values, count, **options):

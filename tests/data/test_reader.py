@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ctr_trainer.data import plan
+from ctr_trainer.data import row_order
 from ctr_trainer.data.convert import convert
-from ctr_trainer.data.position import progress
 from ctr_trainer.data.reader import BatchReader, open_dataset
+from ctr_trainer.data.row_order import progress
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError
@@ -273,14 +273,14 @@ def test_a_file_that_is_gone_is_named(tmp_path):
 
 
 def test_shares_are_cut_evenly_across_ranges():
-    assert plan.even_shares([[0, 4], [10, 13]], 2) == [[[0, 3]], [[3, 4], [10, 13]]]
-    assert plan.advance([[3, 4], [10, 13]], 2) == [[11, 13]]
-    assert plan.advance([[0, 4]], 4) == []
-    assert plan.steps([[[0, 4]], [[4, 9]]], 2) == 3
+    assert row_order.even_shares([[0, 4], [10, 13]], 2) == [[[0, 3]], [[3, 4], [10, 13]]]
+    assert row_order.advance([[3, 4], [10, 13]], 2) == [[11, 13]]
+    assert row_order.advance([[0, 4]], 4) == []
+    assert row_order.num_batches([[[0, 4]], [[4, 9]]], 2) == 3
 
 
 def test_buffers_hold_every_row_group_once():
-    order = plan.RowOrder((5, 5, 5, 2), shuffle=True, seed=3, shuffle_buffer=8)
+    order = row_order.RowOrder((5, 5, 5, 2), shuffle=True, seed=3, shuffle_buffer=8)
     buffers = order.buffers(0)
     assert sorted(g for b in buffers for g in b.groups) == [0, 1, 2, 3]
     assert [b.start for b in buffers] == [0, *[b.stop for b in buffers[:-1]]] and buffers[-1].stop == 17

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data.columns import ID_PREFIX
+from ctr_trainer.data.blocks import ID_PREFIX
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.foreign import ForeignParquet, scan

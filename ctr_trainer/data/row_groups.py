@@ -1,12 +1,13 @@
-"""Reads groups of a source's rows as arrays."""
+"""Reads groups of a source's rows as arrays, and the pieces of an epoch's order from them."""
 
 import copy
+import dataclasses
 
 import numpy as np
 
-from ctr_trainer.data.batch import Bag
-from ctr_trainer.data.columns import ID_PREFIX, WEIGHT, WEIGHTS_PREFIX, label_columns
-from ctr_trainer.data.rows import Rows, concatenate
+from ctr_trainer.data import row_order
+from ctr_trainer.data.batch import Bag, Rows, concatenate
+from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, WEIGHTS_PREFIX, label_columns
 from ctr_trainer.features import buckets
 
 _BLOCK_ROWS = 1024
@@ -99,3 +100,56 @@ def _bag(columns, feature):
     if feature.weight_separator is not None:
         weights = columns[WEIGHTS_PREFIX + feature.name].combine_chunks().flatten().to_numpy()
     return Bag(column.flatten().to_numpy(), splits - splits[0], weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Rows [start, stop) of a buffer in the order of an epoch; start and stop count from the buffer's beginning."""
+
+    epoch: int
+    buffer: row_order.Buffer
+    start: int
+    stop: int
+
+
+def places(order, epoch, share):
+    """Yields the Places of a worker's share of an epoch, in order. A share without rows has one Place without rows.
+
+    Args:
+      order: RowOrder.
+      epoch: number of the epoch.
+      share: list of ranges [start, stop) of the epoch's order.
+    """
+    if not share:  # All batches of this worker are padding; the Place without rows gives the padding its shape.
+        yield Place(epoch, row_order.Buffer(0, 0, 0, groups=(0,)), 0, 0)
+    for buffer, start, stop in order.pieces(epoch, share):
+        yield Place(epoch, buffer, start, stop)
+
+
+class PieceReader:
+    """Reads pieces, in one thread.
+
+    Args:
+      groups: RowGroups that no other thread uses; `close` closes them.
+      order: RowOrder of all rows.
+    """
+
+    def __init__(self, groups, order):
+        self._groups, self._order = groups, order
+
+    def __call__(self, place: Place | None) -> Rows | None:
+        """Returns the Rows of a Place; None for None, which marks the end of an epoch.
+
+        Raises:
+          UserError: a file is gone or has changed.
+        """
+        if place is None:
+            return None
+        rows = self._groups.read(place.buffer.groups)
+        order = self._order.permutation(place.epoch, place.buffer)
+        start, stop = place.start, place.stop
+        return rows.slice(start, stop) if order is None else rows.take(order[start:stop])
+
+    def close(self):
+        """Closes the files."""
+        self._groups.close()

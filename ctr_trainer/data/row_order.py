@@ -11,6 +11,8 @@ import functools
 
 import numpy as np
 
+from ctr_trainer.messages.errors import UserError
+
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
@@ -98,7 +100,7 @@ def advance(share, rows):
     return _slice(share, rows, length(share))
 
 
-def steps(shares, batch_size):
+def num_batches(shares, batch_size):
     """-> number of batches until the longest share is read; every worker makes this number of batches."""
     return max((-(-length(share) // batch_size) for share in shares), default=0)
 
@@ -111,3 +113,81 @@ def _slice(ranges, first, last):
             result.append([start + low, start + high])
         first, last = first - (stop - start), last - (stop - start)
     return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Position:
+    """The epoch and, per worker, the ranges of the epoch's order that the worker has yet to read.
+
+    The end of an epoch is the beginning of the next epoch, with whole shares.
+    """
+
+    epoch: int
+    shares: list
+
+    @staticmethod
+    def beginning(epoch, rows, workers):
+        """-> the position before the epoch's first row."""
+        return Position(epoch, even_shares([[0, rows]], workers))
+
+    @staticmethod
+    def restore(values, order, workers):
+        """Makes a position from what `to_dict` returned. Cuts new shares if the number of workers differs.
+
+        Raises:
+          UserError: the position belongs to other data or to another order of the rows; the message names what differs.
+        """
+        if not isinstance(values, dict) or not {"epoch", "shares", "order"} <= values.keys():
+            raise UserError(f"reader position {values!r}: expected the keys epoch, shares and order")
+        here = _order(order)
+        there = {
+            "files": here["files"],
+            **values["order"],
+        }  # Checkpoints of earlier versions do not describe the files.
+        for name, value in here.items():
+            if there.get(name) != value:
+                raise UserError(
+                    f"reader position: it was saved with {name} = {there.get(name)}, and now {name} = {value}, so the "
+                    "rows come in another order, and some would be read twice and others never. Resume with the data "
+                    "and the settings that the checkpoint was saved with"
+                )
+        shares = values["shares"]
+        if len(shares) != workers:
+            shares = even_shares([r for share in shares for r in share], workers)
+        return Position(values["epoch"], shares)
+
+    def to_dict(self, order):
+        """-> JSON-able."""
+        return dict(epoch=self.epoch, shares=self.shares, order=_order(order))
+
+    def after(self, steps, batch_size, rows):
+        """-> the position after `steps` further batches."""
+        here = self
+        while steps and steps >= (left := num_batches(here.shares, batch_size)):
+            if not rows:
+                return here
+            steps -= left
+            here = Position.beginning(here.epoch + 1, rows, len(here.shares))
+        return Position(here.epoch, [advance(share, steps * batch_size) for share in here.shares])
+
+
+def progress(values):
+    """-> (number of epochs that all workers together have read, a float; number of workers); None if not known.
+
+    Args:
+      values: what `Position.to_dict` returned. For None, or the position of another kind of reader, nothing is known.
+    """
+    if not isinstance(values, dict) or not {"epoch", "shares", "order"} <= values.keys():
+        return None
+    left = sum(stop - start for share in values["shares"] for start, stop in share)
+    return values["epoch"] + 1 - left / values["order"]["rows"], len(values["shares"])
+
+
+def _order(order):
+    return dict(
+        rows=order.rows,
+        shuffle=order.shuffle,
+        seed=order.seed,
+        shuffle_buffer=order.shuffle_buffer,
+        files=order.files,
+    )

@@ -1,0 +1,209 @@
+"""What the values of a column mean: by the column's name, by their order, and as lists."""
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from ctr_trainer.data import lists
+from ctr_trainer.data.profile import LIST, NUMBER
+from ctr_trainer.features.columns import SparseFeature
+
+_IDS = frozenset(
+    """
+    id ids uid iid user usr member customer client visitor account item product sku goods article movie film song
+    track video book shop store seller vendor merchant publisher advertiser brand company campaign creative ad
+    adgroup banner channel source site domain page url query keyword app device os browser model carrier network isp
+    ip zip postcode postal code country city region state province county district area location place lang language
+    locale currency category cat cate categ subcategory genre type kind class segment cluster group bucket level tag
+    label slot position gender sex occupation job profession education status hour weekday dow day week month
+    quarter no key hash session cookie
+    """.split()
+)
+_NUMBERS = frozenset(
+    """
+    age price cost amount amt revenue sales spend budget bid fee tax salary income wage balance gain loss profit
+    margin discount paid num number count cnt counts freq frequency total sum avg mean median min max std var qty
+    quantity size length len width height depth weight area volume duration seconds minutes hours days weeks months
+    years elapsed dwell distance score rate ratio ctr cvr pct percent percentage prob probability rating stars votes
+    reviews views clicks impressions visits likes shares orders purchases points speed temperature latitude
+    longitude lat lon lng
+    """.split()
+)
+_COUNTED = {"n", "nb", "num", "number", "count", "cnt", "total", "sum", "avg", "mean", "max", "min", "per", "since"}
+_TIME = {"time", "timestamp", "ts", "date", "datetime", "epoch", "unix"}
+_ID_ENDINGS = ("id", "code", "zip")  # Endings of names in one word, such as userid.
+_LAGS = 5
+_STRONG = 0.18  # Least mean correlation of a number's figures with those of the next numbers.
+_SMOOTH = 0.6  # The same of rough counts that lie far from 0.
+_FAR = 100
+_ROUGH = 10.0
+_SURE = 4.0  # Least distance, in standard deviations, from the correlation of numbers without order.
+_ENUMERATED = 200  # More different numbers than this, with hardly a number left out, are ids.
+_FULL = 0.8
+_COUNTS = 4  # From this number of different numbers on it means something that each is rarer than the one before.
+_SEPARATORS = "|;,^"
+_SHARE = 0.2  # Least share of the values that hold the separator.
+_IN_BRACKETS = r"^\s*\[.*\]\s*$|^\s*\(.*\)\s*$|^\s*\{.*\}\s*$"
+_NUMBERED = r"^[A-Za-z_-]{0,4}\d+$"  # Parts such as 17 or i17: blanks may separate these, not words.
+_MOST = 0.95
+_SHARED, _BACK = 0.5, 0.1  # Least share of a list's values that the other column has, and the other way round.
+_FEW = 20  # Two columns may have this number of different values in common by chance.
+
+
+def words(name):
+    """-> the words of a name in lower case: user and id for `user_id`, `userId` and `user.id2`."""
+    spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", name)
+    return [word.lower() for word in re.findall(r"[^\W\d_]+", spaced)]
+
+
+def is_number_name(name):
+    """-> whether a name is that of a number, such as `age`, `hours_per_week` and `user_count`."""
+    return _says(name) == "number"
+
+
+def is_id_name(name):
+    """-> whether a name is that of an id, such as `user`, `device_type` and `movieid`."""
+    return _says(name) == "id"
+
+
+def is_time_name(name):
+    """-> whether a name is that of a time, such as `timestamp` and `click_time`."""
+    return not _TIME.isdisjoint(words(name))
+
+
+def _says(name):
+    """Returns what the word that decides says, `number` or `id`, or None.
+
+    The last known word decides (`price` of `item_price`), or one of `_COUNTED` at any place. A number of something
+    (`account_number`) may be its id or its count, so that such a name says nothing and the values decide.
+    """
+    found = words(name)
+    if len(found) > 1 and found[-1] == "number":
+        return None
+    if len(found) > 1 and _COUNTED.intersection(found):
+        return "number"
+    for word in reversed(found):
+        if word in _NUMBERS:
+            return "number"
+        if word in _IDS:
+            return "id"
+    return "id" if found and found[-1].endswith(_ID_ENDINGS) else None
+
+
+def is_ordered(values):
+    """-> whether whole numbers look like amounts (ages, prices, counts) and not like ids.
+
+    Neighbouring amounts occur about equally often, and are about equally far from the next amount. Neighbouring ids are
+    not. The measure is the autocorrelation of the ranks of these two figures over the distinct numbers in order, at
+    lags 1 to 5. Without an order its mean has a standard deviation of 1 / sqrt(5 n).
+
+    Caveat: ids that were numbered by how often they occur look like counts, unless there are more than 200 of them and
+    hardly a number is left out.
+
+    Args:
+      values: float64[n], whole numbers.
+
+    Source: Kendall and Stuart, The Advanced Theory of Statistics, volume 3, on serial correlation.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    span = distinct[-1] - distinct[0] + 1
+    if len(distinct) > _ENUMERATED and len(distinct) > _FULL * span:
+        return False
+    if _falls(distinct, counts) or _is_serial(np.diff(distinct)):
+        return True
+    # Ids that were given out in groups, as to the banners of a campaign, are about as frequent as their neighbours.
+    # Amounts that lie far from 0 have smooth frequencies, which differ from each other by little more than chance.
+    is_id = distinct[distinct > 0][0] >= _FAR and _roughness(counts) > _ROUGH if (distinct > 0).any() else False
+    return _is_serial(counts, _SMOOTH if is_id else _STRONG)
+
+
+def _falls(distinct, counts):
+    """-> whether the numbers begin at about 0 and each is rarer than the one before, as small counts are."""
+    first = int(np.argmax(counts))
+    falling = len(counts) >= _COUNTS and (np.diff(counts[first:]) < 0).mean() > 0.9
+    return bool(first <= 1 and -1 <= distinct[0] <= 1 and falling)
+
+
+def _roughness(counts: npt.NDArray[np.int64]) -> float:
+    """Returns the mean squared difference of neighbouring counts over that of Poisson counts with equal means."""
+    return float(np.square(np.diff(counts)).sum() / max((counts[1:] + counts[:-1]).sum(), 1))
+
+
+def _is_serial(figures: npt.NDArray[np.number], strong: float = _STRONG) -> bool:
+    found = ranks(figures)
+    found -= found.mean()
+    lags, squares = min(_LAGS, len(found) // 4), np.square(found).sum()
+    if not lags or not squares:
+        return False
+    mean = np.mean([(found[lag:] * found[:-lag]).sum() for lag in range(1, lags + 1)]) / squares
+    return bool(mean > strong and mean * np.sqrt(lags * len(found)) > _SURE)
+
+
+def ranks(figures: npt.NDArray[np.number]) -> npt.NDArray[np.float64]:
+    """Returns the ranks of figures, counted from 1; equal figures have the mean of their ranks."""
+    _, inverse, counts = np.unique(figures, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
+
+
+def list_form(profile):
+    """-> the options of a feature for the way in which a column's lists are written; None if it holds no lists."""
+    if profile.kind == LIST:
+        return {}
+    values = profile.values
+    if pc.mean(pc.match_substring_regex(values, _IN_BRACKETS)).as_py() > _MOST:
+        counts = {s: pc.mean(pc.match_substring(values, s)).as_py() for s in ",;| "}
+        # A blank may follow a comma, so a blank is the separator only if there is no other.
+        separator = next((s for s, share in counts.items() if share > _SHARE / 4), ",")
+        return {"brackets": True} | ({} if separator == "," else {"separator": separator})
+    for separator in _SEPARATORS + " ":
+        if pc.mean(pc.match_substring(values, separator)).as_py() < _SHARE:
+            continue
+        parts = pc.split_pattern(values, separator).flatten()
+        if separator == " " and pc.mean(pc.match_substring_regex(parts, _NUMBERED)).as_py() < _MOST:
+            continue
+        if len(parts.unique()) < 0.5 * len(parts):
+            return {"separator": separator}
+    return None
+
+
+def list_values(profile, form):
+    """-> (the different values of a column's lists, as strings; the length of the longest list)."""
+    if profile.kind == LIST:
+        held = profile.values
+    else:
+        feature = SparseFeature(profile.name, profile.name, 1, "", combiner="sum", **form)
+        held = lists.split(profile.values.cast(pa.binary()), feature)
+    largest = pc.max(pc.list_value_length(held)).as_py() or 0
+    flat = held.flatten()
+    return _texts(flat.dictionary_decode() if pa.types.is_dictionary(flat.type) else flat), largest
+
+
+def column_with(values, name, singles):
+    """-> (Profile of the single-valued column that has the same values, share of `values` that it has); or None.
+
+    Args:
+      values: the different values of a column's lists.
+      name: name of the column of lists.
+      singles: Profiles of the columns with one value per row.
+    """
+    best = None
+    for single in singles:
+        others = single.values
+        others = pa.array(np.unique(others).astype(np.int64)) if single.kind == NUMBER else others
+        others = _texts(others)
+        both = pc.sum(pc.is_in(values, others)).as_py() or 0
+        share, back = both / max(len(values), 1), both / max(len(others), 1)
+        related = single.name.lower() in name.lower() or name.lower() in single.name.lower()
+        if share < _SHARED or back < _BACK or (both < _FEW and not related):
+            continue
+        if best is None or share * back > best[0]:
+            best = (share * back, single, share)
+    return best and best[1:]
+
+
+def _texts(values):
+    values = values.drop_null().unique().cast(pa.string())
+    return values.filter(pc.not_equal(values, ""))
