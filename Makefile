@@ -1,5 +1,6 @@
 # `make help` lists the targets. Settings, as `make demo TF='tensorflow[and-cuda]' HOROVOD_GPU_OPERATIONS=NCCL`:
-#   PYTHON                  the interpreter that .venv is made with; default: python3, else python3.13 down to python3.10
+#   PYTHON                  the interpreter that .venv is made with; default: python3, else python3.13 down to python3.10;
+#                           of test-python: its version, such as 3.13
 #   TF                      the TensorFlow requirement; another one than last time makes .venv anew
 #   HOROVOD_GPU_OPERATIONS  NCCL builds Horovod for GPUs
 #   WORKERS                 how many workers the demo trains with
@@ -16,10 +17,10 @@ export TF PYTHON WORKERS
 
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast docs lint format lock clean
+.PHONY: help install demo test test-fast test-python docs lint format lock clean
 
 help:  ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' Makefile
 
 install:  ## make .venv: the package, TensorFlow, and Horovod built for it; instant when nothing changed
 	@scripts/install.sh
@@ -33,14 +34,18 @@ test: install  ## the whole test suite, in three processes, and what was skipped
 test-fast: install  ## the tests of all but models, commands and what starts jobs and services, in three processes
 	@$(PYTEST) -m 'not integration and not slow' $(addprefix tests/,$(FAST)) $(ARGS)
 
+test-python:  ## the whole test suite on another Python (PYTHON=3.13), in a copy of the checkout below build/
+	@scripts/test_python.sh
+
 docs: install  ## build the documentation site into site/; a link that leads nowhere is an error
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --quiet --strict
 	@echo site/index.html
 
-lint: install  ## what ruff says, and import-linter of who imports whom
+lint: install  ## ruff, import-linter (who imports whom) and mypy
 	@.venv/bin/ruff check .
 	@.venv/bin/ruff format --check .
 	@.venv/bin/lint-imports --no-logo --no-cache
+	@.venv/bin/mypy
 
 format: install  ## let ruff mend imports and layout
 	@.venv/bin/ruff check --fix .
@@ -48,8 +53,8 @@ format: install  ## let ruff mend imports and layout
 
 lock:  ## pin the newest versions of all requirements, with hashes, in constraints.txt; needs uv (pip install uv)
 	@uv pip compile --quiet --upgrade --universal --python-version 3.10 --generate-hashes --no-annotate \
-		--custom-compile-command 'make lock' --extra cpu --extra gpu --extra install --extra dev --extra docs \
-		--output-file constraints.txt setup.py
+		--custom-compile-command 'make lock' --extra cpu --extra gpu --extra install --extra test --extra docs \
+		--output-file constraints.txt pyproject.toml
 
 clean:  ## remove .venv, the demo and all build outputs, but nothing of yours and no wheels in the user's cache
 	@scripts/clean.sh

@@ -43,9 +43,9 @@ elif [[ -f .venv/tensorflow ]]; then
 elif [[ -e .venv ]]; then
     leave ".venv: scripts/install.sh did not make it; remove it yourself"
 fi
-remove_if_only build 'lib*' 'bdist.*' 'temp.*' 'scripts-*' __editable__*
+remove_if_only build 'lib*' 'bdist.*' 'temp.*' 'scripts-*' 'python-*' __editable__*
 remove_if_only dist '*.whl' '*.tar.gz'
 remove_if_only site '*.html' '*.svg' '*.png' '*.jsonl' 'sitemap.xml*' objects.inv api assets search
-rm -rf ./*.egg-info .pytest_cache .ruff_cache .hypothesis
+rm -rf ./*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 find . -name .git -prune -o -name .venv -prune -o -type d -name __pycache__ -prune -exec rm -rf {} +
 exit $status

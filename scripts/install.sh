@@ -112,7 +112,7 @@ key="$described
 checkout $root
 tensorflow $tensorflow
 gpu operations ${HOROVOD_GPU_OPERATIONS:-none}
-recipe $(cat setup.py constraints.txt ctr_trainer/installation/*.{py,txt} scripts/install.sh | cksum)"
+recipe $(cat pyproject.toml setup.py constraints.txt ctr_trainer/installation/*.{py,txt} scripts/install.sh | cksum)"
 if [[ -f $stamp && $(cat "$stamp") == "$key" ]]; then
     exit 0
 fi
@@ -146,9 +146,9 @@ else
     say "constraints.txt is for Python 3.10 to 3.13 and the TensorFlow it names: taking the newest releases, without hashes"
     pip_install --upgrade pip
     case $tensorflow in
-        tensorflow-cpu) pip_install --editable '.[cpu,dev,docs]' ;;
-        'tensorflow[and-cuda]') pip_install --editable '.[gpu,dev,docs]' ;;
-        *) pip_install --editable '.[dev,docs]' "$tensorflow" ;;
+        tensorflow-cpu) pip_install --editable '.[cpu,test,docs]' ;;
+        'tensorflow[and-cuda]') pip_install --editable '.[gpu,test,docs]' ;;
+        *) pip_install --editable '.[test,docs]' "$tensorflow" ;;
     esac
 fi
 "$venv/bin/python" -m ctr_trainer.installation.build_horovod || fail "run this again once that is mended: what is installed is kept."

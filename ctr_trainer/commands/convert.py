@@ -1,7 +1,7 @@
 """Turns raw logs into Parquet files, one column a feature, keys hashed once; prints a summary."""
 
 import dataclasses
-import pathlib
+import importlib.resources
 
 from ctr_trainer.experiment.checks import require_files
 from ctr_trainer.messages.errors import UserError
@@ -61,7 +61,6 @@ EXAMPLES = (
     "python -m ctr_trainer convert --format=parquet --input=spark/clicks --feature_spec=my.toml --output=data/my",
     "python -m ctr_trainer convert --engine=spark --format=criteo --input='/shared/day_*' --output=/shared/criteo",
 )
-_SPECS = pathlib.Path(__file__).parents[2] / "configs" / "features"
 _SPEC_OF_FORMAT = {
     "criteo": "criteo.toml",
     "libsvm": "libsvm.toml",
@@ -135,8 +134,8 @@ def _infer(flags):
     )
 
 
-def _default_spec(format):
-    path = _SPECS / _SPEC_OF_FORMAT.get(format, "")
-    if not path.is_file():
-        raise UserError(f"--feature_spec is missing: format {format} has no feature spec of its own beside the package")
-    return path
+def _default_spec(format: str) -> str:
+    """Returns the path of the feature spec that the package has for a format."""
+    if format not in _SPEC_OF_FORMAT:
+        raise UserError(f"--feature_spec is missing: the package has no feature spec for format {format}")
+    return str(importlib.resources.files("ctr_trainer.features") / "specs" / _SPEC_OF_FORMAT[format])

@@ -316,7 +316,9 @@ def test_the_dockerfile_copies_what_there_is_and_installs_as_the_makefile_does()
             copied += sources
         elif instruction == "RUN" and "make install" in text:
             ran = list(copied)
-    assert {"Makefile", "README.md", "setup.py", "constraints.txt", "scripts", "ctr_trainer"} <= set(ran)
+    assert {"Makefile", "README.md", "pyproject.toml", "setup.py", "constraints.txt", "scripts", "ctr_trainer"} <= set(
+        ran
+    )
     assert "run.sh" in copied
     ignored = (DOCKERFILE.parent / "Dockerfile.dockerignore").read_text().splitlines()
     assert {line[1:] for line in ignored if line.startswith("!")} == {each.split("/")[0] for each in copied}

@@ -1,12 +1,12 @@
 """The README: its four steps are run as they stand, on a CSV file."""
 
-import ast
 import re
 
 import numpy as np
 import pyarrow.parquet as pq
 
 from ctr_trainer import cli
+from ctr_trainer.features.toml import tomllib
 from tests.docs import page
 
 README = (page.ROOT / "README.md").read_text()
@@ -22,12 +22,10 @@ def test_each_dependency_is_named_with_its_reason():
 
 
 def _required():
-    """-> the names of the packages that setup.py asks for."""
-    calls = (node for node in ast.walk(ast.parse((page.ROOT / "setup.py").read_text())) if isinstance(node, ast.Call))
-    (given,) = ({each.arg: each.value for each in call.keywords} for call in calls if call.keywords[2:])
-    lists = [given["install_requires"], *given["extras_require"].values]
-    texts = [part.value for each in lists for part in ast.walk(each) if isinstance(part, ast.Constant)]
-    names = {re.match(r"[\w-]+", text).group() for text in texts}
+    """Returns the names of the packages that pyproject.toml asks for."""
+    given = tomllib.loads((page.ROOT / "pyproject.toml").read_text())["project"]
+    texts = sum(given["optional-dependencies"].values(), given["dependencies"])
+    names = {re.match(r"[\w-]+", text).group() for text in texts} - {"ctr_trainer"}
     assert {"pyarrow", "nvidia-ml-py", "ruff", "tensorflow-cpu"} <= names
     return names
 

@@ -10,15 +10,15 @@ import importlib.metadata
 import json
 import pathlib
 import re
-import runpy
 import shutil
 import subprocess
 import sys
 import zipfile
 
 import pytest
-import setuptools
 from packaging.requirements import Requirement
+
+from ctr_trainer.features.toml import tomllib
 
 # What `scripts/install.sh` runs before anything is installed.
 MODULES_OF_INSTALLATION = (
@@ -62,6 +62,7 @@ class Machine:
         self.checkout = directory / "checkout"
         for name in (
             "scripts/install.sh",
+            "pyproject.toml",
             "setup.py",
             "constraints.txt",
             "ctr_trainer/installation/build_tools.txt",
@@ -212,7 +213,7 @@ def test_clean_removes_what_make_made_and_nothing_else(machine):
     for name in (".venv: scripts/install.sh did not make it", *kept):
         assert f"clean: left {name}" in done.stderr
     assert sorted(path.name for path in machine.checkout.iterdir()) == [
-        ".venv", "build", "constraints.txt", "ctr_trainer", "dist", "scripts", "setup.py", "site",
+        ".venv", "build", "constraints.txt", "ctr_trainer", "dist", "pyproject.toml", "scripts", "setup.py", "site",
     ]  # fmt: skip
     assert not (machine.checkout / "ctr_trainer" / "__pycache__").exists()
     (machine.checkout / ".venv" / "tensorflow").touch()  # as the installation leaves it
@@ -221,7 +222,7 @@ def test_clean_removes_what_make_made_and_nothing_else(machine):
     (machine.checkout / "site" / "notes.txt").rename(machine.checkout / "site" / "index.html")
     assert clean().returncode == 0
     left = sorted(path.name for path in machine.checkout.iterdir())
-    assert left == ["constraints.txt", "ctr_trainer", "scripts", "setup.py"]
+    assert left == ["constraints.txt", "ctr_trainer", "pyproject.toml", "scripts", "setup.py"]
 
 
 def test_another_python_gets_a_venv_of_its_own(machine):
@@ -257,7 +258,7 @@ if "--check_tools" not in sys.argv:
         for name, version in {("wheel", "1"), *_requirements()}:  # An old pip asks for `wheel`.
             if name not in ("pip", "setuptools"):  # These do their work here.
                 self.add_wheel(name, version)
-        locked = {name for name, _ in _requirements("", "cpu", "gpu", "dev", "docs", "install")} - {"pip"}
+        locked = {name for name, _ in _requirements("", "cpu", "gpu", "test", "docs", "install")} - {"pip"}
         (self.checkout / "constraints.txt").write_text("".join(map(self._locked, sorted(locked))))
 
     def _locked(self, name: str) -> str:
@@ -300,21 +301,21 @@ if "--check_tools" not in sys.argv:
 
 
 def _requirements(*extras: str) -> set[tuple[str, str]]:
-    """Returns (name, version) that satisfies each requirement in setup.py, or of these extras ("": what is always)."""
-    given = _given()
-    sections = {"": given["install_requires"], **given["extras_require"]}
+    """Returns (name, version) that satisfies each requirement of the package, or of these extras only."""
+    sections = _requirements_by_extra()
     found = map(Requirement, {each for name in extras or sections for each in sections[name]})
     least = {each.name: [s.version for s in each.specifier if s.operator == ">="] for each in found}
     return {(name, *(versions or ["1"])) for name, versions in least.items()}
 
 
-def _given() -> dict:
-    """Returns what setup.py gives to setuptools."""
-    given = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(setuptools, "setup", lambda **settings: given.update(settings))
-        runpy.run_path(str(ROOT / "setup.py"))
-    return given
+def _requirements_by_extra() -> dict[str, list[str]]:
+    """Returns the requirements in pyproject.toml by extra ("": what is always needed); extras stand for their lines."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    own = Requirement(extras["test"].pop(0))
+    assert own.name == "ctr_trainer"
+    extras["test"] += [line for extra in sorted(own.extras) for line in extras[extra]]
+    return {"": project["dependencies"], **extras}
 
 
 def _write_wheel_of_setuptools(directory):
@@ -360,7 +361,7 @@ def test_a_file_whose_hash_is_another_is_not_installed(checkout):
 
 @pytest.mark.parametrize("minor", range(10, 14))
 @pytest.mark.parametrize("extra", ["cpu", "gpu"])
-def test_the_constraints_pin_one_release_with_hashes_of_all_that_setup_py_asks_for(minor, extra):
+def test_the_constraints_pin_one_release_with_hashes_of_each_requirement(minor, extra):
     environment = {"python_version": f"3.{minor}", "python_full_version": f"3.{minor}.0", "sys_platform": "linux"}
     environment |= {"platform_system": "Linux", "platform_machine": "x86_64", "implementation_name": "cpython"}
     pinned = {}
@@ -371,12 +372,8 @@ def test_the_constraints_pin_one_release_with_hashes_of_all_that_setup_py_asks_f
             assert specifier.operator == "==" and "--hash=sha256:" in block, requirement
             assert requirement.name not in pinned, f"two releases of {requirement.name}"
             pinned[requirement.name] = specifier.version
-    given = _given()
-    asked = [
-        *given["install_requires"],
-        *(r for e in (extra, "dev", "docs", "install") for r in given["extras_require"][e]),
-    ]
-    for requirement in map(Requirement, asked):
+    sections = _requirements_by_extra()
+    for requirement in map(Requirement, sum((sections[e] for e in ("", extra, "test", "docs", "install")), [])):
         if requirement.marker is None or requirement.marker.evaluate(environment):
             assert requirement.specifier.contains(pinned[requirement.name.replace("_", "-")]), requirement
 

@@ -13,7 +13,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def metadata(tmp_path_factory):
-    """-> dict by file name of the text of what setuptools makes of setup.py."""
+    """Returns the text of each file of metadata that setuptools makes, by the file's name."""
     base = tmp_path_factory.mktemp("egg_info")
     ask = [sys.executable, "setup.py", "--quiet"]
     subprocess.run([*ask, "egg_info", "--egg-base", base], cwd=ROOT, check=True, timeout=120, capture_output=True)
@@ -22,7 +22,7 @@ def metadata(tmp_path_factory):
 
 
 def extras(metadata):
-    """-> dict by extra ("" for what is always needed) of requirement lines."""
+    """Returns the requirement lines by extra ("" for what is always needed)."""
     sections, section = {"": []}, ""
     for line in metadata["requires.txt"].splitlines():
         if line.startswith("["):
@@ -46,7 +46,7 @@ def test_tensorflow_comes_by_an_extra_only(metadata):
     assert not [line for line in requirements[""] if "tensorflow" in line or "horovod" in line]
     assert requirements["cpu"][0].startswith("tensorflow-cpu")
     assert requirements["gpu"][0].startswith("tensorflow[and-cuda]")
-    assert {"pytest", "pytest-timeout", "ruff"} <= set(requirements["dev"])
+    assert {"pytest", "pytest-timeout", "ruff"} <= set(requirements["test"])
 
 
 def test_tomli_is_for_pythons_without_tomllib(metadata):
@@ -74,5 +74,11 @@ def test_horovodrun_of_run_sh_without_its_place_says_how_to_call_it(metadata, tm
     assert line.endswith("as in: horovodrun -np 2 ./run.sh --flagfile=configs/demo.flags")
 
 
-def test_the_command_is_the_command_line(metadata):
-    assert "ctr_trainer = ctr_trainer.cli:main" in metadata["entry_points.txt"].replace("=", " = ").replace("  ", " ")
+@pytest.mark.parametrize("command", ["ctr-trainer", "ctr_trainer"])
+def test_the_command_is_the_command_line(metadata, command):
+    assert f"{command} = ctr_trainer.cli:main" in metadata["entry_points.txt"].splitlines()
+
+
+def test_the_description_has_no_link_that_leads_nowhere_outside_the_repository(metadata):
+    assert "## Your own data" in metadata["PKG-INFO"]
+    assert re.findall(r"\]\((?!https?://)[^)]*\)", metadata["PKG-INFO"]) == []

@@ -7,7 +7,7 @@ import pytest
 from tests.scoring import trained
 from tests.scoring.conftest import running
 
-selenium = pytest.importorskip("selenium", reason="no browser is driven without selenium (extra dev)")
+selenium = pytest.importorskip("selenium", reason="no browser is driven without selenium (extra test)")
 from selenium import webdriver  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
