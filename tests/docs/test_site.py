@@ -27,7 +27,9 @@ def site(tmp_path_factory):
 def test_every_page_and_the_roots_own_are_in_the_site(site):
     built = {path.relative_to(site).with_suffix("") for path in site.rglob("*.html")}
     pages = {path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")}
-    assert pages | {pathlib.Path(name) for name in ("index", "examples", "contributing", "changelog")} <= built
+    assert (
+        pages | {pathlib.Path(name) for name in ("index", "examples", "contributing", "security", "changelog")} <= built
+    )
 
 
 def test_a_link_of_the_readme_to_a_page_and_to_a_program_leads_to_their_pages(site):
