@@ -3,12 +3,11 @@
 import dataclasses
 import math
 
-from ctr_trainer.bench import accumulation_table, chart, machine
+from ctr_trainer.bench import accumulation_table, chart, report
 from ctr_trainer.bench.accumulation_table import EXAMPLES, STEP_TITLES, AccumulationSetting
-from ctr_trainer.bench.job_flags import described, equal_examples, job_flags
+from ctr_trainer.bench.job_flags import described, equal_examples, job_flags, with_data
 from ctr_trainer.bench.jobs import Job, run_rounds
-from ctr_trainer.bench.made_data import with_data
-from ctr_trainer.bench.results import write_report
+from ctr_trainer.bench.report import write_report
 from ctr_trainer.messages.errors import UserError
 
 SUMMARY = "time and AUC for each of --accumulation_steps=1,2,4,8, at equal examples or equal optimizer steps"
@@ -24,7 +23,7 @@ def run(bench, experiment, flags, listed):
       flags: AccumulationFlags.
       listed: `ListedExperiment`, of which it takes --accumulation_steps.
     """
-    host, workers = machine.describe(), max(bench.workers)
+    host, workers = report.describe(), max(bench.workers)
     chosen = settings(listed.train.accumulation_steps, flags.equal, bench, experiment)
     measured = list(dict.fromkeys(setting for own in chosen.values() for setting in own))
     # A run that read the data it was made several times over would lose by overfitting as well.

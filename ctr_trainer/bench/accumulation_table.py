@@ -11,7 +11,7 @@ the change at equal examples is that by larger batches, which is the change at e
 import dataclasses
 from typing import Any
 
-from ctr_trainer.bench.figures import Figure, cell, figure, format_table, gains
+from ctr_trainer.bench.report import Figure, cell, figure, format_table, gains
 from ctr_trainer.bench.settings import ONE_ROUND
 
 EXAMPLES, STEPS, FEWER_STEPS = "examples", "steps", "fewer_steps"

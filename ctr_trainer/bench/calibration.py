@@ -34,7 +34,7 @@ def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
     Raises:
       UserError: there is no horovodrun or no taskset, or a run fails.
     """
-    from ctr_trainer.bench import row_costs, service_costs  # Which take Numba, and so seconds, to import.
+    from ctr_trainer.bench import service_costs  # Which take Numba, and so seconds, to import.
 
     require_horovodrun()
     if shutil.which("taskset") is None:
@@ -61,7 +61,7 @@ def measure(flags, batch_size, optimizer, steps, warmup, directory, timeout):
         step_seconds=graph,
         host_seconds=first["step_seconds"] - graph,
         deviation_seconds=first["step_deviation"],
-        lock_seconds=row_costs.lock_seconds(pair["dims"], optimizer, pair["rows"]),
+        lock_seconds=service_costs.lock_seconds(pair["dims"], optimizer, pair["rows"]),
         crowding=max(slowdown, 1.0),
         sharing=max(shared / (2 * together), 1.0),
         cores=usable_cores(),

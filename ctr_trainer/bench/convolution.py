@@ -4,7 +4,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from ctr_trainer.bench.convolution_size import BLOCKS, SIDE
+from ctr_trainer.bench.reference_networks import BLOCKS, SIDE
 from ctr_trainer.layers.inputs import field_embeddings
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.weights import glorot

@@ -3,12 +3,10 @@
 import dataclasses
 from typing import Any
 
-from ctr_trainer.bench import chart, machine
-from ctr_trainer.bench.figures import ONE_ROUND, Figure, cell, figure, format_table, gains
-from ctr_trainer.bench.job_flags import described, job_flags
+from ctr_trainer.bench import chart, report
+from ctr_trainer.bench.job_flags import described, job_flags, with_data
 from ctr_trainer.bench.jobs import Job, run_rounds
-from ctr_trainer.bench.made_data import with_data
-from ctr_trainer.bench.results import write_report
+from ctr_trainer.bench.report import ONE_ROUND, Figure, cell, figure, format_table, gains, write_report
 
 SUMMARY = "one process, one with two devices, two processes, two with accumulation: time and validation AUC"
 ONE = "one worker"
@@ -38,7 +36,7 @@ class Method:
 
 def run(bench, experiment):
     """Measures and reports."""
-    host = machine.describe()
+    host = report.describe()
     experiment = with_data(bench, experiment)
     chosen = methods(experiment)
     jobs = [_job(method, bench, experiment) for method in chosen]

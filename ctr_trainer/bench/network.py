@@ -5,13 +5,19 @@ import os
 import pathlib
 import tempfile
 
-from ctr_trainer.bench import autotune_search, chart, machine, namespaces, network_columns, ssh
-from ctr_trainer.bench.dense_params import CONVOLUTION, PARAMS, describe, networks
-from ctr_trainer.bench.figures import ONE_ROUND, cell, figure, format_table
+from ctr_trainer.bench import chart, namespaces, network_columns, report, ssh
 from ctr_trainer.bench.job_flags import described, equal_examples, job_flags
-from ctr_trainer.bench.jobs import Job, require_horovodrun, run_rounds
+from ctr_trainer.bench.jobs import (
+    AUTOTUNE_LEAST_STEPS,
+    Job,
+    autotune_flags,
+    autotune_pace,
+    require_horovodrun,
+    run_rounds,
+)
 from ctr_trainer.bench.network_job import NetworkJob
-from ctr_trainer.bench.results import write_report
+from ctr_trainer.bench.reference_networks import CONVOLUTION, PARAMS, describe, networks
+from ctr_trainer.bench.report import ONE_ROUND, cell, figure, format_table, write_report
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import autotune
 
@@ -73,7 +79,7 @@ def run(bench, experiment, flags):
         raise UserError(f"--dense_params={CONVOLUTION} is a model of its own: leave out --model_params")
     namespaces.require_privileges({**namespaces.PACKAGES, **ssh.PACKAGES})
     require_horovodrun()
-    host, cores = machine.describe(), sorted(os.sched_getaffinity(0))
+    host, cores = report.describe(), sorted(os.sched_getaffinity(0))
     with namespaces.machines(flags.machines, cores) as machines, tempfile.TemporaryDirectory() as directory:
         with ssh.daemons(machines, directory) as programs:
             logs = {
@@ -137,8 +143,8 @@ class _Maker:
         """-> Job of a way at a place, as `5 Gbit`; of a search it writes the log, that with its best reads it."""
         name = f"{place} {way}"
         if way == SEARCHING:
-            more, least = autotune_search.flags(log), autotune_search.LEAST_STEPS
-            return self.job(name, workers, more, least, environment=autotune_search.pace())
+            more, least = autotune_flags(log), AUTOTUNE_LEAST_STEPS
+            return self.job(name, workers, more, least, environment=autotune_pace())
         return self.job(name, workers, (f"--autotune_log={log}",) if way == TUNED else WAYS[way])
 
 

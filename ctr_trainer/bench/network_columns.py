@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from ctr_trainer.bench import scaling
-from ctr_trainer.bench.figures import Figure, cell, figure, format_table
+from ctr_trainer.bench.report import Figure, cell, figure, format_table
 from ctr_trainer.measuring.phases import STEP_TITLES
 
 _BITS, _GIGA, _MEGA = 8, 1e9, 1e6

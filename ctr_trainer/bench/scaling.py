@@ -3,11 +3,10 @@
 import dataclasses
 import functools
 
-from ctr_trainer.bench import chart, machine
-from ctr_trainer.bench.figures import cell, figure, format_table
+from ctr_trainer.bench import chart, report
 from ctr_trainer.bench.job_flags import described, job_flags
 from ctr_trainer.bench.jobs import Job, run_rounds
-from ctr_trainer.bench.results import write_report
+from ctr_trainer.bench.report import cell, figure, format_table, write_report
 from ctr_trainer.measuring.phases import STEP_TITLES
 
 SUMMARY = "examples/s, efficiency and the phases of a step for --workers=1,2,..."
@@ -50,7 +49,7 @@ class Size:
 
 def run(bench, experiment):
     """Measures and reports."""
-    host = machine.describe()
+    host = report.describe()
     sizes = sorted({1, *bench.workers})  # Efficiency is against one worker, so that is always among them.
     flags = job_flags(experiment)
     jobs = [

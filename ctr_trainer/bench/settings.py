@@ -1,18 +1,19 @@
 """What a setting buys and what it costs: speed, AUC, the time to the device and memory in one row."""
 
+import dataclasses
 import os
 
-from ctr_trainer.bench import autotune_search, axes, chart, machine, scaling
-from ctr_trainer.bench.figures import cell, figure, format_table
-from ctr_trainer.bench.job_flags import described, equal_examples, job_flags
-from ctr_trainer.bench.jobs import Job, run_rounds, scratch
-from ctr_trainer.bench.made_data import with_data
-from ctr_trainer.bench.results import write_report
+from ctr_trainer.bench import chart, report, scaling
+from ctr_trainer.bench.job_flags import described, equal_examples, job_flags, with_data
+from ctr_trainer.bench.jobs import Job, autotune_flags, autotune_pace, run_rounds, scratch
+from ctr_trainer.bench.report import cell, figure, format_table, write_report
 from ctr_trainer.files import outputs
 from ctr_trainer.measuring.phases import STEP_TITLES
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import autotune
+from ctr_trainer.settings.by_flag import by_flag
 
+_MB = 1024 * 1024
 SUMMARY = "examples/s, AUC, time to the device and memory for one setting at a time beside the default"
 DEFAULT = "default"
 ONE_ROUND = "AUC change is not shown for one round, whose seed moves the AUC as well: --rounds=3 has three seeds."
@@ -33,26 +34,126 @@ _MEANING = (
 )
 
 
+@dataclasses.dataclass(frozen=True)
+class Variant:
+    """One setting that differs from the default.
+
+    Attributes:
+      name: of the row, as `sync_steps=100`.
+      flags: of `train`, behind the experiment's own.
+      environment: (name, value) of variables.
+    """
+
+    name: str
+    flags: tuple[str, ...] = ()
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+MIXED_PRECISION = "mixed_precision"
+# Axes that are flags of `train`, and the values tried beside the experiment's own.
+FLAG_AXES = {
+    "fp16_allreduce": (True, False),
+    "accumulation_steps": (1, 2, 5, 10, 20),
+    "dense_exchange": ("auto", "horovod"),
+    "dense_sync_steps": (1, 10, 30),
+    "sync_steps": (1, 10, 30, 100),
+    "batch_size": (256, 512, 1024, 2048, 4096),
+    "num_readers": (1, 2, 4),
+    "embedding_service": ("auto", "shared"),
+    MIXED_PRECISION: ("none", "bfloat16"),
+}
+_BY_HOROVOD = ("--dense_exchange=horovod",)
+# Axes that are Horovod's variables. Its defaults are 128 MB, 1 ms and 0.
+HOROVOD_AXES = {
+    "tensor_fusion": tuple(
+        Variant(f"tensor_fusion={size} MB", _BY_HOROVOD, environment=(("HOROVOD_FUSION_THRESHOLD", str(size * _MB)),))
+        for size in (0, 1, 16)
+    ),
+    "cycle_time": tuple(
+        Variant(f"cycle_time={ms:g} ms", _BY_HOROVOD, environment=(("HOROVOD_CYCLE_TIME", f"{ms:g}"),))
+        for ms in (0.1, 5, 25)
+    ),
+    "hierarchical_allreduce": (
+        Variant("hierarchical_allreduce", _BY_HOROVOD, environment=(("HOROVOD_HIERARCHICAL_ALLREDUCE", "1"),)),
+    ),
+}
+AUTOTUNE = "autotune"
+AXES = (AUTOTUNE, *HOROVOD_AXES, *FLAG_AXES)
+NOTES = {
+    "dense_exchange": "fp16_allreduce, autotune and Horovod's own settings send the dense gradients through Horovod: "
+    "compare them with dense_exchange=horovod.",
+    "hierarchical_allreduce": "Horovod leaves hierarchical_allreduce off where all workers are on one machine, and "
+    "without NCCL or MPI.",
+}
+
+
+def chosen(names):
+    """-> the axes to vary, in the order of AXES; all of them for ().
+
+    Raises:
+      UserError: there is no such axis.
+    """
+    unknown = [name for name in names if name not in AXES]
+    if unknown:
+        raise UserError(f"--axes={','.join(names)}: no axis {', '.join(unknown)}; there are {', '.join(AXES)}")
+    return [name for name in AXES if not names or name in names]
+
+
+def variants(axis, experiment):
+    """-> the Variants of an axis, but for the value that the experiment has by itself.
+
+    Args:
+      axis: of FLAG_AXES or HOROVOD_AXES.
+      experiment: `Experiment`.
+    """
+    if axis in HOROVOD_AXES:
+        return list(HOROVOD_AXES[axis])
+    own = by_flag(experiment)[axis]
+    values = [value for value in FLAG_AXES[axis] if value != own]
+    return [Variant(f"{axis}={_text(value)}", (f"--{axis}={_text(value)}",)) for value in values]
+
+
+def _text(value):
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def left_out(names: list[str], machine: dict) -> dict[str, str]:
+    """Returns, by the name of the variant, why this machine cannot run it; empty if it can run all variants.
+
+    Args:
+      names: the axes that are varied.
+      machine: of `machine.describe`.
+    """
+    bfloat16 = f"{MIXED_PRECISION}=bfloat16"
+    if MIXED_PRECISION not in names:
+        return {}
+    if machine["gpus"]:
+        return {bfloat16: "bfloat16 is for CPUs, and this machine has a GPU"}
+    if not machine["bfloat16"]:
+        return {bfloat16: "this processor has no instructions for bfloat16 (AVX-512 BF16 or AMX)"}
+    return {}
+
+
 def run(bench, experiment):
     """Measures and reports."""
-    names = axes.chosen(bench.axes)
-    host = machine.describe()
+    names = chosen(bench.axes)
+    host = report.describe()
     experiment = with_data(bench, experiment)
     workers = max(bench.workers)
-    jobs = [_job(axes.Variant(DEFAULT), bench, experiment, workers)]
-    left_out = axes.left_out(names, host)
-    failed, notes = {}, [axes.NOTES[name] for name in names if name in axes.NOTES]
+    variant_jobs = [_job(Variant(DEFAULT), bench, experiment, workers)]
+    missing = left_out(names, host)
+    failed, notes = {}, [NOTES[name] for name in names if name in NOTES]
     for name in names:
-        if name == axes.AUTOTUNE:
-            jobs += _tuned(bench, experiment, workers, failed, notes)
+        if name == AUTOTUNE:
+            variant_jobs += _tuned(bench, experiment, workers, failed, notes)
         else:
-            variants = axes.variants(name, experiment)
-            jobs += [_job(each, bench, experiment, workers) for each in variants if each.name not in left_out]
-    runs, failures = run_rounds(jobs, bench.rounds, bench.output, bench.job_timeout, experiment.run.seed)
+            possible = [each for each in variants(name, experiment) if each.name not in missing]
+            variant_jobs += [_job(each, bench, experiment, workers) for each in possible]
+    runs, failures = run_rounds(variant_jobs, bench.rounds, bench.output, bench.job_timeout, experiment.run.seed)
     failed |= failures
     if bench.rounds == 1:
         notes.append(ONE_ROUND)
-    rows = {job.name: summarize(runs[job.name], runs.get(DEFAULT)) for job in jobs if job.name in runs}
+    rows = {job.name: summarize(runs[job.name], runs.get(DEFAULT)) for job in variant_jobs if job.name in runs}
     results = {
         "experiment": described(experiment),
         "flags": job_flags(experiment, evaluate=True),
@@ -60,12 +161,12 @@ def run(bench, experiment):
         "rounds": bench.rounds,
         "settings": {
             **{name: {key: each and each.to_dict() for key, each in row.items()} for name, row in rows.items()},
-            **dict.fromkeys(left_out),
+            **dict.fromkeys(missing),
         },
         "notes": notes,
         "failed": failed,
     }
-    notes += [f"{name} is left out: {why}" for name, why in left_out.items()]
+    notes += [f"{name} is left out: {why}" for name, why in missing.items()]
     failures = [f"{name} failed: {error}" for name, error in failed.items()]
     text = lines(rows, notes + failures, bench, experiment, workers)
     rates = {name: row["together"] for name, row in rows.items()}
@@ -126,10 +227,10 @@ def _tuned(bench, experiment, workers, failed, notes):
     """
     log = os.path.abspath(outputs.claim(bench.output, ["autotune.csv"])["autotune.csv"])
     search = _job(
-        axes.Variant(
+        Variant(
             "autotune search",
-            (*autotune_search.flags(log), "--eval_data=", "--deterministic=false"),
-            autotune_search.pace(),
+            (*autotune_flags(log), "--eval_data=", "--deterministic=false"),
+            autotune_pace(),
         ),
         bench,
         experiment,
@@ -140,10 +241,10 @@ def _tuned(bench, experiment, workers, failed, notes):
             search.run(os.path.join(directory, "autotune"), bench.job_timeout)
         found = autotune.best_row(log)
     except UserError as error:
-        failed[axes.AUTOTUNE] = str(error)
+        failed[AUTOTUNE] = str(error)
         return []
     notes.append(f"autotune found {autotune.format_row(found)}: --autotune_log={log}")
-    return [_job(axes.Variant(axes.AUTOTUNE, (f"--autotune_log={log}",)), bench, experiment, workers)]
+    return [_job(Variant(AUTOTUNE, (f"--autotune_log={log}",)), bench, experiment, workers)]
 
 
 def lines(rows, notes, bench, experiment, workers):

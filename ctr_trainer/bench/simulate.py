@@ -3,13 +3,12 @@
 import dataclasses
 import os
 
-from ctr_trainer.bench import calibration, chart, machine
+from ctr_trainer.bench import calibration, chart, report
 from ctr_trainer.bench.capacity import Setup, predict
 from ctr_trainer.bench.costs import read_costs
-from ctr_trainer.bench.figures import cell, figure, format_table
 from ctr_trainer.bench.job_flags import described, job_flags
 from ctr_trainer.bench.jobs import Job, run_rounds, scratch
-from ctr_trainer.bench.results import write_report
+from ctr_trainer.bench.report import cell, figure, format_table, write_report
 from ctr_trainer.experiment.checks import way_of_exchange
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
@@ -31,7 +30,7 @@ def run(bench, experiment, flags, network):
       network: NetworkFlags; of one speed.
     """
     gbit = parse_gbit(network.gbit)
-    host = machine.describe()
+    host = report.describe()
     cores = flags.worker_cores or host["cores"]
     batch_size = experiment.data.batch_size * experiment.train.accumulation_steps
     if flags.costs:

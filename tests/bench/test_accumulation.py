@@ -7,8 +7,8 @@ import pytest
 from ctr_trainer import cli, flags
 from ctr_trainer.bench import accumulation, accumulation_table, worker
 from ctr_trainer.bench.accumulation_table import AccumulationSetting
-from ctr_trainer.bench.figures import Figure
 from ctr_trainer.bench.job_flags import job_flags
+from ctr_trainer.bench.report import Figure
 from ctr_trainer.commands import bench
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.experiment.experiment import Experiment

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.bench import convolution, convolution_size, workload
+from ctr_trainer.bench import convolution, reference_networks, workload
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import find_model
@@ -32,17 +32,19 @@ def test_its_parameters_are_those_that_are_counted_and_the_last_layers(channels)
         _build(channels)
         variables = tf1.trainable_variables()
     last = 2 * channels + workload.DENSE + 1
-    assert sum(variable.shape.num_elements() for variable in variables) == convolution_size.parameters(channels) + last
-    assert convolution_size.parameters(1) == 198 + 24
-    assert convolution_size.parameters(18) == 198 * 18**2 + 24 * 18
+    assert (
+        sum(variable.shape.num_elements() for variable in variables) == reference_networks.parameters(channels) + last
+    )
+    assert reference_networks.parameters(1) == 198 + 24
+    assert reference_networks.parameters(18) == 198 * 18**2 + 24 * 18
 
 
 @pytest.mark.parametrize("scale", [1, 100, 400])
 def test_it_has_about_as_many_parameters_as_are_asked_for(scale):
-    channels = convolution_size.channels_for(RESNET50_PARAMETERS / scale)
-    assert convolution_size.parameters(channels) == pytest.approx(RESNET50_PARAMETERS / scale, rel=0.05)
+    channels = reference_networks.channels_for(RESNET50_PARAMETERS / scale)
+    assert reference_networks.parameters(channels) == pytest.approx(RESNET50_PARAMETERS / scale, rel=0.05)
     with pytest.raises(UserError, match="100 parameters are too few for convolutions"):
-        convolution_size.channels_for(100)
+        reference_networks.channels_for(100)
 
 
 def test_a_parameter_takes_part_in_as_many_products_as_one_of_resnet50():
@@ -52,7 +54,7 @@ def test_a_parameter_takes_part_in_as_many_products_as_one_of_resnet50():
         products = sum(
             op.inputs[1].shape.num_elements() * op.outputs[0].shape[1] * op.outputs[0].shape[2] for op in convolutions
         )
-    found, known = products / convolution_size.parameters(18), RESNET50_PRODUCTS / RESNET50_PARAMETERS
+    found, known = products / reference_networks.parameters(18), RESNET50_PRODUCTS / RESNET50_PARAMETERS
     assert found == pytest.approx(known, rel=0.05)
 
 
@@ -71,7 +73,7 @@ def test_training_steps_move_every_variable_and_lower_the_loss():
 
 
 def test_it_is_found_by_its_name_as_a_users_own_model_is():
-    found = find_model(convolution_size.MODEL)
+    found = find_model(reference_networks.MODEL)
     assert found.model_fn is convolution.model_fn and found.params_class is convolution.Params
     with pytest.raises(UserError, match="^channels=0: must be at least 1"):
         convolution.Params(channels=0)

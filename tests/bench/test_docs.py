@@ -6,7 +6,7 @@ import re
 import pytest
 
 from ctr_trainer import cli, flags
-from ctr_trainer.bench import axes
+from ctr_trainer.bench import settings
 from ctr_trainer.commands import bench
 from ctr_trainer.flags.bench import AccumulationFlags, BenchFlags
 
@@ -24,7 +24,7 @@ def test_the_documentation_names_flags_that_exist():
 
 def test_the_documentation_names_every_axis():
     (listed,) = re.findall(r"`--axes` picks from: (.+?)\.\n", TEXT, re.DOTALL)
-    assert re.findall(r"`(\w+)`", listed) == list(axes.AXES)
+    assert re.findall(r"`(\w+)`", listed) == list(settings.AXES)
 
 
 @pytest.mark.parametrize("example", re.findall(r"python -m ctr_trainer (bench .+)", TEXT) or [None])

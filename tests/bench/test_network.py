@@ -10,16 +10,7 @@ import sys
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.bench import (
-    convolution,
-    convolution_size,
-    dense_params,
-    namespaces,
-    network,
-    network_columns,
-    scaling,
-    ssh,
-)
+from ctr_trainer.bench import convolution, namespaces, network, network_columns, reference_networks, scaling, ssh
 from ctr_trainer.bench.jobs import Job
 from ctr_trainer.bench.namespaces import Machine
 from ctr_trainer.bench.network_job import NetworkJob
@@ -103,12 +94,12 @@ def test_without_one_worker_there_is_no_percent():
 
 
 def test_the_convolutions_have_the_parameters_of_resnet50_over_the_scale():
-    found = dense_params.networks(("conv", "1000000"), 10.0)
+    found = reference_networks.networks(("conv", "1000000"), 10.0)
     model, channels = found["conv"]
     assert model == f"--model={convolution.__name__}:model_fn"
-    assert convolution_size.parameters(int(channels.rpartition("=")[2])) == pytest.approx(2_560_000, rel=0.05)
-    assert found["1000000"] == (f"--hidden_units={','.join(map(str, dense_params.hidden_units(100_000)))}",)
-    assert dense_params.networks((), 10.0) == {"model": ()}
+    assert reference_networks.parameters(int(channels.rpartition("=")[2])) == pytest.approx(2_560_000, rel=0.05)
+    assert found["1000000"] == (f"--hidden_units={','.join(map(str, reference_networks.hidden_units(100_000)))}",)
+    assert reference_networks.networks((), 10.0) == {"model": ()}
 
 
 @pytest.mark.parametrize(
@@ -120,12 +111,12 @@ def test_the_convolutions_have_the_parameters_of_resnet50_over_the_scale():
     ],
 )
 def test_what_is_trained_is_named_by_its_networks(names, said):
-    assert dense_params.describe(names, "deepfm") == said
+    assert reference_networks.describe(names, "deepfm") == said
 
 
 @pytest.mark.parametrize("params", [256_000, 1_380_000, 25_600_000])
 def test_a_tower_has_about_the_parameters_asked_for(params):
-    first, h, same, last = dense_params.hidden_units(params)
+    first, h, same, last = reference_networks.hidden_units(params)
     assert h == same and first * h + h * same + same * last == pytest.approx(params, rel=0.01)
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from ctr_trainer.bench.jobs import Job
-from ctr_trainer.bench.progress import Progress
+from ctr_trainer.bench.jobs import Job, Progress
 
 ALONE, FOUR = Job("alone", 1, (), 4, 2), Job("four", 4, (), 4, 2)
 

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from ctr_trainer import cli, flags
-from ctr_trainer.bench import axes
-from ctr_trainer.bench.job_flags import equal_examples, job_flags
-from ctr_trainer.bench.made_data import with_data
+from ctr_trainer.bench import settings
+from ctr_trainer.bench.job_flags import equal_examples, job_flags, with_data
 from ctr_trainer.bench.settings import ONE_ROUND, lines, summarize
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.flags.bench import BenchFlags
@@ -24,24 +23,24 @@ def _experiment(*arguments):
 
 
 def test_an_axis_leaves_out_the_value_that_is_there_already():
-    names = [variant.name for variant in axes.variants("sync_steps", _experiment("--sync_steps=10"))]
+    names = [variant.name for variant in settings.variants("sync_steps", _experiment("--sync_steps=10"))]
     assert names == ["sync_steps=1", "sync_steps=30", "sync_steps=100"]
-    (half,) = axes.variants("fp16_allreduce", _experiment())
+    (half,) = settings.variants("fp16_allreduce", _experiment())
     assert half.flags == ("--fp16_allreduce=true",)
 
 
-@pytest.mark.parametrize("axis", axes.FLAG_AXES)
+@pytest.mark.parametrize("axis", settings.FLAG_AXES)
 def test_every_variant_is_made_of_flags_that_train_accepts(axis):
     default = _experiment()
-    for variant in axes.variants(axis, default):
+    for variant in settings.variants(axis, default):
         assert by_flag(_experiment(*variant.flags))[axis] != by_flag(default)[axis]
 
 
 def test_an_axis_that_is_none_is_refused_with_those_that_are():
-    assert axes.chosen(()) == list(axes.AXES)
-    assert axes.chosen(("batch_size", "autotune")) == ["autotune", "batch_size"]
+    assert settings.chosen(()) == list(settings.AXES)
+    assert settings.chosen(("batch_size", "autotune")) == ["autotune", "batch_size"]
     with pytest.raises(UserError, match="no axis sync_step; there are autotune, tensor_fusion"):
-        axes.chosen(("sync_step",))
+        settings.chosen(("sync_step",))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +179,7 @@ def test_a_real_run_gives_speed_and_auc_and_makes_its_data_once(tmp_path, capsys
         raise Stopped
 
     monkeypatch.setattr("ctr_trainer.bench.jobs.Job.run", start)
-    monkeypatch.delattr("ctr_trainer.bench.made_data.run_command")  # Which makes the data.
+    monkeypatch.delattr("ctr_trainer.bench.job_flags.run_command")  # Which makes the data.
     with pytest.raises(Stopped):
         cli.main(command)
 

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from ctr_trainer import cli
-from ctr_trainer.bench import calibration, row_costs, service_costs, simulate
+from ctr_trainer.bench import calibration, service_costs, simulate
 from ctr_trainer.messages.errors import UserError
 from tests.bench.test_capacity import BASE
 
@@ -63,7 +63,7 @@ def test_the_costs_of_two_cores_are_those_of_one_worker_beside_those_of_two_and_
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
     monkeypatch.setattr(calibration.Job, "run", run)
     monkeypatch.setattr(calibration, "_probe", probe)
-    monkeypatch.setattr(row_costs, "lock_seconds", lambda dims, optimizer, rows: 0.004)
+    monkeypatch.setattr(service_costs, "lock_seconds", lambda dims, optimizer, rows: 0.004)
     monkeypatch.setattr(service_costs, "measure", lambda *arguments: dict.fromkeys(names, 0.001))
     costs = calibration.measure((), 64, "adagrad", 9, 3, tmp_path, 60)
     assert (costs.step_seconds, costs.host_seconds) == pytest.approx((0.03, 0.07))

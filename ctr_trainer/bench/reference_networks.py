@@ -1,14 +1,39 @@
-"""Dense networks of a given size, named after those that a benchmark's reference figures are of."""
+"""The sizes of the networks that reference figures are of, told without TensorFlow."""
 
 import math
 
-from ctr_trainer.bench import convolution_size
 from ctr_trainer.messages.errors import UserError
 
+MODEL = "ctr_trainer.bench.convolution:model_fn"
+SIDE = 3  # Points of a kernel each way.
+BLOCKS = 2  # Of a stage.
 PARAMS = {"resnet50": 25_600_000, "vgg16": 138_000_000}
 CONVOLUTION = "conv"  # As many parameters as ResNet-50, in convolutions.
 _MODEL = "model"  # What the experiment has.
 _ENDS = 64
+
+
+def parameters(channels):
+    """-> how many parameters there are in the convolutions: 198 c^2 + 24 c, c the channels."""
+    wide, area = 2 * channels, SIDE**2
+    count = _of_convolution(area, 1, channels) + 2 * BLOCKS * _of_convolution(area, channels, channels)
+    return count + _of_convolution(area, channels, wide) + 2 * BLOCKS * _of_convolution(area, wide, wide)
+
+
+def channels_for(params):
+    """-> the channels with which there are about so many parameters.
+
+    Raises:
+      UserError: there is no such network of so few.
+    """
+    if params < parameters(1):
+        raise UserError(f"--dense_params: {params:g} parameters are too few for convolutions; lower --scale")
+    least = int(math.sqrt(params / parameters(1)))  # As if all parameters grew with the square.
+    return min(range(least, 2 * least + 1), key=lambda channels: abs(parameters(channels) - params))
+
+
+def _of_convolution(area, inputs, outputs):
+    return area * inputs * outputs + outputs
 
 
 def networks(names, scale):
@@ -24,8 +49,8 @@ def networks(names, scale):
     found = {}
     for name in names:
         if name == CONVOLUTION:
-            channels = convolution_size.channels_for(PARAMS["resnet50"] / scale)
-            found[name] = (f"--model={convolution_size.MODEL}", f"--model_params=channels={channels}")
+            channels = channels_for(PARAMS["resnet50"] / scale)
+            found[name] = (f"--model={MODEL}", f"--model_params=channels={channels}")
             continue
         params = PARAMS.get(name)
         if params is None:

@@ -1,0 +1,184 @@
+"""What a benchmark prints and leaves: figures of several rounds as text, the machine, a table, JSON and pictures."""
+
+import dataclasses
+import importlib.metadata
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+
+from ctr_trainer import __version__
+from ctr_trainer.files import durable_file, outputs
+from ctr_trainer.processes import hardware
+
+ONE_ROUND = "One round tells no spread: equal jobs differ, and small differences mean nothing; --rounds=3 shows it."
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "horovod", "numba", "numpy", "pyarrow")
+_GPU_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+_GPU_SECONDS = 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """A figure measured several times.
+
+    Attributes:
+      values: of each round.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self):
+        return statistics.median(self.values)
+
+    def to_dict(self):
+        """-> `median`, `min`, `max` and the `values` by round, JSON-able."""
+        return {"median": self.median, "min": min(self.values), "max": max(self.values), "values": list(self.values)}
+
+    def __format__(self, form):
+        """-> the median, and the range behind it where there were several rounds: `98,400 (91,000-99,200)`."""
+        median = format(self.median, form)
+        if len(self.values) == 1:
+            return median
+        return f"{median} ({format(min(self.values), form)}-{format(max(self.values), form)})"
+
+
+def figure(values):
+    """-> the `Figure` of the values that are not None; None where there is none."""
+    known = tuple(value for value in values if value is not None)
+    return Figure(known) if known else None
+
+
+def gains(before: Figure | None, rates: Figure) -> Figure | None:
+    """Returns by how many percent the examples/s of a row are more than those of the row before it, in each round.
+
+    Args:
+      before: examples/s of the row before; None if there is none.
+      rates: examples/s of the row.
+    """
+    if before is None:
+        return None
+    return figure(100 * (own / other - 1) for own, other in zip(rates.values, before.values, strict=True))
+
+
+def cell(value, form=",.0f"):
+    """-> a Figure, a number or a text for a table; `-` for None."""
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else format(value, form)
+
+
+def format_table(headings, rows):
+    """-> lines of columns: texts, the first one left, the others right.
+
+    Args:
+      headings: a text a column.
+      rows: a list of texts each, as many as there are headings.
+    """
+    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
+    lines = []
+    for row in (headings, *rows):
+        cells = (
+            text.rjust(w) if place else text.ljust(w) for place, (text, w) in enumerate(zip(row, widths, strict=True))
+        )
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def describe():
+    """-> dict, JSON-able: `cpu`, `cores` (that this process may use), `memory_gb`, `bfloat16`, `gpus`, `system`,
+    `python`, `versions` by package, `load` (processes that wanted a core in the last minute), `time`.
+    """
+    return {
+        "cpu": _cpu(),
+        "cores": hardware.usable_cores(),
+        "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
+        "bfloat16": hardware.has_bfloat16(),
+        "gpus": _gpus(),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "versions": {"ctr_trainer": __version__, **_versions()},
+        "load": round(os.getloadavg()[0], 2),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def format_machine(machine):
+    """-> lines for people."""
+    gpus = ", ".join(machine["gpus"]) or "no GPU"
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
+    return [
+        f"machine:  {machine['cpu']}, {machine['cores']} cores, {machine['memory_gb']:g} GB, {gpus}, "
+        f"load {machine['load']:g} at the start",
+        f"versions: Python {machine['python']}, {versions}, {machine['system']}",
+    ]
+
+
+def _cpu():
+    try:
+        lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _gpus():
+    """-> their names and memory; [] where NVIDIA's tool is absent or sees none."""
+    try:
+        done = subprocess.run(_GPU_QUERY, capture_output=True, text=True, timeout=_GPU_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+
+
+def _versions():
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def write_report(
+    output: str,
+    name: str,
+    machine: dict[str, Any],
+    lines: list[str],
+    results: dict[str, Any],
+    charts: dict[str, Callable[[str], None]],
+) -> None:
+    """Prints the table, and writes NAME.txt with it, NAME.json and the charts.
+
+    The title says so if the machine was busy with other work before the measurement began.
+
+    Args:
+      output: directory.
+      name: of the benchmark.
+      machine: of `machine.describe`, before the measurement.
+      lines: of the table.
+      results: JSON-able dict.
+      charts: dict of file name -> f(path) that draws it.
+
+    Raises:
+      UserError: a file of such a name is there, and is no earlier report.
+    """
+    busy = machine["load"] > machine["cores"]
+    title = [f"Measured at a load of {machine['load']:g} on {machine['cores']} cores, so the times say little:"] * busy
+    text = "\n".join([*title, *lines, "", *format_machine(machine)])
+    print(text, flush=True)
+    paths = outputs.claim(output, [f"{name}.txt", f"{name}.json", *charts])
+    durable_file.write_text(paths[f"{name}.txt"], text + "\n")
+    durable_file.write_json(paths[f"{name}.json"], {"bench": name, "machine": machine, "overloaded": busy, **results})
+    for file_name, draw in charts.items():
+        draw(paths[file_name])
+    for path in paths.values():
+        print(path, flush=True)
