@@ -13,7 +13,7 @@ from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.outputs import refuse_overlap
 from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.ranks import chief_work
+from ctr_trainer.ranks import distributed
 
 _CACHE = "data_cache"
 _TEXT = (".csv", ".tsv")
@@ -44,7 +44,7 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True, fitted=T
     def look(advanced):
         return _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced)
 
-    found = chief_work.from_chief(look, "the_data_that_rank_0_found")
+    found = distributed.from_chief(look, "the_data_that_rank_0_found")
     if "converted" in found:
         return ConvertedData(found["converted"])
     spec = FeatureSpec.from_dict(found["spec"])
@@ -64,7 +64,7 @@ def _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced):
     """-> what rank 0 tells the others, JSON-able.
 
     Args:
-      advanced: of `chief_work.from_chief`.
+      advanced: of `distributed.from_chief`.
     """
     model = load_features(model_dir)
     spec = FeatureSpec.load(feature_spec) if feature_spec else None

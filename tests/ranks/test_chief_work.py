@@ -3,7 +3,7 @@ import os
 
 from ctr_trainer.processes import watchdog as watchdogs
 from ctr_trainer.processes.watchdog import Watchdog
-from ctr_trainer.ranks import chief_work, distributed
+from ctr_trainer.ranks import distributed
 
 
 def test_rank_0_may_work_for_as_long_as_it_advances_and_no_longer(monkeypatch, caplog):
@@ -26,7 +26,7 @@ def test_rank_0_may_work_for_as_long_as_it_advances_and_no_longer(monkeypatch, c
         dog._look()
         return 7
 
-    assert chief_work.from_chief(work, "standstill") == 7
+    assert distributed.from_chief(work, "standstill") == 7
     assert ended == [75]
     assert "rank 0 has waited 110 s for its own work in standstill, longer than" in caplog.text
     assert "a part" in caplog.text  # Of each 25 s.

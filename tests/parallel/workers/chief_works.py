@@ -3,7 +3,7 @@
 import sys
 import time
 
-from ctr_trainer.ranks import chief_work, distributed
+from ctr_trainer.ranks import distributed
 
 distributed.init(stall_timeout=2.0)
 
@@ -15,7 +15,7 @@ def work(advanced):
     return {"found": 15}
 
 
-print(f"rank {distributed.rank()} got {chief_work.from_chief(work, 'long_work')['found']}", flush=True)
+print(f"rank {distributed.rank()} got {distributed.from_chief(work, 'long_work')['found']}", flush=True)
 distributed.barrier("all_are_here")
 if distributed.rank() == 1:
     distributed.barrier("never_met")
