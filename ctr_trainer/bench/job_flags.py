@@ -6,8 +6,7 @@ import sys
 
 from ctr_trainer.bench.jobs import environment
 from ctr_trainer.data import dataset
-from ctr_trainer.experiment.data_settings import DataSettings
-from ctr_trainer.experiment.experiment import Experiment
+from ctr_trainer.experiment.experiment import DataSettings, Experiment
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError

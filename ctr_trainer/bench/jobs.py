@@ -11,8 +11,8 @@ import time
 
 import tqdm
 
-from ctr_trainer.messages.durations import format_seconds
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.messages.log_lines import format_seconds
 from ctr_trainer.processes import child
 from ctr_trainer.processes.hardware import usable_cores
 

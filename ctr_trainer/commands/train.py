@@ -12,7 +12,7 @@ from ctr_trainer.files.paths import is_local, path_of
 from ctr_trainer.flags import TRAINING
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.processes import hardware
-from ctr_trainer.ranks.placement import Placement
+from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.report.tables import format_phases
 from ctr_trainer.settings.by_flag import by_flag, require
 

@@ -19,7 +19,7 @@ from ctr_trainer.hooks.progress_hooks import ProgressHook
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import find_model
-from ctr_trainer.ranks import autotune, chief_work, dense_exchange, distributed
+from ctr_trainer.ranks import autotune, dense_exchange, distributed
 from ctr_trainer.settings.by_flag import alike, refusing_by_flags, require
 from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 from ctr_trainer.settings.setting import declared
@@ -41,7 +41,7 @@ def with_label_rates(experiment: Experiment) -> Experiment:
     def look(advanced):
         return open_dataset(path).label_means if (path_of(path) / FILE).exists() else {}
 
-    means = chief_work.from_chief(look, "the_shares_of_positive_examples")
+    means = distributed.from_chief(look, "the_shares_of_positive_examples")
     if params.positive_weight == BALANCED:
         params = dataclasses.replace(params, positive_weight=_balanced(experiment))
     params = dataclasses.replace(params, label_means=means)
@@ -64,7 +64,7 @@ def _balanced(experiment: Experiment) -> float:
     def count(advanced):
         return balanced_weight(source, params.label, params.negative_sampling, advanced)
 
-    weight = chief_work.from_chief(count, "counting_the_positive_examples")
+    weight = distributed.from_chief(count, "counting_the_positive_examples")
     if distributed.is_chief():
         _log.info("--positive_weight=%s: %.6g, the negative examples over the positive ones", BALANCED, weight)
     return weight
