@@ -35,18 +35,18 @@ class Buckets:
             boundaries = statistics[feature.name][BOUNDARIES]
         self.boundaries = np.array(boundaries, np.float32)
         names = [str(number) for number in range(len(self.boundaries) + 1)]
-        # The last key is that of a missing number.
+        # The last key stands for a missing number.
         self.by_bucket = keys(feature.slot, pa.array([*names, ""]))
         if not feature.missing_has_row:
             self.by_bucket[-1] = 0
 
     def keys(self, values):
-        """float32[n], NaN where missing -> int64[n]."""
+        """Returns the keys, int64[n], of float32[n]; NaN stands for a missing number."""
         buckets = np.searchsorted(self.boundaries, values, side="right")
         return self.by_bucket[np.where(np.isnan(values), len(self.by_bucket) - 1, buckets)]
 
     def graph_keys(self, values):
-        """Computes the same as `keys` by TensorFlow ops: float32 tensor -> int64 tensor."""
+        """Computes what `keys` does by TensorFlow ops, from a float32 to an int64 tensor."""
         import tensorflow as tf
 
         missing = tf.fill(tf.shape(values), len(self.by_bucket) - 1)
@@ -55,5 +55,5 @@ class Buckets:
 
 
 def of_spec(spec, statistics):
-    """-> dict of feature name -> Buckets, for the bucketised features of a spec."""
+    """Returns the Buckets of each bucketised feature of a spec, by feature name."""
     return {feature.name: Buckets(feature, statistics) for feature in spec.bucketised}

@@ -111,8 +111,8 @@ class SparseFeature:
         one counts. None: values have no weights.
       buckets: boundaries, ascending. A number's bucket is the number of boundaries <= the number.
       quantiles: number of buckets, each with the same share of the training data. Conversion fits their boundaries.
-      missing: `zero`: an absent value reads zeros and learns nothing. `own`: an absent value has a learned row, that of
-        the value "". None is `own` for a single feature and `zero` for the other kinds.
+      missing: `zero`: an absent value reads zeros and learns nothing. `own`: an absent value has a learned row, the row
+        of the value "". None is `own` for a single feature and `zero` for the other kinds.
       derive: part of a time in the column that is the value: `hour` (0 to 23) or `weekday` (0, Monday, to 6), in UTC;
         see `times`. None for the column's own value.
 

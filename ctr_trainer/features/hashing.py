@@ -3,7 +3,7 @@
     key(slot, value) = Fingerprint64(slot + "\\x1f" + value) as int64, and 1 in place of 0
 
 Fingerprint64 is a function of FarmHash and depends on the bytes alone. The key 0 stands for no value. The key of a
-missing value is that of the value "", or 0, as `SparseFeature.missing` says. The probability that any two of n values
+missing value is the key of "", or 0, as `SparseFeature.missing` says. The probability that any two of n values
 of a slot collide is about n^2 / 2^65: for 100 million values, 0.03 %.
 """
 
@@ -25,7 +25,7 @@ def serialized_examples(columns, room=_ROOM):
     """Yields serialized Examples of all columns' values in order, each value behind its column's prefix.
 
     So binary values pass from Arrow to TensorFlow without a Python object per value. An Example has one feature of
-    bytes, `EXAMPLE_FEATURE`, of which TensorFlow's `parse_single_example` makes a string tensor.
+    bytes, `EXAMPLE_FEATURE`; TensorFlow's `parse_single_example` makes a string tensor from it.
 
         Example = 0a n Features,  Features = 0a n Entry,  Entry = 0a 1 EXAMPLE_FEATURE 12 n Feature
         Feature = 0a n BytesList,  BytesList = (0a n prefix value)*         n: the bytes that follow, as a varint
@@ -53,12 +53,12 @@ def serialized_examples(columns, room=_ROOM):
 
 
 def byte_lengths(values):
-    """-> int[n], the length of each value in bytes; 0 for null."""
+    """Returns int[n], the length of each value in bytes; 0 for null."""
     return np.diff(_buffers(values)[0])
 
 
 def _buffers(values):
-    """-> (offsets int[n + 1], the uint8 array into which they point)."""
+    """Returns (offsets int[n + 1], the uint8 array into which they point)."""
     if values.null_count:
         values = values.fill_null(b"")  # Arrow's buffer may hold any bytes at the place of a null.
     _, offsets, data = values.buffers()
@@ -84,7 +84,7 @@ def _varint(number):
 
 @numba.njit(nogil=True, cache=True)
 def _write(prefix, offsets, data, at, space, used):
-    """Writes values, from number `at` on, behind the first `used` bytes. -> (first value without room, bytes used)"""
+    """Writes values from `at` on behind the first `used` bytes; returns (first value without room, bytes used)."""
     while at < len(offsets) - 1:
         start, length = offsets[at], offsets[at + 1] - offsets[at]
         left = len(prefix) + length
@@ -153,7 +153,7 @@ def _with_dictionary(values):
 
 
 def _texts(distinct):
-    """-> the values as binary, then a null for the missing value; a null in a dictionary means the same."""
+    """Returns the values as binary, then a null for the missing value; a null in a dictionary means the same."""
     if not (pa.types.is_binary(distinct.type) or pa.types.is_large_binary(distinct.type)):
         distinct = distinct.cast(pa.string()).cast(pa.binary())
     return pa.concat_arrays([distinct, pa.nulls(1, distinct.type)])
@@ -178,7 +178,7 @@ def graph_keys(slots, values):
 
 
 def _graph_hash(texts):
-    """string[n] -> int64[n], by TensorFlow ops."""
+    """Hashes string[n] to int64[n] by TensorFlow ops."""
     import tensorflow as tf
 
     key = tf.bitcast(tf.fingerprint(texts, method="farmhash64"), tf.int64)
@@ -187,7 +187,7 @@ def _graph_hash(texts):
 
 @functools.cache
 def _hasher():
-    """-> f(message) -> int64 keys of the values of a message of `serialized_examples`.
+    """Makes the function from a message of `serialized_examples` to the int64 keys of its values.
 
     The function has a graph and session of its own, so that it works within any graph, with eager execution on or off.
     """

@@ -53,7 +53,7 @@ class FeatureSpec:
     Attributes:
       name: name of the spec, for messages.
       label: the first, or only, label.
-      ids: columns kept beside the features for the predictions' output and grouped metrics; not trained on.
+      ids: columns kept next to the features for the predictions' output and grouped metrics; not trained on.
       weight: column of the examples' weights; None for weight 1.
       limits: the `TableLimits` of the tables that have limits.
       other_labels: the labels after the first; see `labels`.

@@ -92,29 +92,29 @@ class Features(Mapping, abc.ABC):
         return [table for table in self.spec.tables if table.pooled]
 
     def _slice(self, name):
-        """-> float32[B, dim], the embedding of one feature."""
+        """Returns float32[B, dim], the embedding of one feature."""
         table = next(table for table in self._pooled_tables() if name in [f.name for f in table.pooled])
         return self[f"{EMBEDDING}/{table.name}"][:, [f.name for f in table.pooled].index(name)]
 
     @abc.abstractmethod
     def _raw_dense(self):
-        """-> float32[B, n], NaN where missing."""
+        """Returns float32[B, n], NaN where missing."""
 
     @abc.abstractmethod
     def _weight(self):
-        """-> float32[B]."""
+        """Returns float32[B]."""
 
     @abc.abstractmethod
     def _segment(self, table, kind, dim):
-        """-> float32[B, F, dim] of a `TableFeatures`; kind is EMBEDDING or LINEAR."""
+        """Returns float32[B, F, dim] of a `TableFeatures`; kind is EMBEDDING or LINEAR."""
 
     @abc.abstractmethod
     def _sequence(self, table, feature):
-        """-> float32[B, L, dim] of a sequence, a `SparseFeature` of the `TableFeatures`."""
+        """Returns float32[B, L, dim] of a sequence, a `SparseFeature` of the `TableFeatures`."""
 
     @abc.abstractmethod
     def _mask(self, feature):
-        """-> float32[B, L], 1 where the sequence has a value."""
+        """Returns float32[B, L], 1 where the sequence has a value."""
 
 
 class FedFeatures(Features):
@@ -143,11 +143,11 @@ class FedFeatures(Features):
 
     @property
     def placeholders(self):
-        """-> the placeholders of all segments, in a fixed order."""
+        """Returns the placeholders of all segments, in a fixed order."""
         return [tensor for kinds in self.segments.values() for tensor in kinds.values()]
 
     def feed(self, batch):
-        """-> feed_dict of a `Batch`, without the rows that the batch looks up."""
+        """Returns feed_dict of a `Batch`, without the rows that the batch looks up."""
         feed = {self._labels: batch.labels, self.weights: batch.weights, self.dense: batch.dense}
         for name, placeholder in self._masks.items():
             lengths = np.diff(batch.bags[name].splits)
@@ -178,7 +178,7 @@ class FedFeatures(Features):
 
 
 def operation_name(name):
-    """-> a feature's name in the characters that TensorFlow allows for an operation."""
+    """Returns a feature's name in the characters that TensorFlow allows for an operation."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     return name if re.match(r"[A-Za-z0-9.]", name) else f"x{name}"
 
@@ -189,7 +189,7 @@ def record_weights(weights):
 
 
 def current_weights():
-    """-> the weights, float32[B], of the current graph's examples; None if none were recorded."""
+    """Returns the weights, float32[B], of the current graph's examples; None if none were recorded."""
     weights = tf1.get_collection(_KEY)
     return weights[-1] if weights else None
 
@@ -229,7 +229,7 @@ def dense_transform(dense, spec, statistics):
 
 
 def _affine(feature, statistics):
-    """-> (shift, scale) of a feature, for `(x - shift) * scale`."""
+    """Returns (shift, scale) of a feature, for `(x - shift) * scale`."""
     if feature.transform not in ("standardize", "minmax"):
         return 0.0, 1.0
     if feature.name not in (statistics or {}):

@@ -33,7 +33,7 @@ _HOUR, _DAY = 3600.0, 86400.0
 
 
 def derived(values, what):
-    """-> (int64 array, null if missing or bad; bool[n], whether a value is there and is no time, or None if none is).
+    """Returns the hours or weekdays, int64, null if missing or bad, and which values are bad, bool[n] or None.
 
     Args:
       values: pyarrow Array of texts or numbers; a number is read as its digits.
@@ -49,7 +49,7 @@ def derived(values, what):
 
 
 def seconds(values):
-    """-> float64[n], seconds since 1970 in UTC; NaN if missing or no time.
+    """Returns float64[n], seconds since 1970 in UTC; NaN if missing or no time.
 
     Args:
       values: pyarrow Array of texts or numbers.
@@ -66,7 +66,7 @@ def seconds(values):
 
 
 def is_date(values):
-    """-> bool[n], whether each text of a pyarrow Array has the form of a date."""
+    """Returns bool[n], whether each text of a pyarrow Array has the form of a date."""
     return _matches(values, _DATE)
 
 
@@ -83,7 +83,7 @@ def _empty(values):
 
 
 def _of_numbers(x):
-    """float64[n], NaN if missing -> seconds since 1970, NaN if missing or no time."""
+    """Returns the seconds since 1970 of float64[n]; NaN if missing or no time."""
     whole = np.floor(np.nan_to_num(x))
     short, good = _short(np.where((whole >= 0) & (whole < _SHORT), whole, 0.0))
     found = np.where(whole < _SHORT, short, np.where(whole < _SECONDS, x, x / 1000))
@@ -91,7 +91,7 @@ def _of_numbers(x):
 
 
 def _of_dates(texts):
-    """pyarrow Array of texts that match `_DATE` -> seconds since 1970, NaN for a date not in the calendar."""
+    """Returns the seconds since 1970 of texts that match `_DATE`; NaN for a date that is not in the calendar."""
     groups = pc.extract_regex(texts, _DATE)
     parts = [pc.struct_field(groups, name).cast(pa.string()) for name in _PARTS]
     back = pc.equal(parts.pop(_PARTS.index("sign")), "-").to_numpy(zero_copy_only=False)
@@ -101,18 +101,18 @@ def _of_dates(texts):
 
 
 def of_seconds(seconds, what):
-    """-> the hour or weekday of seconds since 1970, for NumPy arrays and TensorFlow tensors."""
+    """Returns the hour or weekday of seconds since 1970, for NumPy arrays and TensorFlow tensors."""
     return seconds // _HOUR % 24 if what == HOUR else (seconds // _DAY + 3) % 7
 
 
 def _short(x):
-    """YYMMDDHH -> (seconds since 1970, whether there is such a time), for NumPy arrays and TensorFlow tensors."""
+    """Returns (seconds since 1970, whether there is such a time) of numbers YYMMDDHH, in NumPy or TensorFlow."""
     year, month, day, hour = 2000 + x // 10**6, x // 10**4 % 100, x // 100 % 100, x % 100
     return _instant(year, month, day, hour, 0 * x, 0 * x, 0 * x, 0 * x, 1.0)
 
 
 def _instant(year, month, day, hour, minute, second, ahead, and_minutes, sign):
-    """-> (seconds since 1970, whether there is such a time), for NumPy arrays and TensorFlow tensors."""
+    """Returns (seconds since 1970, whether there is such a time), for NumPy arrays and TensorFlow tensors."""
     start = _days(year, month, day)
     good = (month >= 1) & (month <= 12) & (day >= 1) & (start < _days(year + month // 12, month % 12 + 1, 0 * day + 1))
     good = good & (hour < 24) & (minute < 60) & (second < 61)
@@ -120,7 +120,7 @@ def _instant(year, month, day, hour, minute, second, ahead, and_minutes, sign):
 
 
 def _days(year, month, day):
-    """-> days from 1970-01-01 to a day of the Gregorian calendar.
+    """Returns days from 1970-01-01 to a day of the Gregorian calendar.
 
     Source: Richards, in Explanatory Supplement to the Astronomical Almanac, 3rd edition, section 15.11.3.
     """
@@ -130,7 +130,7 @@ def _days(year, month, day):
 
 
 def graph_derived(texts, what):
-    """Derives hours or weekdays by TensorFlow ops: string[B] -> string[B], digits; "" if missing or no time."""
+    """Derives hours or weekdays of string[B] by TensorFlow ops: string[B], digits; "" if missing or no time."""
     import tensorflow as tf
 
     number, date = tf.strings.regex_full_match(texts, _NUMBER), tf.strings.regex_full_match(texts, _DATE)

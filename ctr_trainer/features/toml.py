@@ -23,7 +23,7 @@ All keys, except the options of [csv], which `csv_format.CsvFormat` lists:
     [csv]
     delimiter = ","                 # the `csv` format's options
 
-The keys of a feature are the attributes of `dense.DenseFeature` and `sparse.SparseFeature`.
+The keys of a feature are the attributes of `columns.DenseFeature` and `columns.SparseFeature`.
 """
 
 import pathlib
@@ -73,21 +73,21 @@ def typed(values, keys, where):
 
 
 def strings(values, where):
-    """-> the strings of a list as a tuple; raises UserError if `values` is no list of strings."""
+    """Returns the strings of a list as a tuple; raises UserError if `values` is no list of strings."""
     if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
         raise UserError(f"{where}: {values!r} is not a list of strings")
     return tuple(values)
 
 
 def numbers(values, where):
-    """-> the numbers of a list as a tuple of floats; raises UserError if `values` is no list of numbers."""
+    """Returns the numbers of a list as a tuple of floats; raises UserError if `values` is no list of numbers."""
     if not isinstance(values, list) or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         raise UserError(f"{where}: {values!r} is not a list of numbers")
     return tuple(float(v) for v in values)
 
 
 def feature_names(item, where):
-    """-> (name, column) pairs of one [[dense]] or [[sparse]] item."""
+    """Returns (name, column) pairs of one [[dense]] or [[sparse]] item."""
     if "columns" in item:
         if "name" in item or "column" in item:
             raise UserError(f"{where}: 'columns' excludes 'name' and 'column': each feature is named like its column")
@@ -157,7 +157,7 @@ _TOP = {
 
 
 def load(path, kind):
-    """Reads the spec in the file `path`. -> an object of the class `kind`, see `parse`"""
+    """Reads the spec in the file `path` as an object of the class `kind`; see `parse`."""
     path = pathlib.Path(path)
     try:
         with path.open("rb") as file:
@@ -202,7 +202,7 @@ def parse(values, source, kind):
 
 
 def _labels(values, source):
-    """-> the Labels of [label] or of each [[label]]."""
+    """Returns the Labels of [label] or of each [[label]]."""
     several = isinstance(values, list)
     labels = []
     for number, item in enumerate(values if several else [values], 1):
@@ -259,7 +259,7 @@ def _csv(values, where):
 
 
 def _made(kind, values, where):
-    """-> a `kind` made of the values; an error of the class gets `where`, the place of the values, in front."""
+    """Returns a `kind` made of the values; an error of the class gets `where`, the place of the values, in front."""
     try:
         return kind(**values)
     except UserError as error:

@@ -35,7 +35,7 @@ def attention_pooling(
     Returns:
       float32[B, dim].
 
-    Advice: take it for histories of which only a part bears on the target; `masked_mean` does where all of it
+    Advice: take it for histories that bear on the target only in part; `masked_mean` does where all of it
     counts, and is far cheaper.
 
     Example:

@@ -11,15 +11,15 @@ tf1 = tf.compat.v1
 def batch_norm(inputs, training, momentum=0.99, epsilon=1e-3, name="batch_norm"):
     """Normalises each column: `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
 
-    While training, mean and variance are those of this worker's batch, weighted by the examples' weights, so that
+    While training, mean and variance are computed over this worker's batch, weighted by the examples' weights, so that
     padding counts for nothing. Otherwise they are moving statistics, corrected for their start (see `MovingMoments`),
     so that an evaluation after few steps is right too. The moving statistics move once per optimizer step, towards the
     mean of all workers' batches weighted by their examples. `estimator.optimize.TrainOp` sends them along with the
     gradients, so they are equal on all ranks. Under local SGD each worker moves its own, and they are averaged together
     with the variables.
 
-    The moving variance is that of the population; the variance of a batch is smaller. So each batch contributes the
-    unbiased estimate. With s_i = w_i / sum_j w_j for the weights w_i of its examples, this is
+    The moving variance estimates the variance of the population; the variance of a batch is smaller. So each batch
+    contributes the unbiased estimate. With s_i = w_i / sum_j w_j for the weights w_i of its examples, this is
 
         sum_i s_i (x_i - mean)^2 / (1 - sum_i s_i^2),   and sum_i (x_i - mean)^2 / (B - 1) for equal weights.
 
@@ -58,7 +58,7 @@ def batch_norm(inputs, training, momentum=0.99, epsilon=1e-3, name="batch_norm")
 
 
 def _moments(inputs, weights):
-    """-> (mean float32[n], variance float32[n], factor that makes the variance unbiased); 0 if all weights are 0."""
+    """Returns (mean, variance, the factor that makes the variance unbiased); 0 if all weights are 0."""
     if weights is None:
         size = tf.cast(tf.shape(inputs)[0], tf.float32)
         return *tf.nn.moments(inputs, [0]), tf.math.divide_no_nan(size, size - 1.0)

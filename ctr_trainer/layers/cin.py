@@ -44,7 +44,7 @@ def cin(embeddings, layer_sizes, name="cin"):
 
 @tf.custom_gradient
 def outer(a, b):
-    """float32[n, h], float32[n, f] -> the products of all pairs, float32[n, h, f].
+    """Returns the products of all pairs, float32[n, h, f], of float32[n, h] and float32[n, f].
 
     Its gradients are matrix-vector products; automatic differentiation would make two more tensors of this size.
     """

@@ -47,7 +47,7 @@ def cross(inputs, layers, rank=0, experts=1, name="cross"):
 
 
 def _mixed(projected, x, rank, experts):
-    """-> float32[B, experts * rank], each expert's part times its gate; `U_l` then adds the experts up."""
+    """Returns float32[B, experts * rank], each expert's part times its gate; `U_l` then adds the experts up."""
     c = glorot("c", [experts, rank, rank], rank, rank)
     by_expert = tf.transpose(tf.reshape(tf.tanh(projected), [-1, experts, rank]), [1, 0, 2])
     by_example = tf.transpose(tf.tanh(tf.matmul(by_expert, c)), [1, 0, 2])

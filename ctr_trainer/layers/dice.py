@@ -35,14 +35,14 @@ def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="d
 
         f(x) = p x + (1 - p) alpha x,   p = sigmoid((x - E[x]) / sqrt(Var[x] + epsilon))
 
-    alpha is learned for each channel and starts at 0. While training, E and Var are those of this worker's batch.
-    Otherwise they are moving averages, corrected for their start (see `MovingMoments`). As those of `batch_norm`, these
-    move once per optimizer step, towards the mean of all workers' batches, and are equal on all ranks. Var is the
+    alpha is learned for each channel and starts at 0. While training, E and Var are computed over this worker's batch.
+    Otherwise they are moving averages, corrected for their start (see `MovingMoments`). Like the averages of `batch_norm`,
+    these move once per optimizer step, towards the mean of all workers' batches, and are equal on all ranks. Var is the
     batch's own, sum_i (x_i - E)^2 / N over its N vectors; the population's is larger by one part in N.
 
     Args:
       inputs: x, float32[B, ..., n].
-      mask: float32[B, ...], the weight of each vector in E and Var, multiplied by that of its example; None for 1.
+      mask: float32[B, ...], the weight of each vector in E and Var, multiplied by its example's weight; None for 1.
         Give padding the weight 0.
       training: whether E and Var are the batch's own.
       momentum: the fraction of the moving averages that an optimizer step keeps.
@@ -75,7 +75,7 @@ def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="d
 
 
 def _weights(inputs, mask):
-    """-> float32[B, ...], the weight of each vector of `inputs`; None if all weights are 1."""
+    """Returns float32[B, ...], the weight of each vector of `inputs`; None if all weights are 1."""
     weights = tensors.current_weights()
     if weights is None:
         return mask
@@ -84,7 +84,7 @@ def _weights(inputs, mask):
 
 
 def _moments(inputs, weights):
-    """-> (mean float32[n], variance float32[n], sum of the vectors' weights), over all axes but the last."""
+    """Returns (mean float32[n], variance float32[n], sum of the vectors' weights), over all axes but the last."""
     axes = list(range(inputs.shape.ndims - 1))
     if weights is None:
         return *tf.nn.moments(inputs, axes), tf.cast(tf.size(inputs[..., 0]), tf.float32)
@@ -96,7 +96,7 @@ def _moments(inputs, weights):
 
 
 def _share(count, inputs):
-    """-> float32[], the number of vectors per example, by their weights."""
+    """Returns float32[], the number of vectors per example, by their weights."""
     weights = tensors.current_weights()
     examples = tf.cast(tf.shape(inputs)[0], tf.float32) if weights is None else tf.reduce_sum(weights)
     return tf.math.divide_no_nan(count, examples)

@@ -29,12 +29,12 @@ def flat_embeddings(features):
 
 
 def flat_inputs(features):
-    """-> list of float32[B, n]: `flat_embeddings`, then the dense features, if there are any."""
+    """Reads `flat_embeddings`, list of float32[B, n], then the dense features, if there are any."""
     return flat_embeddings(features) + ([features["dense"]] if "dense" in features else [])
 
 
 def flat(embeddings):
-    """float32[B, F, dim] -> float32[B, F * dim]."""
+    """Reshapes float32[B, F, dim] to float32[B, F * dim]."""
     _, count, dim = embeddings.shape.as_list()
     return tf.reshape(embeddings, [-1, count * dim])
 

@@ -22,7 +22,7 @@ def linear(features: Mapping[str, tf.Tensor], name: str = "linear", bias: float 
     Returns:
       logits, float32[B, 1].
 
-    Advice: keep it beside a deep network: one weight learns a rare value sooner than a vector does.
+    Advice: keep it next to a deep network: one weight learns a rare value sooner than a vector does.
 
     Example:
       >>> linear({"linear": tf.ones([2, 3, 1]), "dense": tf.ones([2, 4])}).shape

@@ -10,7 +10,7 @@ def masked_softmax(scores, mask):
 
     Args:
       scores: s, float32[..., L].
-      mask: float32, 0 or 1, of a shape that broadcasts to that of the scores.
+      mask: float32, 0 or 1, of a shape that broadcasts to the scores'.
 
     Returns:
       float32[..., L]; 0 at positions of mask 0.

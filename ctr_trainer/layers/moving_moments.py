@@ -19,7 +19,7 @@ class MovingMoments:
 
     from S_0 = 0 and w_0 = 0, and (E, Var) = S_t / w_t. As w_t is 1 - momentum^t, this is Adam's correction for its
     start. A step without examples moves neither S nor w. If local SGD averages S and w over workers, the averages are
-    as good as those of each worker.
+    as good as each worker's.
 
     Attributes:
       moments: S, variable float32[2, n]; not trainable, but part of checkpoints and of exported graphs.
@@ -39,14 +39,14 @@ class MovingMoments:
 
     @staticmethod
     def make(channels):
-        """-> the MovingMoments of the current variable scope, for `channels` channels."""
+        """Returns the MovingMoments of the current variable scope, for `channels` channels."""
         return MovingMoments(
             tf1.get_variable("moments", [2, channels], initializer=tf1.zeros_initializer(), trainable=False),
             tf1.get_variable("weight", [], initializer=tf1.zeros_initializer(), trainable=False),
         )
 
     def mean_and_variance(self):
-        """-> (E float32[n], Var float32[n]); 0 and 1 before the first step."""
+        """Returns (E float32[n], Var float32[n]); 0 and 1 before the first step."""
         mean, variance = tf.unstack(tf.math.divide_no_nan(self.moments, self.weight))
         return mean, variance + tf.cast(tf.equal(self.weight, 0.0), tf.float32)
 
@@ -54,7 +54,7 @@ class MovingMoments:
         """Adds the moments of a batch to the `batch_statistics` of the graph.
 
         Args:
-          mean, variance: float32[n], those of this worker's batch.
+          mean, variance: float32[n], computed over this worker's batch.
           share: float32[], the number of vectors per example that they are the moments of.
           momentum: the fraction of the old values that a step keeps.
         """
@@ -83,7 +83,7 @@ class BatchStatistic:
     momentum: float
 
     def update(self, mean, weight):
-        """-> operation that moves the moments; a step without any vector moves nothing.
+        """Returns operation that moves the moments; a step without any vector moves nothing.
 
         Args:
           mean: float32[2 n + 1], the mean of `value` over the batches and workers of the step.
@@ -99,5 +99,5 @@ class BatchStatistic:
 
 
 def batch_statistics():
-    """-> list of the `BatchStatistic`s that the layers of the current graph have added."""
+    """Returns list of the `BatchStatistic`s that the layers of the current graph have added."""
     return tf1.get_collection(_KEY)

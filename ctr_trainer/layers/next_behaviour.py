@@ -8,7 +8,7 @@ def next_behaviour_loss(states, history, mask, weight):
 
     The mean is over all behaviours t that have a next one.
 
-    e' is a behaviour that did not happen: the one at the same position in the history of the example before it in the
+    e' is a behaviour that did not happen: the one at the same position in the history of the previous example in the
     batch (for the first example, of the last one). If that history is shorter, there is no e', and t does not count.
 
     Args:
@@ -22,7 +22,7 @@ def next_behaviour_loss(states, history, mask, weight):
 
     Caveat: in a batch of one example, e' is the example's own next behaviour.
 
-    Advice: shuffle the data: the behaviours that did not happen are those of the example before in the batch.
+    Advice: shuffle the data: the behaviours that did not happen are taken from the previous example of the batch.
 
     Example:
       >>> states = history = tf.ones([2, 5, 4])

@@ -40,7 +40,7 @@ def pair_products(left, right):
 
 
 def _added(total, part):
-    """Adds the gradients of fields i+1, i+2, ...; sets those of a field aside that no later part reaches."""
+    """Adds the gradients of fields i+1, i+2, ...; sets aside the gradient of a field that no later part reaches."""
     if total is None:
         zeros = tf.zeros_like(part[:, :1])
         return [zeros], part

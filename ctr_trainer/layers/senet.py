@@ -20,7 +20,7 @@ def senet(embeddings, reduction=3, name="senet"):
     Returns:
       v, float32[B, F, dim].
 
-    Advice: worth it with a dozen fields and more, of which many say nothing; it drops a field by a weight of 0.
+    Advice: worth it with a dozen fields and more, if many of them say nothing; it drops a field by a weight of 0.
 
     Example:
       >>> senet(tf.ones([2, 6, 4]), reduction=3).shape

@@ -49,7 +49,7 @@ def transformer_block(inputs, mask, heads, feed_forward_units, dropout=0.0, trai
 
 
 def self_attention(inputs, mask, heads, name="attention"):
-    """Computes `concat_h(softmax(Q_h K_h' / sqrt(n / heads)) V_h) W + b`; positions attend to those of mask 1.
+    """Computes `concat_h(softmax(Q_h K_h' / sqrt(n / heads)) V_h) W + b`; positions attend to positions of mask 1.
 
     Args:
       inputs: float32[B, L, n].

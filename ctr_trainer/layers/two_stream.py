@@ -53,7 +53,7 @@ def fusion(first: tf.Tensor, second: tf.Tensor, heads: int = 1, name: str = "fus
       >>> fusion(tf.ones([2, 8]), tf.ones([2, 4]), heads=2).shape
       TensorShape([2, 1])
 
-    Source: as of `gated`, "Stream-level fusion".
+    Source: see `gated`, "Stream-level fusion".
     """
     n, m = first.shape.as_list()[1] // heads, second.shape.as_list()[1] // heads
     with tf1.variable_scope(name):

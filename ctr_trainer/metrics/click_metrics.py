@@ -57,7 +57,7 @@ class ClickMetrics:
 
     @property
     def parts(self):
-        """Dict of name in the log and the summaries -> metric; the states of each metric add up over workers."""
+        """Dictionary of name in the log and the summaries -> metric; the states of each metric add up over workers."""
         self._add_waiting()
         return self._parts
 
@@ -98,7 +98,7 @@ class ClickMetrics:
           sums: float64[SUMS], the sum of the workers' `sums`.
 
         Returns:
-          dict of metric name -> float. The AUC is of bins 16 times as wide, and within 1e-5 of that of `results`.
+          dict of metric name -> float. The AUC is of bins 16 times as wide, and within 1e-5 of the AUC of `results`.
         """
         histogram, *means = np.split(sums, 2 * COARSE_BINS + 2 * np.arange(len(_MEANS)))
         results = {"auc": roc_auc(*histogram.reshape(2, -1))}
@@ -122,7 +122,7 @@ class ClickMetrics:
 
 
 def _is_right(logits, labels):
-    """-> 1 if the probability is above 0.5 exactly when the label is positive, else 0; NaN if the logit is NaN."""
+    """Returns 1 if the probability is above 0.5 exactly when the label is positive, else 0; NaN if the logit is NaN."""
     right = ((logits > 0) == (labels > 0.5)).astype(np.float64)
     return np.where(np.isnan(logits), np.nan, right)
 

@@ -96,7 +96,10 @@ def grouped_auc(logits, signed_weights, groups):
 
 @numba.njit(nogil=True, cache=True)
 def _sum_groups(logits, weights, groups):
-    """-> (sum of w_g AUC_g, sum of w_g, groups with both classes, groups with one); examples sorted by group, logit."""
+    """Returns the sums of w_g AUC_g and of w_g, and the numbers of groups with both classes and with one.
+
+    The examples are sorted by group, then by logit.
+    """
     total, total_weight, both, one = 0.0, 0.0, 0, 0
     count, i = len(logits), 0
     while i < count:

@@ -1,4 +1,4 @@
-"""AutoInt: layers of self-attention between the fields, beside a deep network."""
+"""AutoInt: layers of self-attention between the fields, next to a deep network."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ class Params(ModelParams):
       attention_layers: number of attention layers; each adds one to the degree of the interactions.
       heads: number of attentions side by side in a layer.
       head_dim: width of each attention's queries, keys and values.
-      deep: whether there is a deep network beside the attention, as in the paper's AutoInt+.
+      deep: whether there is a deep network next to the attention, as in the paper's AutoInt+.
     """
 
     attention_layers: int = 3

@@ -67,7 +67,7 @@ def model_fn(features, labels, mode, params):
 
 
 def _transformed(history, mode, params):
-    """-> float32[B, n] of one history."""
+    """Returns float32[B, n] of one history."""
     _, length, dim = history.values.shape.as_list()
     if dim % params.heads:
         raise UserError(

@@ -1,4 +1,4 @@
-"""DCN-v2: a cross network under or beside a deep one."""
+"""DCN-v2: a cross network below or next to a deep one."""
 
 import dataclasses
 from typing import Literal

@@ -38,7 +38,7 @@ def model_fn(features, labels, mode, params):
         loss = cross entropy + auxiliary_weight * mean_s next_behaviour_loss(i, h)
 
     The states are as wide as the embeddings, since the auxiliary loss compares the two. The behaviours that did not
-    happen are those of other examples of the batch, not of a sampled history.
+    happen are taken from other examples of the batch, not of a sampled history.
 
     Advice: it takes several times as long as DIN; try it where interests drift within a history.
 

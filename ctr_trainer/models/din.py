@@ -72,6 +72,6 @@ def model_fn(features, labels, mode, params):
 
 
 def _with_interests(features, interests):
-    """-> float32[B, F + S, dim], the embeddings of all features and the pooled histories."""
+    """Returns float32[B, F + S, dim], the embeddings of all features and the pooled histories."""
     embeddings = field_embeddings(features, "din")
     return tf.concat([embeddings, *(interest[:, None] for interest in interests)], 1)

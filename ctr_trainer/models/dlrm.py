@@ -30,7 +30,7 @@ class Params(ModelParams):
 def model_fn(features, labels, mode, params):
     """`z = mlp_bottom(x)`, `p = sigmoid(mlp_top([z, <a, b> for all pairs of z, e_1, ..., e_F]))`.
 
-    Advice: for many sparse features beside some numbers, all embeddings of one dim.
+    Advice: for many sparse features and some numbers, all embeddings of one dim.
 
     Example:
       >>> spec = model_fn(features, None, "infer", Params(bottom_units=(16,)))

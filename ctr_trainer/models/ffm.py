@@ -15,7 +15,7 @@ def model_fn(features, labels, mode, params):
     A feature's embedding holds its F vectors of width k one after another, so that with F sparse features
     `--embedding_dim` must be F * k.
 
-    Advice: for few fields: rows are F times as wide as those of `fm`.
+    Advice: for few fields: rows are F times as wide as for `fm`.
 
     Example:
       >>> spec = model_fn(features, None, "infer", ModelParams())

@@ -17,7 +17,7 @@ class Params(ModelParams):
     """The params of FinalMLP.
 
     Attributes:
-      second_units: widths of the second stream's hidden layers; by default those of the first, --hidden_units.
+      second_units: widths of the second stream's hidden layers; by default the widths of the first, `hidden_units`.
       heads: number of parts that each stream's output is cut into; the h-th parts of both streams interact.
       gate_units: width of the gates' hidden layers.
       first_context: sparse features that the first stream's gate reads; without any, all examples are gated alike.

@@ -20,7 +20,7 @@ def binary_head(features, labels, mode, params, logits, extra_loss=None):
     that `multi_head` gives them.
 
     Args:
-      features: those of the `model_fn`; `weight` float32[B] is read, unless predicting.
+      features: the features of the `model_fn`; `weight` float32[B] is read, unless predicting.
       labels: float32[B], 0 or 1; a dict of them by name if there are several; None when predicting.
       mode: of `ModeKeys`.
       params: `ModelParams`, whose `train_op_fn` makes the train_op.
@@ -57,8 +57,8 @@ def multi_head(features, labels, mode, params, logits, extra_loss=None, predicti
     weight_t is the weight of label t in the feature spec.
 
     Args:
-      features: those of the `model_fn`. `weight` float32[B] is read, unless predicting, and the labels' weights are
-        those of `features.spec`; without a spec they are 1.
+      features: the features of the `model_fn`. `weight` float32[B] is read, unless predicting, and the labels' weights
+        are read from `features.spec`; without a spec they are 1.
       labels: dict of name -> float32[B], 0 or 1; None when predicting.
       mode: of `ModeKeys`.
       params: `ModelParams`, whose `train_op_fn` makes the train_op.
@@ -112,7 +112,7 @@ def cross_entropy(labels, logits, weight, positive_weight=1.0):
 
 
 def label_names(features, labels):
-    """-> list of the labels' names; [] for the one label of a `tf.data.Dataset`, which has no name."""
+    """Returns list of the labels' names; [] for the one label of a `tf.data.Dataset`, which has no name."""
     if hasattr(features, "spec"):
         return [label.name for label in features.spec.labels]
     return list(labels) if isinstance(labels, dict) else []

@@ -12,7 +12,7 @@ from ctr_trainer.models.tower import tower
 
 @dataclasses.dataclass(frozen=True)
 class Params(TaskParams):
-    """The params of MMoE; `hidden_units` are those of an expert.
+    """The params of MMoE; `hidden_units` are the widths of an expert.
 
     Attributes:
       experts: number of experts.
@@ -28,7 +28,7 @@ class Params(TaskParams):
 def model_fn(features, labels, mode, params):
     """`p_t = sigmoid(tower_t(sum_e softmax(x W_t)_e expert_e(x)))`, with x the embeddings and the dense features.
 
-    Advice: for tasks that share most of what they need; try PLE if one task gets worse beside the others.
+    Advice: for tasks that share most of what they need; try PLE if one task gets worse together with the others.
 
     Example:
       >>> spec = model_fn(features, None, "infer", Params(experts=2))

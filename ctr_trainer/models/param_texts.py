@@ -20,19 +20,19 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def describe_models():
-    """-> list of lines: each model with the first line of its module's docstring."""
+    """Returns list of lines: each model with the first line of its module's docstring."""
     first = "Models (--model=NAME --help shows a model's own params):"
     return [first] + [f"  --model={name:<18}{summary(name)}" for name in MODELS]
 
 
 def describe_params(name):
-    """-> list of lines: the model's own params."""
+    """Returns list of lines: the model's own params."""
     first, *rest = accepted(find_model(name).params_class)
     return [f"{name} takes {first}:" if rest else f"{name} takes {first}", *rest]
 
 
 def parse(model, params_class, texts, shared):
-    """-> the params of a model.
+    """Returns the params of a model.
 
     Args:
       model: its name, for the errors.
@@ -52,7 +52,7 @@ def parse(model, params_class, texts, shared):
 
 
 def accepted(params_class):
-    """-> lines that list a class's own params with type, default and help."""
+    """Returns lines that list a class's own params with type, default and help."""
     fields = _own(params_class)
     if not fields:
         return ["no --model_params"]
@@ -66,7 +66,7 @@ def accepted(params_class):
 
 
 def help_of(params_class, name):
-    """-> the text of a field under the Attributes of its class or a base of it, in one line; "" where there is none."""
+    """Returns the text of a field under the Attributes of its class or a base class, in one line; "" if none."""
     for each in params_class.__mro__:
         text = inspect.cleandoc(each.__doc__ or "")
         found = re.search(rf"^ +{name}: (.+(?:\n {{4,}}.+)*)", text.partition("Attributes:")[2], re.MULTILINE)
@@ -76,7 +76,7 @@ def help_of(params_class, name):
 
 
 def written(name, value):
-    """-> a setting as `parse` takes it."""
+    """Returns a setting as `parse` takes it."""
     return f"{name}={_written(tuple(value) if isinstance(value, list) else value)}"
 
 
@@ -93,14 +93,14 @@ def _is_choice(kind):
 
 
 def _written(value):
-    """-> a default as the command line would give it."""
+    """Returns a default as the command line would give it."""
     if isinstance(value, bool):
         return str(value).lower()
     return ":".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _parse(text, params_class):
-    """-> (name, value) of `name=value`."""
+    """Returns (name, value) of `name=value`."""
     name, equals, value = (part.strip() for part in text.partition("="))
     fields = _own(params_class)
     if not equals:

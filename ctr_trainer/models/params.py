@@ -113,13 +113,13 @@ class ModelParams(Settings, title="Network and loss"):
                 raise self.wrong(name, "expected one width or more, each at least 1")
 
     def wrong(self, name, problem):
-        """-> the SettingError that names a field, its value and the problem."""
+        """Returns the SettingError that names a field, its value and the problem."""
         value = getattr(self, name)
         return SettingError(f"{name}={value}: {problem}", f"{self.as_flag(name, value)}: {problem}")
 
     @staticmethod
     def as_flag(name, value):
-        """-> a field's setting as the command line writes it."""
+        """Returns a field's setting as the command line writes it."""
         text = str(value).lower() if isinstance(value, bool) else value
         if isinstance(value, list | tuple):
             text = ("," if name in SHARED else ":").join(map(str, value))

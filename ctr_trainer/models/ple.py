@@ -1,4 +1,4 @@
-"""PLE: levels of experts, in each of which every task has its own experts beside shared ones."""
+"""PLE: levels of experts, in each of which every task has its own experts and shared ones."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ tf1 = tf.compat.v1
 
 @dataclasses.dataclass(frozen=True)
 class Params(TaskParams):
-    """The params of PLE; `hidden_units` are those of an expert.
+    """The params of PLE; `hidden_units` are the widths of an expert.
 
     Attributes:
       task_experts: number of experts per task and level.

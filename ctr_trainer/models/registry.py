@@ -50,7 +50,7 @@ class Model:
 
 
 def summary(name):
-    """-> the first line of a registered model's documentation, without importing it."""
+    """Returns the first line of a registered model's documentation, without importing it."""
     with open(importlib.util.find_spec(f"{_PACKAGE}.{name}").origin, encoding="utf-8") as file:
         return inspect.cleandoc(ast.get_docstring(ast.parse(file.read()))).splitlines()[0]
 
@@ -77,7 +77,7 @@ def require_known(name: str) -> None:
 
 
 def find_model(name):
-    """-> the Model of a registered name, or of the user's own `my.module:model_fn`.
+    """Returns the Model of a registered name, or of the user's own `my.module:model_fn`.
 
     Raises:
       UserError: there is no such model; the message names the registered ones.

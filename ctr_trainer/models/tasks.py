@@ -29,10 +29,10 @@ class TaskParams(ModelParams):
 
 
 def task_names(features, labels, model):
-    """-> list of the labels' names, in the order of the feature spec.
+    """Returns list of the labels' names, in the order of the feature spec.
 
     Args:
-      features, labels: those of a `model_fn`.
+      features, labels: what a `model_fn` takes.
       model: the model's name, for the error.
 
     Raises:

@@ -13,7 +13,7 @@ def tower(inputs, mode, params, hidden_units=None, name="mlp"):
       inputs: a float32[B, n_i], or a list of them that stands for their concatenation.
       mode: of `ModeKeys`.
       params: `ModelParams`.
-      hidden_units: widths of the layers; None for those of `params`.
+      hidden_units: widths of the layers; None for the `hidden_units` of `params`.
       name: of the variable scope.
 
     Returns:
@@ -31,5 +31,5 @@ def tower(inputs, mode, params, hidden_units=None, name="mlp"):
 
 
 def dropped(inputs, mode, params):
-    """-> the inputs; while training, the fraction `params.dropout` of them is set to zero."""
+    """Sets the fraction `params.dropout` of the inputs to zero while training; otherwise returns the inputs."""
     return tf.nn.dropout(inputs, rate=params.dropout) if params.dropout and mode == ModeKeys.TRAIN else inputs

@@ -1,4 +1,4 @@
-"""Wide & Deep: a linear model beside a deep network."""
+"""Wide & Deep: a linear model next to a deep network."""
 
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.linear import linear

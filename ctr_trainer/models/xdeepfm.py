@@ -1,4 +1,4 @@
-"""xDeepFM: a compressed interaction network beside a linear model and a deep network."""
+"""xDeepFM: a compressed interaction network next to a linear model and a deep network."""
 
 import dataclasses
 

@@ -151,7 +151,7 @@ DENSE_OPTIMIZERS = {kind.name: kind for kind in (Sgd, Momentum, Adagrad, Adam, A
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowOptimizer(Settings, title="Optimizer of the embedding rows"):
-    """The base of them; see `embedding.table.sparse_optimizers` for the equations.
+    """The base of them; see `embedding.table.optimizer_kernels` for the equations.
 
     A package of your own adds one by two entry points, see docs/sparse_optimizers.md.
 

@@ -4,6 +4,8 @@ A core overlaps the cache misses of a loop only as far as it predicts the loop's
 memory that a miss brings is often predicted wrong. So a loop over cold memory asks for that memory some rounds ahead.
 """
 
+from typing import Any
+
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
@@ -17,11 +19,10 @@ _BYTE, _I32, _I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _READ, _KEEP, _DATA = _I32(0), _I32(3), _I32(1)
 
 
-@intrinsic
-def _prefetch(typing_context, array, byte):
+def _prefetch_line(typing_context: Any, array: Any, byte: Any) -> Any:
     """Asks for the cache line at `byte` bytes into a C-contiguous array; beyond the array nothing happens."""
 
-    def generate(context, builder, signature, arguments):
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, arguments: Any) -> ir.Value:
         start = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         address = builder.inttoptr(builder.add(builder.ptrtoint(start, _I64), arguments[1]), _BYTE.as_pointer())
         pointer = _BYTE.as_pointer()
@@ -32,14 +33,17 @@ def _prefetch(typing_context, array, byte):
     return types.void(array, types.int64), generate
 
 
+_prefetch: Any = intrinsic(_prefetch_line)  # Numba's stub keeps the typing context among the arguments.
+
+
 @njit(nogil=True, cache=True)
-def prefetch(array, i):
+def prefetch(array: np.ndarray, i: int | np.integer) -> None:
     """Asks for element i of a C-contiguous one-dimensional array."""
     _prefetch(array, np.int64(i) * array.itemsize)
 
 
 @njit(nogil=True, cache=True)
-def prefetch_row(rows, i):
+def prefetch_row(rows: np.ndarray, i: int | np.integer) -> None:
     """Asks for row i of a C-contiguous two-dimensional array of 4-byte items."""
     start = np.int64(i) * rows.shape[1]
     for item in range(start, start + rows.shape[1], _LINE_FLOATS):

@@ -1,18 +1,32 @@
 """The hash index: a slot for each distinct key."""
 
+from typing import Protocol
+
 import numpy as np
 
-from ctr_trainer.embedding.index import index_kernels, index_scans, key_kernels
-from ctr_trainer.embedding.memory.growable_array import PrivateMemory
+from ctr_trainer.embedding.index import index_kernels, index_maintenance, key_kernels
+from ctr_trainer.embedding.memory.growable_array import PrivateMemory, TableMemory
 
 _FIRST_BUCKETS = 1024
 _MOST_BUCKETS = 1 << 32
-_HASHES = 1 << 32  # The number of high halves of hashes, of which `sample` takes a part.
+_HASHES = 1 << 32  # The number of high halves of hashes; `sample` takes a part of them.
 # For each new key the entries of this many old buckets move. So all entries have moved before the old buckets' number
 # divided by 24 of new keys have come. They move together for up to _KEYS_A_MOVE new keys.
 _MOVED_A_KEY = 24
 _KEYS_A_MOVE = 1024
 _COUNT, _FREE_COUNT, _BUCKETS, _ACTIVE, _OLD, _FIRST, _MOVED = range(7)
+
+
+class Resting(Protocol):
+    """Where the slots of removed keys stay until no worker can use them any more; see `shared_table.RestingSlots`."""
+
+    def __len__(self) -> int: ...
+
+    def add(self, slots: np.ndarray) -> None: ...
+
+    def take_rested(self) -> np.ndarray: ...
+
+    def clear(self) -> None: ...
 
 
 class Index:
@@ -23,7 +37,7 @@ class Index:
     the memory that they leave is given back. Not safe to use from several threads at a time.
     """
 
-    def __init__(self, memory=None, resting=None):
+    def __init__(self, memory: TableMemory | None = None, resting: Resting | None = None) -> None:
         """
         Args:
           memory: where the index lies: `PrivateMemory` or `SharedMemory`; None for memory of its own.
@@ -32,69 +46,69 @@ class Index:
         self._memory, self._resting = memory or PrivateMemory(), resting
         self._keys = self._memory.array("keys", np.int64)
         self._free = self._memory.array("free", np.int64)
-        # The buckets and those they grew from take turns.
+        # The current buckets and the buckets that they grew from take turns.
         self._regions = [self._memory.array(f"buckets{region}", np.uint32) for region in range(2)]
         self._numbers = self._memory.counts("index", 7)
         if not self._numbers[_BUCKETS]:
             self._regions[0].reserve(_FIRST_BUCKETS)
             self._numbers[_BUCKETS] = _FIRST_BUCKETS
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._count - self._free_count - (0 if self._resting is None else len(self._resting))
 
     @property
-    def _count(self):
+    def _count(self) -> int:
         return int(self._numbers[_COUNT])
 
     @property
-    def _free_count(self):
+    def _free_count(self) -> int:
         return int(self._numbers[_FREE_COUNT])
 
     @property
-    def _buckets(self):
+    def _buckets(self) -> np.ndarray:
         return self._regions[self._numbers[_ACTIVE]].array[: self._numbers[_BUCKETS]]
 
     @property
-    def _old(self):
+    def _old(self) -> np.ndarray:
         return self._regions[1 - self._numbers[_ACTIVE]].array[: self._numbers[_OLD]]
 
     @property
-    def _moved(self):
+    def _moved(self) -> int:
         return int(self._numbers[_MOVED])
 
-    def _probed(self):
-        """-> the arguments of the kernels that look keys up: (buckets, old, first, moved, keys)."""
+    def _probed(self) -> tuple[np.ndarray, np.ndarray, np.int64, np.int64, np.ndarray]:
+        """Returns the arguments of the kernels that look keys up: (buckets, old, first, moved, keys)."""
         first, moved = self._numbers[_FIRST:]
         return self._buckets, self._old, first, moved, self._keys.array
 
     @property
-    def slots(self):
-        """The number of slots: those of the keys, and the free slots of removed keys."""
+    def slots(self) -> int:
+        """The number of slots, used or free."""
         return self._count
 
     @property
-    def keys(self):
-        """int64[slots], a view in slot order, 0 for a free slot; valid until the index changes."""
+    def keys(self) -> np.ndarray:
+        """The keys, int64[slots], a view in slot order, 0 for a free slot; valid until the index changes."""
         return self._keys.array[: self._count]
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         buckets, old, moved = len(self._buckets), len(self._old), self._moved
         if old:  # Both are in the order of the hashes: what has moved fills the new ones from the first on.
             buckets = old - moved + buckets * moved // old
         return buckets * 4 + (self._count + self._free_count) * 8
 
-    def find(self, keys):
-        """int64[U] keys -> int64[U] slots; -1 for an unknown key."""
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        """Returns the slots of the keys, int64[U]; -1 for an unknown key."""
         return self.find_and_count(keys)[0]
 
-    def find_and_count(self, keys):
-        """-> (what `find` returns, how many of the keys are unknown, without those that are 0)."""
+    def find_and_count(self, keys: np.ndarray) -> tuple[np.ndarray, int]:
+        """Returns (what `find` returns, how many of the keys are unknown, without those that are 0)."""
         slots = np.empty(len(keys), np.int64)
         return slots, self._find(keys, slots)
 
-    def find_or_add(self, keys):
-        """int64[U] keys -> int64[U] slots; each unknown key gets a free slot or a new one, in the order of `keys`.
+    def find_or_add(self, keys: np.ndarray) -> np.ndarray:
+        """Returns the slots of the keys, int64[U]; unknown keys get free slots or new ones, in their order.
 
         Raises:
           OverflowError: the index is full.
@@ -111,15 +125,15 @@ class Index:
             slots[unknown] = added
         return slots
 
-    def free_slots(self, count):
-        """-> int64[n], the free slots that the next `count` new keys get; fewer if there are fewer free slots."""
+    def free_slots(self, count: int) -> np.ndarray:
+        """Returns int64[n], the free slots that the next `count` new keys get; fewer if there are fewer free slots."""
         if self._resting is not None:
             self._free_up(self._resting.take_rested())
         free_count = self._free_count
         return self._free.array[max(free_count - count, 0) : free_count].copy()
 
-    def sample(self, origin, share):
-        """-> int64[n], the slots of a random sample of the keys.
+    def sample(self, origin: int, share: float) -> np.ndarray:
+        """Returns int64[n], the slots of a random sample of the keys.
 
         Args:
           origin: int, draws the sample. Which keys are drawn depends on the keys and `origin`, not on their slots.
@@ -130,18 +144,18 @@ class Index:
         room = int(len(self) * width / _HASHES * 1.1) + 1000
         while True:
             slots = np.empty(room, np.int64)
-            count = index_scans.sample(self._buckets, self._old, self._keys.array, start, width, slots)
+            count = index_maintenance.sample(self._buckets, self._old, self._keys.array, start, width, slots)
             if count <= room:
                 return slots[:count]
             room = count
 
-    def remove(self, keys):
-        """Forgets `keys`, int64[U]. -> int64[U], the slots that they had; -1 for an unknown key.
+    def remove(self, keys: np.ndarray) -> np.ndarray:
+        """Forgets `keys`, int64[U], and returns the slots that they had, int64[U]; -1 for an unknown key.
 
         The slots are free now, or rest first, see `RestingSlots`.
         """
         slots = np.empty(len(keys), np.int64)
-        index_kernels.remove(*self._probed(), keys, slots)
+        index_maintenance.remove(*self._probed(), keys, slots)
         freed = slots[slots >= 0]
         if self._resting is None:
             self._free_up(freed)
@@ -149,7 +163,7 @@ class Index:
             self._resting.add(freed)
         return slots
 
-    def clear(self):
+    def clear(self) -> None:
         """Forgets every key; the memory is kept."""
         self._buckets.fill(0)
         self._old.fill(0)
@@ -157,17 +171,17 @@ class Index:
         if self._resting is not None:
             self._resting.clear()
 
-    def _free_up(self, slots):
+    def _free_up(self, slots: np.ndarray) -> None:
         free_count = self._free_count
         self._free.reserve(free_count + len(slots))
         self._free.array[free_count : free_count + len(slots)] = slots
         self._numbers[_FREE_COUNT] += len(slots)
 
-    def _find(self, keys, slots):
-        """Fills `slots`. -> how many of the keys are unknown."""
+    def _find(self, keys: np.ndarray, slots: np.ndarray) -> int:
+        """Fills `slots` and returns how many of the keys are unknown."""
         return index_kernels.find(*self._probed(), keys, slots)
 
-    def _add_all(self, keys, slots):
+    def _add_all(self, keys: np.ndarray, slots: np.ndarray) -> None:
         """`find_or_add` for keys that are mostly new: fills int64[U] `slots`."""
         done = 0
         while True:
@@ -189,17 +203,17 @@ class Index:
             if done == len(keys):
                 return
 
-    def _grow(self):
+    def _grow(self) -> None:
         before, active = int(self._numbers[_BUCKETS]), int(self._numbers[_ACTIVE])
         if before == _MOST_BUCKETS:
             raise OverflowError(f"an index holds at most {_MOST_BUCKETS * 3 // 4} keys")
-        first, buckets = index_scans.end_of_gap(self._buckets), min(before * 3 // 2, _MOST_BUCKETS)
+        first, buckets = index_maintenance.end_of_gap(self._buckets), min(before * 3 // 2, _MOST_BUCKETS)
         self._regions[1 - active].reserve(buckets)
         self._numbers[_BUCKETS:] = buckets, 1 - active, before, first, 0
 
-    def _move(self, most):
+    def _move(self, most: int) -> None:
         old, first = int(self._numbers[_OLD]), int(self._numbers[_FIRST])
-        moved = index_scans.move(*self._probed(), most)
+        moved = index_maintenance.move(*self._probed(), most)
         self._numbers[_MOVED] = moved
         start = first if moved < old else 0
         self._regions[1 - self._numbers[_ACTIVE]].release(start, min(first + moved, old), self._memory.free)

@@ -7,8 +7,8 @@ half, so at least half of them are taken: 5.3 to 8 bytes of index per row. The b
 hash times the number of buckets, divided by 2**32 (Lemire, Fast Random Integer Generation in an Interval, 2019), so the
 number of buckets need not be a power of two.
 
-`index_scans` says how the index grows. Until all entries have moved to the larger buckets, a key is looked for either
-in these or in the `old` buckets.
+`index_maintenance` says how the index grows. Until all entries have moved to the larger buckets, a key is looked for
+either in these or in the `old` buckets.
 
 The buckets and keys of a block of keys are prefetched before they are read. Measured on 2.5 and 10 million rows with
 random distinct keys, on one core of a busy machine: 32 ns per key in place of 57, and 50 per unknown key in place of
@@ -20,7 +20,7 @@ import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.cpu_prefetch import prefetch
-from ctr_trainer.embedding.index.key_kernels import KEYS, mix
+from ctr_trainer.embedding.index.key_kernels import KEYS, Int, mix
 
 SLOTS = types.Array(types.int64, 1, "C", readonly=True)
 BUCKETS = types.Array(types.uint32, 1, "C", readonly=True)
@@ -33,7 +33,7 @@ CACHED_BUCKETS = 1 << 17
 
 
 @numba.njit(nogil=True, cache=True)
-def _bits(buckets):
+def _bits(buckets: np.ndarray) -> Int:
     bits = 0
     while (1 << bits) < buckets.size:
         bits += 1
@@ -41,49 +41,49 @@ def _bits(buckets):
 
 
 @numba.njit(nogil=True, cache=True)
-def home_of(hashed, buckets):
-    """-> the bucket where the search for a hash begins."""
+def home_of(hashed: Int, buckets: np.ndarray) -> Int:
+    """Returns the bucket where the search for a hash begins."""
     return ((hashed >> np.uint64(32)) * np.uint64(buckets.size)) >> np.uint64(32)
 
 
 @numba.njit(nogil=True, cache=True)
-def after(bucket, size):
-    """-> the bucket behind this one; behind the last bucket, the first."""
+def after(bucket: Int, size: Int) -> Int:
+    """Returns the bucket behind this one; behind the last bucket, the first."""
     bucket += np.uint64(1)
     return np.uint64(0) if bucket == size else bucket
 
 
 @numba.njit(nogil=True, cache=True)
-def distance(start, stop, size):
-    """-> by how many buckets a probe advances from `start` to `stop`."""
+def distance(start: Int, stop: Int, size: Int) -> Int:
+    """Returns by how many buckets a probe advances from `start` to `stop`."""
     start, stop = np.int64(start), np.int64(stop)
     return stop - start if stop >= start else stop + np.int64(size) - start
 
 
 @numba.njit(nogil=True, cache=True)
-def _stays(hashed, old, first, moved):
-    """-> whether the key of a hash is still among the `old` buckets, of which `moved` from `first` on have moved."""
+def is_in_old(hashed: Int, old: np.ndarray, first: Int, moved: Int) -> bool:
+    """Returns whether the key of a hash is still in the `old` buckets; `moved` of them, from `first` on, have moved."""
     return old.size > 0 and distance(first, home_of(hashed, old), old.size) >= moved
 
 
 @numba.njit(nogil=True, cache=True)
-def mask_of(buckets):
+def mask_of(buckets: np.ndarray) -> Int:
     return (np.uint64(1) << _bits(buckets)) - np.uint64(1)
 
 
 @numba.njit(nogil=True, cache=True)
-def _tag(hashed, mask):
+def _tag(hashed: Int, mask: Int) -> Int:
     return hashed & ~mask & np.uint64(0xFFFFFFFF)
 
 
 @numba.njit(nogil=True, cache=True)
-def entry_of(hashed, mask, slot):
+def entry_of(hashed: Int, mask: Int, slot: Int) -> Int:
     return np.uint32(_tag(hashed, mask) | np.uint64(slot + 1))
 
 
 @numba.njit(nogil=True, cache=True)
-def _candidate(buckets, mask, hashed, bucket):
-    """-> the first bucket from `bucket` on that is empty or whose tag is that of the hash."""
+def _candidate(buckets: np.ndarray, mask: Int, hashed: Int, bucket: Int) -> Int:
+    """Returns the first bucket from `bucket` on that is empty or whose tag is the hash's."""
     tag = _tag(hashed, mask)
     while True:
         entry = np.uint64(buckets[bucket])
@@ -93,8 +93,8 @@ def _candidate(buckets, mask, hashed, bucket):
 
 
 @numba.njit(nogil=True, cache=True)
-def _probe(buckets, mask, keys, key, hashed, bucket):
-    """Searches for a key from `bucket` on. -> (its slot or -1, the bucket where the search ended)"""
+def probe(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: Int, bucket: Int) -> tuple[Int, Int]:
+    """Searches for a key from `bucket` on and returns (its slot or -1, the bucket where the search ended)."""
     while True:
         bucket = _candidate(buckets, mask, hashed, bucket)
         if buckets[bucket] == 0:
@@ -107,18 +107,27 @@ def _probe(buckets, mask, keys, key, hashed, bucket):
 
 # Inlined: as a call it cost `find_or_add` a tenth.
 @numba.njit(nogil=True, cache=True, inline="always")
-def _look_ahead(buckets, old, first, moved, keys, wanted, hashes, places):
+def _look_ahead(
+    buckets: np.ndarray,
+    old: np.ndarray,
+    first: Int,
+    moved: Int,
+    keys: np.ndarray,
+    wanted: np.ndarray,
+    hashes: np.ndarray,
+    places: np.ndarray,
+) -> None:
     """Fills `hashes`, and `places`, the first candidates' buckets, for a block of keys; prefetches their memory."""
     mask, old_mask = mask_of(buckets), mask_of(old)
     for i in range(wanted.size):
         hashed = hashes[i] = mix(np.uint64(wanted[i]))
-        if _stays(hashed, old, first, moved):
+        if is_in_old(hashed, old, first, moved):
             prefetch(old, home_of(hashed, old))
         else:
             prefetch(buckets, home_of(hashed, buckets))
     for i in range(wanted.size):
         hashed = hashes[i]
-        if _stays(hashed, old, first, moved):
+        if is_in_old(hashed, old, first, moved):
             places[i] = _candidate(old, old_mask, hashed, home_of(hashed, old))
             prefetch(keys, (np.uint64(old[places[i]]) & old_mask) - np.uint64(1))
         else:
@@ -131,8 +140,16 @@ _FIND = types.int64(BUCKETS, BUCKETS, SIZE, SIZE, KEYS, KEYS, KEYS_OUT)
 
 
 @numba.njit(_FIND, nogil=True, cache=True)
-def find(buckets, old, first, moved, keys, wanted, slots):
-    """slots[i] = the slot of wanted[i], or -1 for an unknown key.
+def find(
+    buckets: np.ndarray,
+    old: np.ndarray,
+    first: Int,
+    moved: Int,
+    keys: np.ndarray,
+    wanted: np.ndarray,
+    slots: np.ndarray,
+) -> int:
+    """Sets slots[i] = the slot of wanted[i], or -1 for an unknown key.
 
     Args:
       buckets: the buckets that hold the entries, or that the entries move to.
@@ -151,24 +168,24 @@ def find(buckets, old, first, moved, keys, wanted, slots):
         for i in range(count):
             key, hashed, slot = wanted[start + i], hashes[i], np.int64(-1)
             if key != 0:
-                if _stays(hashed, old, first, moved):
-                    slot = _probe(old, old_mask, keys, key, hashed, places[i])[0]
+                if is_in_old(hashed, old, first, moved):
+                    slot = probe(old, old_mask, keys, key, hashed, places[i])[0]
                 else:
-                    slot = _probe(buckets, mask, keys, key, hashed, places[i])[0]
+                    slot = probe(buckets, mask, keys, key, hashed, places[i])[0]
                 unknown += slot < 0
             slots[start + i] = slot
     return unknown
 
 
 @numba.njit(nogil=True, cache=True)
-def _is_before(first, bucket, hashed, old):
-    """-> whether the search for a hash has gone around the ring to a bucket before its home, whose entry has moved."""
+def _is_before(first: Int, bucket: Int, hashed: Int, old: np.ndarray) -> bool:
+    """Returns whether the search for a hash went around the ring to a bucket before its home, whose entry has moved."""
     return distance(first, bucket, old.size) < distance(first, home_of(hashed, old), old.size)
 
 
 @numba.njit(nogil=True, cache=True)
-def _new_slot(free, free_count, count, limit):
-    """-> (the slot of the next new key, or -1 at the limit; free_count and count after that)"""
+def _new_slot(free: np.ndarray, free_count: Int, count: Int, limit: Int) -> tuple[Int, Int, Int]:
+    """Returns (the slot of the next new key, or -1 at the limit; free_count and count after that)"""
     if free_count > 0:
         return free[free_count - 1], free_count - 1, count
     if count == limit:
@@ -177,8 +194,21 @@ def _new_slot(free, free_count, count, limit):
 
 
 @numba.njit(nogil=True, cache=True)
-def _find_or_add_cold(buckets, old, first, moved, keys, free, free_count, count, limit, wanted, slots, start):
-    """As `find_or_add`, by blocks as `find`: one pass finds the known keys as fast as `find`, and adds the others."""
+def _find_or_add_cold(
+    buckets: np.ndarray,
+    old: np.ndarray,
+    first: Int,
+    moved: Int,
+    keys: np.ndarray,
+    free: np.ndarray,
+    free_count: Int,
+    count: Int,
+    limit: Int,
+    wanted: np.ndarray,
+    slots: np.ndarray,
+    start: Int,
+) -> tuple[Int, Int, Int]:
+    """Works like `find_or_add`, by blocks: one pass finds the known keys as fast as `find`, and adds the others."""
     mask, old_mask = mask_of(buckets), mask_of(old)
     hashes, places = np.empty(_BLOCK, np.uint64), np.empty(_BLOCK, np.uint64)
     for begin in range(start, wanted.size, _BLOCK):
@@ -190,11 +220,11 @@ def _find_or_add_cold(buckets, old, first, moved, keys, free, free_count, count,
                 slots[begin + i] = -1
                 continue
             # places[i] is still the first candidate; or a key before this one in the block has been entered there.
-            stays = _stays(hashed, old, first, moved)
+            stays = is_in_old(hashed, old, first, moved)
             if stays:
-                slot, bucket = _probe(old, old_mask, keys, key, hashed, places[i])
+                slot, bucket = probe(old, old_mask, keys, key, hashed, places[i])
             else:
-                slot, bucket = _probe(buckets, mask, keys, key, hashed, places[i])
+                slot, bucket = probe(buckets, mask, keys, key, hashed, places[i])
             if slot < 0:
                 if stays and _is_before(first, bucket, hashed, old):
                     return begin + i, free_count, count
@@ -216,9 +246,22 @@ _FREE = (KEYS, SIZE, SIZE, SIZE)
 
 
 @numba.njit(_ADDED(BUCKETS_OUT, *OLD, KEYS_OUT, *_FREE, KEYS, KEYS_OUT, SIZE), nogil=True, cache=True)
-def find_or_add(buckets, old, first, moved, keys, free, free_count, count, limit, wanted, slots, start):
+def find_or_add(
+    buckets: np.ndarray,
+    old: np.ndarray,
+    first: Int,
+    moved: Int,
+    keys: np.ndarray,
+    free: np.ndarray,
+    free_count: Int,
+    count: Int,
+    limit: Int,
+    wanted: np.ndarray,
+    slots: np.ndarray,
+    start: Int,
+) -> tuple[int, int, int]:
     """Finds wanted[start:], and gives each unknown key a slot: first free[free_count - 1], free[free_count - 2], ...,
-    then count, count + 1, ... up to `limit`. The other arguments are those of `find`.
+    then count, count + 1, ... up to `limit`. `find` explains the other arguments.
 
     Returns:
       (done, free_count, count): wanted[start:done] have their slots. done < len(wanted) if the limit is reached, or if
@@ -234,11 +277,11 @@ def find_or_add(buckets, old, first, moved, keys, free, free_count, count, limit
             slots[i] = -1
             continue
         hashed = mix(np.uint64(key))
-        stays = _stays(hashed, old, first, moved)
+        stays = is_in_old(hashed, old, first, moved)
         if stays:
-            slot, bucket = _probe(old, old_mask, keys, key, hashed, home_of(hashed, old))
+            slot, bucket = probe(old, old_mask, keys, key, hashed, home_of(hashed, old))
         else:
-            slot, bucket = _probe(buckets, mask, keys, key, hashed, home_of(hashed, buckets))
+            slot, bucket = probe(buckets, mask, keys, key, hashed, home_of(hashed, buckets))
         if slot < 0:
             if stays and _is_before(first, bucket, hashed, old):
                 return i, free_count, count
@@ -252,41 +295,3 @@ def find_or_add(buckets, old, first, moved, keys, free, free_count, count, limit
                 buckets[bucket] = entry_of(hashed, mask, slot)
         slots[i] = slot
     return wanted.size, free_count, count
-
-
-@numba.njit(nogil=True, cache=True)
-def _remove(buckets, mask, keys, key, hashed):
-    """Takes a key out. -> the slot that it had, or -1
-
-    An entry behind the gap moves into the gap if a probe for its key would otherwise end there. So no marker is left.
-    """
-    size = np.uint64(buckets.size)
-    slot, gap = _probe(buckets, mask, keys, key, hashed, home_of(hashed, buckets))
-    if slot < 0:
-        return slot
-    keys[slot] = 0
-    bucket = after(gap, size)
-    while buckets[bucket] != 0:
-        other = (np.uint64(buckets[bucket]) & mask) - np.uint64(1)
-        home = home_of(mix(np.uint64(keys[other])), buckets)
-        if distance(home, bucket, size) >= distance(gap, bucket, size):
-            buckets[gap] = buckets[bucket]
-            gap = bucket
-        bucket = after(bucket, size)
-    buckets[gap] = np.uint32(0)
-    return slot
-
-
-@numba.njit(types.void(BUCKETS_OUT, *OLD, KEYS_OUT, KEYS, KEYS_OUT), nogil=True, cache=True)
-def remove(buckets, old, first, moved, keys, unwanted, slots):
-    """Takes keys out: slots[i] = the slot that unwanted[i] had, or -1 if it had none; keys[slot] = 0."""
-    mask, old_mask = mask_of(buckets), mask_of(old)
-    for i in range(unwanted.size):
-        key = unwanted[i]
-        slots[i] = -1
-        if key != 0:
-            hashed = mix(np.uint64(key))
-            if _stays(hashed, old, first, moved):
-                slots[i] = _remove(old, old_mask, keys, key, hashed)
-            else:
-                slots[i] = _remove(buckets, mask, keys, key, hashed)

@@ -1,9 +1,13 @@
 """Keys: their hash, which gives the shard, the place in the index and the initial row; the distinct keys of a batch."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import numba
 import numpy as np
 from numba import types
 
+Int = Any  # An integer inside a kernel: Numba types it, and the stubs of NumPy do not follow Numba's arithmetic.
 KEYS = types.Array(types.int64, 1, "C", readonly=True)
 _SHARDS_OUT = types.Array(types.int32, 1, "C")
 _NUMBERS_OUT = types.Array(types.int32, 1, "C")
@@ -11,7 +15,7 @@ _KEYS_OUT = types.Array(types.int64, 1, "C")
 
 
 @numba.njit(types.uint64(types.uint64), nogil=True, cache=True)
-def mix(value):
+def mix(value: Int) -> Int:
     """The finalizer of SplitMix64, a bijection of 64-bit integers (Steele et al., OOPSLA 2014)."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -20,8 +24,8 @@ def mix(value):
 
 
 @numba.njit(types.void(KEYS, types.int64, _SHARDS_OUT), nogil=True, cache=True)
-def shard_of(keys, shards, out):
-    """out[i] = the shard that owns keys[i]."""
+def shard_of(keys: np.ndarray, shards: Int, out: np.ndarray) -> None:
+    """Sets out[i] = the shard that owns keys[i]."""
     for i in range(keys.size):
         out[i] = np.int32(mix(np.uint64(keys[i])) % np.uint64(shards))
 
@@ -36,7 +40,7 @@ class DistinctKeys:
       most: the most keys that `numbers` will be given.
     """
 
-    def __init__(self, most):
+    def __init__(self, most: int) -> None:
         # A power of two, at most half of it taken.
         bits = max(2 * most - 1, 1).bit_length()
         self._shift = np.uint64(64 - bits)
@@ -45,20 +49,20 @@ class DistinctKeys:
         self._count = 0
 
     @property
-    def keys(self):
-        """int64[U], in the order of their numbers, a copy."""
+    def keys(self) -> np.ndarray:
+        """The keys, int64[U], in the order of their numbers, a copy."""
         return self._keys[: self._count].copy()
 
-    def numbers(self, keys):
-        """int64[n] keys -> int32[n], the number of each key; a key that comes for the first time gets the next one."""
+    def numbers(self, keys: np.ndarray) -> np.ndarray:
+        """Returns the number of each key, int32[n]; a key that comes for the first time gets the next number."""
         numbers = np.empty(len(keys), np.int32)
         keys = np.ascontiguousarray(keys, np.int64)
         self._count = _number(keys, self._heads, self._shift, self._keys, self._count, numbers)
         return numbers
 
 
-def distinct(parts):
-    """-> int64[U]: the distinct keys of a list of int64 arrays, in the order of first appearance, without 0."""
+def distinct(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Returns int64[U]: the distinct keys of a list of int64 arrays, in the order of first appearance, without 0."""
     if len(parts) == 1:
         return parts[0]
     found = DistinctKeys(sum(map(len, parts)))
@@ -67,16 +71,18 @@ def distinct(parts):
     return found.keys
 
 
-def positions_of(unique, keys):
-    """-> int64[n]: the place of each of `keys` in `unique`, distinct keys that contain all of `keys`."""
+def positions_of(unique: np.ndarray, keys: np.ndarray) -> np.ndarray:
+    """Returns int64[n]: the place of each of `keys` in `unique`, distinct keys that contain all of `keys`."""
     found = DistinctKeys(len(unique) + len(keys))
     found.numbers(unique)
     return found.numbers(keys).astype(np.int64)
 
 
 @numba.njit(types.int64(KEYS, _NUMBERS_OUT, types.uint64, _KEYS_OUT, types.int64, _NUMBERS_OUT), nogil=True, cache=True)
-def _number(wanted, heads, shift, keys, count, numbers):
-    """numbers[i] = the place of wanted[i] among `keys`, of which the first `count` are set; new keys are added.
+def _number(
+    wanted: np.ndarray, heads: np.ndarray, shift: Int, keys: np.ndarray, count: int, numbers: np.ndarray
+) -> int:
+    """Sets numbers[i] = the place of wanted[i] among the first `count` of `keys`; new keys are added.
 
     Open addressing with linear probing: heads[h] is the number of a key whose hash begins with h, or of a key whose own
     place was taken; -1 if the place is empty.

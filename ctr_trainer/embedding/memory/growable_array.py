@@ -2,8 +2,11 @@
 
 import ctypes
 import mmap
+from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from ctr_trainer.embedding.memory.memory_limits import memory_total
 from ctr_trainer.embedding.memory.row_lock import RowLock
@@ -17,15 +20,15 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGEST_ON_HEAP = 32 << 20
 
 
-def as_int64(values):
+def as_int64(values: npt.ArrayLike) -> np.ndarray:
     return np.require(values, np.int64, ("C", "A"))
 
 
-def as_float32(values):
+def as_float32(values: npt.ArrayLike) -> np.ndarray:
     return np.require(values, np.float32, ("C", "A"))
 
 
-def keep_freed_memory(kept_bytes):
+def keep_freed_memory(kept_bytes: int) -> None:
     """Has this process reuse the memory of large arrays in place of giving it back each time.
 
     A request's arrays otherwise come as fresh pages, whose faults take a tenth of the service's time, and half of a
@@ -40,11 +43,11 @@ def keep_freed_memory(kept_bytes):
         mallopt(_M_MMAP_THRESHOLD, _LARGEST_ON_HEAP)
 
 
-def _private_pages(size):
+def _private_pages(size: int) -> mmap.mmap:
     return mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
 
 
-def _advise_huge_pages(pages):
+def _advise_huge_pages(pages: mmap.mmap) -> None:
     try:
         pages.madvise(mmap.MADV_HUGEPAGE)
     except (AttributeError, OSError):
@@ -61,7 +64,13 @@ class GrowableArray:
     Caveat: `array` is replaced when it grows by copying, so take it anew after `reserve`.
     """
 
-    def __init__(self, dtype, shape=(), reserve_bytes=None, pages=None):
+    def __init__(
+        self,
+        dtype: npt.DTypeLike,
+        shape: tuple[int, ...] = (),
+        reserve_bytes: int | None = None,
+        pages: Callable[[int], mmap.mmap] | None = None,
+    ) -> None:
         """
         Args:
           dtype, shape: of a row.
@@ -73,17 +82,18 @@ class GrowableArray:
         self._row_bytes = row_bytes(dtype, shape)
         limit = reserve_bytes or memory_total()
         self._most_rows = max(limit // self._row_bytes, 1)
+        self._pages: mmap.mmap | None = None
         try:
-            self._pages = (pages or _private_pages)(self._most_rows * self._row_bytes)
-            _advise_huge_pages(self._pages)
-            self.array = np.frombuffer(self._pages, self._dtype).reshape(-1, *self._shape)
+            reserved = self._pages = (pages or _private_pages)(self._most_rows * self._row_bytes)
+            _advise_huge_pages(reserved)
+            self.array = np.frombuffer(reserved, self._dtype).reshape(-1, *self._shape)
         except (OSError, ValueError, MemoryError):
             if pages:
                 raise
             self._pages = None
             self.array = np.zeros((0, *self._shape), self._dtype)
 
-    def release(self, start, stop, free):
+    def release(self, start: int, stop: int, free: int) -> None:
         """Gives the memory of the rows [start, stop) back, in whole pages; the rows must be zero, and stay so.
 
         Args:
@@ -94,7 +104,7 @@ class GrowableArray:
         if self._pages is not None and first < last:
             self._pages.madvise(free, first * _HUGE_PAGE, (last - first) * _HUGE_PAGE)
 
-    def reserve(self, rows):
+    def reserve(self, rows: int) -> None:
         """Makes room for `rows` rows; those that were there keep their values, new ones are zero at first touch.
 
         Raises:
@@ -112,32 +122,58 @@ class GrowableArray:
         self.array = grown
 
 
-def row_bytes(dtype, shape=()):
-    """-> bytes of a row of this dtype and shape."""
+def row_bytes(dtype: npt.DTypeLike, shape: tuple[int, ...] = ()) -> int:
+    """Returns the bytes of a row of this dtype and shape."""
     return np.dtype(dtype).itemsize * int(np.prod(shape, dtype=np.int64))
+
+
+class TableMemory(Protocol):
+    """Where a table's arrays lie: `PrivateMemory` of one process, or `shared_memory.SharedMemory` of several.
+
+    Attributes:
+      free: the `madvise` option with which `GrowableArray.release` frees pages of arrays that lie here.
+    """
+
+    free: int
+
+    def array(
+        self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...] = (), most_rows: int | None = None
+    ) -> GrowableArray:
+        """Returns an empty array of up to `most_rows` rows, or all that fit; `name` is unique among the arrays here."""
+
+    def counts(self, name: str, size: int) -> np.ndarray:
+        """Returns int64[size], zeros: the few numbers that go with the arrays."""
+
+    def under(self, prefix: str) -> "TableMemory":
+        """Returns the same memory, for arrays whose names begin with `prefix`."""
+
+    def lock(self, name: str) -> RowLock:
+        """Returns the lock of this name, shared by all users of this memory."""
 
 
 class PrivateMemory:
     """The memory of a table that only this process uses; `shared_memory.SharedMemory` is for several processes.
 
     Attributes:
-      free: what `GrowableArray.release` takes for arrays that lie here.
+      free: see `TableMemory`.
     """
 
-    free = getattr(mmap, "MADV_DONTNEED", 4)
+    free: int = getattr(mmap, "MADV_DONTNEED", 4)
 
-    def array(self, name, dtype, shape=(), most_rows=None):
-        """-> an empty GrowableArray of up to `most_rows`, or all that fit; `name` is unique among the arrays here."""
+    def array(
+        self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...] = (), most_rows: int | None = None
+    ) -> GrowableArray:
+        """Returns an empty array; see `TableMemory.array`."""
         return GrowableArray(dtype, shape, most_rows and most_rows * row_bytes(dtype, shape))
 
-    def counts(self, name, size):
-        """-> int64[size], zeros: the few numbers that go with the arrays."""
+    def counts(self, name: str, size: int) -> np.ndarray:
+        """Returns int64[size], zeros: the few numbers that go with the arrays."""
         return np.zeros(size, np.int64)
 
-    def under(self, prefix):
-        """-> the same memory: names of arrays are of one table here."""
+    def under(self, prefix: str) -> "PrivateMemory":
+        """Returns the same memory, since the names of its arrays are of one table."""
         return self
 
-    def lock(self, name):
-        """-> RowLock of the threads of this process."""
+    def lock(self, name: str) -> RowLock:
+        """Returns a lock of the threads of this process."""
         return RowLock()

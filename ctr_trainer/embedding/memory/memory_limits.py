@@ -1,8 +1,9 @@
-"""The memory that this process may have: that of the machine, or less if a cgroup (as of a container) limits it."""
+"""The memory that this process may have: the machine's, or less if a cgroup, such as a container's, limits it."""
 
 import dataclasses
 import logging
 import pathlib
+from collections.abc import Callable, Iterator
 
 import psutil
 
@@ -22,7 +23,7 @@ class MemoryLimit:
     """A limit that holds for this process.
 
     Attributes:
-      name: whose it is, as `this machine` or `the cgroup /sys/fs/cgroup/memory/job`.
+      name: what is limited, as `this machine` or `the cgroup /sys/fs/cgroup/memory/job`.
       total: bytes of the limit.
       used: bytes used by all processes under the limit, without memory that the kernel can take back.
     """
@@ -32,7 +33,7 @@ class MemoryLimit:
     used: int
 
     @property
-    def free(self):
+    def free(self) -> int:
         """Bytes that are left."""
         return max(self.total - self.used, 0)
 
@@ -47,11 +48,11 @@ class MemoryWatch:
 
     _WARNING, _AGAIN = 0.9, 0.8
 
-    def __init__(self, what, limits=None):
+    def __init__(self, what: str, limits: Callable[[], list[MemoryLimit]] | None = None) -> None:
         self._what, self._limits = what, limits or memory_limits
         self._warned = False
 
-    def look(self):
+    def look(self) -> None:
         """Warns if it is time to."""
         fullest = max(self._limits(), key=lambda limit: limit.used / limit.total)
         share = fullest.used / fullest.total
@@ -68,8 +69,8 @@ class MemoryWatch:
         self._warned = share >= (self._AGAIN if self._warned else self._WARNING)
 
 
-def memory_limits(own=_OWN, root=_ROOT):
-    """-> list of `MemoryLimit`: of the machine, and of each cgroup with a limit that this process is in.
+def memory_limits(own: pathlib.Path = _OWN, root: pathlib.Path = _ROOT) -> list[MemoryLimit]:
+    """Returns the limits that hold: of the machine, and of each cgroup with a limit that this process is in.
 
     Args:
       own: the file that says which cgroups this process is in.
@@ -84,17 +85,17 @@ def memory_limits(own=_OWN, root=_ROOT):
     return limits
 
 
-def memory_total():
-    """-> bytes that this process could have at most."""
+def memory_total() -> int:
+    """Returns bytes that this process could have at most."""
     return min(limit.total for limit in memory_limits())
 
 
-def tightest():
-    """-> the `MemoryLimit` that is met first."""
+def tightest() -> MemoryLimit:
+    """Returns the `MemoryLimit` that is met first."""
     return min(memory_limits(), key=lambda limit: limit.free)
 
 
-def _cgroups(own, root):
+def _cgroups(own: pathlib.Path, root: pathlib.Path) -> Iterator[tuple[int, pathlib.Path]]:
     """Yields (version, directory) of each cgroup that limits this process's memory, the innermost first."""
     try:
         lines = own.read_text().splitlines()
@@ -115,8 +116,8 @@ def _cgroups(own, root):
                 yield version, directory
 
 
-def _limit(version, directory):
-    """-> the `MemoryLimit` of a cgroup, or None if it has none."""
+def _limit(version: int, directory: pathlib.Path) -> MemoryLimit | None:
+    """Returns the `MemoryLimit` of a cgroup, or None if it has none."""
     limit, usage, prefix = _FILES[version]
     try:
         total = int((directory / limit).read_text())  # A cgroup of version 2 without a limit says `max`.

@@ -4,6 +4,7 @@ import dataclasses
 import fcntl
 import threading
 import time
+from contextlib import AbstractContextManager
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,7 @@ class LockTimes:
     held: float = 0.0
     taken: int = 0
 
-    def __add__(self, other):
+    def __add__(self, other: "LockTimes") -> "LockTimes":
         return LockTimes(self.waited + other.waited, self.held + other.held, self.taken + other.taken)
 
 
@@ -33,25 +34,25 @@ class RowLock:
       file: an open file, the same of all processes; None for a lock of this process alone.
     """
 
-    def __init__(self, file=None):
+    def __init__(self, file: int | None = None) -> None:
         self._shared, self._alone = _Hold(self, fcntl.LOCK_SH), _Hold(self, fcntl.LOCK_EX)
         self._file, self._threads = file, threading.Lock()
         self._waited = self._held = self._taken = self._since = 0  # Nanoseconds; only the holder changes them.
 
     @property
-    def times(self):
+    def times(self) -> LockTimes:
         """`LockTimes` so far, of this process."""
         return LockTimes(self._waited / 1e9, self._held / 1e9, self._taken)
 
-    def shared(self):
-        """-> context manager: held along with other processes that read, but not with another thread of this one."""
+    def shared(self) -> AbstractContextManager[None]:
+        """Returns a context manager, held together with other processes that read, but not with threads of this one."""
         return self._shared
 
-    def alone(self):
-        """-> context manager: held by no other process and no other thread."""
+    def alone(self) -> AbstractContextManager[None]:
+        """Returns a context manager, held by no other process and no other thread."""
         return self._alone
 
-    def _take(self, how):
+    def _take(self, how: int) -> None:
         asked = time.perf_counter_ns()
         self._threads.acquire()
         if self._file is not None:
@@ -65,7 +66,7 @@ class RowLock:
         self._waited += self._since - asked
         self._taken += 1
 
-    def _give_back(self):
+    def _give_back(self) -> None:
         self._held += time.perf_counter_ns() - self._since
         try:
             if self._file is not None:
@@ -79,11 +80,11 @@ class _Hold:
 
     __slots__ = ("_how", "_lock")
 
-    def __init__(self, lock, how):
+    def __init__(self, lock: RowLock, how: int) -> None:
         self._lock, self._how = lock, how
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._lock._take(self._how)
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self._lock._give_back()

@@ -8,6 +8,7 @@ import pathlib
 import uuid
 
 import numpy as np
+import numpy.typing as npt
 
 from ctr_trainer.embedding.memory.growable_array import GrowableArray, row_bytes
 from ctr_trainer.embedding.memory.row_lock import RowLock
@@ -30,17 +31,17 @@ class SharedMemory:
     Attributes:
       address: str, by which the other processes open the memory.
       is_own: whether this process is the owner.
-      free: see `PrivateMemory`.
+      free: see `TableMemory`.
     """
 
-    free = getattr(mmap, "MADV_REMOVE", None)
+    free: int = getattr(mmap, "MADV_REMOVE", 9)
 
     @staticmethod
-    def is_possible():
-        """-> whether this system has such memory."""
+    def is_possible() -> bool:
+        """Returns whether this system has such memory."""
         return hasattr(os, "memfd_create")
 
-    def __init__(self, address=None, prefix=""):
+    def __init__(self, address: str | None = None, prefix: str = "") -> None:
         """
         Args:
           address: the owner's `address`; None makes this process the owner.
@@ -57,15 +58,17 @@ class SharedMemory:
         self.is_own = address is None
         self.address = address or f"{os.getpid()}/{uuid.uuid4().hex[:12]}"
         self._prefix = prefix
-        self._files, self._mapped = [], []  # Of this memory, whatever the prefix.
+        # Of this memory, whatever the prefix.
+        self._files: list[int] = []
+        self._mapped: list[mmap.mmap] = []
 
-    def under(self, prefix):
-        """-> the same memory, for arrays whose names begin with `prefix`."""
+    def under(self, prefix: str) -> "SharedMemory":
+        """Returns the same memory, for arrays whose names begin with `prefix`."""
         memory = SharedMemory(self.address, f"{self._prefix}{prefix}.")
         memory.is_own, memory._files, memory._mapped = self.is_own, self._files, self._mapped
         return memory
 
-    def close(self):
+    def close(self) -> None:
         """Ends the use of all arrays in this process.
 
         If the owner calls it, the memory is given back, even while other processes still map it. They have to be done
@@ -79,21 +82,23 @@ class SharedMemory:
         self._files.clear()
         self._mapped.clear()
 
-    def array(self, name, dtype, shape=(), most_rows=None):
-        """-> GrowableArray, as `PrivateMemory.array`."""
+    def array(
+        self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...] = (), most_rows: int | None = None
+    ) -> GrowableArray:
+        """Returns an array; see `TableMemory.array`."""
         reserve_bytes = most_rows and most_rows * row_bytes(dtype, shape)
         return GrowableArray(dtype, shape, reserve_bytes, functools.partial(self._pages, name))
 
-    def counts(self, name, size):
-        """-> int64[size], zeros."""
+    def counts(self, name: str, size: int) -> np.ndarray:
+        """Returns int64[size], zeros."""
         counts = GrowableArray(np.int64, reserve_bytes=size * 8, pages=functools.partial(self._pages, f"{name}.counts"))
         return counts.array
 
-    def lock(self, name):
-        """-> RowLock; one for all processes that ask for this name, each of which asks once."""
+    def lock(self, name: str) -> RowLock:
+        """Returns the lock that all processes that ask for this name share; each process asks once."""
         return RowLock(self._open(f"{name}.lock"))
 
-    def _pages(self, name, size):
+    def _pages(self, name: str, size: int) -> mmap.mmap:
         file = self._open(name)
         try:
             if self.is_own:
@@ -106,16 +111,16 @@ class SharedMemory:
                 "on it (ulimit -v)? With --embedding_service=auto --row_copies=worker the workers need none"
             ) from None
 
-    def _open(self, name):
+    def _open(self, name: str) -> int:
         pid, nonce = self.address.split("/")
         name = f"{_PREFIX}.{nonce}.{self._prefix}{name}"
         file = os.memfd_create(name) if self.is_own else self._find(pid, name)
-        self._files.append(file)  # The owner's stay open for the others to find.
+        self._files.append(file)  # The owner's files stay open for the others to find.
         return file
 
     @staticmethod
-    def _find(pid, name):
-        """-> an open file of the owner's."""
+    def _find(pid: str, name: str) -> int:
+        """Returns the descriptor of an open file of the owner."""
         directory = pathlib.Path(f"/proc/{pid}/fd")
         try:
             for link in directory.iterdir():
@@ -127,7 +132,7 @@ class SharedMemory:
         raise UserError(_unreachable(pid, f"it has no {name}"))
 
 
-def _unreachable(pid, why):
+def _unreachable(pid: str, why: str) -> str:
     return (
         f"this worker cannot open the memory of the worker with process id {pid}: {why}. Workers that share "
         "embedding rows have to be on one host, of one user, and in one container: use --embedding_service=auto "

@@ -1,11 +1,35 @@
 """What changed in a table since its last snapshot."""
 
+from typing import Protocol
+
 import numpy as np
 
+from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.table.bits import Bits
+from ctr_trainer.embedding.table.row_limits import RowLimits
+from ctr_trainer.embedding.table.table_config import TableConfig
 
 # Of a block, which is copied in one hold of the table's lock: a thread that has to wait for a core may hold it.
 _BLOCK_BYTES, _BLOCK_ROWS = 1 << 20, 1 << 16
+
+
+Block = tuple[np.ndarray, np.ndarray, tuple[np.ndarray, np.ndarray] | None]  # Keys, rows and their use.
+
+
+class TrackedTable(Protocol):
+    """What the bookkeeping of changes reads of a `Table`."""
+
+    config: TableConfig
+    limits: RowLimits
+
+    @property
+    def keys(self) -> np.ndarray: ...
+
+    def take(self, slots: np.ndarray, columns: int | None = None) -> np.ndarray: ...
+
+    def use_of(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None: ...
+
+    def find_and_count(self, keys: np.ndarray) -> tuple[np.ndarray, int]: ...
 
 
 class RemovedKeys:
@@ -17,11 +41,11 @@ class RemovedKeys:
       memory: where the keys lie, see `Table`.
     """
 
-    def __init__(self, memory):
+    def __init__(self, memory: TableMemory) -> None:
         self._arrays, self._memory = [memory.array(f"removed{turn}", np.int64) for turn in range(2)], memory
         self._numbers = memory.counts("removed", 3)  # How many keys each array has; which of the two grows.
 
-    def add(self, keys):
+    def add(self, keys: np.ndarray) -> None:
         """Appends keys, int64[n]."""
         turn = self._numbers[2]
         count = self._numbers[turn]
@@ -30,15 +54,15 @@ class RemovedKeys:
         array.array[count : count + len(keys)] = keys
         self._numbers[turn] += len(keys)
 
-    def take(self):
-        """-> int64[n], the keys since the last `take`, in the order of their removal; valid until the next `take`."""
+    def take(self) -> np.ndarray:
+        """Returns the keys since the last `take`, int64[n], in the order of removal; valid until the next `take`."""
         turn = self._numbers[2]
         other = 1 - turn
         self._arrays[other].release(0, self._numbers[other], self._memory.free)
         self._numbers[[other, 2]] = 0, other
         return self._arrays[turn].array[: self._numbers[turn]]
 
-    def clear(self):
+    def clear(self) -> None:
         """Forgets all keys."""
         self._numbers[self._numbers[2]] = 0
 
@@ -53,7 +77,7 @@ class Changes:
     Caveat: use it under the table's lock only.
     """
 
-    def __init__(self, memory):
+    def __init__(self, memory: TableMemory) -> None:
         """
         Args:
           memory: see `Table`. What a snapshot holds lies there; a snapshot that is under way is its process's own.
@@ -62,24 +86,24 @@ class Changes:
             Bits(memory.array(name, np.uint8)) for name in ("present", "changed", "saved")
         ]
         self._removed = RemovedKeys(memory)
-        self._capture = None
+        self._capture: Capture | None = None
 
-    def before_change(self, table, slots):
-        """Told by the table: the rows at `slots`, int64[U], are about to change."""
+    def before_change(self, table: TrackedTable, slots: np.ndarray) -> None:
+        """Notes that the rows at `slots`, int64[U], are about to change."""
         if self._capture is not None:
             self._capture.keep(table, slots)
         self._changed.reserve(len(table.keys))  # Another process may have made some of these rows.
         self._changed.add(slots)
 
-    def created(self, slots, size):
-        """Told by the table: the slots, int64[U], got new rows; the table has `size` slots now."""
+    def created(self, slots: np.ndarray, size: int) -> None:
+        """Notes that the slots, int64[U], got new rows; the table has `size` slots now."""
         for each in self._sets:
             each.reserve(size)
         self._present.add(slots)
         self._changed.add(slots)
 
-    def before_removal(self, table, slots):
-        """Told by the table: the rows at `slots`, int64[U], and their keys are about to be removed."""
+    def before_removal(self, table: TrackedTable, slots: np.ndarray) -> None:
+        """Notes that the rows at `slots`, int64[U], and their keys are about to be removed."""
         if self._capture is not None:
             self._capture.keep(table, slots)
         self._reserve(table)
@@ -87,23 +111,23 @@ class Changes:
         for each in self._sets:
             each.remove(slots)
 
-    def before_clear(self, table):
-        """Told by the table: all rows are about to be removed. No delta can follow the last snapshot."""
+    def before_clear(self, table: TrackedTable) -> None:
+        """Notes that all rows are about to be removed. No delta can follow the last snapshot."""
         self._reserve(table)
         for each in self._sets:
             each.clear()
         self._removed.clear()
         self._capture = None
 
-    def restored(self, table):
-        """Told by the store: the table now is what its last snapshot holds."""
+    def restored(self, table: TrackedTable) -> None:
+        """Notes that the table now is what its last snapshot holds."""
         self._reserve(table)
         self._removed.clear()
         self._changed.clear()
         self._reserve(table)
         self._saved.become(self._present)
 
-    def begin(self, table, full):
+    def begin(self, table: TrackedTable, full: bool) -> "Capture":
         """Begins a snapshot of the table as it is now.
 
         Args:
@@ -119,28 +143,28 @@ class Changes:
         removed = self._removed.take()
         self._changed.clear()
         self._reserve(table)
-        self._capture = Capture(table, pending, removed[:0] if full else removed)
-        return self._capture
+        self._capture = capture = Capture(table, pending, removed[:0] if full else removed)
+        return capture
 
-    def _reserve(self, table):
+    def _reserve(self, table: TrackedTable) -> None:
         """Makes room for all slots of the table: another process may have made some of them."""
         for each in self._sets:
             each.reserve(len(table.keys))
 
-    def end(self):
+    def end(self) -> None:
         """Ends the snapshot that is under way."""
         self._capture = None
 
 
 class Capture:
-    """The rows of a table at the moment a snapshot of it began, read block by block while the table goes on changing.
+    """The rows of a table at the moment a snapshot of it began, read block by block while the table changes.
 
     Attributes:
       config: the TableConfig.
       counts: what `Admission.counts` returned; None if the table has no counting filter.
     """
 
-    def __init__(self, table, pending, removed):
+    def __init__(self, table: TrackedTable, pending: Bits, removed: np.ndarray) -> None:
         """
         Args:
           table: the `Table`.
@@ -151,24 +175,24 @@ class Capture:
         self.counts = table.limits.admission.counts() if table.limits.admission else None
         self._pending = pending
         self._removed = removed
-        self._kept = []
+        self._kept: list[Block] = []
         self._cursor = 0
 
-    def removed(self):
-        """-> int64[n], ascending: the keys removed since the last snapshot, including those that came back.
+    def removed(self) -> np.ndarray:
+        """Returns int64[n], ascending: the keys removed since the last snapshot, including those that came back.
 
         Caveat: it takes time in proportion to the number of these keys, so call it without the table's lock.
         """
         return np.unique(self._removed)
 
-    def keep(self, table, slots):
+    def keep(self, table: TrackedTable, slots: np.ndarray) -> None:
         """Copies the rows at `slots` that are still to be read. Call it under the table's lock."""
         slots = slots[self._pending.among(slots)]
         if len(slots):
             self._kept.append(_copy(table, slots))
             self._pending.remove(slots)
 
-    def read(self, table):
+    def read(self, table: TrackedTable) -> Block | None:
         """Copies the next block. Call it under the table's lock.
 
         Returns:
@@ -182,5 +206,5 @@ class Capture:
         return _copy(table, slots) if len(slots) else None
 
 
-def _copy(table, slots):
+def _copy(table: TrackedTable, slots: np.ndarray) -> Block:
     return table.keys[slots], table.take(slots), table.use_of(slots)

@@ -4,9 +4,11 @@ import numba
 import numpy as np
 from numba import types
 
+from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.index.key_kernels import KEYS, mix
-from ctr_trainer.embedding.memory.growable_array import PrivateMemory
+from ctr_trainer.embedding.memory.growable_array import PrivateMemory, TableMemory
 from ctr_trainer.embedding.table.row_usage import RowUsage
+from ctr_trainer.embedding.table.table_config import TableConfig
 
 _LINES = 2
 _WIDTH = 1 << 22
@@ -27,7 +29,7 @@ class Admission:
     Source: Estan and Varghese, New Directions in Traffic Measurement and Accounting, SIGCOMM 2002.
     """
 
-    def __init__(self, min_frequency, memory=None, width=_WIDTH):
+    def __init__(self, min_frequency: int, memory: TableMemory | None = None, width: int = _WIDTH) -> None:
         """
         Args:
           min_frequency: how often a key has to come before it gets a row.
@@ -40,8 +42,8 @@ class Admission:
         self._counters = counters.array[:_LINES]
         self._numbers = memory.counts("admission", 1)  # The counts since the counters were last halved.
 
-    def admit(self, keys):
-        """Counts keys, int64[U], distinct, without rows. -> bool[U]: whether each has come `min_frequency` times."""
+    def admit(self, keys: np.ndarray) -> np.ndarray:
+        """Counts distinct keys without rows, int64[U]; returns bool[U], whether each has come `min_frequency` times."""
         admitted = np.ones(len(keys), np.bool_)
         if self._min_frequency > 1:
             _count(self._counters, keys, self._min_frequency, admitted)
@@ -51,16 +53,16 @@ class Admission:
                 self._numbers[0] = 0
         return admitted
 
-    def counts(self):
-        """-> (uint8[2, width], a copy of the counters; int, the counts since the counters were last halved)."""
+    def counts(self) -> tuple[np.ndarray, int]:
+        """Returns (uint8[2, width], a copy of the counters; int, the counts since the counters were last halved)."""
         return self._counters.copy(), int(self._numbers[0])
 
-    def merge_counts(self, counters, counted):
+    def merge_counts(self, counters: np.ndarray, counted: int) -> None:
         """Merges what `counts` returned, here or at another shard, into the counters."""
         np.maximum(self._counters, counters, out=self._counters)
         self._numbers[0] = max(self._numbers[0], counted)
 
-    def clear(self):
+    def clear(self) -> None:
         """Forgets all counts."""
         self._counters.fill(0)
         self._numbers[0] = 0
@@ -71,7 +73,7 @@ _ADMITTED = types.Array(types.boolean, 1, "C")
 
 
 @numba.njit(types.void(_COUNTERS, KEYS, types.int64, _ADMITTED), nogil=True, cache=True)
-def _count(counters, keys, minimum, admitted):
+def _count(counters: np.ndarray, keys: np.ndarray, minimum: int, admitted: np.ndarray) -> None:
     mask = np.uint64(counters.shape[1] - 1)
     for i in range(keys.size):
         hashed = mix(~np.uint64(keys[i]))
@@ -82,13 +84,13 @@ def _count(counters, keys, minimum, admitted):
         counters[1, second] = max(counters[1, second], min(count, 255))
 
 
-def _counter(name):
+def _counter(name: str) -> property:
     place = _COUNTED.index(name)
 
-    def read(self):
+    def read(self: "RowCounters") -> int:
         return int(self._numbers[place])
 
-    def write(self, value):
+    def write(self: "RowCounters", value: int) -> None:
         self._numbers[place] = value
 
     return property(read, write)
@@ -101,7 +103,7 @@ class RowCounters:
       memory: where the counts lie, see `Table`.
 
     Attributes:
-      created: rows created, without those of a snapshot.
+      created: rows created, without the rows of a snapshot.
       restored: rows taken from a snapshot.
       admitted: keys that the counting filter let in.
       evicted: rows evicted.
@@ -110,11 +112,11 @@ class RowCounters:
 
     created, restored, admitted, evicted, refused = map(_counter, _COUNTED)
 
-    def __init__(self, memory):
+    def __init__(self, memory: TableMemory) -> None:
         self._numbers = memory.counts("row_counters", len(_COUNTED))
 
-    def to_dict(self):
-        """-> dict of the counts by name."""
+    def to_dict(self) -> dict[str, int]:
+        """Returns the counts by name."""
         return dict(zip(_COUNTED, self._numbers.tolist(), strict=True))
 
 
@@ -132,15 +134,15 @@ class RowLimits:
       may_refuse: whether a key may get no row.
     """
 
-    def __init__(self, config, most_rows, memory):
+    def __init__(self, config: TableConfig, most_rows: int | None, memory: TableMemory) -> None:
         self._config = config
         self._most_rows = config.max_rows if most_rows is None else most_rows
         self.admission = Admission(config.min_frequency, memory) if config.min_frequency > 1 else None
         self.usage = RowUsage(memory) if config.evicts else None
         self.may_refuse = bool(self.admission or self._most_rows)
 
-    def admit(self, keys, counters):
-        """-> those of `keys`, int64[U], distinct and without rows, that have come often enough to get one.
+    def admit(self, keys: np.ndarray, counters: RowCounters) -> np.ndarray:
+        """Returns the keys that have come often enough to get a row; `keys`, int64[U], are distinct and without rows.
 
         Args:
           counters: `RowCounters`, in which they count as admitted.
@@ -151,8 +153,8 @@ class RowLimits:
         counters.admitted += len(admitted)
         return admitted
 
-    def surplus(self, index, wanted=_NONE, protected=_NONE):
-        """-> int64[n], the slots of the rows to evict, so that `wanted`, int64[U] keys, fit in as far as possible.
+    def surplus(self, index: Index, wanted: np.ndarray = _NONE, protected: np.ndarray = _NONE) -> np.ndarray:
+        """Returns int64[n], the slots of the rows to evict, so that `wanted`, int64[U] keys, fit in as far as possible.
 
         Args:
           index: the table's `Index`.
@@ -162,23 +164,24 @@ class RowLimits:
         if not self._most_rows or excess <= 0:
             return _NONE
         origin = int(wanted[0]) if len(wanted) else 0
+        assert self.usage is not None  # `max_rows` evicts rows.
         return self.usage.lowest(index, excess, self._config.eviction, protected, origin)
 
-    def room(self, index, count):
-        """-> for how many of `count` new keys there is room."""
+    def room(self, index: Index, count: int) -> int:
+        """Returns how many of `count` new keys there is room for."""
         return min(count, max(self._most_rows - len(index), 0)) if self._most_rows else count
 
-    def expired(self, keys, start):
-        """-> (int64[E] slots of rows that were not trained for more than `ttl_steps` steps, the slot to go on from).
+    def expired(self, keys: np.ndarray, start: int) -> tuple[np.ndarray, int]:
+        """Returns (the slots of rows that were not trained for over `ttl_steps` steps, the slot to start from next).
 
         Args:
           keys, start: see `RowUsage.expired`.
         """
-        if not self._config.ttl_steps:
+        if not self._config.ttl_steps or self.usage is None:
             return _NONE, len(keys)
         return self.usage.expired(keys, start, self._config.ttl_steps)
 
-    def clear(self):
+    def clear(self) -> None:
         """Forgets how often keys came."""
         if self.admission is not None:
             self.admission.clear()

@@ -5,8 +5,10 @@ import numpy as np
 from numba import types
 
 from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch
+from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.index.key_kernels import KEYS, mix
+from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.table.bits import Bits
 
 _UINT32 = types.Array(types.uint32, 1, "C", readonly=True)
@@ -25,44 +27,44 @@ class RowUsage:
       memory: where this lies, see `Table`.
     """
 
-    def __init__(self, memory):
+    def __init__(self, memory: TableMemory) -> None:
         self._last, self._frequency = memory.array("last_used", np.uint32), memory.array("frequency", np.uint32)
         self._numbers = memory.counts("usage", 1)
         self._protected = Bits()  # Empty, except within `lowest`.
 
     @property
-    def step(self):
+    def step(self) -> int:
         """The clock: the global step of the last `Store.advance`."""
         return int(self._numbers[0])
 
     @step.setter
-    def step(self, step):
+    def step(self, step: int) -> None:
         self._numbers[0] = step
 
-    def created(self, slots, size):
+    def created(self, slots: np.ndarray, size: int) -> None:
         """Told by the table: the slots, int64[U], got new rows, which count as trained now; it has `size` slots now."""
         self._last.reserve(size)
         self._frequency.reserve(size)
         self._last.array[slots] = self.step
         self._frequency.array[slots] = 0
 
-    def trained(self, slots, size):
+    def trained(self, slots: np.ndarray, size: int) -> None:
         """Notes that the rows at `slots`, int64[U], distinct, are trained now; slots outside [0, size) are skipped."""
         own = slots[(slots >= 0) & (slots < size)]
         self._last.array[own] = self.step
         self._frequency.array[own] += 1
 
-    def get(self, slots):
-        """-> (last_used uint32[U], frequency uint32[U])."""
+    def get(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (last_used uint32[U], frequency uint32[U])."""
         return self._last.array[slots], self._frequency.array[slots]
 
-    def set(self, slots, last_used, frequency):
+    def set(self, slots: np.ndarray, last_used: np.ndarray, frequency: np.ndarray) -> None:
         """Sets what `get` returns for `slots`; the slot -1 is skipped."""
         own = slots >= 0
         self._last.array[slots[own]] = last_used[own]
         self._frequency.array[slots[own]] = frequency[own]
 
-    def expired(self, keys, start, ttl_steps):
+    def expired(self, keys: np.ndarray, start: int, ttl_steps: int) -> tuple[np.ndarray, int]:
         """Finds rows that were last trained more than `ttl_steps` steps ago, in a few milliseconds.
 
         Args:
@@ -80,7 +82,7 @@ class RowUsage:
         count, stop = _expired(keys, self._last.array, before, start, min(start + _SCANNED, len(keys)), slots)
         return slots[:count], stop
 
-    def lowest(self, index, count, eviction, protected, origin):
+    def lowest(self, index: Index, count: int, eviction: str, protected: np.ndarray, origin: int) -> np.ndarray:
         """Chooses the rows to evict, from a random sample of `_SAMPLED` times their number.
 
         Comparing all rows would take time in proportion to the size of the table. An evicted row is in the lowest
@@ -116,7 +118,7 @@ class RowUsage:
 
 
 @numba.njit(types.void(KEYS, _UINT32, SLOTS, _SCORES), nogil=True, cache=True)
-def _score(keys, use, slots, scores):
+def _score(keys: np.ndarray, use: np.ndarray, slots: np.ndarray, scores: np.ndarray) -> None:
     for i in range(slots.size):
         if i + AHEAD < slots.size:
             prefetch(use, slots[i + AHEAD])
@@ -130,11 +132,13 @@ _INT = types.int64
 
 
 @numba.njit(types.UniTuple(_INT, 2)(KEYS, _UINT32, _INT, _INT, _INT, _SLOTS_OUT), nogil=True, cache=True)
-def _expired(keys, last, before, start, stop, slots):
+def _expired(
+    keys: np.ndarray, last: np.ndarray, before: int, start: int, stop: int, slots: np.ndarray
+) -> tuple[int, int]:
     """Fills `slots` with the slots of [start, stop) whose row was last trained before `before`.
 
     Returns:
-      (how many slots are filled, the slot to go on from)
+      (how many slots are filled, the slot to start from next)
     """
     count = 0
     for slot in range(start, stop):

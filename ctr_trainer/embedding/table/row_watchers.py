@@ -1,9 +1,14 @@
 """Who has to know which rows of a table come, change and go."""
 
+from typing import Protocol
+
 import numpy as np
 
+from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.table.bits import Bits
-from ctr_trainer.embedding.table.changes import Changes, RemovedKeys
+from ctr_trainer.embedding.table.changes import Changes, RemovedKeys, TrackedTable
+from ctr_trainer.embedding.table.row_usage import RowUsage
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError
 
 # A step waits for a block at most: its rows are copied under the lock of the rows.
@@ -17,8 +22,8 @@ class PublishedRows:
     its block is read. What changes, comes or goes meanwhile is for the next epoch.
 
     What an epoch has taken stays known until the next one begins. That one says which epoch was the last to be
-    published. If it was the one before, all that was taken since is taken again: nothing is lost if an epoch cannot be
-    written, or if only some shards have written theirs.
+    published. If it was the previous one, all that was taken since is taken again: nothing is lost if an epoch cannot
+    be written, or if only some shards have written theirs.
 
     Caveat: use it under the table's lock only. Several processes may announce changes, and one takes epochs.
 
@@ -26,37 +31,38 @@ class PublishedRows:
       memory: see `Table`.
     """
 
-    def __init__(self, memory):
+    def __init__(self, memory: TableMemory) -> None:
         memory = memory.under("published")
         self._changed, self._taken, self._published = self._sets = [
             Bits(memory.array(name, np.uint8)) for name in ("changed", "taken", "published")
         ]
         self._removed, self._removed_taken = RemovedKeys(memory), np.empty(0, np.int64)
-        self._epoch = self._after = None
+        self._epoch: int | None = None
+        self._after: int | None = None
 
-    def before_change(self, table, slots):
-        """Told by the table: the rows at `slots`, int64[U], are about to change."""
+    def before_change(self, table: TrackedTable, slots: np.ndarray) -> None:
+        """Notes that the rows at `slots`, int64[U], are about to change."""
         self._changed.reserve(len(table.keys))  # Another process may have made some of these rows.
         self._changed.add(slots)
 
-    def created(self, slots, size):
-        """Told by the table: the slots, int64[U], got new rows; the table has `size` slots now."""
+    def created(self, slots: np.ndarray, size: int) -> None:
+        """Notes that the slots, int64[U], got new rows; the table has `size` slots now."""
         self._changed.reserve(size)
         self._changed.add(slots)
 
-    def before_removal(self, table, slots):
-        """Told by the table: the rows at `slots`, int64[U], and their keys are about to be removed."""
+    def before_removal(self, table: TrackedTable, slots: np.ndarray) -> None:
+        """Notes that the rows at `slots`, int64[U], and their keys are about to be removed."""
         self._reserve(table)
         self._removed.add(table.keys[slots[self._published.among(slots)]])
         for each in self._sets:
             each.remove(slots)
 
-    def before_clear(self, table):
-        """Told by the table: all rows are about to be removed. Only an epoch with all rows can follow."""
+    def before_clear(self, table: TrackedTable) -> None:
+        """Notes that all rows are about to be removed. Only an epoch with all rows can follow."""
         self._forget(table)
         self._epoch = self._after = None
 
-    def begin(self, table, epoch, after):
+    def begin(self, table: TrackedTable, epoch: int, after: int | None) -> "Taking":
         """Begins to take an epoch.
 
         Args:
@@ -93,7 +99,7 @@ class PublishedRows:
         self._removed_taken = removed[table.find_and_count(removed)[0] < 0]
         return Taking(table.config, self._taken, self._removed_taken)
 
-    def _forget(self, table):
+    def _forget(self, table: TrackedTable) -> None:
         self._reserve(table)
         for each in self._sets:
             each.clear()
@@ -101,14 +107,14 @@ class PublishedRows:
         self._removed_taken = np.empty(0, np.int64)
         self._reserve(table)
 
-    def _reserve(self, table):
+    def _reserve(self, table: TrackedTable) -> None:
         """Makes room for all slots of the table: another process may have made some of them."""
         for each in self._sets:
             each.reserve(len(table.keys))
 
 
 class Taking:
-    """An epoch that is being taken, block by block, while the table goes on changing.
+    """An epoch that is being taken, block by block, while the table changes.
 
     A key is in a block or among `removed`, and never in both.
 
@@ -118,16 +124,16 @@ class Taking:
         when this one began.
     """
 
-    def __init__(self, config, slots, removed):
+    def __init__(self, config: TableConfig, slots: Bits, removed: np.ndarray) -> None:
         """
         Args:
-          slots: `Bits`, the slots to read; the table takes those out whose rows go.
+          slots: `Bits`, the slots to read; the table takes out each slot whose row is removed.
         """
         self.config, self.removed = config, removed
         self._slots, self._cursor = slots, 0
         self._most = max(_BLOCK_BYTES // (config.weights * 4), 1)
 
-    def read(self, table):
+    def read(self, table: TrackedTable) -> tuple[np.ndarray, np.ndarray] | None:
         """Copies the next block. Call it under the table's lock.
 
         Returns:
@@ -140,6 +146,22 @@ class Taking:
             slots = slots[table.keys[slots] != 0]
             if len(slots):
                 return table.keys[slots], table.take(slots, self.config.weights)
+
+
+class Follower(Protocol):
+    """Something that is told whenever slots get new rows."""
+
+    def created(self, slots: np.ndarray, size: int) -> None: ...
+
+
+class Watcher(Follower, Protocol):
+    """A follower that is also told before rows change or go: `Changes`, `PublishedRows`."""
+
+    def before_change(self, table: TrackedTable, slots: np.ndarray) -> None: ...
+
+    def before_removal(self, table: TrackedTable, slots: np.ndarray) -> None: ...
+
+    def before_clear(self, table: TrackedTable) -> None: ...
 
 
 class RowWatchers:
@@ -157,43 +179,44 @@ class RowWatchers:
       published: `PublishedRows`; None until `keep_published`.
     """
 
-    def __init__(self, memory, tracked, usage):
+    def __init__(self, memory: TableMemory, tracked: bool, usage: RowUsage | None) -> None:
         self._memory, self._usage = memory, usage
-        self.changes, self.published = Changes(memory) if tracked else None, None
-        self._told = [self.changes] if tracked else []
-        self._followers = [each for each in (self.changes, usage) if each is not None]
+        self.changes = Changes(memory) if tracked else None
+        self.published: PublishedRows | None = None
+        self._told: list[Watcher] = [] if self.changes is None else [self.changes]
+        self._followers: list[Follower] = [each for each in (self.changes, usage) if each is not None]
 
-    def follow(self, follower):
+    def follow(self, follower: Follower) -> None:
         """Has `follower.created(slots int64[U], size)` called whenever slots, new or used before, get new rows."""
         self._followers.append(follower)
 
-    def keep_published(self):
+    def keep_published(self) -> None:
         """Has `published` kept from now on. If it is kept already, this does nothing."""
         if self.published is None:
             self.published = PublishedRows(self._memory)
             self._told.append(self.published)
             self.follow(self.published)
 
-    def created(self, first, size, reused):
+    def created(self, first: int, size: int, reused: np.ndarray) -> None:
         """Tells that the slots from `first` on, and those in `reused`, int64[n], got new rows; there are `size` now."""
         if self._followers:
             slots = np.concatenate([np.arange(first, size), reused])
             for follower in self._followers:
                 follower.created(slots, size)
 
-    def before_change(self, table, slots):
+    def before_change(self, table: TrackedTable, slots: np.ndarray) -> None:
         """Tells that the rows at `slots`, int64[U], distinct, are about to be trained or set; -1 is skipped."""
         for each in self._told:
             each.before_change(table, slots)
         if self._usage is not None:
             self._usage.trained(slots, len(table.keys))
 
-    def before_removal(self, table, slots):
+    def before_removal(self, table: TrackedTable, slots: np.ndarray) -> None:
         """Tells that the rows at `slots`, int64[U], and their keys are about to be removed."""
         for each in self._told:
             each.before_removal(table, slots)
 
-    def before_clear(self, table):
+    def before_clear(self, table: TrackedTable) -> None:
         """Tells that all rows are about to be removed."""
         for each in self._told:
             each.before_clear(table)

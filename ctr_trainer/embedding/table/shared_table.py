@@ -1,10 +1,16 @@
 """A table that the workers of one host train together."""
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import PrivateMemory
-from ctr_trainer.embedding.table.row_space import SharedRowSpace
+from ctr_trainer.embedding.memory.growable_array import PrivateMemory, TableMemory
+from ctr_trainer.embedding.memory.row_lock import LockTimes
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
+from ctr_trainer.embedding.table.row_space import RowSpace, SharedRowSpace
 from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
 
 _COUNT, _CLOCK, _MEMBERS = range(3)
 
@@ -24,19 +30,19 @@ class RestingSlots:
       members: how many share it.
     """
 
-    def __init__(self, memory, member, members):
+    def __init__(self, memory: TableMemory, member: int, members: int) -> None:
         self._slots, self._since = memory.array("resting", np.int64), memory.array("resting_since", np.int64)
         self._numbers, self._memory = memory.counts("resting", _MEMBERS + members), memory
         self._own = _MEMBERS + member
 
-    def __len__(self):
+    def __len__(self) -> int:
         return int(self._numbers[_COUNT])
 
-    def begin_lookup(self):
-        """Says that this worker is done with the slots of its lookups before."""
+    def begin_lookup(self) -> None:
+        """Says that this worker is done with the slots of its earlier lookups."""
         self._numbers[self._own] = self._numbers[_CLOCK]
 
-    def add(self, slots):
+    def add(self, slots: np.ndarray) -> None:
         """Has slots, int64[U], rest from now on."""
         count = len(self)
         for array, values in ((self._slots, slots), (self._since, self._numbers[_CLOCK])):
@@ -45,8 +51,8 @@ class RestingSlots:
         self._numbers[_COUNT] += len(slots)
         self._numbers[_CLOCK] += 1
 
-    def take_rested(self):
-        """-> int64[n], the slots that have rested; they are no longer here."""
+    def take_rested(self) -> np.ndarray:
+        """Returns int64[n], the slots that have rested; they are no longer here."""
         count, done = len(self), self._numbers[_MEMBERS:].min()
         rested = int(np.searchsorted(self._since.array[:count], done))
         slots = self._slots.array[:rested].copy()
@@ -56,7 +62,7 @@ class RestingSlots:
             self._numbers[_COUNT] -= rested
         return slots
 
-    def clear(self):
+    def clear(self) -> None:
         """Forgets all slots."""
         self._numbers[_COUNT] = 0
 
@@ -70,23 +76,31 @@ class LockedTable(Table):
       config, tracked, most_rows, memory, space, resting: see `Table`.
     """
 
-    def __init__(self, config, tracked=False, most_rows=None, memory=None, space=None, resting=None):
+    def __init__(
+        self,
+        config: TableConfig,
+        tracked: bool = False,
+        most_rows: int | None = None,
+        memory: TableMemory | None = None,
+        space: RowSpace | None = None,
+        resting: RestingSlots | None = None,
+    ) -> None:
         memory = memory or PrivateMemory()
         super().__init__(config, tracked, most_rows, memory, space, resting)
         self._lock = memory.lock("table")
 
     @property
-    def lock_times(self):
+    def lock_times(self) -> LockTimes:
         return self._lock.times
 
-    def locked(self):
+    def locked(self) -> AbstractContextManager[None]:
         return self._lock.alone()
 
-    def find(self, keys):
+    def find(self, keys: np.ndarray) -> np.ndarray:
         with self._lock.shared():
             return super().find(keys)
 
-    def find_or_make(self, keys):
+    def find_or_make(self, keys: np.ndarray) -> np.ndarray:
         with self._lock.shared():
             slots, unknown = self._index.find_and_count(keys)
         if unknown:
@@ -94,23 +108,23 @@ class LockedTable(Table):
                 self._make_missing(keys, slots)
         return slots
 
-    def apply_gradients(self, slots, gradients, learning_rate):
+    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
         with self._lock.alone():
             super().apply_gradients(self._alive(slots), gradients, learning_rate)
 
-    def expire(self, start=0):
+    def expire(self, start: int = 0) -> int | None:
         with self._lock.alone():
             return super().expire(start)
 
-    def _alive(self, slots):
-        """-> int64[U], the slots, with -1 in place of those whose rows have gone since the lookup."""
+    def _alive(self, slots: np.ndarray) -> np.ndarray:
+        """Returns the slots, int64[U], with -1 for each row that was removed since the lookup."""
         return slots
 
 
 class PublishedTables:
     """Makes the tables of one process that publishes them; a `LocalStore` calls it for each table."""
 
-    def __call__(self, config, tracked, most_rows):
+    def __call__(self, config: TableConfig, tracked: bool, most_rows: int | None) -> LockedTable:
         table = LockedTable(config, tracked, most_rows)
         table.watchers.keep_published()
         return table
@@ -120,7 +134,7 @@ class SharedTable(LockedTable):
     """A `LockedTable` whose rows lie in memory that several processes share, each through a SharedTable of its own.
 
     Staleness: none between the workers of the host. A step reads the rows with every step that another worker has
-    finished; beside a step that is under way, it reads some rows before that step and some after it, as in Hogwild.
+    finished; while another step is under way, it reads some rows before that step and some after it, as in Hogwild.
     Unlike in Hogwild no update is lost: workers step rows one after the other, under a lock. Two runs differ in the
     order of the workers' steps.
 
@@ -130,7 +144,9 @@ class SharedTable(LockedTable):
     Source: Niu et al., Hogwild: A Lock-Free Approach to Parallelizing Stochastic Gradient Descent, NeurIPS 2011.
     """
 
-    def __init__(self, config, tracked, memory, member=0, members=1):
+    def __init__(
+        self, config: TableConfig, tracked: bool, memory: SharedMemory, member: int = 0, members: int = 1
+    ) -> None:
         """
         Args:
           config, tracked: see `Table`.
@@ -144,12 +160,12 @@ class SharedTable(LockedTable):
         self._resting = RestingSlots(memory, member, members) if config.evicts else None
         super().__init__(config, tracked, memory=memory, space=space, resting=self._resting)
 
-    def find_or_create(self, keys):
+    def find_or_create(self, keys: np.ndarray) -> np.ndarray:
         if self._resting is not None:
             self._resting.begin_lookup()
         return super().find_or_create(keys)
 
-    def _alive(self, slots):
+    def _alive(self, slots: np.ndarray) -> np.ndarray:
         if self._resting is None:
             return slots
         own = np.flatnonzero((slots >= 0) & (slots < self._index.slots))
@@ -167,11 +183,11 @@ class SharedTables:
       is_published: whether the workers announce changes of the rows to `PublishedRows`.
     """
 
-    def __init__(self, memory, member=0, members=1, is_published=False):
+    def __init__(self, memory: SharedMemory, member: int = 0, members: int = 1, is_published: bool = False) -> None:
         self._memory, self._member, self._members = memory, member, members
         self._is_published = is_published
 
-    def __call__(self, config, tracked, most_rows):
+    def __call__(self, config: TableConfig, tracked: bool, most_rows: int | None) -> SharedTable:
         table = SharedTable(config, tracked, self._memory.under(config.name), self._member, self._members)
         if self._is_published:
             table.watchers.keep_published()

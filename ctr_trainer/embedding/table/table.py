@@ -1,19 +1,22 @@
 """A table of embedding rows that grows as keys come."""
 
 import contextlib
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ctr_trainer.embedding.index.hash_index import Index
-from ctr_trainer.embedding.memory.growable_array import PrivateMemory
-from ctr_trainer.embedding.memory.growable_array import as_float32 as float32
-from ctr_trainer.embedding.memory.growable_array import as_int64 as int64
+from ctr_trainer.embedding.index.hash_index import Index, Resting
+from ctr_trainer.embedding.memory.growable_array import PrivateMemory, TableMemory
+from ctr_trainer.embedding.memory.growable_array import as_float32
+from ctr_trainer.embedding.memory.growable_array import as_int64
 from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.row_limits import RowCounters, RowLimits
 from ctr_trainer.embedding.table.row_space import InitialRows, RowSpace
 from ctr_trainer.embedding.table.row_watchers import RowWatchers
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
+from ctr_trainer.embedding.table.table_config import TableConfig
 
 
 class Table:
@@ -36,9 +39,15 @@ class Table:
       lock_times: how long this process has waited for the rows' lock and held it; 0 if there is no lock.
     """
 
-    lock_times = LockTimes()
-
-    def __init__(self, config, tracked=False, most_rows=None, memory=None, space=None, resting=None):
+    def __init__(
+        self,
+        config: TableConfig,
+        tracked: bool = False,
+        most_rows: int | None = None,
+        memory: TableMemory | None = None,
+        space: RowSpace | None = None,
+        resting: Resting | None = None,
+    ) -> None:
         """
         Args:
           config: a TableConfig.
@@ -61,41 +70,41 @@ class Table:
         self.watchers = RowWatchers(memory, tracked, self.limits.usage)
         self.counters = RowCounters(memory)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._index)
 
     @property
-    def keys(self):
-        """int64[n], in slot order; 0 for a free slot."""
+    def keys(self) -> np.ndarray:
+        """The keys, int64[n], in slot order; 0 for a free slot."""
         return self._index.keys
 
     @property
-    def rows(self):
-        """float32[n, width], in slot order; behind them the rows that the last `find_or_create` lent."""
+    def rows(self) -> np.ndarray:
+        """The rows, float32[n, width], in slot order, then the rows that the last `find_or_create` lent."""
         return self._space.rows(self._index.slots)
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         """Bytes of the index and of the rows."""
         return self._index.nbytes + self._index.slots * (self.config.width * 4 + 8 * self.config.evicts)
 
-    def find(self, keys):
-        """int64[U] keys -> int64[U] slots; -1 for unknown keys and for the key 0."""
-        return self._index.find(int64(keys))
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        """Returns the slots of the keys, int64[U]; -1 for unknown keys and for the key 0."""
+        return self._index.find(as_int64(keys))
 
-    def find_and_count(self, keys):
-        """-> (what `find` returns, how many of the keys are unknown, without those that are 0)."""
-        return self._index.find_and_count(int64(keys))
+    def find_and_count(self, keys: np.ndarray) -> tuple[np.ndarray, int]:
+        """Returns (what `find` returns, how many of the keys are unknown, without those that are 0)."""
+        return self._index.find_and_count(as_int64(keys))
 
-    def find_or_create(self, keys):
-        """int64[U] keys -> int64[U] slots; a missing row is created with its initial values.
+    def find_or_create(self, keys: np.ndarray) -> np.ndarray:
+        """Returns the slots of the keys, int64[U]; a missing row is created with its initial values.
 
         A key that gets no row, because of the limits, is lent its initial row until the next call.
 
         Raises:
           UserError: the memory is used up; the table is unchanged.
         """
-        keys = int64(keys)
+        keys = as_int64(keys)
         slots = self.find_or_make(keys)
         wanting = np.flatnonzero((slots < 0) & (keys != 0)) if self.limits.may_refuse else ()
         self._space.end_lending()
@@ -104,19 +113,19 @@ class Table:
             self._initial.fill(keys[wanting], self._space.array[lent[0] : lent[-1] + 1])
         return slots
 
-    def find_or_make(self, keys):
-        """-> int64[U] slots; a missing row is created if its key is admitted and there is room, else its slot is -1."""
+    def find_or_make(self, keys: np.ndarray) -> np.ndarray:
+        """Returns int64[U] slots; creates missing rows whose keys are admitted while there is room; else -1."""
         if not self.limits.may_refuse:
             return self._make(keys, initialize=True)
         slots = self._index.find(keys)
         self._make_missing(keys, slots)
         return slots
 
-    def initial_rows(self, keys):
-        """int64[U] keys -> float32[U, width], their initial rows, a pure function of (config.seed, key)."""
-        return self._initial.of(int64(keys))
+    def initial_rows(self, keys: np.ndarray) -> np.ndarray:
+        """Returns float32[U, width], the initial rows of the keys, a pure function of (config.seed, key)."""
+        return self._initial.of(as_int64(keys))
 
-    def read(self, keys, missing="initial"):
+    def read(self, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
         """Copies rows; creates none.
 
         Args:
@@ -135,8 +144,8 @@ class Table:
             rows[unknown] = self.initial_rows(keys[unknown])
         return rows
 
-    def take(self, slots, columns=None):
-        """int64[U] slots -> float32[U, columns], a copy of their rows; zeros for the slot -1.
+    def take(self, slots: np.ndarray, columns: int | None = None) -> np.ndarray:
+        """Returns float32[U, columns], a copy of the rows at the slots; zeros for the slot -1.
 
         Args:
           columns: how many of a row's floats, from the first on; None for all.
@@ -145,15 +154,15 @@ class Table:
         row_kernels.take(self._space.array, slots, 0, rows)
         return rows
 
-    def find_or_insert(self, keys, rows):
-        """Sets the rows of `keys` to `rows`, float32[U, width]; creates missing rows. -> int64[U] slots"""
-        slots = self._make(int64(keys))
+    def find_or_insert(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Sets the rows of `keys` to `rows`, float32[U, width], creating missing ones; returns the slots, int64[U]."""
+        slots = self._make(as_int64(keys))
         self.before_change(slots)
         row_kernels.put(self._space.array, slots, np.require(rows, np.float32, ("C",)))
         return slots
 
-    def restore(self, keys, rows):
-        """As `find_or_insert`, for rows of a snapshot: they count as restored, not as created."""
+    def restore(self, keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Does what `find_or_insert` does, for rows of a snapshot: they count as restored, not as created."""
         counters = self.counters
         created = counters.created
         slots = self.find_or_insert(keys, rows)
@@ -161,7 +170,7 @@ class Table:
         counters.created = created
         return slots
 
-    def add(self, keys, deltas):
+    def add(self, keys: np.ndarray, deltas: np.ndarray) -> np.ndarray:
         """Adds deltas to rows. A missing row is created with its initial values first.
 
         Args:
@@ -171,30 +180,34 @@ class Table:
         Returns:
           int64[U] slots. A key that gets no row has the slot -1, and its delta is dropped.
         """
-        slots = self.find_or_make(int64(keys))
+        slots = self.find_or_make(as_int64(keys))
         self.before_change(slots)
-        row_kernels.add(self._space.array, slots, float32(deltas))
+        row_kernels.add(self._space.array, slots, as_float32(deltas))
         return slots
 
-    def locked(self):
-        """-> context manager to hold in another thread than the one that trains the rows; see `LockedTable`."""
+    @property
+    def lock_times(self) -> LockTimes:
+        return LockTimes()
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Returns a context manager for threads other than the one that trains the rows; see `LockedTable`."""
         return contextlib.nullcontext()
 
-    def remove(self, keys):
-        """Removes the rows of `keys`, int64[U]; unknown keys are skipped. -> how many rows were removed."""
-        keys = int64(keys)
+    def remove(self, keys: np.ndarray) -> int:
+        """Removes the rows of `keys`, int64[U], and returns their number; unknown keys are skipped."""
+        keys = as_int64(keys)
         slots = self._index.find(keys)
         slots = slots[slots >= 0]
         self.watchers.before_removal(self, slots)
         self._index.remove(keys)
         return len(slots)
 
-    def advance(self, step):
+    def advance(self, step: int) -> None:
         """Sets the clock of `lru` and `ttl_steps` to the global step `step`; `expire` evicts what has expired."""
         if self.limits.usage is not None:
             self.limits.usage.step = step
 
-    def expire(self, start=0):
+    def expire(self, start: int = 0) -> int | None:
         """Evicts rows that were last trained more than `ttl_steps` steps ago.
 
         Args:
@@ -207,32 +220,32 @@ class Table:
         self._evict(slots)
         return stop if stop < self._index.slots else None
 
-    def trim(self):
+    def trim(self) -> None:
         """Evicts rows until there are no more than `max_rows`."""
         self._evict(self.limits.surplus(self._index))
 
-    def before_change(self, slots):
-        """Has to be called before the rows at `slots`, int64[U], distinct, are trained or set; -1 is skipped."""
+    def before_change(self, slots: np.ndarray) -> None:
+        """Must be called before the rows at `slots`, int64[U], distinct, are trained or set; -1 is skipped."""
         self.watchers.before_change(self, slots)
 
-    def stats(self):
-        """-> dict of `rows`, `bytes` and `counters`."""
+    def stats(self) -> dict[str, int]:
+        """Returns dict of `rows`, `bytes` and `counters`."""
         return dict(rows=len(self), bytes=self.nbytes, **self.counters.to_dict())
 
-    def use_of(self, slots):
-        """-> (last_used uint32[U], frequency uint32[U]) of int64[U] slots; None for a table that evicts no rows."""
+    def use_of(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """Returns (last_used uint32[U], frequency uint32[U]) of the slots; None for a table that evicts no rows."""
         return None if self.limits.usage is None else self.limits.usage.get(slots)
 
-    def set_use(self, keys, last_used, frequency):
+    def set_use(self, keys: np.ndarray, last_used: np.ndarray, frequency: np.ndarray) -> None:
         """Sets what `use_of` returns for the slots of `keys`; unknown keys are skipped."""
         if self.limits.usage is not None:
             self.limits.usage.set(self.find(keys), last_used, frequency)
 
-    def apply_gradients(self, slots, gradients, learning_rate):
+    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
         """Makes one optimizer step on each row.
 
         Every optimizer is lazy: a row that is not among `slots` keeps its weights and its state, see
-        `sparse_optimizers`.
+        `optimizer_kernels`.
 
         Args:
           slots: int64[U], distinct; -1 is skipped.
@@ -245,18 +258,18 @@ class Table:
         for dim, gradient in zip(self.config.dims, gradients, strict=True):
             if gradient.shape != (len(slots), dim):
                 raise ValueError(f"gradient of shape {gradient.shape}, expected {(len(slots), dim)}")
-        slots, gradients = int64(slots), [float32(gradient) for gradient in gradients]
+        slots, gradients = as_int64(slots), [as_float32(gradient) for gradient in gradients]
         self.before_change(slots)
         self._optimizer.step_rows(self._space.array, slots, gradients, learning_rate, self._settings)
 
-    def clear(self):
+    def clear(self) -> None:
         """Forgets every row."""
         self.watchers.before_clear(self)
         self._index.clear()
         self._space.end_lending()
         self.limits.clear()
 
-    def _make_missing(self, keys, slots):
+    def _make_missing(self, keys: np.ndarray, slots: np.ndarray) -> None:
         """Sets slots[i] where it is -1: makes the row of keys[i] if the key is admitted and there is room."""
         missing = np.flatnonzero((slots < 0) & (keys != 0))
         unknown = keys[missing]
@@ -269,8 +282,8 @@ class Table:
         found = self._make(made, initialize=True)
         slots[missing] = found if len(made) == len(unknown) else self._index.find(unknown)
 
-    def _make(self, keys, initialize=False):
-        """-> int64[U] slots; every missing row is created."""
+    def _make(self, keys: np.ndarray, initialize: bool = False) -> np.ndarray:
+        """Returns int64[U] slots; every missing row is created."""
         before, count = self._index.slots, len(self)
         # Room for the rows comes first: if there is none, the index has not changed either.
         self._space.reserve(before + len(keys))
@@ -287,6 +300,6 @@ class Table:
             self.watchers.created(before, self._index.slots, reused)
         return slots
 
-    def _evict(self, slots):
+    def _evict(self, slots: np.ndarray) -> None:
         if len(slots):
             self.counters.evicted += self.remove(self.keys[slots])

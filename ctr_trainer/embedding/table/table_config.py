@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
 from ctr_trainer.settings.optimizers import NO_ROW_OPTIMIZERS, ROW_OPTIMIZERS, RowAdagrad, RowOptimizer
@@ -18,7 +20,7 @@ class TableConfig:
 
     A row is `[weights of segment 0, weights of segment 1, ..., state of segment 0, state of segment 1, ...]`,
     contiguous float32. The segments let one lookup serve an embedding and a linear weight: `dims=(16, 1)`. The state
-    of a segment of `dim` weights, see `sparse_optimizers` for what the letters mean:
+    of a segment of `dim` weights, see `optimizer_kernels` for what the letters mean:
 
     | optimizer | state |
     |---|---|
@@ -62,7 +64,7 @@ class TableConfig:
     eviction: str = "lru"
     ttl_steps: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         object.__setattr__(self, "dims", tuple(self.dims))
         object.__setattr__(self, "init_scales", tuple(self.init_scales))
         if isinstance(self.optimizer, str):
@@ -81,8 +83,8 @@ class TableConfig:
             )
 
     @classmethod
-    def from_dict(cls, values):
-        """-> the TableConfig of `to_dict`, also that of an earlier version.
+    def from_dict(cls, values: Mapping[str, Any]) -> "TableConfig":
+        """Returns the TableConfig that `to_dict` of this or an earlier version wrote.
 
         Raises:
           ValueError, TypeError, UserError: there is none of these values.
@@ -101,16 +103,16 @@ class TableConfig:
         optimizer = kind(**{name: value for name, value in settings.items() if name in own})
         return cls(**values, optimizer=optimizer)
 
-    def to_dict(self):
-        """-> dict that JSON can hold."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns a dict that JSON can hold."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**values, "optimizer": self.optimizer.name, "settings": dataclasses.asdict(self.optimizer)}
 
-    def differs(self, other, but=()):
-        """-> (field, own value, other's value) of the first field that differs, or None.
+    def differs(self, other: "TableConfig", but: Sequence[str] = ()) -> tuple[str, Any, Any] | None:
+        """Returns (field, own value, other's value) of the first field that differs, or None.
 
         Args:
-          but: fields that may differ; "settings" for those of the optimizer that do not say what a row is.
+          but: fields that may differ; "settings" for the optimizer's settings that do not change the contents of a row.
         """
         own, others = ({**each, **each.pop("settings")} for each in (self.to_dict(), other.to_dict()))
         if "settings" in but:
@@ -119,45 +121,47 @@ class TableConfig:
         return next(((name, own[name], others.get(name)) for name in differing), None)
 
     @property
-    def evicts(self):
+    def evicts(self) -> bool:
         """Whether rows may be evicted."""
         return bool(self.max_rows or self.ttl_steps)
 
     @functools.cached_property
-    def has_limits(self):
+    def has_limits(self) -> bool:
         """Whether limits say which keys have rows; else every key gets a row."""
         return self != self.without_limits()
 
-    def most_rows(self, shard, shards):
-        """-> how many rows a shard may have: its even share of `max_rows`, at least 1; 0 for no limit.
+    def most_rows(self, shard: int, shards: int) -> int:
+        """Returns how many rows a shard may have: its even share of `max_rows`, at least 1; 0 for no limit.
 
         Keys are spread over the shards by hash. So a full table may have a few rows fewer than `max_rows`: a shard with
         fewer keys than its share leaves rows free.
         """
         return max(self.max_rows // shards + (shard < self.max_rows % shards), 1) if self.max_rows else 0
 
-    def without_limits(self):
-        """-> the same configuration without limits: every key gets a row."""
-        limits = {field.name: field.default for field in dataclasses.fields(self) if field.name in LIMITS}
+    def without_limits(self) -> "TableConfig":
+        """Returns the same configuration without limits: every key gets a row."""
+        limits: dict[str, Any] = {
+            field.name: field.default for field in dataclasses.fields(self) if field.name in LIMITS
+        }
         return dataclasses.replace(self, **limits)
 
     @property
-    def weights(self):
+    def weights(self) -> int:
         """How many floats of a row the model reads."""
         return sum(self.dims)
 
     @property
-    def state(self):
+    def state(self) -> int:
         """How many floats of a row are the optimizer's state."""
         return sum(map(OPTIMIZERS[self.optimizer.name].width, self.dims))
 
     @functools.cached_property
-    def width(self):
+    def width(self) -> int:
         """How many floats a row has."""
         return self.weights + self.state
 
 
-def _named(name, where):
+def _named(name: str, where: str) -> RowOptimizer:
     if name in ROW_OPTIMIZERS:
         return ROW_OPTIMIZERS[name]()
     hint = f": {NO_ROW_OPTIMIZERS[name]}" if name in NO_ROW_OPTIMIZERS else ""

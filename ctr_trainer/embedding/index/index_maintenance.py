@@ -1,4 +1,4 @@
-"""Compiled loops over a run of the index's buckets: growth, and random samples of the keys.
+"""Compiled loops over a run of the index's buckets: growth, random samples of the keys, and removal.
 
 The index grows without a pause: the entries move to the larger buckets a few for each key that comes. A home keeps
 the order of the hashes, so they move in that order, in whole clusters (runs of taken buckets), from an empty bucket on
@@ -20,11 +20,14 @@ from ctr_trainer.embedding.index.index_kernels import (
     OLD,
     SIZE,
     after,
+    distance,
     entry_of,
     home_of,
+    is_in_old,
     mask_of,
+    probe,
 )
-from ctr_trainer.embedding.index.key_kernels import KEYS, mix
+from ctr_trainer.embedding.index.key_kernels import KEYS, Int, mix
 
 # Empty buckets before the first one to move that are enough, and how many buckets are searched for them.
 _WIDE_GAP, _SEARCHED = 16, 1 << 20
@@ -33,7 +36,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 
 @numba.njit(types.int64(BUCKETS), nogil=True, cache=True)
-def end_of_gap(buckets):
+def end_of_gap(buckets: np.ndarray) -> Int:
     """Finds where a move of the entries begins.
 
     Keys that come while the entries move enter the cluster that moves last. Where it grows beyond the bucket that
@@ -55,7 +58,7 @@ def end_of_gap(buckets):
 
 
 @numba.njit(nogil=True, cache=True)
-def _enter(buckets, mask, hashed, slot):
+def _enter(buckets: np.ndarray, mask: Int, hashed: Int, slot: Int) -> None:
     """Enters a slot whose key has no entry yet."""
     bucket = home_of(hashed, buckets)
     while buckets[bucket] != 0:
@@ -64,7 +67,7 @@ def _enter(buckets, mask, hashed, slot):
 
 
 @numba.njit(types.int64(BUCKETS_OUT, *OLD, KEYS, SIZE), nogil=True, cache=True)
-def move(buckets, old, first, moved, keys, most):
+def move(buckets: np.ndarray, old: np.ndarray, first: Int, moved: Int, keys: np.ndarray, most: Int) -> int:
     """Moves the entries of `most` old buckets, and the rest of the last bucket's cluster.
 
     Returns:
@@ -86,7 +89,7 @@ def move(buckets, old, first, moved, keys, most):
 
 
 @numba.njit(nogil=True, cache=True)
-def _sample(buckets, keys, start, width, slots, count):
+def _sample(buckets: np.ndarray, keys: np.ndarray, start: Int, width: Int, slots: np.ndarray, count: Int) -> Int:
     size, mask = np.uint64(buckets.size), mask_of(buckets)
     homes = min(((width * size) >> _HALF) + np.uint64(2), size)
     bucket, visited = home_of(start << _HALF, buckets), np.uint64(0)
@@ -107,7 +110,7 @@ def _sample(buckets, keys, start, width, slots, count):
 
 
 @numba.njit(types.int64(BUCKETS, BUCKETS, KEYS, types.uint64, types.uint64, KEYS_OUT), nogil=True, cache=True)
-def sample(buckets, old, keys, start, width, slots):
+def sample(buckets: np.ndarray, old: np.ndarray, keys: np.ndarray, start: Int, width: Int, slots: np.ndarray) -> int:
     """Fills `slots` with the slots of the keys for which (high half of the hash - start) modulo 2**32 is below `width`.
 
     Returns:
@@ -115,3 +118,49 @@ def sample(buckets, old, keys, start, width, slots):
     """
     count = _sample(buckets, keys, start, width, slots, 0)
     return _sample(old, keys, start, width, slots, count) if old.size else count
+
+
+@numba.njit(nogil=True, cache=True)
+def _remove(buckets: np.ndarray, mask: Int, keys: np.ndarray, key: Int, hashed: Int) -> Int:
+    """Takes a key out and returns the slot that it had, or -1.
+
+    An entry behind the gap moves into the gap if a probe for its key would otherwise end there. So no marker is left.
+    """
+    size = np.uint64(buckets.size)
+    slot, gap = probe(buckets, mask, keys, key, hashed, home_of(hashed, buckets))
+    if slot < 0:
+        return slot
+    keys[slot] = 0
+    bucket = after(gap, size)
+    while buckets[bucket] != 0:
+        other = (np.uint64(buckets[bucket]) & mask) - np.uint64(1)
+        home = home_of(mix(np.uint64(keys[other])), buckets)
+        if distance(home, bucket, size) >= distance(gap, bucket, size):
+            buckets[gap] = buckets[bucket]
+            gap = bucket
+        bucket = after(bucket, size)
+    buckets[gap] = np.uint32(0)
+    return slot
+
+
+@numba.njit(types.void(BUCKETS_OUT, *OLD, KEYS_OUT, KEYS, KEYS_OUT), nogil=True, cache=True)
+def remove(
+    buckets: np.ndarray,
+    old: np.ndarray,
+    first: Int,
+    moved: Int,
+    keys: np.ndarray,
+    unwanted: np.ndarray,
+    slots: np.ndarray,
+) -> None:
+    """Takes keys out: slots[i] = the slot that unwanted[i] had, or -1 if it had none; keys[slot] = 0."""
+    mask, old_mask = mask_of(buckets), mask_of(old)
+    for i in range(unwanted.size):
+        key = unwanted[i]
+        slots[i] = -1
+        if key != 0:
+            hashed = mix(np.uint64(key))
+            if is_in_old(hashed, old, first, moved):
+                slots[i] = _remove(old, old_mask, keys, key, hashed)
+            else:
+                slots[i] = _remove(buckets, mask, keys, key, hashed)
