@@ -2,12 +2,15 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from ctr_trainer.features.times import DERIVED
 from ctr_trainer.messages.errors import UserError
 
+Statistics = Mapping[str, Mapping[str, Any]]  # What conversion computed from the training data, by feature name.
 TRANSFORMS = ("none", "log1p", "standardize", "minmax")
 COMBINERS = ("sum", "mean", "sqrtn")
 SEQUENCE = "none"  # the combiner of a feature whose values are not combined
@@ -36,15 +39,15 @@ class Label:
     column: str
     positive: str | None = None
     threshold: float | None = None
-    name: str | None = None
+    name: str = ""
     weight: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.positive is not None and self.threshold is not None:
             raise UserError("label: give 'positive' or 'threshold', not both")
         if not 0 <= self.weight < float("inf"):
             raise UserError(f"label: weight {self.weight:g} is not a finite number of at least 0")
-        if self.name is None:
+        if not self.name:
             object.__setattr__(self, "name", self.column)
 
 
@@ -70,7 +73,7 @@ class DenseFeature:
     default: float = 0.0
     clip: tuple[float, float] | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.transform not in TRANSFORMS:
             raise UserError(f"transform {self.transform!r} is not one of {', '.join(TRANSFORMS)}")
         if self.clip is not None and not (len(self.clip) == 2 and self.clip[0] < self.clip[1]):
@@ -135,7 +138,7 @@ class SparseFeature:
     missing: str | None = None
     derive: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if self.dim < 1:
             raise UserError(f"dim {self.dim} is not at least 1")
         if self.combiner not in (None, *COMBINERS, SEQUENCE):
@@ -151,37 +154,37 @@ class SparseFeature:
             raise UserError("'separator' is empty")
         if self.brackets and self.combiner is None:
             raise UserError(f"'brackets' is for lists; give a combiner: {', '.join((*COMBINERS, SEQUENCE))}")
-        for key, accepted in (("keep", (FIRST, LAST)), ("missing", (ZERO, OWN)), ("derive", DERIVED)):
-            if getattr(self, key) not in (None, *accepted):
-                raise UserError(f"{key} {getattr(self, key)!r} is not one of {', '.join(accepted)}")
+        for key, choices in (("keep", (FIRST, LAST)), ("missing", (ZERO, OWN)), ("derive", DERIVED)):
+            if getattr(self, key) not in (None, *choices):
+                raise UserError(f"{key} {getattr(self, key)!r} is not one of {', '.join(choices)}")
         self._check_weights()
         self._check_buckets()
         if self.derive and (self.combiner is not None or self.is_bucketised):
             raise UserError("'derive' excludes 'combiner', 'buckets' and 'quantiles'")
 
     @property
-    def is_sequence(self):
+    def is_sequence(self) -> bool:
         return self.combiner == SEQUENCE
 
     @property
-    def is_bag(self):
+    def is_bag(self) -> bool:
         return self.combiner in COMBINERS
 
     @property
-    def is_bucketised(self):
+    def is_bucketised(self) -> bool:
         return self.buckets is not None or self.quantiles > 0
 
     @property
-    def keeps_last(self):
+    def keeps_last(self) -> bool:
         """Whether the last `max_length` values are kept, and not the first ones."""
         return self.keep == LAST if self.keep else self.is_sequence
 
     @property
-    def missing_has_row(self):
+    def missing_has_row(self) -> bool:
         """Whether an absent value has a row; if not, its key is 0."""
         return self.missing == OWN if self.missing else self.combiner is None and not self.is_bucketised
 
-    def _check_weights(self):
+    def _check_weights(self) -> None:
         if self.weight_separator is None:
             return
         if not self.is_bag:
@@ -189,7 +192,7 @@ class SparseFeature:
         if not self.weight_separator or self.weight_separator == self.separator:
             raise UserError(f"weight_separator {self.weight_separator!r} is empty or the separator between the values")
 
-    def _check_buckets(self):
+    def _check_buckets(self) -> None:
         if not self.is_bucketised and not self.quantiles:
             return
         if self.combiner is not None or (self.buckets is not None and self.quantiles):
@@ -219,7 +222,7 @@ class TableLimits:
     eviction: str = "lru"
     ttl_steps: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for key in ("min_frequency", "max_rows", "ttl_steps"):
             if getattr(self, key) < 0:
                 raise UserError(f"{key} {getattr(self, key)} is negative; 0 sets no limit")

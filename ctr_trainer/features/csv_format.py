@@ -39,7 +39,7 @@ class CsvFormat:
     quote: str = '"'
     lines_per_row: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name, value, lengths in (("delimiter", self.delimiter, (1,)), ("quote", self.quote, (0, 1))):
             if len(value.encode()) not in lengths or value in tuple(_BREAKS):
                 raise UserError(f"{name} {value!r} is not one character of ASCII")

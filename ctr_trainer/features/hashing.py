@@ -8,11 +8,16 @@ of a slot collide is about n^2 / 2^65: for 100 million values, 0.03 %.
 """
 
 import functools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+if TYPE_CHECKING:  # TensorFlow takes seconds to import.
+    import tensorflow as tf
 
 EXAMPLE_FEATURE = "v"
 _FIELD_1, _FIELD_2 = b"\x0a", b"\x12"  # Tags of fields that hold bytes or a message.
@@ -21,7 +26,7 @@ _ROOM = 2**20  # Bytes: few enough for the cache, and enough that the cost of ca
 SEPARATOR = "\x1f"
 
 
-def serialized_examples(columns, room=_ROOM):
+def serialized_examples(columns: Iterable[tuple[bytes, pa.Array]], room: int = _ROOM) -> Iterator[bytes]:
     """Yields serialized Examples of all columns' values in order, each value behind its column's prefix.
 
     So binary values pass from Arrow to TensorFlow without a Python object per value. An Example has one feature of
@@ -37,8 +42,8 @@ def serialized_examples(columns, room=_ROOM):
       room: bytes of the values of a message; a single longer value gets a message of its own. Protobuf's limit is 2^31.
     """
     space, used = np.empty(room, np.uint8), 0
-    for prefix, values in columns:
-        prefix, (offsets, data), at = np.frombuffer(prefix, np.uint8), _buffers(values), 0
+    for text, values in columns:
+        prefix, (offsets, data), at = np.frombuffer(text, np.uint8), _buffers(values), 0
         while True:
             at, used = _write(prefix, offsets, data, at, space, used)
             if at == len(values):
@@ -52,12 +57,12 @@ def serialized_examples(columns, room=_ROOM):
         yield _message(space[:used])
 
 
-def byte_lengths(values):
+def byte_lengths(values: pa.Array) -> np.ndarray:
     """Returns int[n], the length of each value in bytes; 0 for null."""
     return np.diff(_buffers(values)[0])
 
 
-def _buffers(values):
+def _buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Returns (offsets int[n + 1], the uint8 array into which they point)."""
     if values.null_count:
         values = values.fill_null(b"")  # Arrow's buffer may hold any bytes at the place of a null.
@@ -69,21 +74,23 @@ def _buffers(values):
     return offsets[values.offset : values.offset + len(values) + 1], data
 
 
-def _message(bytes_list):
+def _message(bytes_list: np.ndarray) -> bytes:
     header = b""
     # From the innermost message to the outermost.
     for before in (_FIELD_1, _FIELD_1 + b"\x01" + EXAMPLE_FEATURE.encode() + _FIELD_2, _FIELD_1, _FIELD_1):
         header = before + _varint(len(header) + len(bytes_list)) + header
-    return b"".join((header, bytes_list))
+    return header + bytes_list.tobytes()
 
 
-def _varint(number):
+def _varint(number: int) -> bytes:
     groups = [number >> shift & 127 for shift in range(0, max(number.bit_length(), 1), 7)]
     return bytes([*(group | 128 for group in groups[:-1]), groups[-1]])
 
 
 @numba.njit(nogil=True, cache=True)
-def _write(prefix, offsets, data, at, space, used):
+def _write(
+    prefix: np.ndarray, offsets: np.ndarray, data: np.ndarray, at: int, space: np.ndarray, used: int
+) -> tuple[int, int]:
     """Writes values from `at` on behind the first `used` bytes; returns (first value without room, bytes used)."""
     while at < len(offsets) - 1:
         start, length = offsets[at], offsets[at + 1] - offsets[at]
@@ -108,7 +115,7 @@ def _write(prefix, offsets, data, at, space, used):
     return at, used
 
 
-def keys(slot, values, missing_has_key=True):
+def keys(slot: str, values: pa.Array | pa.ChunkedArray, missing_has_key: bool = True) -> np.ndarray:
     """Computes the keys of one column. Each distinct value is hashed once.
 
     Args:
@@ -122,7 +129,7 @@ def keys(slot, values, missing_has_key=True):
     return keys_of_columns([(slot, values, missing_has_key)])[0]
 
 
-def keys_of_columns(columns):
+def keys_of_columns(columns: Sequence[tuple[str, pa.Array | pa.ChunkedArray, bool]]) -> np.ndarray:
     """Computes the keys of several columns of n rows, as `keys` does for each, in fewer calls of TensorFlow.
 
     Args:
@@ -134,8 +141,8 @@ def keys_of_columns(columns):
     values = [_with_dictionary(column) for _, column, _ in columns]
     texts = [_texts(column.dictionary) for column in values]
     prefixes = [(slot + SEPARATOR).encode() for slot, _, _ in columns]
-    hashed = [_hasher()(message) for message in serialized_examples(zip(prefixes, texts, strict=True))]
-    hashed, start = np.concatenate(hashed), 0
+    messages = serialized_examples(zip(prefixes, texts, strict=True))
+    hashed, start = np.concatenate([_hasher()(message) for message in messages]), 0
     # One array for all columns is large enough for huge pages. With small pages, zeroing takes longer than the lookups.
     taken = np.empty((len(columns), len(values[0])), np.int64)
     for row, column, distinct, (_, _, missing_has_key) in zip(taken, values, texts, columns, strict=True):
@@ -146,20 +153,20 @@ def keys_of_columns(columns):
     return taken
 
 
-def _with_dictionary(values):
+def _with_dictionary(values: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     return values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
 
 
-def _texts(distinct):
+def _texts(distinct: pa.Array) -> pa.Array:
     """Returns the values as binary, then a null for the missing value; a null in a dictionary means the same."""
     if not (pa.types.is_binary(distinct.type) or pa.types.is_large_binary(distinct.type)):
         distinct = distinct.cast(pa.string()).cast(pa.binary())
     return pa.concat_arrays([distinct, pa.nulls(1, distinct.type)])
 
 
-def graph_keys(slots, values):
+def graph_keys(slots: str | Sequence[str], values: "tf.Tensor") -> "tf.Tensor":
     """Computes keys by TensorFlow ops.
 
     Args:
@@ -177,7 +184,7 @@ def graph_keys(slots, values):
     return tf.reshape(_graph_hash(texts), tf.shape(values))
 
 
-def _graph_hash(texts):
+def _graph_hash(texts: "tf.Tensor") -> "tf.Tensor":
     """Hashes string[n] to int64[n] by TensorFlow ops."""
     import tensorflow as tf
 
@@ -186,7 +193,7 @@ def _graph_hash(texts):
 
 
 @functools.cache
-def _hasher():
+def _hasher() -> Callable[[bytes], np.ndarray]:
     """Makes the function from a message of `serialized_examples` to the int64 keys of its values.
 
     The function has a graph and session of its own, so that it works within any graph, with eager execution on or off.
@@ -205,7 +212,7 @@ def _hasher():
 
 
 @numba.njit(nogil=True, cache=True)
-def _take(table, places, out):
+def _take(table: np.ndarray, places: np.ndarray, out: np.ndarray) -> None:
     """Sets out = table[places], without first widening the places as NumPy would."""
     for i in range(len(places)):
         out[i] = table[places[i]]

@@ -2,6 +2,9 @@
 
 import dataclasses
 import functools
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from ctr_trainer.features import toml
 from ctr_trainer.features.columns import COMBINERS, TRANSFORMS, DenseFeature, Label, SparseFeature, TableLimits
@@ -41,7 +44,7 @@ class TableFeatures:
     sequences: tuple[SparseFeature, ...] = ()
 
     @property
-    def pooled(self):
+    def pooled(self) -> tuple[SparseFeature, ...]:
         """The features with one vector per example, in the order of the table's tensor."""
         return self.single + self.bags
 
@@ -75,11 +78,11 @@ class FeatureSpec:
     other_labels: tuple[Label, ...] = ()
     labelled: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _check(self)
 
     @classmethod
-    def load(cls, path):
+    def load(cls, path: str | os.PathLike[str]) -> "FeatureSpec":
         """Reads a spec from a TOML file; docs/features.md shows the form of the file.
 
         Args:
@@ -95,7 +98,7 @@ class FeatureSpec:
         return toml.load(path, cls)
 
     @classmethod
-    def from_dict(cls, values, source="feature spec"):
+    def from_dict(cls, values: Mapping[str, Any], source: str = "feature spec") -> "FeatureSpec":
         """Makes a spec from what `to_dict` returned.
 
         Args:
@@ -110,7 +113,7 @@ class FeatureSpec:
         """
         return toml.parse(values, source, cls)
 
-    def to_dict(self):
+    def to_dict(self) -> dict[str, Any]:
         """Writes the spec out in full.
 
         Returns:
@@ -120,7 +123,7 @@ class FeatureSpec:
         others, _ = values.pop("other_labels"), values.pop("labelled")
         return values | {"label": [values["label"], *others]} if others else values
 
-    def with_dim(self, dim):
+    def with_dim(self, dim: int) -> "FeatureSpec":
         """Gives every sparse feature the same dim.
 
         Args:
@@ -140,7 +143,7 @@ class FeatureSpec:
         sparse = tuple(dataclasses.replace(f, dim=dim) for f in self.sparse)
         return dataclasses.replace(self, sparse=sparse, limits=limits)
 
-    def without_labels(self):
+    def without_labels(self) -> "FeatureSpec":
         """Makes the spec for data to predict on, whose labels and weights are not read even if the data have them.
 
         Returns:
@@ -148,7 +151,7 @@ class FeatureSpec:
         """
         return dataclasses.replace(self, labelled=False, weight=None)
 
-    def limits_of(self, table):
+    def limits_of(self, table: str) -> TableLimits:
         """Finds the limits of a table.
 
         Args:
@@ -160,12 +163,12 @@ class FeatureSpec:
         return next((each for each in self.limits if each.table == table), TableLimits(table))
 
     @property
-    def labels(self):
+    def labels(self) -> tuple[Label, ...]:
         """All labels, in the spec's order."""
         return (self.label, *self.other_labels)
 
     @functools.cached_property
-    def tables(self):
+    def tables(self) -> tuple[TableFeatures, ...]:
         """The sparse features grouped by dim; tables and features stand in the spec's order."""
         dims = dict.fromkeys(f.dim for f in self.sparse)
         return tuple(
@@ -180,28 +183,28 @@ class FeatureSpec:
         )
 
     @property
-    def bags(self):
+    def bags(self) -> tuple[SparseFeature, ...]:
         """The features that are pooled from several values, in the spec's order."""
         return tuple(f for f in self.sparse if f.is_bag)
 
     @property
-    def sequences(self):
+    def sequences(self) -> tuple[SparseFeature, ...]:
         """The features that are sequences of values, in the spec's order."""
         return tuple(f for f in self.sparse if f.is_sequence)
 
     @property
-    def bucketised(self):
+    def bucketised(self) -> tuple[SparseFeature, ...]:
         """The sparse features that are made of numbers, in the spec's order."""
         return tuple(f for f in self.sparse if f.is_bucketised)
 
 
-def _without_none(items):
+def _without_none(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in items if v is not None}
 
 
-def _check(spec):
+def _check(spec: "FeatureSpec") -> None:
     where = f"feature spec {spec.name!r}"
-    names = ["label", "weight", *(f.name for f in (*spec.dense, *spec.sparse))]
+    names = ["label", "weight", *(f.name for f in spec.dense), *(f.name for f in spec.sparse)]
     for taken, what in (
         (names, "a feature's name, and 'label' and 'weight' are taken"),
         (list(spec.ids), "'ids'"),
@@ -216,7 +219,7 @@ def _check(spec):
     if not spec.dense and not spec.sparse:
         raise UserError(f"{where}: it has no feature; add a [[dense]] or a [[sparse]] one")
     _check_limits(spec, where)
-    slots = {}
+    slots: dict[str, SparseFeature] = {}
     for f in spec.sparse:
         first = slots.setdefault(f.slot, f)
         if first.dim != f.dim:
@@ -226,7 +229,7 @@ def _check(spec):
             )
 
 
-def _check_limits(spec, where):
+def _check_limits(spec: "FeatureSpec", where: str) -> None:
     tables = [f"dim{dim}" for dim in dict.fromkeys(f.dim for f in spec.sparse)]
     limited = [each.table for each in spec.limits]
     for table in limited:

@@ -3,11 +3,14 @@
 import abc
 import collections
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from ctr_trainer.features.columns import DenseFeature, SparseFeature, Statistics
+from ctr_trainer.features.spec import FeatureSpec, TableFeatures
 from ctr_trainer.messages.errors import UserError
 
 tf1 = tf.compat.v1
@@ -42,17 +45,17 @@ class Features(Mapping, abc.ABC):
       statistics: dict of feature name -> what conversion computed from the training data.
     """
 
-    def __init__(self, spec, statistics):
+    def __init__(self, spec: FeatureSpec, statistics: Statistics | None) -> None:
         self.spec = spec
         self.statistics = statistics
-        self._tensors = {}
+        self._tensors: dict[str, tf.Tensor] = {}
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> tf.Tensor:
         if name not in self._tensors:
             self._tensors[name] = self._make(name)
         return self._tensors[name]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         tables = self._pooled_tables()
         names = [*([LINEAR] if tables else []), "weight", *(f"{EMBEDDING}/{table.name}" for table in tables)]
         names += [EMBEDDING] if len(tables) == 1 else []
@@ -60,14 +63,14 @@ class Features(Mapping, abc.ABC):
         names += [f"{FEATURE}/{f.name}" for table in tables for f in table.pooled]
         return iter(names + [f"{kind}/{f.name}" for f in self.spec.sequences for kind in (SEQUENCE, MASK)])
 
-    def __contains__(self, name):
+    def __contains__(self, name: object) -> bool:
         """Whether the spec offers the name. `Mapping.__contains__` would make the tensor to find out."""
-        return name in iter(self)
+        return name in set(self)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return sum(1 for _ in self)
 
-    def _make(self, name):
+    def _make(self, name: str) -> tf.Tensor:
         if name not in self:
             raise KeyError(f"no feature {name!r}; feature spec {self.spec.name!r} offers {', '.join(self)}")
         kind, _, what = name.partition("/")
@@ -88,33 +91,42 @@ class Features(Mapping, abc.ABC):
         table, feature = next((t, f) for t in self.spec.tables for f in t.sequences if f.name == what)
         return self._sequence(table, feature) if kind == SEQUENCE else self._mask(feature)
 
-    def _pooled_tables(self):
+    def _pooled_tables(self) -> list[TableFeatures]:
         return [table for table in self.spec.tables if table.pooled]
 
-    def _slice(self, name):
+    def _slice(self, name: str) -> tf.Tensor:
         """Returns float32[B, dim], the embedding of one feature."""
         table = next(table for table in self._pooled_tables() if name in [f.name for f in table.pooled])
         return self[f"{EMBEDDING}/{table.name}"][:, [f.name for f in table.pooled].index(name)]
 
     @abc.abstractmethod
-    def _raw_dense(self):
+    def _raw_dense(self) -> tf.Tensor:
         """Returns float32[B, n], NaN where missing."""
 
     @abc.abstractmethod
-    def _weight(self):
+    def _weight(self) -> tf.Tensor:
         """Returns float32[B]."""
 
     @abc.abstractmethod
-    def _segment(self, table, kind, dim):
+    def _segment(self, table: TableFeatures, kind: str, dim: int) -> tf.Tensor:
         """Returns float32[B, F, dim] of a `TableFeatures`; kind is EMBEDDING or LINEAR."""
 
     @abc.abstractmethod
-    def _sequence(self, table, feature):
+    def _sequence(self, table: TableFeatures, feature: SparseFeature) -> tf.Tensor:
         """Returns float32[B, L, dim] of a sequence, a `SparseFeature` of the `TableFeatures`."""
 
     @abc.abstractmethod
-    def _mask(self, feature):
+    def _mask(self, feature: SparseFeature) -> tf.Tensor:
         """Returns float32[B, L], 1 where the sequence has a value."""
+
+
+class FedBatch(Protocol):
+    """What `FedFeatures` feeds of a batch; `data` has the class."""
+
+    labels: np.ndarray
+    weights: np.ndarray
+    dense: np.ndarray
+    bags: Mapping[str, Any]
 
 
 class FedFeatures(Features):
@@ -126,10 +138,10 @@ class FedFeatures(Features):
         and `linear` float32[B, F, dim], `sequence/<name>` float32[B, L, dim].
     """
 
-    def __init__(self, spec, statistics, batch_size):
+    def __init__(self, spec: FeatureSpec, statistics: Statistics | None, batch_size: int | None) -> None:
         super().__init__(spec, statistics)
         self.batch_size = batch_size
-        self.segments = collections.defaultdict(dict)
+        self.segments: dict[str, dict[str, tf.Tensor]] = collections.defaultdict(dict)
         count = len(spec.labels)
         self._labels = tf1.placeholder(tf.float32, [batch_size] if count == 1 else [batch_size, count], "labels")
         self.labels = self._labels
@@ -139,14 +151,14 @@ class FedFeatures(Features):
         self.weights = tf1.placeholder(tf.float32, [batch_size], "weights")
         record_weights(self.weights)
         self.dense = tf1.placeholder(tf.float32, [batch_size, len(spec.dense)], "dense")
-        self._masks = {}
+        self._masks: dict[str, tf.Tensor] = {}
 
     @property
-    def placeholders(self):
+    def placeholders(self) -> list[tf.Tensor]:
         """Returns the placeholders of all segments, in a fixed order."""
         return [tensor for kinds in self.segments.values() for tensor in kinds.values()]
 
-    def feed(self, batch):
+    def feed(self, batch: FedBatch) -> dict[tf.Tensor, np.ndarray]:
         """Returns feed_dict of a `Batch`, without the rows that the batch looks up."""
         feed = {self._labels: batch.labels, self.weights: batch.weights, self.dense: batch.dense}
         for name, placeholder in self._masks.items():
@@ -154,47 +166,47 @@ class FedFeatures(Features):
             feed[placeholder] = (np.arange(placeholder.shape.as_list()[1]) < lengths[:, None]).astype(np.float32)
         return feed
 
-    def _raw_dense(self):
+    def _raw_dense(self) -> tf.Tensor:
         return self.dense
 
-    def _weight(self):
+    def _weight(self) -> tf.Tensor:
         return self.weights
 
-    def _segment(self, table, kind, dim):
+    def _segment(self, table: TableFeatures, kind: str, dim: int) -> tf.Tensor:
         return self._placeholder(table, kind, [len(table.pooled), dim])
 
-    def _sequence(self, table, feature):
+    def _sequence(self, table: TableFeatures, feature: SparseFeature) -> tf.Tensor:
         return self._placeholder(table, f"{SEQUENCE}/{feature.name}", [feature.max_length, table.dim])
 
-    def _mask(self, feature):
+    def _mask(self, feature: SparseFeature) -> tf.Tensor:
         name = operation_name(f"mask_{feature.name}")
         self._masks[feature.name] = tf1.placeholder(tf.float32, [self.batch_size, feature.max_length], name)
         return self._masks[feature.name]
 
-    def _placeholder(self, table, kind, shape):
+    def _placeholder(self, table: TableFeatures, kind: str, shape: list[int]) -> tf.Tensor:
         tensor = tf1.placeholder(tf.float32, [self.batch_size, *shape], operation_name(f"{kind}_{table.name}"))
         self.segments[table.name][kind] = tensor
         return tensor
 
 
-def operation_name(name):
+def operation_name(name: str) -> str:
     """Returns a feature's name in the characters that TensorFlow allows for an operation."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", name)
     return name if re.match(r"[A-Za-z0-9.]", name) else f"x{name}"
 
 
-def record_weights(weights):
+def record_weights(weights: tf.Tensor) -> None:
     """Keeps the weights, float32[B], of the current graph's examples."""
     tf1.add_to_collection(_KEY, weights)
 
 
-def current_weights():
+def current_weights() -> tf.Tensor | None:
     """Returns the weights, float32[B], of the current graph's examples; None if none were recorded."""
     weights = tf1.get_collection(_KEY)
     return weights[-1] if weights else None
 
 
-def dense_transform(dense, spec, statistics):
+def dense_transform(dense: tf.Tensor, spec: FeatureSpec, statistics: Statistics | None) -> tf.Tensor:
     """Makes the tower's inputs from raw dense values: fill missing values, clip, then apply the feature's transform.
 
         none: x    log1p: sign(x) * log1p(|x|)    standardize: (x - mean) / std    minmax: (x - min) / (max - min)
@@ -228,11 +240,11 @@ def dense_transform(dense, spec, statistics):
     return (x - shift) * scale if shift.any() or (scale != 1).any() else x
 
 
-def _affine(feature, statistics):
+def _affine(feature: DenseFeature, statistics: Statistics | None) -> tuple[float, float]:
     """Returns (shift, scale) of a feature, for `(x - shift) * scale`."""
     if feature.transform not in ("standardize", "minmax"):
         return 0.0, 1.0
-    if feature.name not in (statistics or {}):
+    if statistics is None or feature.name not in statistics:
         raise UserError(
             f"dense feature {feature.name!r}: transform {feature.transform!r} needs the training data's statistics, "
             "and this data set has none; convert the data set again with this spec"

@@ -12,10 +12,16 @@
 Hour and weekday are in UTC. A text of another form, or a date that the calendar does not have, is no time.
 """
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+if TYPE_CHECKING:  # TensorFlow takes seconds to import.
+    import tensorflow as tf
+
+Numbers = Any  # A number, NumPy array or TensorFlow tensor: the same arithmetic serves all.
 HOUR, WEEKDAY = "hour", "weekday"
 DERIVED = (HOUR, WEEKDAY)
 EXPECTED = "a time, as 2024-01-31 08:30:00, seconds or milliseconds since 1970, or YYMMDDHH"
@@ -32,7 +38,7 @@ _SHORT, _SECONDS = 1e8, 1e11  # Numbers below _SHORT are YYMMDDHH, other numbers
 _HOUR, _DAY = 3600.0, 86400.0
 
 
-def derived(values, what):
+def derived(values: pa.Array, what: str) -> tuple[pa.Array, np.ndarray | None]:
     """Returns the hours or weekdays, int64, null if missing or bad, and which values are bad, bool[n] or None.
 
     Args:
@@ -48,7 +54,7 @@ def derived(values, what):
     return found, bad if bad.any() else None
 
 
-def seconds(values):
+def seconds(values: pa.Array) -> np.ndarray:
     """Returns float64[n], seconds since 1970 in UTC; NaN if missing or no time.
 
     Args:
@@ -65,16 +71,16 @@ def seconds(values):
     return found
 
 
-def is_date(values):
+def is_date(values: pa.Array) -> np.ndarray:
     """Returns bool[n], whether each text of a pyarrow Array has the form of a date."""
     return _matches(values, _DATE)
 
 
-def _matches(values, pattern):
+def _matches(values: pa.Array, pattern: str) -> np.ndarray:
     return pc.match_substring_regex(values, pattern).fill_null(False).to_numpy(zero_copy_only=False)
 
 
-def _empty(values):
+def _empty(values: pa.Array) -> np.ndarray:
     kind = values.dictionary.type
     if pa.types.is_floating(kind) or pa.types.is_integer(kind):
         return np.zeros(len(values), bool)
@@ -82,7 +88,7 @@ def _empty(values):
     return empty.take(values.indices).fill_null(False).to_numpy(zero_copy_only=False)
 
 
-def _of_numbers(x):
+def _of_numbers(x: np.ndarray) -> np.ndarray:
     """Returns the seconds since 1970 of float64[n]; NaN if missing or no time."""
     whole = np.floor(np.nan_to_num(x))
     short, good = _short(np.where((whole >= 0) & (whole < _SHORT), whole, 0.0))
@@ -90,28 +96,38 @@ def _of_numbers(x):
     return np.where((x >= 0) & np.isfinite(x) & (good | (whole >= _SHORT)), found, np.nan)
 
 
-def _of_dates(texts):
+def _of_dates(texts: pa.Array) -> np.ndarray:
     """Returns the seconds since 1970 of texts that match `_DATE`; NaN for a date that is not in the calendar."""
     groups = pc.extract_regex(texts, _DATE)
     parts = [pc.struct_field(groups, name).cast(pa.string()) for name in _PARTS]
     back = pc.equal(parts.pop(_PARTS.index("sign")), "-").to_numpy(zero_copy_only=False)
     numbers = [pc.if_else(pc.equal(p, ""), "0", p).cast(pa.float64()).to_numpy(zero_copy_only=False) for p in parts]
-    found, good = _instant(*numbers, 1.0 - 2.0 * back)
+    found, good = _instant(*[*numbers, 1.0 - 2.0 * back])
     return np.where(good, found, np.nan)
 
 
-def of_seconds(seconds, what):
+def of_seconds(seconds: Numbers, what: str) -> Numbers:
     """Returns the hour or weekday of seconds since 1970, for NumPy arrays and TensorFlow tensors."""
     return seconds // _HOUR % 24 if what == HOUR else (seconds // _DAY + 3) % 7
 
 
-def _short(x):
+def _short(x: Numbers) -> tuple[Numbers, Numbers]:
     """Returns (seconds since 1970, whether there is such a time) of numbers YYMMDDHH, in NumPy or TensorFlow."""
     year, month, day, hour = 2000 + x // 10**6, x // 10**4 % 100, x // 100 % 100, x % 100
     return _instant(year, month, day, hour, 0 * x, 0 * x, 0 * x, 0 * x, 1.0)
 
 
-def _instant(year, month, day, hour, minute, second, ahead, and_minutes, sign):
+def _instant(
+    year: Numbers,
+    month: Numbers,
+    day: Numbers,
+    hour: Numbers,
+    minute: Numbers,
+    second: Numbers,
+    ahead: Numbers,
+    and_minutes: Numbers,
+    sign: Numbers,
+) -> tuple[Numbers, Numbers]:
     """Returns (seconds since 1970, whether there is such a time), for NumPy arrays and TensorFlow tensors."""
     start = _days(year, month, day)
     good = (month >= 1) & (month <= 12) & (day >= 1) & (start < _days(year + month // 12, month % 12 + 1, 0 * day + 1))
@@ -119,7 +135,7 @@ def _instant(year, month, day, hour, minute, second, ahead, and_minutes, sign):
     return start * _DAY + (hour - sign * ahead) * _HOUR + (minute - sign * and_minutes) * 60 + second, good
 
 
-def _days(year, month, day):
+def _days(year: Numbers, month: Numbers, day: Numbers) -> Numbers:
     """Returns days from 1970-01-01 to a day of the Gregorian calendar.
 
     Source: Richards, in Explanatory Supplement to the Astronomical Almanac, 3rd edition, section 15.11.3.
@@ -129,7 +145,7 @@ def _days(year, month, day):
     return day + (153 * month + 2) // 5 + 365 * year + year // 4 - year // 100 + year // 400 - 32045 - 2440588
 
 
-def graph_derived(texts, what):
+def graph_derived(texts: "tf.Tensor", what: str) -> "tf.Tensor":
     """Derives hours or weekdays of string[B] by TensorFlow ops: string[B], digits; "" if missing or no time."""
     import tensorflow as tf
 
@@ -143,9 +159,8 @@ def graph_derived(texts, what):
     parts = [tf.strings.regex_replace(dates, _DATE, rf"\{group}") for group in range(1, len(_PARTS) + 1)]
     sign = 1 - 2 * tf.cast(tf.equal(parts.pop(_PARTS.index("sign")), "-"), tf.float64)
     zero = tf.fill(tf.shape(texts), "0")
-    of_date, good = _instant(
-        *(tf.strings.to_number(tf.where(tf.equal(p, ""), zero, p), tf.float64) for p in parts), sign
-    )
+    numbers = [tf.strings.to_number(tf.where(tf.equal(p, ""), zero, p), tf.float64) for p in parts]
+    of_date, good = _instant(*[*numbers, sign])
     date &= good
     found = tf.cast(of_seconds(tf.where(date, of_date, of_number), what), tf.int64)
     return tf.where(number | date, tf.strings.as_string(found), tf.fill(tf.shape(texts), ""))

@@ -26,9 +26,12 @@ All keys, except the options of [csv], which `csv_format.CsvFormat` lists:
 The keys of a feature are the attributes of `columns.DenseFeature` and `columns.SparseFeature`.
 """
 
+import os
 import pathlib
 import re
 import sys
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from ctr_trainer.features.columns import DenseFeature, Label, SparseFeature, TableLimits
 from ctr_trainer.features.csv_format import CsvFormat
@@ -45,7 +48,7 @@ _KIND = {
 _RANGE = re.compile(r"(.*?)(\d+)\.\.(.*?)(\d+)")
 
 
-def typed(values, keys, where):
+def typed(values: Any, keys: Mapping[str, type], where: str) -> dict[str, Any]:
     """Checks the keys of a table and the types of their values.
 
     Args:
@@ -72,21 +75,21 @@ def typed(values, keys, where):
     return {k: float(v) if keys[k] is float else v for k, v in values.items()}
 
 
-def strings(values, where):
+def strings(values: Any, where: str) -> tuple[str, ...]:
     """Returns the strings of a list as a tuple; raises UserError if `values` is no list of strings."""
     if not isinstance(values, list) or not all(isinstance(v, str) for v in values):
         raise UserError(f"{where}: {values!r} is not a list of strings")
     return tuple(values)
 
 
-def numbers(values, where):
+def numbers(values: Any, where: str) -> tuple[float, ...]:
     """Returns the numbers of a list as a tuple of floats; raises UserError if `values` is no list of numbers."""
     if not isinstance(values, list) or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
         raise UserError(f"{where}: {values!r} is not a list of numbers")
     return tuple(float(v) for v in values)
 
 
-def feature_names(item, where):
+def feature_names(item: Any, where: str) -> list[tuple[str, str]]:
     """Returns (name, column) pairs of one [[dense]] or [[sparse]] item."""
     if "columns" in item:
         if "name" in item or "column" in item:
@@ -99,7 +102,7 @@ def feature_names(item, where):
     return [(name, item.get("column", name))]
 
 
-def _expand(text, where):
+def _expand(text: str, where: str) -> list[str]:
     """`"I1..I13"` -> I1, I2, ... I13; any other text is a column's name."""
     match = _RANGE.fullmatch(text)
     if not match:
@@ -156,7 +159,10 @@ _TOP = {
 }
 
 
-def load(path, kind):
+_Made = TypeVar("_Made")
+
+
+def load(path: str | os.PathLike[str], kind: Callable[..., _Made]) -> _Made:
     """Reads the spec in the file `path` as an object of the class `kind`; see `parse`."""
     path = pathlib.Path(path)
     try:
@@ -168,7 +174,7 @@ def load(path, kind):
         raise UserError(f"feature spec {path}: not TOML: {error}") from error
 
 
-def parse(values, source, kind):
+def parse(values: Any, source: str, kind: Callable[..., _Made]) -> _Made:
     """Makes a spec from the values of a TOML file, or from `FeatureSpec.to_dict()`.
 
     Args:
@@ -201,10 +207,10 @@ def parse(values, source, kind):
         raise error if str(error).startswith(source) else UserError(f"{source}: {error}") from error
 
 
-def _labels(values, source):
+def _labels(values: Any, source: str) -> list[Label]:
     """Returns the Labels of [label] or of each [[label]]."""
     several = isinstance(values, list)
-    labels = []
+    labels: list[Label] = []
     for number, item in enumerate(values if several else [values], 1):
         where = f"{source}: [[label]] {number}" if several else f"{source}: [label]"
         item = typed(item, _LABEL, where)
@@ -216,7 +222,9 @@ def _labels(values, source):
     return labels
 
 
-def _features(top, kind, keys, defaults, source):
+def _features(
+    top: Mapping[str, Any], kind: str, keys: Mapping[str, type], defaults: Mapping[str, Any], source: str
+) -> tuple[Any, ...]:
     make = {"dense": _dense, "sparse": _sparse}[kind]
     defaults = {k: v for k, v in defaults.items() if k in keys}
     features = []
@@ -229,13 +237,13 @@ def _features(top, kind, keys, defaults, source):
     return tuple(features)
 
 
-def _dense(name, column, options, where):
+def _dense(name: str, column: str, options: dict[str, Any], where: str) -> DenseFeature:
     if "clip" in options:
         options["clip"] = numbers(options["clip"], f"{where}: 'clip'")
     return _made(DenseFeature, {"name": name, "column": column, **options}, where)
 
 
-def _sparse(name, column, options, where):
+def _sparse(name: str, column: str, options: dict[str, Any], where: str) -> SparseFeature:
     if "dim" not in options:
         raise UserError(f"{where}: 'dim' is missing; give it here or under [defaults]")
     if "buckets" in options:
@@ -243,14 +251,14 @@ def _sparse(name, column, options, where):
     return _made(SparseFeature, {"name": name, "column": column, "slot": name, **options}, where)
 
 
-def _limits(item, where):
+def _limits(item: Any, where: str) -> TableLimits:
     limits = typed(item, _LIMITS, where)
     if "table" not in limits:
         raise UserError(f"{where}: 'table' is missing, as table = \"dim16\" for the features of dim 16")
     return _made(TableLimits, limits, where)
 
 
-def _csv(values, where):
+def _csv(values: Any, where: str) -> CsvFormat:
     csv = typed(values, _CSV, where)
     for key in ("columns", "null_values"):
         if key in csv:
@@ -258,7 +266,7 @@ def _csv(values, where):
     return _made(CsvFormat, csv, where)
 
 
-def _made(kind, values, where):
+def _made(kind: Callable[..., _Made], values: Any, where: str) -> _Made:
     """Returns a `kind` made of the values; an error of the class gets `where`, the place of the values, in front."""
     try:
         return kind(**values)

@@ -146,7 +146,7 @@ class MetricsHook(StepHook):
     def after_micro_batch(self, run_context, run_values):
         if self._auc_is_over:  # Kept until here, for `auc`.
             for metrics in self._metrics.values():
-                metrics.parts["auc"].reset()
+                metrics.auc.reset()
             self._auc_from, self._auc_is_over = self._from_step, False
         weights = run_values.results.get("weight")
         for label, values in run_values.results["labels"].items():
@@ -180,7 +180,7 @@ class MetricsHook(StepHook):
           all_sum: as `distributed.all_sum`.
         """
         return {
-            metric_name("auc", label): roc_auc(*all_sum(metrics.parts["auc"].state, metric_name("train_auc", label)))
+            metric_name("auc", label): roc_auc(*all_sum(metrics.auc.state, metric_name("train_auc", label)))
             for label, metrics in self._metrics.items()
         }
 

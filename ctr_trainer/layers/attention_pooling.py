@@ -1,5 +1,7 @@
 """Pools a history into one vector, each behaviour weighted by a target."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from ctr_trainer.layers.dice import dice, prelu
@@ -13,8 +15,15 @@ ACTIVATIONS = ("dice", "prelu", "relu", "sigmoid")
 
 
 def attention_pooling(
-    target, history, mask, hidden_units=(36,), activation="dice", softmax=False, training=False, name="attention"
-):
+    target: tf.Tensor,
+    history: tf.Tensor,
+    mask: tf.Tensor,
+    hidden_units: Sequence[int] = (36,),
+    activation: str = "dice",
+    softmax: bool = False,
+    training: bool = False,
+    name: str = "attention",
+) -> tf.Tensor:
     """Pools a history: `sum_t a_t h_t`, where a_t says how much behaviour t tells about the target.
 
         a_t = mask_t * mlp([q, h_t, q - h_t, q * h_t])
@@ -56,7 +65,7 @@ def attention_pooling(
     return tf.reduce_sum(history * weights[..., None], 1)
 
 
-def _pairs(target, history, units):
+def _pairs(target: tf.Tensor, history: tf.Tensor, units: int) -> tf.Tensor:
     """`[q, h, q - h, q * h] W + b` of each behaviour, float32[B, L, units].
 
     Computed as `q (W_0 + W_2) + h (W_1 - W_2) + (q * h) W_3 + b`: half the products, and the wide concatenation, a copy
@@ -74,7 +83,7 @@ def _pairs(target, history, units):
     return tf.reshape(by_behaviour, [-1, length, units]) + by_example[:, None]
 
 
-def _activate(inputs, mask, activation, training, name):
+def _activate(inputs: tf.Tensor, mask: tf.Tensor, activation: str, training: bool, name: str) -> tf.Tensor:
     if activation == "dice":
         return dice(inputs, mask, training, name=name)
     if activation == "prelu":

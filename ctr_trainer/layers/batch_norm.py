@@ -8,7 +8,9 @@ from ctr_trainer.layers.moving_moments import MovingMoments
 tf1 = tf.compat.v1
 
 
-def batch_norm(inputs, training, momentum=0.99, epsilon=1e-3, name="batch_norm"):
+def batch_norm(
+    inputs: tf.Tensor, training: bool, momentum: float = 0.99, epsilon: float = 1e-3, name: str = "batch_norm"
+) -> tf.Tensor:
     """Normalises each column: `gamma * (x - mean) / sqrt(variance + epsilon) + beta`.
 
     While training, mean and variance are computed over this worker's batch, weighted by the examples' weights, so that
@@ -57,7 +59,7 @@ def batch_norm(inputs, training, momentum=0.99, epsilon=1e-3, name="batch_norm")
     return tf.nn.batch_normalization(inputs, mean, variance, beta, gamma, epsilon)
 
 
-def _moments(inputs, weights):
+def _moments(inputs: tf.Tensor, weights: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns (mean, variance, the factor that makes the variance unbiased); 0 if all weights are 0."""
     if weights is None:
         size = tf.cast(tf.shape(inputs)[0], tf.float32)

@@ -8,7 +8,7 @@ from ctr_trainer.layers.weights import glorot
 tf1 = tf.compat.v1
 
 
-def bilinear(embeddings, kind="all", name="bilinear"):
+def bilinear(embeddings: tf.Tensor, kind: str = "all", name: str = "bilinear") -> tf.Tensor:
     """Computes `p_ij = (v_i W) * v_j` for all pairs of fields i < j.
 
     Args:
@@ -38,20 +38,20 @@ def bilinear(embeddings, kind="all", name="bilinear"):
     return tf.reshape(products, [-1, count * (count - 1) // 2 * dim])
 
 
-def _shared(embeddings):
+def _shared(embeddings: tf.Tensor) -> tf.Tensor:
     _, count, dim = embeddings.shape.as_list()
     kernel = glorot("kernel", [dim, dim], dim, dim)
     return tf.reshape(tf.matmul(tf.reshape(embeddings, [-1, dim]), kernel), [-1, count, dim])
 
 
-def _by_field(embeddings):
+def _by_field(embeddings: tf.Tensor) -> tf.Tensor:
     _, count, dim = embeddings.shape.as_list()
     kernels = tf.unstack(glorot("kernel", [count - 1, dim, dim], dim, dim))
     *others, last = tf.unstack(embeddings, axis=1)  # The last field stands on the left of no pair.
     return tf.stack([*(tf.matmul(x, kernel) for x, kernel in zip(others, kernels, strict=True)), last], 1)
 
 
-def _by_pair(embeddings):
+def _by_pair(embeddings: tf.Tensor) -> tf.Tensor:
     _, count, dim = embeddings.shape.as_list()
     left = [
         tf.matmul(x, glorot(f"kernel_{i}", [dim, (count - 1 - i) * dim], dim, dim))

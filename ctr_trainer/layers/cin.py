@@ -1,5 +1,7 @@
 """The compressed interaction network of xDeepFM."""
 
+from collections.abc import Callable, Sequence
+
 import tensorflow as tf
 
 from ctr_trainer.layers.weights import glorot
@@ -7,7 +9,7 @@ from ctr_trainer.layers.weights import glorot
 tf1 = tf.compat.v1
 
 
-def cin(embeddings, layer_sizes, name="cin"):
+def cin(embeddings: tf.Tensor, layer_sizes: Sequence[int], name: str = "cin") -> tf.Tensor:
     """Computes interactions of growing degree between vectors, and sums each layer's feature maps over the dims.
 
         X^k_h = sum_i sum_j W^kh_ij (X^{k-1}_i * X^0_j),    p^k_h = sum_d X^k_hd
@@ -43,13 +45,13 @@ def cin(embeddings, layer_sizes, name="cin"):
 
 
 @tf.custom_gradient
-def outer(a, b):
+def outer(a: tf.Tensor, b: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
     """Returns the products of all pairs, float32[n, h, f], of float32[n, h] and float32[n, f].
 
     Its gradients are matrix-vector products; automatic differentiation would make two more tensors of this size.
     """
 
-    def gradient(upstream):
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return (
             tf.squeeze(tf.matmul(upstream, b[:, :, None]), 2),
             tf.squeeze(tf.matmul(a[:, None, :], upstream), 1),

@@ -8,7 +8,7 @@ from ctr_trainer.layers.weights import glorot
 tf1 = tf.compat.v1
 
 
-def cross(inputs, layers, rank=0, experts=1, name="cross"):
+def cross(inputs: tf.Tensor, layers: int, rank: int = 0, experts: int = 1, name: str = "cross") -> tf.Tensor:
     """Crosses the input with itself: after l layers, each output is a polynomial of degree l + 1 of its elements.
 
         full:     x_{l+1} = x_0 * (W_l x_l + b_l) + x_l
@@ -46,7 +46,7 @@ def cross(inputs, layers, rank=0, experts=1, name="cross"):
     return x
 
 
-def _mixed(projected, x, rank, experts):
+def _mixed(projected: tf.Tensor, x: tf.Tensor, rank: int, experts: int) -> tf.Tensor:
     """Returns float32[B, experts * rank], each expert's part times its gate; `U_l` then adds the experts up."""
     c = glorot("c", [experts, rank, rank], rank, rank)
     by_expert = tf.transpose(tf.reshape(tf.tanh(projected), [-1, experts, rank]), [1, 0, 2])

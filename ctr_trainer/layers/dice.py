@@ -8,7 +8,7 @@ from ctr_trainer.layers.moving_moments import MovingMoments
 tf1 = tf.compat.v1
 
 
-def prelu(inputs, name="prelu"):
+def prelu(inputs: tf.Tensor, name: str = "prelu") -> tf.Tensor:
     """Computes `max(x, 0) + alpha * min(x, 0)`; alpha is learned for each channel and starts at 0.25.
 
     Args:
@@ -30,15 +30,22 @@ def prelu(inputs, name="prelu"):
     return tf.maximum(inputs, 0.0) + alpha * tf.minimum(inputs, 0.0)
 
 
-def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="dice"):
+def dice(
+    inputs: tf.Tensor,
+    mask: tf.Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.99,
+    epsilon: float = 1e-6,
+    name: str = "dice",
+) -> tf.Tensor:
     """Computes a PReLU whose corner lies at the mean of the data and is as soft as the data is wide.
 
         f(x) = p x + (1 - p) alpha x,   p = sigmoid((x - E[x]) / sqrt(Var[x] + epsilon))
 
     alpha is learned for each channel and starts at 0. While training, E and Var are computed over this worker's batch.
-    Otherwise they are moving averages, corrected for their start (see `MovingMoments`). Like the averages of `batch_norm`,
-    these move once per optimizer step, towards the mean of all workers' batches, and are equal on all ranks. Var is the
-    batch's own, sum_i (x_i - E)^2 / N over its N vectors; the population's is larger by one part in N.
+    Otherwise they are moving averages, corrected for their start (see `MovingMoments`). Like the averages of
+    `batch_norm`, these move once per optimizer step, towards the mean of all workers' batches, and are equal on all
+    ranks. Var is the batch's own, sum_i (x_i - E)^2 / N over its N vectors; the population's is larger by one in N.
 
     Args:
       inputs: x, float32[B, ..., n].
@@ -74,7 +81,7 @@ def dice(inputs, mask=None, training=False, momentum=0.99, epsilon=1e-6, name="d
     return _gated(inputs, alpha, mean, tf.math.rsqrt(variance + epsilon))
 
 
-def _weights(inputs, mask):
+def _weights(inputs: tf.Tensor, mask: tf.Tensor | None) -> tf.Tensor | None:
     """Returns float32[B, ...], the weight of each vector of `inputs`; None if all weights are 1."""
     weights = tensors.current_weights()
     if weights is None:
@@ -83,7 +90,7 @@ def _weights(inputs, mask):
     return weights * (tf.ones_like(inputs[..., 0]) if mask is None else mask)
 
 
-def _moments(inputs, weights):
+def _moments(inputs: tf.Tensor, weights: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Returns (mean float32[n], variance float32[n], sum of the vectors' weights), over all axes but the last."""
     axes = list(range(inputs.shape.ndims - 1))
     if weights is None:
@@ -95,13 +102,13 @@ def _moments(inputs, weights):
     return mean, variance, count
 
 
-def _share(count, inputs):
+def _share(count: tf.Tensor, inputs: tf.Tensor) -> tf.Tensor:
     """Returns float32[], the number of vectors per example, by their weights."""
     weights = tensors.current_weights()
     examples = tf.cast(tf.shape(inputs)[0], tf.float32) if weights is None else tf.reduce_sum(weights)
     return tf.math.divide_no_nan(count, examples)
 
 
-def _gated(inputs, alpha, mean, scale):
+def _gated(inputs: tf.Tensor, alpha: tf.Tensor, mean: tf.Tensor, scale: tf.Tensor) -> tf.Tensor:
     gate = tf.sigmoid((inputs - mean) * scale)
     return inputs * (alpha + (1.0 - alpha) * gate)

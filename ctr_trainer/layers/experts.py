@@ -1,5 +1,7 @@
 """Networks side by side, and gates that mix their outputs."""
 
+from collections.abc import Callable, Sequence
+
 import tensorflow as tf
 
 from ctr_trainer.layers.mlp import dense
@@ -7,7 +9,9 @@ from ctr_trainer.layers.mlp import dense
 tf1 = tf.compat.v1
 
 
-def experts(inputs, count, network, name="experts"):
+def experts(
+    inputs: tf.Tensor | Sequence[tf.Tensor], count: int, network: Callable[..., tf.Tensor], name: str = "experts"
+) -> list[tf.Tensor]:
     """Makes `count` networks of one form over the same inputs.
 
     Args:
@@ -31,7 +35,7 @@ def experts(inputs, count, network, name="experts"):
         return [network(inputs, name=f"expert_{index}") for index in range(count)]
 
 
-def mixture(selector, outputs, name="gate"):
+def mixture(selector: tf.Tensor | Sequence[tf.Tensor], outputs: Sequence[tf.Tensor], name: str = "gate") -> tf.Tensor:
     """Mixes the outputs of experts by a gate: `sum_e softmax(x W + b)_e f_e`.
 
     Args:

@@ -1,9 +1,20 @@
 """One level of progressive layered extraction."""
 
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+
 from ctr_trainer.layers.experts import experts, mixture
 
 
-def extraction(inputs, shared, task_experts, shared_experts, network, last=False):
+def extraction(
+    inputs: Mapping[str, tf.Tensor | Sequence[tf.Tensor]],
+    shared: tf.Tensor | Sequence[tf.Tensor],
+    task_experts: int,
+    shared_experts: int,
+    network: Callable[..., tf.Tensor],
+    last: bool = False,
+) -> tuple[dict[str, tf.Tensor], tf.Tensor | None]:
     """Mixes, for each task, its own experts and the shared ones, and for the shared stream all experts.
 
         x_k' = sum_e softmax(x_k W_k)_e [E_k(x_k), E_s(x_s)]_e

@@ -1,10 +1,12 @@
 """Second-order interactions with a vector for each field that a feature meets."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 
 @tf.custom_gradient
-def ffm(vectors):
+def ffm(vectors: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
     """Sums, over all pairs of fields, the dot product of the vectors that the two fields have for each other.
 
         sum_{i<j} <v_{i,j}, v_{j,i}>
@@ -29,7 +31,7 @@ def ffm(vectors):
     others = (1.0 - tf.eye(count))[:, :, None]
     mirrored = tf.transpose(vectors, [0, 2, 1, 3]) * others
 
-    def gradient(upstream):
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
         return mirrored * upstream[..., None, None]
 
     return 0.5 * tf.reduce_sum(vectors * mirrored, [1, 2, 3])[:, None], gradient

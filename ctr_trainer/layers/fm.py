@@ -1,10 +1,12 @@
 """Second-order interactions by factorization."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 
 @tf.custom_gradient
-def fm(embeddings):
+def fm(embeddings: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
     """Sums the dot products of all pairs of vectors, in time linear in the number of vectors.
 
         sum_{i<j} <v_i, v_j> = 1/2 * sum_d ((sum_i v_id)^2 - sum_i v_id^2)
@@ -31,7 +33,7 @@ def fm(embeddings):
     square_of_sum = tf.reduce_sum(tf.square(total), 2)
     sum_of_squares = tf.square(tf.math.reduce_euclidean_norm(embeddings, [1, 2]))[:, None]
 
-    def gradient(upstream):
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
         return (total - embeddings) * upstream[..., None]
 
     return 0.5 * (square_of_sum - sum_of_squares), gradient

@@ -7,7 +7,9 @@ from ctr_trainer.layers.weights import glorot
 tf1 = tf.compat.v1
 
 
-def gru(inputs, mask, units, attention=None, name="gru"):
+def gru(
+    inputs: tf.Tensor, mask: tf.Tensor, units: int, attention: tf.Tensor | None = None, name: str = "gru"
+) -> tf.Tensor:
     """Runs gated recurrent units over a history, from left to right; with `attention`, DIEN's AUGRU.
 
         u, r = sigmoid(x_t W_u + h U_u + b_u), sigmoid(x_t W_r + h U_r + b_r)

@@ -1,5 +1,7 @@
 """The tensors that the parts of a model read from its features."""
 
+from collections.abc import Mapping, Sequence
+
 import tensorflow as tf
 
 from ctr_trainer.features.tensors import EMBEDDING, FEATURE
@@ -7,7 +9,7 @@ from ctr_trainer.layers.weights import glorot
 from ctr_trainer.messages.errors import UserError
 
 
-def flat_embeddings(features):
+def flat_embeddings(features: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
     """Reads the embeddings of all sparse features, flat.
 
     Args:
@@ -28,18 +30,18 @@ def flat_embeddings(features):
     return [flat(features[name]) for name in names]
 
 
-def flat_inputs(features):
+def flat_inputs(features: Mapping[str, tf.Tensor]) -> list[tf.Tensor]:
     """Reads `flat_embeddings`, list of float32[B, n], then the dense features, if there are any."""
     return flat_embeddings(features) + ([features["dense"]] if "dense" in features else [])
 
 
-def flat(embeddings):
+def flat(embeddings: tf.Tensor) -> tf.Tensor:
     """Reshapes float32[B, F, dim] to float32[B, F * dim]."""
     _, count, dim = embeddings.shape.as_list()
     return tf.reshape(embeddings, [-1, count * dim])
 
 
-def field_embeddings(features, model, fields=1):
+def field_embeddings(features: Mapping[str, tf.Tensor], model: str, fields: int = 1) -> tf.Tensor:
     """Reads one vector per sparse feature, for models that compare these vectors and so need one dim.
 
     Args:
@@ -60,7 +62,7 @@ def field_embeddings(features, model, fields=1):
       TensorShape([2, 3, 4])
     """
     if EMBEDDING not in features:
-        spec = features.spec
+        spec = features.spec  # type: ignore[attr-defined]  # Only features of a spec have several tables.
         tables = {table.name: ", ".join(f.name for f in table.pooled) for table in spec.tables if table.pooled}
         if not tables:
             raise UserError(f"--model={model} needs sparse features, and feature spec {spec.name!r} has none")
@@ -78,7 +80,7 @@ def field_embeddings(features, model, fields=1):
     return embeddings
 
 
-def all_field_embeddings(features, model):
+def all_field_embeddings(features: Mapping[str, tf.Tensor], model: str) -> tf.Tensor:
     """Reads one vector per sparse feature, then one per dense feature: x_m v_m, its value times a learned vector.
 
     Args:
@@ -107,7 +109,7 @@ def all_field_embeddings(features, model):
     return tf.concat([embeddings, dense[:, :, None] * vectors], 1)
 
 
-def named_embeddings(features, names, model):
+def named_embeddings(features: Mapping[str, tf.Tensor], names: Sequence[str], model: str) -> list[tf.Tensor]:
     """Reads the embeddings of some sparse features.
 
     Args:

@@ -7,7 +7,7 @@ from ctr_trainer.layers.weights import glorot
 tf1 = tf.compat.v1
 
 
-def interacting(fields, heads, head_dim, name):
+def interacting(fields: tf.Tensor, heads: int, head_dim: int, name: str) -> tf.Tensor:
     """Replaces each field's vector by a mix of all fields' vectors, weighted by similarity, plus a residual.
 
         a_hmk = softmax_k <Q_h e_m, K_h e_k>,    e'_m = relu(concat_h(sum_k a_hmk V_h e_k) + W_res e_m)
@@ -34,7 +34,7 @@ def interacting(fields, heads, head_dim, name):
     units = heads * head_dim
     flat = tf.reshape(fields, [-1, width])
 
-    def projected(kernel):
+    def projected(kernel: str) -> tf.Tensor:
         return tf.reshape(tf.matmul(flat, glorot(kernel, [width, units], width, units)), [-1, count, heads, head_dim])
 
     with tf1.variable_scope(name):

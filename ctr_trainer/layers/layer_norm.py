@@ -1,11 +1,13 @@
 """Layer normalisation."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
 tf1 = tf.compat.v1
 
 
-def layer_norm(inputs, shared=True, epsilon=1e-5, name="layer_norm"):
+def layer_norm(inputs: tf.Tensor, shared: bool = True, epsilon: float = 1e-5, name: str = "layer_norm") -> tf.Tensor:
     """Normalises the last axis: `gamma * (x - mean(x)) / sqrt(var(x) + epsilon) + beta`.
 
     Args:
@@ -32,15 +34,15 @@ def layer_norm(inputs, shared=True, epsilon=1e-5, name="layer_norm"):
     return _normalized(inputs, epsilon) * gamma + beta
 
 
-def _normalized(inputs, epsilon):
+def _normalized(inputs: tf.Tensor, epsilon: float) -> tf.Tensor:
     @tf.custom_gradient
-    def normalized(x):
+    def normalized(x: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
         """Its gradient is `(g - mean(g) - y mean(g y)) / sqrt(var(x) + epsilon)`, with y the output."""
         centered = x - tf.reduce_mean(x, -1, keepdims=True)
         scale = tf.math.rsqrt(tf.reduce_mean(tf.square(centered), -1, keepdims=True) + epsilon)
         output = centered * scale
 
-        def gradient(upstream):
+        def gradient(upstream: tf.Tensor) -> tf.Tensor:
             along = tf.reduce_mean(upstream * output, -1, keepdims=True)
             return scale * (upstream - tf.reduce_mean(upstream, -1, keepdims=True) - output * along)
 

@@ -8,7 +8,9 @@ from ctr_trainer.layers.mlp import dense
 tf1 = tf.compat.v1
 
 
-def mask_block(inputs, context, units, reduction, activation="relu", name="block"):
+def mask_block(
+    inputs: tf.Tensor, context: tf.Tensor, units: int, reduction: float, activation: str = "relu", name: str = "block"
+) -> tf.Tensor:
     """Computes `activation(layer_norm(W (mask * x)))` with the instance-guided mask `W_2 relu(W_1 c + b_1) + b_2`.
 
     Args:

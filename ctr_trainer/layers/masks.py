@@ -5,7 +5,7 @@ import tensorflow as tf
 _FAR_BELOW = -1e9
 
 
-def masked_softmax(scores, mask):
+def masked_softmax(scores: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Computes `exp(s_t) / sum_u exp(s_u)` over the positions of the last axis whose mask is 1.
 
     Args:
@@ -24,7 +24,7 @@ def masked_softmax(scores, mask):
     return tf.nn.softmax(scores + (1.0 - mask) * _FAR_BELOW) * mask
 
 
-def masked_mean(inputs, mask):
+def masked_mean(inputs: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
     """Averages the vectors whose mask is 1.
 
     Args:

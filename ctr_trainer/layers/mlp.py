@@ -47,7 +47,15 @@ def dense(
     return sum(others, tf.nn.bias_add(last, b))
 
 
-def mlp(inputs, hidden_units, dropout=0.0, training=False, activation="relu", batch_norm=False, name="mlp"):
+def mlp(
+    inputs: tf.Tensor | Sequence[tf.Tensor],
+    hidden_units: Sequence[int],
+    dropout: float = 0.0,
+    training: bool = False,
+    activation: str = "relu",
+    batch_norm: bool = False,
+    name: str = "mlp",
+) -> tf.Tensor:
     """Stacks fully connected layers, with batch normalization before each activation and dropout behind it.
 
     Args:

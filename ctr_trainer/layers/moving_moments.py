@@ -38,19 +38,19 @@ class MovingMoments:
     weight: Any
 
     @staticmethod
-    def make(channels):
+    def make(channels: int) -> "MovingMoments":
         """Returns the MovingMoments of the current variable scope, for `channels` channels."""
         return MovingMoments(
             tf1.get_variable("moments", [2, channels], initializer=tf1.zeros_initializer(), trainable=False),
             tf1.get_variable("weight", [], initializer=tf1.zeros_initializer(), trainable=False),
         )
 
-    def mean_and_variance(self):
+    def mean_and_variance(self) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns (E float32[n], Var float32[n]); 0 and 1 before the first step."""
         mean, variance = tf.unstack(tf.math.divide_no_nan(self.moments, self.weight))
         return mean, variance + tf.cast(tf.equal(self.weight, 0.0), tf.float32)
 
-    def keep(self, mean, variance, share, momentum):
+    def keep(self, mean: tf.Tensor, variance: tf.Tensor, share: tf.Tensor, momentum: float) -> None:
         """Adds the moments of a batch to the `batch_statistics` of the graph.
 
         Args:
@@ -82,7 +82,7 @@ class BatchStatistic:
     value: Any
     momentum: float
 
-    def update(self, mean, weight):
+    def update(self, mean: tf.Tensor, weight: tf.Tensor) -> tf.Operation:
         """Returns operation that moves the moments; a step without any vector moves nothing.
 
         Args:
@@ -98,6 +98,6 @@ class BatchStatistic:
         )
 
 
-def batch_statistics():
+def batch_statistics() -> list[BatchStatistic]:
     """Returns list of the `BatchStatistic`s that the layers of the current graph have added."""
     return tf1.get_collection(_KEY)

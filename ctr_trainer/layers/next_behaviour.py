@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 
-def next_behaviour_loss(states, history, mask, weight):
+def next_behaviour_loss(states: tf.Tensor, history: tf.Tensor, mask: tf.Tensor, weight: tf.Tensor) -> tf.Tensor:
     """Computes `-mean(log sigmoid(<h_t, e_{t+1}>) + log(1 - sigmoid(<h_t, e'_{t+1}>)))`.
 
     The mean is over all behaviours t that have a next one.

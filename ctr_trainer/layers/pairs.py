@@ -4,12 +4,16 @@ If they were written with slices, automatic differentiation would make a tensor 
 slice.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import tensorflow as tf
 
 
 @tf.custom_gradient
-def pair_products(left, right):
+def pair_products(
+    left: tf.Tensor, right: tf.Tensor
+) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
     """Computes the element-wise products left_i * right_j of all pairs i < j.
 
     Args:
@@ -28,18 +32,20 @@ def pair_products(left, right):
     count = left.shape.as_list()[1]
     products = tf.concat([left[:, i : i + 1] * right[:, i + 1 :] for i in range(count - 1)], 1)
 
-    def gradient(upstream):
-        of_left, of_right = [], None
+    def gradient(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        of_left: list[tf.Tensor] = []
+        of_right: tuple[list[tf.Tensor], tf.Tensor] | None = None
         for i, part in enumerate(tf.split(upstream, list(range(count - 1, 0, -1)), 1)):
             of_left.append(tf.reduce_sum(part * right[:, i + 1 :], 1))
             of_right = _added(of_right, part * left[:, i : i + 1])
         of_left.append(tf.zeros_like(of_left[0]))
+        assert of_right is not None
         return tf.stack(of_left, 1), tf.concat([*of_right[0], of_right[1]], 1)
 
     return products, gradient
 
 
-def _added(total, part):
+def _added(total: tuple[list[tf.Tensor], tf.Tensor] | None, part: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
     """Adds the gradients of fields i+1, i+2, ...; sets aside the gradient of a field that no later part reaches."""
     if total is None:
         zeros = tf.zeros_like(part[:, :1])
@@ -49,7 +55,7 @@ def _added(total, part):
 
 
 @tf.custom_gradient
-def pair_dots(embeddings):
+def pair_dots(embeddings: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
     """Computes the dot products <e_i, e_j> of all pairs i < j.
 
     Args:
@@ -71,7 +77,7 @@ def pair_dots(embeddings):
     places = np.full([count, count], len(rows))
     places[rows, columns] = places[columns, rows] = np.arange(len(rows))
 
-    def gradient(upstream):
+    def gradient(upstream: tf.Tensor) -> tf.Tensor:
         padded = tf.pad(upstream, [[0, 0], [0, 1]])
         matrix = tf.reshape(tf.gather(padded, places.ravel(), axis=1), [-1, count, count])
         return tf.matmul(matrix, embeddings)

@@ -7,7 +7,7 @@ from ctr_trainer.layers.weights import glorot
 tf1 = tf.compat.v1
 
 
-def senet(embeddings, reduction=3, name="senet"):
+def senet(embeddings: tf.Tensor, reduction: int = 3, name: str = "senet") -> tf.Tensor:
     """Multiplies each field's vector by a weight, a function of the means of all fields.
 
         z_f = mean_d e_fd,    a = relu(W_2 relu(W_1 z)),    v_f = a_f e_f

@@ -11,7 +11,15 @@ from ctr_trainer.layers.mlp import dense
 tf1 = tf.compat.v1
 
 
-def transformer_block(inputs, mask, heads, feed_forward_units, dropout=0.0, training=False, name="transformer"):
+def transformer_block(
+    inputs: tf.Tensor,
+    mask: tf.Tensor,
+    heads: int,
+    feed_forward_units: int,
+    dropout: float = 0.0,
+    training: bool = False,
+    name: str = "transformer",
+) -> tf.Tensor:
     """Applies self-attention and a feed-forward network, each with a residual and a layer norm behind it.
 
         y = norm(x + dropout(attention(x)))
@@ -48,7 +56,7 @@ def transformer_block(inputs, mask, heads, feed_forward_units, dropout=0.0, trai
         return layer_norm(middle + _dropped(output, rate), name="output_norm")
 
 
-def self_attention(inputs, mask, heads, name="attention"):
+def self_attention(inputs: tf.Tensor, mask: tf.Tensor, heads: int, name: str = "attention") -> tf.Tensor:
     """Computes `concat_h(softmax(Q_h K_h' / sqrt(n / heads)) V_h) W + b`; positions attend to positions of mask 1.
 
     Args:
@@ -79,5 +87,5 @@ def self_attention(inputs, mask, heads, name="attention"):
         return tf.reshape(dense(joined, width, "output"), [-1, length, width])
 
 
-def _dropped(inputs, rate):
+def _dropped(inputs: tf.Tensor, rate: float) -> tf.Tensor:
     return tf.nn.dropout(inputs, rate=rate) if rate else inputs

@@ -1,5 +1,7 @@
 """The parts of FinalMLP: gates in front of its two streams, and their fusion behind them."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from ctr_trainer.layers.mlp import dense
@@ -8,7 +10,7 @@ from ctr_trainer.layers.weights import glorot
 tf1 = tf.compat.v1
 
 
-def gated(inputs, context, units, name):
+def gated(inputs: tf.Tensor, context: tf.Tensor | Sequence[tf.Tensor], units: int, name: str) -> tf.Tensor:
     """Computes `2 sigmoid(W_2 relu(W_1 c + b_1) + b_2) * x`: weights the features by the context of a stream.
 
     Args:

@@ -2,13 +2,14 @@
 
 import math
 import zlib
+from collections.abc import Sequence
 
 import tensorflow as tf
 
 tf1 = tf.compat.v1
 
 
-def glorot(name, shape, fan_in, fan_out):
+def glorot(name: str, shape: Sequence[int], fan_in: int, fan_out: int) -> tf.Variable:
     """Makes a variable of uniform random weights in +-sqrt(6 / (fan_in + fan_out)).
 
     Its initial value is a function of the run's seed and the variable's full name, so operations that are added
@@ -36,7 +37,7 @@ def glorot(name, shape, fan_in, fan_out):
     return tf1.get_variable(name, shape, initializer=tf1.random_uniform_initializer(-limit, limit, seed=seed))
 
 
-def zeros(name, shape, fan_in, fan_out):
+def zeros(name: str, shape: Sequence[int], fan_in: int, fan_out: int) -> tf.Variable:
     """Makes a variable of zeros; takes the arguments of `glorot`.
 
     Args:

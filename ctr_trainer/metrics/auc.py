@@ -11,7 +11,7 @@ COARSE_BINS = 1 << 13
 LIMIT = 16.0
 
 
-def roc_auc(negatives, positives):
+def roc_auc(negatives: np.ndarray, positives: np.ndarray) -> float:
     """Computes the probability that a positive example scores above a negative one; a tie counts a half.
 
         AUC = sum_s p_s * (n_<s + n_s / 2) / (P * N)
@@ -28,7 +28,7 @@ def roc_auc(negatives, positives):
     return float(np.sum(positives * (below + negatives / 2)) / pairs) if pairs else float("nan")
 
 
-def average_precision(negatives, positives):
+def average_precision(negatives: np.ndarray, positives: np.ndarray) -> float:
     """Computes the area under the precision-recall curve as steps, as scikit-learn's `average_precision_score` does.
 
         AP = sum_s (p_s / P) * p_>=s / (p_>=s + n_>=s)
@@ -48,7 +48,7 @@ def average_precision(negatives, positives):
     return float(np.sum(positives * precision) / total)
 
 
-def exact_curves(logits, signed_weights):
+def exact_curves(logits: np.ndarray, signed_weights: np.ndarray) -> tuple[float, float]:
     """Computes AUC and average precision (see `curves`) from all logits. Only equal logits count as ties.
 
     Args:
@@ -82,10 +82,10 @@ class Reliability:
         workers add up.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.state = np.zeros((3, BINS))
 
-    def update(self, logits, labels, weights):
+    def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
         """Adds examples.
 
         Args:
@@ -94,10 +94,10 @@ class Reliability:
         """
         _add(logits, labels, weights, self.state)
 
-    def reset(self):
+    def reset(self) -> None:
         self.state[:] = 0
 
-    def table(self):
+    def table(self) -> list[dict[str, float]]:
         """Computes the figures of each decile.
 
         Returns:
@@ -120,7 +120,7 @@ class Reliability:
         return rows
 
 
-def copc(labels, predictions):
+def copc(labels: float, predictions: float) -> float:
     """Computes clicks over predicted clicks, 1 if the predictions are calibrated.
 
     Args:
@@ -134,7 +134,7 @@ def copc(labels, predictions):
 
 
 @numba.njit(nogil=True, cache=True)
-def _add(logits, labels, weights, state):
+def _add(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, state: np.ndarray) -> None:
     for i in range(logits.shape[0]):
         if weights[i] == 0.0:
             continue
@@ -159,12 +159,12 @@ class AUC:
         two workers add up.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.state = np.zeros((2, BINS))
         none = np.zeros(0, np.float32)
         self.update(none, none, none)  # Compiles the update now, since a step of the training is timed.
 
-    def update(self, logits, labels, weights):
+    def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
         """Adds examples.
 
         Args:
@@ -174,7 +174,7 @@ class AUC:
         """
         _count(logits, labels, weights, self.state)
 
-    def coarse(self):
+    def coarse(self) -> np.ndarray:
         """Adds up the state in bins 16 times as wide, for a line of the log.
 
         Returns:
@@ -182,10 +182,10 @@ class AUC:
         """
         return self.state.reshape(2, COARSE_BINS, -1).sum(-1)
 
-    def reset(self):
+    def reset(self) -> None:
         self.state[:] = 0
 
-    def result(self):
+    def result(self) -> float:
         """Computes the AUC.
 
         Returns:
@@ -193,7 +193,7 @@ class AUC:
         """
         return roc_auc(*self.state)
 
-    def average_precision(self):
+    def average_precision(self) -> float:
         """Computes the area under the precision-recall curve; see `curves.average_precision`.
 
         Returns:
@@ -203,7 +203,7 @@ class AUC:
 
 
 @numba.njit(nogil=True, cache=True)
-def bin_of(logit):
+def bin_of(logit: float) -> int:
     """Finds the bin of a logit.
 
     Args:
@@ -217,7 +217,7 @@ def bin_of(logit):
 
 
 @numba.njit(nogil=True, cache=True)
-def _count(logits, labels, weights, state):
+def _count(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, state: np.ndarray) -> None:
     for i in range(logits.shape[0]):
         if weights[i] == 0.0:
             continue

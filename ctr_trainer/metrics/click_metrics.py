@@ -1,5 +1,7 @@
 """The metrics of a click model, kept together."""
 
+from typing import Protocol
+
 import numpy as np
 
 from ctr_trainer.metrics.auc import AUC, COARSE_BINS, roc_auc
@@ -17,10 +19,10 @@ class Mean:
       state: float64[2], the sum of weighted values and the sum of weights; the states of two workers add up.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.state = np.zeros(2)
 
-    def update(self, values, weights):
+    def update(self, values: np.ndarray, weights: np.ndarray) -> None:
         """Adds values.
 
         Args:
@@ -29,10 +31,10 @@ class Mean:
         # Not `np.dot`: for so many values OpenBLAS starts threads, which spin on the cores that the workers need.
         self.state += (np.multiply(values, weights, dtype=np.float64).sum(), weights.sum(dtype=np.float64))
 
-    def reset(self):
+    def reset(self) -> None:
         self.state[:] = 0
 
-    def result(self):
+    def result(self) -> float:
         """Computes the mean.
 
         Returns:
@@ -40,6 +42,18 @@ class Mean:
         """
         total, weight = self.state
         return float(total / weight) if weight else float("nan")
+
+
+class Metric(Protocol):
+    """A metric whose states add up over workers.
+
+    Attributes:
+      state: float64, of a fixed shape.
+    """
+
+    state: np.ndarray
+
+    def result(self) -> float: ...
 
 
 class ClickMetrics:
@@ -51,17 +65,22 @@ class ClickMetrics:
 
     SUMS = 2 * COARSE_BINS + 2 * len(_MEANS)
 
-    def __init__(self):
-        self._parts = {"auc": AUC(), **{name: Mean() for name in _MEANS}}
-        self._waiting = []
+    def __init__(self) -> None:
+        self._auc, self._means = AUC(), {name: Mean() for name in _MEANS}
+        self._waiting: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     @property
-    def parts(self):
-        """Dictionary of name in the log and the summaries -> metric; the states of each metric add up over workers."""
+    def auc(self) -> AUC:
+        """The AUC, which is also one of the `parts`."""
         self._add_waiting()
-        return self._parts
+        return self._auc
 
-    def update(self, logits, labels, weights):
+    @property
+    def parts(self) -> dict[str, Metric]:
+        """Dictionary of name in the log and the summaries -> metric; the states of each metric add up over workers."""
+        return {"auc": self.auc, **self._means}
+
+    def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
         """Adds examples. Do not write to the arrays afterwards: they are kept until several batches are added at once.
 
         Args:
@@ -73,7 +92,7 @@ class ClickMetrics:
         if len(self._waiting) == _BATCHES:
             self._add_waiting()
 
-    def results(self):
+    def results(self) -> dict[str, float]:
         """Computes the metrics.
 
         Returns:
@@ -81,17 +100,16 @@ class ClickMetrics:
         """
         return {name: metric.result() for name, metric in self.parts.items()}
 
-    def sums(self):
+    def sums(self) -> np.ndarray:
         """Packs the states of all metrics, for `results_of`.
 
         Returns:
           float64[SUMS], 128 KB; the vectors of several workers add up.
         """
-        auc, *means = self.parts.values()
-        return np.concatenate([auc.coarse().reshape(-1), *(mean.state for mean in means)])
+        return np.concatenate([self.auc.coarse().reshape(-1), *(mean.state for mean in self._means.values())])
 
     @staticmethod
-    def results_of(sums):
+    def results_of(sums: np.ndarray) -> dict[str, float]:
         """Computes the metrics of several workers' examples.
 
         Args:
@@ -108,26 +126,26 @@ class ClickMetrics:
             results[name] = mean.result()
         return results
 
-    def _add_waiting(self):
+    def _add_waiting(self) -> None:
         if not self._waiting:
             return
         logits, labels, weights = map(np.concatenate, zip(*self._waiting, strict=True))
         self._waiting.clear()
-        self._parts["auc"].update(logits, labels, weights)
+        self._auc.update(logits, labels, weights)
         # float64, because the log shows eight digits.
-        self._parts["xentropy_mean"].update(np.logaddexp(0.0, logits, dtype=np.float64) - labels * logits, weights)
-        self._parts["accuracy"].update(_is_right(logits, labels), weights)
-        self._parts["prob_mean"].update(sigmoid(logits), weights)
-        self._parts["real_mean"].update(labels, weights)
+        self._means["xentropy_mean"].update(np.logaddexp(0.0, logits, dtype=np.float64) - labels * logits, weights)
+        self._means["accuracy"].update(_is_right(logits, labels), weights)
+        self._means["prob_mean"].update(sigmoid(logits), weights)
+        self._means["real_mean"].update(labels, weights)
 
 
-def _is_right(logits, labels):
+def _is_right(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Returns 1 if the probability is above 0.5 exactly when the label is positive, else 0; NaN if the logit is NaN."""
     right = ((logits > 0) == (labels > 0.5)).astype(np.float64)
     return np.where(np.isnan(logits), np.nan, right)
 
 
-def sigmoid(logits):
+def sigmoid(logits: np.ndarray) -> np.ndarray:
     """Computes `1 / (1 + exp(-logits))` in float64: it cannot overflow, and small probabilities keep their digits.
 
     Args:
@@ -139,7 +157,7 @@ def sigmoid(logits):
     return 0.5 + 0.5 * np.tanh(0.5 * np.asarray(logits, np.float64))
 
 
-def metric_name(name, label):
+def metric_name(name: str, label: str) -> str:
     """Names a metric of a label.
 
     Args:

@@ -1,6 +1,7 @@
 """All metrics of an evaluation, per label; the same on any number of workers."""
 
 import math
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from ctr_trainer.metrics.auc import Reliability, copc, exact_curves
 from ctr_trainer.metrics.click_metrics import ClickMetrics, Mean, metric_name, sigmoid
 from ctr_trainer.metrics.grouped_auc import ScoredExamples, grouped_auc
 
+Merge = Callable[[np.ndarray, str], np.ndarray]  # f(array, name) -> array; a collective.
 # Whether a greater value is better. A metric that is not here, such as `prob_mean`, is neither better nor worse.
 DIRECTIONS = {
     "auc": "max",
@@ -21,7 +23,7 @@ DIRECTIONS = {
 }
 
 
-def normalized_entropy(logloss, real_mean):
+def normalized_entropy(logloss: float, real_mean: float) -> float:
     """Normalises the cross entropy: below 1 is better than predicting the mean label for every example.
 
       NE = logloss / -(p log p + (1 - p) log(1 - p)), p the mean label
@@ -53,10 +55,12 @@ class EvaluationMetrics:
       grouped: whether examples have groups; takes the memory of `ScoredExamples` too.
     """
 
-    def __init__(self, labels, exact_auc=False, grouped=False):
+    def __init__(self, labels: Iterable[str], exact_auc: bool = False, grouped: bool = False) -> None:
         self._labels = {label: _OneLabel(exact_auc, grouped) for label in labels}
 
-    def update(self, label, logits, labels, weights, groups=None):
+    def update(
+        self, label: str, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray | None = None
+    ) -> None:
         """Adds examples.
 
         Args:
@@ -67,7 +71,7 @@ class EvaluationMetrics:
         """
         self._labels[label].update(logits, labels, weights, groups)
 
-    def merge(self, all_sum, all_gather):
+    def merge(self, all_sum: Merge, all_gather: Merge) -> None:
         """Gives the examples of all workers to each worker. A collective.
 
         Args:
@@ -77,7 +81,7 @@ class EvaluationMetrics:
         for label, metrics in self._labels.items():
             metrics.merge(all_sum, all_gather, metric_name("metrics", label))
 
-    def results(self):
+    def results(self) -> dict[str, float]:
         """Computes the metrics.
 
         Returns:
@@ -86,7 +90,7 @@ class EvaluationMetrics:
         results = {label: metrics.results() for label, metrics in self._labels.items()}
         return {metric_name(name, label): value for label, own in results.items() for name, value in own.items()}
 
-    def reliability(self):
+    def reliability(self) -> dict[str, list[dict[str, float]]]:
         """Compares predictions and labels by decile.
 
         Returns:
@@ -98,20 +102,20 @@ class EvaluationMetrics:
 class _OneLabel:
     """The metrics of one label."""
 
-    def __init__(self, exact_auc, grouped):
+    def __init__(self, exact_auc: bool, grouped: bool) -> None:
         self._click, self._brier, self.reliability = ClickMetrics(), Mean(), Reliability()
         self._examples = ScoredExamples(grouped) if exact_auc or grouped else None
         self._exact_auc, self._grouped = exact_auc, grouped
 
-    def update(self, logits, labels, weights, groups):
+    def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray | None) -> None:
         self._click.update(logits, labels, weights)
         self._brier.update((sigmoid(logits) - labels) ** 2, weights)
         self.reliability.update(logits, labels, weights)
         if self._examples is not None:
             self._examples.update(logits, labels, weights, groups)
 
-    def merge(self, all_sum, all_gather, name):
-        states = [part.state for part in (*self._click.parts.values(), self._brier, self.reliability)]
+    def merge(self, all_sum: Merge, all_gather: Merge, name: str) -> None:
+        states = [*(part.state for part in self._click.parts.values()), self._brier.state, self.reliability.state]
         whole = all_sum(np.concatenate([state.reshape(-1) for state in states]), name)
         for state in states:
             state[:] = whole[: state.size].reshape(state.shape)
@@ -119,12 +123,12 @@ class _OneLabel:
         if self._examples is not None:
             self._examples.gather(all_gather, name)
 
-    def results(self):
+    def results(self) -> dict[str, float]:
         click = self._click.results()
         logloss, prob_mean, real_mean = (click[name] for name in ("xentropy_mean", "prob_mean", "real_mean"))
         results = {
             "auc": click["auc"],
-            "auc_pr": self._click.parts["auc"].average_precision(),
+            "auc_pr": self._click.auc.average_precision(),
             "accuracy": click["accuracy"],
             "logloss": logloss,
             "normalized_entropy": normalized_entropy(logloss, real_mean),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -18,11 +19,13 @@ class ScoredExamples:
       grouped: whether examples have a group.
     """
 
-    def __init__(self, grouped=False):
+    def __init__(self, grouped: bool = False) -> None:
         self._grouped = grouped
-        self._parts = []
+        self._parts: list[list[np.ndarray]] = []
 
-    def update(self, logits, labels, weights, groups=None):
+    def update(
+        self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, groups: np.ndarray | None = None
+    ) -> None:
         """Adds examples.
 
         Args:
@@ -34,9 +37,12 @@ class ScoredExamples:
         # The sign of the weight says the class, so that an example is two numbers and not three.
         signed = np.where(labels > 0.5, weights, -weights)
         part = [logits[counts].astype(np.float32), signed[counts].astype(np.float32)]
-        self._parts.append([*part, groups[counts]] if self._grouped else part)
+        if self._grouped:
+            assert groups is not None
+            part.append(groups[counts])
+        self._parts.append(part)
 
-    def gather(self, all_gather, name):
+    def gather(self, all_gather: Callable[[np.ndarray, str], np.ndarray], name: str) -> None:
         """Gives the examples of all workers to each worker. A collective.
 
         Args:
@@ -47,7 +53,7 @@ class ScoredExamples:
         names = ("logits", "weights", "groups")
         self._parts = [[all_gather(c, f"{name}.{n}") for c, n in zip(columns, names, strict=False)]]
 
-    def columns(self):
+    def columns(self) -> list[np.ndarray]:
         """Lists the arrays of the examples.
 
         Returns:
@@ -77,7 +83,7 @@ class GroupedAUC:
     left_out: int
 
 
-def grouped_auc(logits, signed_weights, groups):
+def grouped_auc(logits: np.ndarray, signed_weights: np.ndarray, groups: np.ndarray) -> GroupedAUC:
     """Computes the AUC within groups.
 
     Args:
@@ -95,7 +101,7 @@ def grouped_auc(logits, signed_weights, groups):
 
 
 @numba.njit(nogil=True, cache=True)
-def _sum_groups(logits, weights, groups):
+def _sum_groups(logits: np.ndarray, weights: np.ndarray, groups: np.ndarray) -> tuple[float, float, int, int]:
     """Returns the sums of w_g AUC_g and of w_g, and the numbers of groups with both classes and with one.
 
     The examples are sorted by group, then by logit.

@@ -1,6 +1,7 @@
 """The sums behind a line of the training's log, packed into one vector per worker; the vectors add up."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -57,7 +58,7 @@ class Line:
     cache_hit_rate: float | None = None
     workers: int = 1
 
-    def figures(self):
+    def figures(self) -> dict[str, float]:
         """Lists the figures that files keep of the line.
 
         Returns:
@@ -84,7 +85,7 @@ def pack(metrics: dict[str, ClickMetrics], loss: float, weight: float, own: Work
     return np.concatenate([*(each.sums() for each in metrics.values()), rest])
 
 
-def unpack(sums, labels, step, of, own):
+def unpack(sums: np.ndarray, labels: Sequence[str], step: int, of: str, own: WorkerFigures) -> Line:
     """Makes a line of the workers' sums.
 
     Args:
@@ -96,7 +97,7 @@ def unpack(sums, labels, step, of, own):
       `Line`.
     """
     *parts, rest = np.split(sums, ClickMetrics.SUMS * np.arange(1, len(labels) + 1))
-    values = {}
+    values: dict[str, float] = {}
     for label, part in zip(labels, parts, strict=True):
         values |= {metric_name(name, label): value for name, value in ClickMetrics.results_of(part).items()}
     loss = Mean()

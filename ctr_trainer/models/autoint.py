@@ -2,10 +2,12 @@
 
 import dataclasses
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.inputs import all_field_embeddings, flat, flat_inputs
 from ctr_trainer.layers.interacting import interacting
 from ctr_trainer.layers.mlp import dense
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tower import tower
 
@@ -26,12 +28,12 @@ class Params(ModelParams):
     head_dim: int = 16
     deep: bool = True
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "attention_layers", "heads", "head_dim")
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(w [attention(e), mlp([e_1, ..., e_F, x])] + b)`; e has a vector for each dense feature too.
 
     Advice: it needs embeddings of one dim; its time grows with the square of the fields, so leave `deep` on and the

@@ -5,14 +5,15 @@ import typing
 
 import tensorflow as tf
 
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.masks import masked_mean
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.transformer import transformer_block
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.models.head import binary_head
-from ctr_trainer.models.histories import HistoryParams, histories
+from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.histories import History, HistoryParams, histories
 from ctr_trainer.models.tower import tower
 
 tf1 = tf.compat.v1
@@ -34,13 +35,13 @@ class Params(HistoryParams):
     feed_forward_units: int = 0
     pooling: typing.Literal["concat", "mean", "target"] = "concat"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "heads", "blocks")
         self.require_at_least(0, "feed_forward_units")
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(mlp([e_1, ..., e_F, x, z_1, ..., z_S]))`, with z_s the outputs of transformer blocks.
 
         z = blocks([target, h_L, ..., h_1] + positions), the newest behaviour first
@@ -66,7 +67,7 @@ def model_fn(features, labels, mode, params):
     return binary_head(features, labels, mode, params, logits)
 
 
-def _transformed(history, mode, params):
+def _transformed(history: History, mode: str, params: Params) -> tf.Tensor:
     """Returns float32[B, n] of one history."""
     _, length, dim = history.values.shape.as_list()
     if dim % params.heads:

@@ -5,10 +5,12 @@ from typing import Literal
 
 import tensorflow as tf
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.cross import cross
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tower import tower
 
@@ -29,7 +31,7 @@ class Params(ModelParams):
     cross_rank: int = 0
     experts: int = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "cross_layers", "experts")
         self.require_at_least(0, "cross_rank")
@@ -37,7 +39,7 @@ class Params(ModelParams):
             raise self.wrong("experts", "the experts are low-rank, so give cross_rank too, as cross_rank=32")
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(w mlp(cross(x_0)) + b)` stacked, `sigmoid(w [cross(x_0), mlp(x_0)] + b)` parallel; x_0 all features.
 
     Advice: the first to try after DeepFM; with more than some hundred inputs give it a `cross_rank`.

@@ -4,12 +4,14 @@ import dataclasses
 
 import tensorflow as tf
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.gru import gru
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.masks import masked_softmax
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.next_behaviour import next_behaviour_loss
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.histories import HistoryParams, histories
 from ctr_trainer.models.tower import tower
 
@@ -26,12 +28,12 @@ class Params(HistoryParams):
 
     auxiliary_weight: float = 0.5
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(0, "auxiliary_weight")
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(mlp([e_1, ..., e_F, x, v_1, ..., v_S]))`, with v_s the last state of an AUGRU over a GRU's states.
 
         i_t = gru(h)_t,   a_t = softmax_t(i_t W target),   v = augru(i, a)_L

@@ -5,13 +5,14 @@ import typing
 
 import tensorflow as tf
 
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.layers.attention_pooling import attention_pooling
 from ctr_trainer.layers.fm import fm
 from ctr_trainer.layers.inputs import field_embeddings, flat_inputs
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.layers.mlp import dense
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.histories import HistoryParams, histories
 from ctr_trainer.models.tower import tower
 
@@ -33,12 +34,12 @@ class Params(HistoryParams):
     attention_softmax: bool = False
     wide: typing.Literal["none", "linear", "fm"] = "none"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_widths("attention_units")
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(mlp([e_1, ..., e_F, x, v_1, ..., v_S]))`, with `v_s = sum_t a(target, h_st) h_st`.
 
     Advice: give `target` if the histories share their slot with no feature; `wide=linear` helps on small data.
@@ -71,7 +72,7 @@ def model_fn(features, labels, mode, params):
     return binary_head(features, labels, mode, params, logits)
 
 
-def _with_interests(features, interests):
+def _with_interests(features: Features, interests: list[tf.Tensor]) -> tf.Tensor:
     """Returns float32[B, F + S, dim], the embeddings of all features and the pooled histories."""
     embeddings = field_embeddings(features, "din")
     return tf.concat([embeddings, *(interest[:, None] for interest in interests)], 1)

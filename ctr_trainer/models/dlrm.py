@@ -4,10 +4,12 @@ import dataclasses
 
 import tensorflow as tf
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.inputs import field_embeddings
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.pairs import pair_dots
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tower import tower
 
@@ -22,12 +24,12 @@ class Params(ModelParams):
 
     bottom_units: tuple[int, ...] = (64,)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_widths("bottom_units")
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`z = mlp_bottom(x)`, `p = sigmoid(mlp_top([z, <a, b> for all pairs of z, e_1, ..., e_F]))`.
 
     Advice: for many sparse features and some numbers, all embeddings of one dim.

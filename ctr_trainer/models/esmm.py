@@ -1,15 +1,17 @@
 """ESMM: learns conversions over all impressions, by way of clicks."""
 
 import dataclasses
+from collections.abc import Sequence
 
 import tensorflow as tf
 
-from ctr_trainer.graph_notes.estimator_spec import ModeKeys
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.hooks.ending_hooks import ImpliedLabelHook
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.models.head import multi_head
+from ctr_trainer.models.head import Labels, multi_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tasks import task_names
 from ctr_trainer.models.tower import tower
@@ -30,7 +32,7 @@ class Params(ModelParams):
     conversion: str = ""
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`pCTR = sigmoid(mlp_1(x))`, `pCVR = sigmoid(mlp_2(x))`, `pCTCVR = pCTR * pCVR`; x shared by both.
 
         loss = weight_click * cross entropy(click, pCTR) + weight_conversion * cross entropy(conversion, pCTCVR)
@@ -59,7 +61,7 @@ def model_fn(features, labels, mode, params):
     return dataclasses.replace(spec, training_hooks=hooks, evaluation_hooks=hooks)
 
 
-def logit_of_product(a, b):
+def logit_of_product(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """Computes `log(p / (1 - p))` of `p = sigmoid(a) * sigmoid(b)`, without computing p, which may round to 0 or 1.
 
         1 / p = (1 + exp(-a)) (1 + exp(-b)),   so   (1 - p) / p = exp(-a) + exp(-b) + exp(-a - b)
@@ -73,7 +75,7 @@ def logit_of_product(a, b):
     return -tf.reduce_logsumexp(tf.stack([-a, -b, -a - b]), 0)
 
 
-def _labels(names, params):
+def _labels(names: Sequence[str], params: Params) -> tuple[str, str]:
     first, second, *_ = names
     chosen = {"click": params.click or first, "conversion": params.conversion or second}
     for param, name in chosen.items():
@@ -84,4 +86,4 @@ def _labels(names, params):
             f"--model_params=click={chosen['click']},conversion={chosen['conversion']}: must be two labels of "
             f"{', '.join(names)}"
         )
-    return chosen.values()
+    return chosen["click"], chosen["conversion"]

@@ -2,14 +2,17 @@
 
 import tensorflow as tf
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.ffm import ffm
 from ctr_trainer.layers.inputs import field_embeddings
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.params import ModelParams
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams) -> EstimatorSpec:
     """`p = sigmoid(linear + sum_{i<j} <v_{i,j}, v_{j,i}>)`; dense features have first-order terms only.
 
     A feature's embedding holds its F vectors of width k one after another, so that with F sparse features

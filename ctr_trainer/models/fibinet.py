@@ -3,12 +3,14 @@
 import dataclasses
 from typing import Literal
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.bilinear import bilinear
 from ctr_trainer.layers.inputs import field_embeddings
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.layers.mlp import dense
 from ctr_trainer.layers.senet import senet
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tower import tower
 
@@ -25,12 +27,12 @@ class Params(ModelParams):
     bilinear: Literal["all", "each", "interaction"] = "each"
     senet_reduction: int = 3
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "senet_reduction")
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(linear + mlp([bilinear(e), bilinear(senet(e)), x]))`.
 
     Advice: `bilinear=interaction` for few fields, `all` for many.

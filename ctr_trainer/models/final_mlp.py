@@ -4,10 +4,12 @@ import dataclasses
 
 import tensorflow as tf
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.inputs import flat_inputs, named_embeddings
 from ctr_trainer.layers.two_stream import fusion, gated
 from ctr_trainer.layers.weights import glorot
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tower import tower
 
@@ -30,7 +32,7 @@ class Params(ModelParams):
     first_context: tuple[str, ...] = ()
     second_context: tuple[str, ...] = ()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "heads", "gate_units")
         if self.second_units:
@@ -40,7 +42,7 @@ class Params(ModelParams):
             raise self.wrong("heads", f"must divide the streams' last widths, {' and '.join(map(str, sorted(ends)))}")
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(fusion(mlp_1(gate_1 * h), mlp_2(gate_2 * h)))`, with h all features side by side.
 
     Advice: name contexts that differ, as user features for one stream and item features for the other.
@@ -65,4 +67,6 @@ def model_fn(features, labels, mode, params):
             looked_at = glorot(f"{name}_context", [1, params.gate_units], 1, params.gate_units)
         gate = gated(inputs, looked_at, params.gate_units, f"{name}_gate")
         outputs.append(tower(gate, mode, params, units, name))
-    return binary_head(features, labels, mode, params, fusion(*outputs, params.heads, bias=params.base_logit()))
+    first, second = outputs
+    logits = fusion(first, second, params.heads, bias=params.base_logit())
+    return binary_head(features, labels, mode, params, logits)

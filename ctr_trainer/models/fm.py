@@ -1,12 +1,15 @@
 """Factorization machine: one weight per feature value and one dot product per pair of features."""
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.fm import fm
 from ctr_trainer.layers.inputs import field_embeddings
 from ctr_trainer.layers.linear import linear
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.params import ModelParams
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams) -> EstimatorSpec:
     """`p = sigmoid(linear + sum_{i<j} <v_i, v_j>)`; dense features have first-order terms only.
 
     Advice: a strong and fast baseline for sparse features alone.

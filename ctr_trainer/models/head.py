@@ -1,15 +1,27 @@
 """From logits to an EstimatorSpec."""
 
 import math
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import tensorflow as tf
 
 from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.models.params import ModelParams
+
+Labels: TypeAlias = tf.Tensor | dict[str, tf.Tensor] | None  # Of one label, of several, or, when predicting, of none.
 
 
-def binary_head(features, labels, mode, params, logits, extra_loss=None):
+def binary_head(
+    features: Mapping[str, tf.Tensor],
+    labels: Labels,
+    mode: str,
+    params: ModelParams,
+    logits: tf.Tensor,
+    extra_loss: tf.Tensor | None = None,
+) -> EstimatorSpec:
     """Makes the spec of a click model; its loss is the cross entropy averaged over the batch's examples.
 
         loss = sum_i w_i c_i * (log(1 + exp(z_i)) - y_i z_i) / sum_i w_i, and 0 for a batch of padding only
@@ -49,7 +61,15 @@ def binary_head(features, labels, mode, params, logits, extra_loss=None):
     return _spec(features, mode, params, predictions, loss, extra_loss)
 
 
-def multi_head(features, labels, mode, params, logits, extra_loss=None, predictions=None):
+def multi_head(
+    features: Mapping[str, tf.Tensor],
+    labels: Labels,
+    mode: str,
+    params: ModelParams,
+    logits: Mapping[str, tf.Tensor],
+    extra_loss: tf.Tensor | None = None,
+    predictions: Mapping[str, tf.Tensor] | None = None,
+) -> EstimatorSpec:
     """Makes the spec of a model of several labels; its loss is the weighted sum of the labels' losses.
 
         loss = sum_t weight_t * mean over the examples of the cross entropy of label t, as in `binary_head`
@@ -83,6 +103,7 @@ def multi_head(features, labels, mode, params, logits, extra_loss=None, predicti
         predictions |= {f"logits/{name}": tensor, f"probabilities/{name}": tf.sigmoid(tensor)}
     if mode == ModeKeys.PREDICT:
         return EstimatorSpec(mode, predictions)
+    assert isinstance(labels, dict)
     weights = {label.name: label.weight for label in features.spec.labels} if hasattr(features, "spec") else {}
     losses = [
         weights.get(name, 1.0) * cross_entropy(labels[name], tensor, features["weight"], _positive_weight(mode, params))
@@ -91,7 +112,7 @@ def multi_head(features, labels, mode, params, logits, extra_loss=None, predicti
     return _spec(features, mode, params, predictions, tf.add_n(losses), extra_loss)
 
 
-def cross_entropy(labels, logits, weight, positive_weight=1.0):
+def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weight: tf.Tensor, positive_weight: float = 1.0) -> tf.Tensor:
     """Computes the weighted mean of the examples' cross entropy.
 
     Args:
@@ -111,17 +132,17 @@ def cross_entropy(labels, logits, weight, positive_weight=1.0):
         return tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
 
 
-def label_names(features, labels):
+def label_names(features: Mapping[str, tf.Tensor], labels: Labels) -> list[str]:
     """Returns list of the labels' names; [] for the one label of a `tf.data.Dataset`, which has no name."""
     if hasattr(features, "spec"):
         return [label.name for label in features.spec.labels]
     return list(labels) if isinstance(labels, dict) else []
 
 
-def _positive_weight(mode, params):
+def _positive_weight(mode: str, params: ModelParams) -> float:
     if mode != ModeKeys.TRAIN:
         return 1.0
-    if params.positive_weight == "balanced":
+    if isinstance(params.positive_weight, str):
         raise UserError(
             "positive_weight=balanced: only the command `train` counts the examples; in Python give the number, "
             "positive_weight=balanced_weight(data)"
@@ -129,14 +150,22 @@ def _positive_weight(mode, params):
     return params.positive_weight
 
 
-def _spec(features, mode, params, predictions, loss, extra_loss):
+def _spec(
+    features: Mapping[str, tf.Tensor],
+    mode: str,
+    params: ModelParams,
+    predictions: dict[str, tf.Tensor],
+    loss: tf.Tensor,
+    extra_loss: tf.Tensor | None,
+) -> EstimatorSpec:
     if mode != ModeKeys.TRAIN:
         return EstimatorSpec(mode, predictions, loss)
     trained = loss if extra_loss is None else loss + extra_loss
+    assert params.train_op_fn is not None
     return EstimatorSpec(mode, predictions, loss, params.train_op_fn(trained, features))
 
 
-def calibrated(logits, mode, params):
+def calibrated(logits: tf.Tensor, mode: str, params: ModelParams) -> tf.Tensor:
     """Corrects the logits of a model that trains on the share w of the negative examples only.
 
         q = p / (p + (1 - p) / w), which is sigmoid(logit(p) + log(w))

@@ -2,6 +2,11 @@
 
 import dataclasses
 
+import tensorflow as tf
+
+from ctr_trainer.features.columns import SparseFeature
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.features.tensors import Features
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.params import ModelParams
 
@@ -31,12 +36,12 @@ class History:
     """
 
     name: str
-    target: object
-    values: object
-    mask: object
+    target: tf.Tensor
+    values: tf.Tensor
+    mask: tf.Tensor
 
 
-def histories(features, params, model):
+def histories(features: Features, params: HistoryParams, model: str) -> list[History]:
     """Reads the histories that a model's params choose.
 
     Args:
@@ -58,7 +63,7 @@ def histories(features, params, model):
     return found
 
 
-def _sequences(spec, params, model):
+def _sequences(spec: FeatureSpec, params: HistoryParams, model: str) -> list[SparseFeature]:
     all_sequences = {f.name: f for f in spec.sequences}
     if not all_sequences:
         raise UserError(
@@ -74,7 +79,7 @@ def _sequences(spec, params, model):
     return [all_sequences[name] for name in params.sequences or all_sequences]
 
 
-def _target(spec, params, model, sequence):
+def _target(spec: FeatureSpec, params: HistoryParams, model: str, sequence: SparseFeature) -> SparseFeature:
     single = {f.name: f for f in spec.sparse if f.combiner is None}
     if params.target:
         if params.target not in single:

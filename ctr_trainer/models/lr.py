@@ -1,10 +1,13 @@
 """Logistic regression."""
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.linear import linear
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.params import ModelParams
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams) -> EstimatorSpec:
     """`p = sigmoid(sum_f w_f + v . x + b)`: one weight per feature value.
 
     Advice: the baseline that a deeper model has to beat, and the fastest; crossed features are what it gains most

@@ -3,11 +3,13 @@
 import dataclasses
 from typing import Literal
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.inputs import all_field_embeddings, flat
 from ctr_trainer.layers.layer_norm import layer_norm
 from ctr_trainer.layers.mask_block import mask_block
 from ctr_trainer.layers.mlp import dense
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tower import dropped, tower
 
@@ -28,14 +30,14 @@ class Params(ModelParams):
     block_units: int = 64
     reduction: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "blocks", "block_units")
         if not self.reduction > 0:
             raise self.wrong("reduction", "must be above 0")
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(w block_n(... block_1(norm(e), e) ..., e) + b)` serial, `sigmoid(w mlp([block_i(norm(e), e)]) + b)`
     parallel; e has a vector for each dense feature too.
 

@@ -3,9 +3,11 @@
 import dataclasses
 import functools
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.experts import experts, mixture
 from ctr_trainer.layers.inputs import flat_inputs
-from ctr_trainer.models.head import multi_head
+from ctr_trainer.models.head import Labels, multi_head
 from ctr_trainer.models.tasks import TaskParams, task_logits, task_names
 from ctr_trainer.models.tower import tower
 
@@ -20,12 +22,12 @@ class Params(TaskParams):
 
     experts: int = 4
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "experts")
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p_t = sigmoid(tower_t(sum_e softmax(x W_t)_e expert_e(x)))`, with x the embeddings and the dense features.
 
     Advice: for tasks that share most of what they need; try PLE if one task gets worse together with the others.

@@ -4,9 +4,11 @@ import dataclasses
 import inspect
 import re
 import typing
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.models.params import SHARED
+from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import MODELS, find_model, summary
 
 _EXPECTED = {
@@ -19,19 +21,19 @@ _EXPECTED = {
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
-def describe_models():
+def describe_models() -> list[str]:
     """Returns list of lines: each model with the first line of its module's docstring."""
     first = "Models (--model=NAME --help shows a model's own params):"
     return [first] + [f"  --model={name:<18}{summary(name)}" for name in MODELS]
 
 
-def describe_params(name):
+def describe_params(name: str) -> list[str]:
     """Returns list of lines: the model's own params."""
     first, *rest = accepted(find_model(name).params_class)
     return [f"{name} takes {first}:" if rest else f"{name} takes {first}", *rest]
 
 
-def parse(model, params_class, texts, shared):
+def parse(model: str, params_class: type[ModelParams], texts: Sequence[str], shared: Mapping[str, Any]) -> ModelParams:
     """Returns the params of a model.
 
     Args:
@@ -51,7 +53,7 @@ def parse(model, params_class, texts, shared):
         raise UserError(f"{problem}\n{model} takes " + "\n".join(accepted(params_class))) from None
 
 
-def accepted(params_class):
+def accepted(params_class: type[ModelParams]) -> list[str]:
     """Returns lines that list a class's own params with type, default and help."""
     fields = _own(params_class)
     if not fields:
@@ -65,7 +67,7 @@ def accepted(params_class):
     return lines
 
 
-def help_of(params_class, name):
+def help_of(params_class: type[ModelParams], name: str) -> str:
     """Returns the text of a field under the Attributes of its class or a base class, in one line; "" if none."""
     for each in params_class.__mro__:
         text = inspect.cleandoc(each.__doc__ or "")
@@ -75,31 +77,31 @@ def help_of(params_class, name):
     return ""
 
 
-def written(name, value):
+def written(name: str, value: Any) -> str:
     """Returns a setting as `parse` takes it."""
     return f"{name}={_written(tuple(value) if isinstance(value, list) else value)}"
 
 
-def _own(params_class):
+def _own(params_class: type[ModelParams]) -> dict[str, dataclasses.Field[Any]]:
     return {field.name: field for field in dataclasses.fields(params_class) if field.name not in SHARED}
 
 
-def _kind(params_class, field):
+def _kind(params_class: type[ModelParams], field: dataclasses.Field[Any]) -> Any:
     return typing.get_type_hints(params_class)[field.name]
 
 
-def _is_choice(kind):
+def _is_choice(kind: Any) -> bool:
     return typing.get_origin(kind) is typing.Literal
 
 
-def _written(value):
+def _written(value: Any) -> str:
     """Returns a default as the command line would give it."""
     if isinstance(value, bool):
         return str(value).lower()
     return ":".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _parse(text, params_class):
+def _parse(text: str, params_class: type[ModelParams]) -> tuple[str, Any]:
     """Returns (name, value) of `name=value`."""
     name, equals, value = (part.strip() for part in text.partition("="))
     fields = _own(params_class)
@@ -116,7 +118,7 @@ def _parse(text, params_class):
         raise UserError(f"--model_params={text}: expected {_EXPECTED[kind]}") from None
 
 
-def _value(kind, text):
+def _value(kind: Any, text: str) -> Any:
     if kind is bool:
         return _BOOLS[text.lower()]
     if kind in (int, float):

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import typing
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from ctr_trainer.settings.setting import SettingError, Settings, setting
 
@@ -66,7 +67,7 @@ class ModelParams(Settings, title="Network and loss"):
         maximum=1.0,
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_widths("hidden_units")
         for name, kind in typing.get_type_hints(type(self)).items():
@@ -100,25 +101,25 @@ class ModelParams(Settings, title="Network and loss"):
         weight = 1.0 if isinstance(self.positive_weight, str) else self.positive_weight
         return math.log(share / (1 - share)) + math.log(weight) - math.log(self.negative_sampling or 1.0)
 
-    def require_at_least(self, minimum, *names):
+    def require_at_least(self, minimum: float, *names: str) -> None:
         """Raises UserError if a named field is less than `minimum`."""
         for name in names:
             if not getattr(self, name) >= minimum:
                 raise self.wrong(name, f"must be at least {minimum}")
 
-    def require_widths(self, *names):
+    def require_widths(self, *names: str) -> None:
         """Raises UserError if a named field is not a tuple of one width or more, each at least 1."""
         for name in names:
             if not getattr(self, name) or min(getattr(self, name)) < 1:
                 raise self.wrong(name, "expected one width or more, each at least 1")
 
-    def wrong(self, name, problem):
+    def wrong(self, name: str, problem: str) -> SettingError:
         """Returns the SettingError that names a field, its value and the problem."""
         value = getattr(self, name)
         return SettingError(f"{name}={value}: {problem}", f"{self.as_flag(name, value)}: {problem}")
 
     @staticmethod
-    def as_flag(name, value):
+    def as_flag(name: str, value: Any) -> str:
         """Returns a field's setting as the command line writes it."""
         text = str(value).lower() if isinstance(value, bool) else value
         if isinstance(value, list | tuple):

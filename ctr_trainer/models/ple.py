@@ -5,9 +5,11 @@ import functools
 
 import tensorflow as tf
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.extraction import extraction
 from ctr_trainer.layers.inputs import flat_inputs
-from ctr_trainer.models.head import multi_head
+from ctr_trainer.models.head import Labels, multi_head
 from ctr_trainer.models.tasks import TaskParams, task_logits, task_names
 from ctr_trainer.models.tower import tower
 
@@ -28,12 +30,12 @@ class Params(TaskParams):
     shared_experts: int = 2
     levels: int = 2
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_at_least(1, "task_experts", "shared_experts", "levels")
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p_t = sigmoid(tower_t(x_t))`, with x_t the output of the last level of `layers.extraction` for task t.
 
     Advice: for tasks that disagree; begin with two levels.
@@ -46,7 +48,7 @@ def model_fn(features, labels, mode, params):
     Source: Tang et al., Progressive Layered Extraction (PLE): A Novel Multi-Task Learning Model for Personalized
     Recommendations, RecSys 2020, section 4.
     """
-    shared = flat_inputs(features)
+    shared: tf.Tensor | list[tf.Tensor] | None = flat_inputs(features)
     inputs = dict.fromkeys(task_names(features, labels, "ple"), shared)
     network = functools.partial(tower, mode=mode, params=params)
     for level in range(params.levels):

@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable
+from types import ModuleType
 
 from ctr_trainer.messages.errors import UserError, did_you_mean
 from ctr_trainer.models.params import ModelParams
@@ -49,10 +50,12 @@ class Model:
     params_class: type[ModelParams]
 
 
-def summary(name):
+def summary(name: str) -> str:
     """Returns the first line of a registered model's documentation, without importing it."""
-    with open(importlib.util.find_spec(f"{_PACKAGE}.{name}").origin, encoding="utf-8") as file:
-        return inspect.cleandoc(ast.get_docstring(ast.parse(file.read()))).splitlines()[0]
+    spec = importlib.util.find_spec(f"{_PACKAGE}.{name}")
+    assert spec is not None and spec.origin is not None
+    with open(spec.origin, encoding="utf-8") as file:
+        return (ast.get_docstring(ast.parse(file.read())) or "").splitlines()[0]
 
 
 def require_known(name: str) -> None:
@@ -76,7 +79,7 @@ def require_known(name: str) -> None:
         raise UserError(f"--model={name}: {problem}; is the module on PYTHONPATH?")
 
 
-def find_model(name):
+def find_model(name: str) -> Model:
     """Returns the Model of a registered name, or of the user's own `my.module:model_fn`.
 
     Raises:
@@ -93,7 +96,7 @@ def find_model(name):
     return _model(name, module, function)
 
 
-def _model(name, module, function):
+def _model(name: str, module: ModuleType, function: str) -> Model:
     if not callable(getattr(module, function, None)):
         raise UserError(f"--model={name}: {module.__name__} has no function {function!r}")
     params_class = getattr(module, "Params", ModelParams)

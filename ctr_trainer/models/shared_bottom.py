@@ -1,15 +1,17 @@
 """Shared bottom: one network for all tasks, and a tower for each."""
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.inputs import flat_inputs
-from ctr_trainer.models.head import multi_head
+from ctr_trainer.models.head import Labels, multi_head
+from ctr_trainer.models.tasks import TaskParams, task_logits, task_names
 from ctr_trainer.models.tasks import TaskParams as Params
-from ctr_trainer.models.tasks import task_logits, task_names
 from ctr_trainer.models.tower import tower
 
 __all__ = ["Params", "model_fn"]
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: TaskParams) -> EstimatorSpec:
     """`p_t = sigmoid(tower_t(mlp([e_1, ..., e_F, x])))`.
 
     Advice: the baseline of the models of several labels, and the fastest of them.

@@ -2,10 +2,13 @@
 
 import dataclasses
 import functools
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
 
 from ctr_trainer.layers.towers import towers
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.models.head import label_names
+from ctr_trainer.models.head import Labels, label_names
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tower import tower
 
@@ -22,13 +25,13 @@ class TaskParams(ModelParams):
 
     tower_units: tuple[int, ...] = (64,)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if any(units < 1 for units in self.tower_units):
             raise self.wrong("tower_units", "each width must be at least 1")
 
 
-def task_names(features, labels, model):
+def task_names(features: Mapping[str, tf.Tensor], labels: Labels, model: str) -> list[str]:
     """Returns list of the labels' names, in the order of the feature spec.
 
     Args:
@@ -46,7 +49,9 @@ def task_names(features, labels, model):
     return names
 
 
-def task_logits(inputs, mode, params):
+def task_logits(
+    inputs: Mapping[str, tf.Tensor | Sequence[tf.Tensor]], mode: str, params: TaskParams
+) -> dict[str, tf.Tensor]:
     """Makes each task's tower, see `layers.towers.towers`.
 
     Args:

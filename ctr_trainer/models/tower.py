@@ -1,12 +1,21 @@
 """The deep part of a model, built as the model's params say."""
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from ctr_trainer.graph_notes.estimator_spec import ModeKeys
 from ctr_trainer.layers.mlp import mlp
+from ctr_trainer.models.params import ModelParams
 
 
-def tower(inputs, mode, params, hidden_units=None, name="mlp"):
+def tower(
+    inputs: tf.Tensor | Sequence[tf.Tensor],
+    mode: str,
+    params: ModelParams,
+    hidden_units: Sequence[int] | None = None,
+    name: str = "mlp",
+) -> tf.Tensor:
     """Makes a `layers.mlp.mlp` with the dropout, activation and normalization of a model's params.
 
     Args:
@@ -30,6 +39,6 @@ def tower(inputs, mode, params, hidden_units=None, name="mlp"):
     )
 
 
-def dropped(inputs, mode, params):
+def dropped(inputs: tf.Tensor, mode: str, params: ModelParams) -> tf.Tensor:
     """Sets the fraction `params.dropout` of the inputs to zero while training; otherwise returns the inputs."""
     return tf.nn.dropout(inputs, rate=params.dropout) if params.dropout and mode == ModeKeys.TRAIN else inputs

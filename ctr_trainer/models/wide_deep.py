@@ -1,13 +1,16 @@
 """Wide & Deep: a linear model next to a deep network."""
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.inputs import flat_inputs
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.layers.mlp import dense
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
+from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tower import tower
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams) -> EstimatorSpec:
     """`p = sigmoid(linear + mlp([e_1, ..., e_F, x]))`.
 
     Advice: the one to take if the embeddings have several dims.

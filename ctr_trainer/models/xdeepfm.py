@@ -2,11 +2,13 @@
 
 import dataclasses
 
+from ctr_trainer.features.tensors import Features
+from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec
 from ctr_trainer.layers.cin import cin
 from ctr_trainer.layers.inputs import field_embeddings, flat_inputs
 from ctr_trainer.layers.linear import linear
 from ctr_trainer.layers.mlp import dense
-from ctr_trainer.models.head import binary_head
+from ctr_trainer.models.head import Labels, binary_head
 from ctr_trainer.models.params import ModelParams
 from ctr_trainer.models.tower import tower
 
@@ -21,12 +23,12 @@ class Params(ModelParams):
 
     cin_units: tuple[int, ...] = (64, 64)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         self.require_widths("cin_units")
 
 
-def model_fn(features, labels, mode, params):
+def model_fn(features: Features, labels: Labels, mode: str, params: Params) -> EstimatorSpec:
     """`p = sigmoid(linear + w_cin cin(e) + w_mlp mlp([e_1, ..., e_F, x]) + b)`.
 
     Advice: it costs several times DeepFM; keep `cin_units` small.
