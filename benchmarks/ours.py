@@ -103,7 +103,7 @@ def main():
 
 def _with_service(stack, embedding, core, directory):
     """-> the EmbeddingConfig with a service of its own on that core, which ends with the `ExitStack`."""
-    from ctr_trainer.embedding.service.local_services import LocalServices
+    from ctr_trainer.embedding.service.local_service import LocalServices
     from ctr_trainer.settings.embedding_config import SecurityFiles
 
     (service,) = stack.enter_context(LocalServices(1, directory, timeout=60).running({core}))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ctr_trainer.embedding.snapshot import packed_files
+from ctr_trainer.embedding.snapshot import packed_rows
 from ctr_trainer.embedding.snapshot.packed_rows import unpack
 from ctr_trainer.publication import records
 
@@ -25,12 +25,12 @@ def apply(directory, files, configs, dtype, rows, base=False):
         table, config = entry["table"], configs[entry["table"]]
         path = directory / entry["file"]
         if entry["kind"] == "removed":
-            keys = [key for block in packed_files.read_removed(path, config, dtype) for key in block.tolist()]
+            keys = [key for block in packed_rows.read_removed(path, config, dtype) for key in block.tolist()]
             for key in keys:
                 rows[table].pop(key, None)
         else:
             keys = []
-            for some, values in packed_files.read_rows(path, config, dtype):
+            for some, values in packed_rows.read_rows(path, config, dtype):
                 weights, _ = unpack(values, config, dtype)
                 rows[table] |= dict(zip(some.tolist(), weights.tolist(), strict=True))
                 keys += some.tolist()

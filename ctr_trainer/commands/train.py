@@ -5,7 +5,7 @@ import dataclasses
 import logging
 
 from ctr_trainer import __version__
-from ctr_trainer.embedding.service.local_services import LocalServices
+from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.experiment.checks import check_training, require_data, require_files
 from ctr_trainer.export import directory
 from ctr_trainer.files.paths import is_local, path_of

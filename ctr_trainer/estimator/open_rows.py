@@ -4,10 +4,10 @@ import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 from ctr_trainer.embedding.store.row_codec import find_codec
+from ctr_trainer.embedding.store.worker_rows import StoreReader
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.host_rows import HostRows
 from ctr_trainer.embedding.worker.row_cache import RowCache
-from ctr_trainer.embedding.worker.store_reader import StoreReader
 from ctr_trainer.estimator.open_store import copies_of_hosts
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed

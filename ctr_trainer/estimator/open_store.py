@@ -13,8 +13,7 @@ from ctr_trainer.embedding.memory.shared_memory import SharedMemory
 from ctr_trainer.embedding.service.client import ServiceClient
 from ctr_trainer.embedding.service.guard import Guard
 from ctr_trainer.embedding.service.lease import Lease
-from ctr_trainer.embedding.service.local_service import Watch
-from ctr_trainer.embedding.service.local_services import LocalServices
+from ctr_trainer.embedding.service.local_service import LocalServices, Watch
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.table.shared_table import PublishedTables, SharedTables

@@ -9,10 +9,10 @@ import numpy as np
 import tensorflow as tf
 import tqdm
 
-from ctr_trainer.embedding.snapshot import packed_files, snapshot
-from ctr_trainer.embedding.snapshot.arrow_file import arrow_file
+from ctr_trainer.embedding.snapshot import packed_rows, snapshot
 from ctr_trainer.embedding.snapshot.packed_rows import pack
 from ctr_trainer.embedding.snapshot.snapshot import key_array
+from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
 from ctr_trainer.estimator.checkpoint import MANIFEST, Checkpoint, describe_file
 from ctr_trainer.estimator.estimator import Estimator
@@ -86,11 +86,11 @@ def _write_rows(directory, base, checkpoint, dtype):
             if (first := first_not_finite(np.ascontiguousarray(rows))) >= 0:
                 raise diverged(f"{checkpoint.path}: the row of key {keys[first]} of table {table} is not finite")
             if table not in files:
-                file = f"{base}/{packed_files.file_name(table, packed_files.ROWS)}"
-                schema = packed_files.schema(config, dtype, packed_files.ROWS)
+                file = f"{base}/{packed_rows.file_name(table, packed_rows.ROWS)}"
+                schema = packed_rows.schema(config, dtype, packed_rows.ROWS)
                 configs[table], files[table] = config, stack.enter_context(arrow_file(directory, file, schema))
-                entries.append(dict(file=file, table=table, kind=packed_files.ROWS))
-            values = packed_files.value_array(pack(rows, config, dtype, _EPOCH))
+                entries.append(dict(file=file, table=table, kind=packed_rows.ROWS))
+            values = packed_rows.value_array(pack(rows, config, dtype, _EPOCH))
             files[table].write([key_array(keys), values])
             bar.update(len(keys))
         entries = [{**entry, **files[entry["table"]].finish()} for entry in entries]

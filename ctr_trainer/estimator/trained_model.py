@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.embedding.service.local_services import LocalServices
+from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.estimator import checkpoint as checkpoints
 from ctr_trainer.estimator import model_directory, program

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.embedding.service.local_services import LocalServices
+from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.estimator import model_directory, retention

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from ctr_trainer.embedding.service.local_services import LocalServices
+from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.files.paths import is_local
 from ctr_trainer.processes import hardware
 from ctr_trainer.ranks.notices import Placement

@@ -39,7 +39,7 @@ class RawLists:
             self._append_missing(taken)
 
     def coefficients(self):
-        """-> float32[B, N'], the factor of each value's embedding in the bag; see `embedding/worker/pooling.py`."""
+        """-> float32[B, N'], the factor of each value's embedding in the bag; see `embedding/worker/lookup.py`."""
         weights = tf.where(tf.not_equal(self.keys, 0), self.weights, tf.zeros_like(self.weights))
         if self._feature.combiner == "mean":
             return tf.math.divide_no_nan(weights, tf.reduce_sum(weights, 1, keepdims=True))

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import tqdm
 
-from ctr_trainer.embedding.snapshot.packed_files import ROWS, read_removed, read_rows
-from ctr_trainer.embedding.snapshot.packed_rows import unpack, value_bytes
+from ctr_trainer.embedding.snapshot.packed_rows import ROWS, read_removed, read_rows, unpack, value_bytes
 from ctr_trainer.files.path import Path
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import cluster_contents

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ctr_trainer.embedding.snapshot.packed_files import ROWS, read_removed, read_rows
+from ctr_trainer.embedding.snapshot.packed_rows import ROWS, read_removed, read_rows
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication import records
 from ctr_trainer.publication.mapped_rows import MappedRows, NewerRows

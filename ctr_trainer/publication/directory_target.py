@@ -9,9 +9,9 @@ import time
 import numpy as np
 
 from ctr_trainer.embedding.index.hash_index import Index
-from ctr_trainer.embedding.snapshot.arrow_file import arrow_file
-from ctr_trainer.embedding.snapshot.packed_files import ROWS, file_name, read_removed, read_rows, schema, value_array
+from ctr_trainer.embedding.snapshot.packed_rows import ROWS, file_name, read_removed, read_rows, schema, value_array
 from ctr_trainer.embedding.snapshot.snapshot import key_array
+from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.files.local_path import LocalPath
 from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from ctr_trainer.embedding.store.local_store import LocalStore
-from ctr_trainer.embedding.store.table_rows import TableRows
+from ctr_trainer.embedding.store.local_store import LocalStore, TableRows
 from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import merging

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 
-from ctr_trainer.embedding.snapshot import packed_files
-from ctr_trainer.embedding.snapshot.arrow_file import arrow_file
+from ctr_trainer.embedding.snapshot import packed_rows
 from ctr_trainer.embedding.snapshot.packed_rows import pack, unpack, value_bytes
 from ctr_trainer.embedding.snapshot.snapshot import key_array
+from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
 from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.publication import records
@@ -57,7 +57,7 @@ class Published:
         for each in np.unique(of_rows):
             own = of_rows == each
             values[own] = pack(weights_of(keys[own], of_rows[own]), CONFIG, self.dtype, each)
-        files = [self._file(directory, name, "rows", [key_array(keys), packed_files.value_array(values)])]
+        files = [self._file(directory, name, "rows", [key_array(keys), packed_rows.value_array(values)])]
         if len(gone):
             files.append(self._file(directory, name, "removed", [key_array(gone)]))
         dense, tower = records.dense_name(epoch), f"tower {self.generation} {epoch}"
@@ -81,8 +81,8 @@ class Published:
         return self.record
 
     def _file(self, directory, name, kind, columns):
-        file = f"{name}/{packed_files.file_name(CONFIG.name, kind)}"
-        with arrow_file(path_of(directory), file, packed_files.schema(CONFIG, self.dtype, kind)) as writing:
+        file = f"{name}/{packed_rows.file_name(CONFIG.name, kind)}"
+        with arrow_file(path_of(directory), file, packed_rows.schema(CONFIG, self.dtype, kind)) as writing:
             writing.write(columns)
             written = writing.finish()
         return dict(file=file, table=CONFIG.name, kind=kind, **written)

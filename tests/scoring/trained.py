@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.embedding.snapshot import packed_files, snapshot
+from ctr_trainer.embedding.snapshot import packed_rows, snapshot
 from ctr_trainer.embedding.snapshot.packed_rows import pack
 from ctr_trainer.embedding.snapshot.snapshot import key_array
 from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
@@ -108,11 +108,11 @@ def publish(
 
 def _file(directory, name, config, blocks, dtype, epoch):
     keys, rows = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-    file = f"{name}/{packed_files.file_name(config.name, packed_files.ROWS)}"
-    with arrow_file(path_of(directory), file, packed_files.schema(config, dtype, packed_files.ROWS)) as writing:
-        writing.write([key_array(keys), packed_files.value_array(pack(rows, config, dtype, epoch))])
+    file = f"{name}/{packed_rows.file_name(config.name, packed_rows.ROWS)}"
+    with arrow_file(path_of(directory), file, packed_rows.schema(config, dtype, packed_rows.ROWS)) as writing:
+        writing.write([key_array(keys), packed_rows.value_array(pack(rows, config, dtype, epoch))])
         written = writing.finish()
-    return dict(file=file, table=config.name, kind=packed_files.ROWS, **written)
+    return dict(file=file, table=config.name, kind=packed_rows.ROWS, **written)
 
 
 def _change(tower, change):

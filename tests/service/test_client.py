@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.index import key_kernels
-from ctr_trainer.embedding.service import sent_columns, silence
+from ctr_trainer.embedding.service import failures, row_requests
 from ctr_trainer.embedding.store.local_store import LocalStore
 from ctr_trainer.embedding.store.row_codec import CODECS
 from ctr_trainer.embedding.table.table import Table
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.parametrize("by_socket", [False, True])
 def test_one_shard_and_three_and_the_store_in_the_process_give_the_same_rows(start, connect, monkeypatch, by_socket):
-    monkeypatch.setattr(sent_columns, "_LEAST_BYTES", 0)
+    monkeypatch.setattr(row_requests, "_LEAST_BYTES", 0)
     clients = [connect([service.address for service in start(shards)], by_socket=by_socket) for shards in (1, 3)]
     rng = np.random.default_rng(0)
     keys = rng.integers(-(2**62), 2**62, 5000)
@@ -285,7 +285,7 @@ def test_a_snapshot_outside_of_the_services_directory_is_refused(client, data_di
 def test_a_service_that_stands_still_is_named_while_it_does_and_its_silence_is_added_up(
     start, connect, monkeypatch, caplog
 ):
-    monkeypatch.setattr(silence, "LIMIT_SECONDS", 0.5)
+    monkeypatch.setattr(failures, "LIMIT_SECONDS", 0.5)
     (service,) = start()
     client = connect([service.address])
     client.create_table(CONFIG)

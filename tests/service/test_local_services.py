@@ -7,7 +7,7 @@ import pytest
 
 from ctr_trainer.commands.train import services_ahead
 from ctr_trainer.embedding.service.client import ServiceClient
-from ctr_trainer.embedding.service.local_services import LocalServices
+from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.messages.errors import UserError

@@ -7,7 +7,7 @@ import numpy as np
 
 from ctr_trainer.embedding.index.key_kernels import shard_of
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.service.renewal import Renewal
+from ctr_trainer.embedding.service.lease import Renewal
 from ctr_trainer.embedding.service.security import ClientSecurity
 from ctr_trainer.embedding.service.shard import Shard
 from ctr_trainer.embedding.snapshot import snapshot

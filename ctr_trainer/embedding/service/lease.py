@@ -14,6 +14,30 @@ from ctr_trainer.messages.errors import UserError
 LEASE_SECONDS = 20.0
 
 
+class Renewal:
+    """Renews a lease from a thread, whatever the training does, until `close`.
+
+    Args:
+      shards: sequence of `Shard`, connected.
+    """
+
+    def __init__(self, shards):
+        self._shards = shards
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="lease of the embedding service", daemon=True)
+        self._thread.start()
+
+    def close(self):
+        """Ends the renewals; returns once none is under way."""
+        self._end.set()
+        self._thread.join()
+
+    def _work(self):
+        while not self._end.wait(LEASE_SECONDS / 10):
+            for shard in self._shards:
+                shard.renew()
+
+
 @dataclasses.dataclass(frozen=True)
 class Lease:
     """The proof that the workers of one training show a shard with each request; a client without it may only read.

@@ -8,12 +8,11 @@ import time
 import pyarrow as pa
 from pyarrow import flight
 
-from ctr_trainer.embedding.service import exit_snapshot, wire
+from ctr_trainer.embedding.service import incarnation, wire
 from ctr_trainer.embedding.service.incarnation import Incarnation, Replaced, Restarted
 from ctr_trainer.embedding.service.lease import Lease, LeaseBook, LeaseHeld
-from ctr_trainer.embedding.service.row_requests import RowRequests
+from ctr_trainer.embedding.service.row_requests import ReceivedColumns, RowRequests
 from ctr_trainer.embedding.service.security import Gate, ServerSecurity
-from ctr_trainer.embedding.service.sent_columns import ReceivedColumns
 from ctr_trainer.embedding.service.service_metrics import ServiceMetrics
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.embedding.store.local_store import LocalStore
@@ -184,13 +183,13 @@ class Service(flight.FlightServerBase):
 
     def restore_exit(self, path):
         """Reads the rows that a service saved at its exit, and takes that service's place among the shards."""
-        self._place = exit_snapshot.read(self._store, path)
+        self._place = incarnation.read(self._store, path)
 
     def save_exit(self):
         """Writes all rows, for `restore_exit`. -> the directory; None if the service has no tables"""
         if not self._store.tables:
             return None
-        return exit_snapshot.write(self._store, self._data_dir, *(self._place or (0, 1)))
+        return incarnation.write(self._store, self._data_dir, *(self._place or (0, 1)))
 
     def _create_table(self, body):
         self._store.create_table(snapshot.config_from_json(body["config"]), *(self._place or (0, 1)))

@@ -9,11 +9,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from ctr_trainer.embedding.service import wire
+from ctr_trainer.embedding.service.failures import Held, Silence, first_line, meanings
 from ctr_trainer.embedding.service.lease import Lease
-from ctr_trainer.embedding.service.meanings import Held, first_line, meanings
+from ctr_trainer.embedding.service.row_requests import INLINE, shared_or_inline
 from ctr_trainer.embedding.service.security import ClientSecurity, is_loopback
-from ctr_trainer.embedding.service.sent_columns import INLINE, shared_or_inline
-from ctr_trainer.embedding.service.silence import Silence
 from ctr_trainer.messages.errors import ServiceLost, UserError
 from ctr_trainer.processes import reach
 

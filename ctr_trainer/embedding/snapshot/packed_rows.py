@@ -12,12 +12,129 @@ A scale is the largest \\|w\\| of its segment, divided by 127. A float16 weight 
 `float16` and `int8` are rounded to the nearest value, ties to even.
 """
 
-import numpy as np
+import contextlib
+import itertools
 
-from ctr_trainer.messages.errors import UserError
+import numpy as np
+import pyarrow as pa
+
+from ctr_trainer.embedding.snapshot.snapshot import CONFIG, KEY, config_to_json, key_array
+from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
+from ctr_trainer.embedding.table.row_kernels import first_not_finite
+from ctr_trainer.files.paths import path_of
+from ctr_trainer.messages.errors import UserError, diverged
 from ctr_trainer.settings.publish_config import DTYPES
 
+ROWS, REMOVED = "rows", "removed"
+_CURE = "make room there; the training goes on, and tries it again"
 _LARGEST = {"float16": float(np.finfo(np.float16).max), "int8": 127}
+
+
+def file_name(table, kind, shard=0, shards=1):
+    """-> the name of a file of a table's `kind`, `rows` or `removed`."""
+    return f"{table}-{shard:05d}-of-{shards:05d}.{kind}.arrow"
+
+
+def schema(config, dtype, kind):
+    """-> the pyarrow schema of a table's files of a kind."""
+    row = pa.field("row", pa.binary(value_bytes(config, dtype)), nullable=False)
+    fields = {ROWS: [KEY, row], REMOVED: [KEY]}[kind]
+    return pa.schema(fields, {CONFIG: config_to_json(config)})
+
+
+def value_array(values):
+    """uint8[n, value_bytes], C-contiguous -> an Arrow array, without a copy."""
+    return pa.FixedSizeBinaryArray.from_buffers(
+        pa.binary(values.shape[1]), len(values), [None, pa.py_buffer(values.reshape(-1))]
+    )
+
+
+def read_rows(path, config, dtype):
+    """Yields (keys int64[n], values uint8[n, value_bytes]) of a file of rows, views of its blocks.
+
+    Args:
+      path: path or URL of the file, which was checked: see `records.check_files`.
+      config: the table's `TableConfig`.
+      dtype: of the record.
+    """
+    for batch in _batches(path, schema(config, dtype, ROWS)):
+        rows = batch.column("row")
+        width = rows.type.byte_width
+        values = np.frombuffer(rows.buffers()[1], np.uint8, len(rows) * width, rows.offset * width)
+        yield batch.column("key").to_numpy(), values.reshape(-1, width)
+
+
+def read_removed(path, config, dtype):
+    """Yields int64[n], the keys of a file of removed keys; arguments as for `read_rows`."""
+    for batch in _batches(path, schema(config, dtype, REMOVED)):
+        yield batch.column("key").to_numpy()
+
+
+def _batches(path, expected):
+    path = path_of(path)
+    try:
+        with path.open_input() as source, pa.ipc.open_file(source) as reader:
+            if not reader.schema.equals(expected):
+                raise UserError(f"{path}: columns {reader.schema}, expected {expected}")
+            for i in range(reader.num_record_batches):
+                yield reader.get_batch(i)
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path}: not an Arrow IPC file of published rows: {error}") from None
+
+
+def write(path, taking, lock, dtype, epoch, shard=0, shards=1):
+    """Writes what one shard's rows of a table give to an epoch; a table that gives nothing has no file.
+
+    Args:
+      path: the directory, which exists.
+      taking: a `row_watchers.Taking`.
+      lock: a context manager that gives the table while it holds its lock, for a block at a time.
+      dtype: of the packed rows, see `packed_rows`.
+      epoch: its number.
+      shard, shards: which part of the table this is.
+
+    Returns:
+      a dict for each file: `file` (relative to `path`), `table`, `kind`, `rows`, `bytes` and `crc32`.
+
+    Raises:
+      UserError: a file cannot be written, or a row is not finite; names the file, or the table and a key.
+    """
+    config = taking.config
+    entries = []
+
+    @contextlib.contextmanager
+    def writing(kind):
+        name = file_name(config.name, kind, shard, shards)
+        with arrow_file(path, name, schema(config, dtype, kind), _CURE) as file:
+            yield file
+            entries.append(dict(file=name, table=config.name, kind=kind, **file.finish()))
+
+    blocks = _blocks(taking, lock)
+    first = next(blocks, None)
+    if first is not None:
+        with writing(ROWS) as file:
+            for keys, rows in itertools.chain([first], blocks):
+                _refuse_not_finite(config.name, epoch, keys, rows)
+                file.write([key_array(keys), value_array(pack(rows, config, dtype, epoch))])
+    if len(taking.removed):
+        with writing(REMOVED) as file:
+            file.write([key_array(taking.removed)])
+    return entries
+
+
+def _blocks(taking, lock):
+    while True:
+        with lock as table, table.locked():
+            block = taking.read(table)
+        if block is None:
+            return
+        yield block
+
+
+def _refuse_not_finite(table, epoch, keys, rows):
+    first = first_not_finite(rows)
+    if first >= 0:
+        raise diverged(f"table {table}, epoch {epoch} of the publication: the row of key {keys[first]} is not finite")
 
 
 def value_bytes(config, dtype):

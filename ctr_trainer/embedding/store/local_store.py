@@ -6,18 +6,79 @@ import time
 import numpy as np
 
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.embedding.store.changed_rows import merge, newer
 from ctr_trainer.embedding.store.locked_tables import LockedTables
-from ctr_trainer.embedding.store.request_checks import check_rows, check_unlimited, check_versions
 from ctr_trainer.embedding.store.row_codec import PLAIN
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.embedding.store.store_snapshots import StoreSnapshots
-from ctr_trainer.embedding.store.table_rows import TableRows
+from ctr_trainer.embedding.store.versions import merge_changes as merge
+from ctr_trainer.embedding.store.versions import newer
+from ctr_trainer.embedding.store.worker_rows import WorkerRows
+from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.messages.errors import UserError, diverged
 
 # Seconds between two holds of a table's lock. A thread that asks again at once would overtake the requests that wait.
 _BETWEEN_SECONDS = 1e-4
 _NOTHING = contextlib.nullcontext()
+
+
+def check_versions(table, keys, versions):
+    """Raises UserError if the versions are not one uint32 per key."""
+    if versions.dtype != np.uint32 or versions.shape != keys.shape:
+        raise UserError(f"table {table}: versions {versions.dtype}{list(versions.shape)}, expected uint32[{len(keys)}]")
+
+
+def check_rows(table, keys, rows):
+    """Raises UserError if rows, or changes, are not one finite row of the table's width per key, or if a key is 0."""
+    name, width = table.config.name, table.config.width
+    if rows.dtype != np.float32 or rows.shape != (len(keys), width):
+        raise UserError(f"table {name}: rows {rows.dtype}{list(rows.shape)}, expected float32{[len(keys), width]}")
+    if len(keys) and not keys.all():
+        raise UserError(f"table {name}: a push to the key 0, which stands for no value and has no row; leave it out")
+    bad = row_kernels.first_not_finite(rows)
+    if bad >= 0:
+        raise diverged(f"table {name}: the change of key {keys[bad]} is not finite")
+
+
+def check_unlimited(table):
+    """Raises UserError if the table's limits say which keys have rows."""
+    if table.config.has_limits:
+        raise UserError(f"table {table.config.name}: a put to a table with limits; push changes")
+
+
+class TableRows(WorkerRows):
+    """A `Table`'s own rows: a step changes what every other user of the table reads, so there is nothing to sync.
+
+    For one thread at a time; a `SharedTable` locks its rows itself.
+
+    Args:
+      table: a `Table`.
+    """
+
+    def __init__(self, table):
+        self.config = table.config
+        self._table = table
+
+    @property
+    def rows(self):
+        return self._table.rows
+
+    @property
+    def lock_times(self):
+        return self._table.lock_times
+
+    def find(self, keys):
+        return self._table.find(keys)
+
+    def find_or_create(self, keys, since=None):
+        return self._table.find_or_create(keys)
+
+    def apply_gradients(self, slots, gradients, learning_rate):
+        self._table.apply_gradients(slots, gradients, learning_rate)
+
+    def found_again(self, keys, slots):
+        # New rows of a later micro-batch may have evicted rows of an earlier micro-batch.
+        return self._table.find(keys)
 
 
 class LocalStore(Store):

@@ -2,10 +2,125 @@
 
 import abc
 
+import numba
 import numpy as np
+from numba import types
 
-from ctr_trainer.embedding.store import half
+from ctr_trainer.embedding.memory.growable_array import as_float32 as float32
+from ctr_trainer.embedding.table.row_kernels import ROWS, ROWS_OUT
 from ctr_trainer.messages.errors import UserError
+
+# A row's largest value is scaled into [2**13, 2**14), far from 65504, the largest float16. The row's smaller values
+# keep all 11 bits, down to 2**-27 of its largest value.
+_TOP = 14
+# A row whose largest value is below 2**-112 is scaled as if it were 2**-112: the scale stays a normal float32.
+_LEAST = -112
+_LEAST_POWER, _MOST_POWER = _LEAST - _TOP, 128 - _TOP
+
+_HALVES = types.Array(types.uint16, 2, "C", readonly=True, aligned=False)
+_HALVES_OUT = types.Array(types.uint16, 2, "C")
+# The bits of float32: 23 of the fraction below 8 of the exponent, which is biased by 127; float16 has 10, 5 and 15.
+_I32 = np.int32
+_SIZE, _FRACTION, _BIAS, _INFINITY = _I32(0x7FFFFFFF), _I32(23), _I32(127), np.float32(np.inf)
+_HALF_SIZE, _HALF_SIGN, _NARROWED = _I32(0x7FFF), _I32(0x8000), _I32(13)
+_HALF_NORMAL = _I32((127 - 14) << 23)  # 2**-14, float16's smallest normal value
+_REBIASED = _I32((127 - 15) << 23)
+_BIG_TO_SMALL, _HALF_END = np.float32(2.0**112), np.float32(2.0**16)
+
+
+def pack(rows):
+    """float32[n, width] -> float16[n, width + 1].
+
+    Each row is scaled by its own power of two, so that a large accumulator does not overflow and a small change does
+    not vanish. Column 0 is that power, an integer from -126 to 114.
+
+    Args:
+      rows: float32[n, width], finite.
+
+    Returns:
+      float16[n, width + 1].
+    """
+    out = np.empty((len(rows), rows.shape[1] + 1), np.float16)
+    _pack(float32(rows), out.view(np.uint16))
+    return out
+
+
+def unpack(packed):
+    """Undoes `pack`, with an error of at most 2**-11 of the value or 2**-38 of the row's largest value.
+
+    Args:
+      packed: float16[n, width + 1], as `pack` returns it.
+
+    Returns:
+      float32[n, width]. If column 0 of a row is not an integer from -126 to 114, that row is not finite.
+    """
+    out = np.empty((len(packed), packed.shape[1] - 1), np.float32)
+    _unpack(np.require(packed, np.float16, ("C",)).view(np.uint16), out)
+    return out
+
+
+@numba.njit(nogil=True, cache=True)
+def _bits(value):
+    return np.float32(value).view(np.int32)
+
+
+@numba.njit(nogil=True, cache=True)
+def _float(bits):
+    return _I32(bits).view(np.float32)
+
+
+# Integers are narrowed after each operation: Numba widens them to 64 bits, and half as many fit a vector then.
+@numba.njit(nogil=True, cache=True)
+def _to_half(value):
+    """The bits of float16 of a value below 65520, rounded to nearest, ties to even."""
+    bits = _bits(value)
+    size = _I32(bits & _SIZE)
+    odd = _I32(_I32(size >> _NARROWED) & _I32(1))
+    normal = _I32(_I32(_I32(size - _REBIASED) + _I32(_I32(0xFFF) + odd)) >> _NARROWED)
+    # The sum's last bit is worth 2**-24, as a subnormal float16's.
+    subnormal = _I32(_bits(_float(size) + np.float32(0.5)) - _bits(np.float32(0.5)))
+    sign = _I32(_I32(bits >> _I32(16)) & _HALF_SIGN)
+    return np.uint16((subnormal if size < _HALF_NORMAL else normal) | sign)
+
+
+@numba.njit(nogil=True, cache=True)
+def _from_half(half):
+    """-> the value of a float16, given its bits; infinity if the float16 is not finite."""
+    bits = _I32(half)
+    size = _float(_I32(_I32(bits & _HALF_SIZE) << _NARROWED)) * _BIG_TO_SMALL
+    size = _INFINITY if size >= _HALF_END else size
+    return _float(_I32(_bits(size) | _I32(_I32(bits & _HALF_SIGN) << _I32(16))))
+
+
+@numba.njit(nogil=True, cache=True)
+def _power_of_two(power):
+    return _float(_I32(_I32(_BIAS + power) << _FRACTION))
+
+
+@numba.njit(types.void(ROWS, _HALVES_OUT), nogil=True, cache=True, error_model="numpy")
+def _pack(rows, out):
+    for i in range(rows.shape[0]):
+        largest = _I32(0)
+        for d in range(np.uint64(rows.shape[1])):
+            largest = max(largest, _I32(_bits(rows[i, d]) & _SIZE))
+        exponent = _I32(_I32(largest >> _FRACTION) - _I32(_BIAS - 1))  # of a largest value in [2**-1, 1) times 2**it
+        power = _I32(max(exponent, _I32(_LEAST)) - _I32(_TOP))
+        scale = _power_of_two(_I32(-power))
+        out[i, 0] = _to_half(np.float32(power))
+        for d in range(np.uint64(rows.shape[1])):
+            out[i, d + np.uint64(1)] = _to_half(rows[i, d] * scale)
+
+
+@numba.njit(types.void(_HALVES, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
+def _unpack(packed, out):
+    for i in range(out.shape[0]):
+        power = _from_half(packed[i, 0])
+        if _LEAST_POWER <= power <= _MOST_POWER and power == np.floor(power):
+            scale = _power_of_two(_I32(power))
+        else:
+            scale = np.float32(np.nan)
+        for d in range(np.uint64(out.shape[1])):
+            out[i, d] = _from_half(packed[i, d + np.uint64(1)]) * scale
 
 
 class RowCodec(abc.ABC):
@@ -57,10 +172,10 @@ class Float16Codec(RowCodec):
     is_exact = False
 
     def encode(self, rows):
-        return half.pack(rows)
+        return pack(rows)
 
     def decode(self, encoded):
-        return half.unpack(encoded)
+        return unpack(encoded)
 
     def schema(self, width):
         return "<f2", width + 1

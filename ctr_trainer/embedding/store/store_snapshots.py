@@ -7,7 +7,7 @@ import uuid
 import numpy as np
 
 from ctr_trainer.embedding.index.key_kernels import shard_of
-from ctr_trainer.embedding.snapshot import packed_writer, snapshot, snapshot_writer
+from ctr_trainer.embedding.snapshot import packed_rows, snapshot, snapshot_writer
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -71,7 +71,7 @@ class StoreSnapshots:
                         takings.append((self._tables.locked(name), table.watchers.published.begin(table, epoch, after)))
                 files = []
                 for lock, taking in takings:
-                    files += packed_writer.write(path, taking, lock, dtype, epoch, shard, shards)
+                    files += packed_rows.write(path, taking, lock, dtype, epoch, shard, shards)
                 return files
             except OSError as error:
                 raise UserError(f"epoch {epoch} in {path}: {error.strerror} ({error.filename})") from None

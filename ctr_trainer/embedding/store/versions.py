@@ -2,16 +2,137 @@
 
 import dataclasses
 
+import numba
 import numpy as np
+from numba import types
 
+from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch, prefetch_row
+from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.memory.growable_array import GrowableArray
-from ctr_trainer.embedding.store import version_kernels
+from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS_OUT
 from ctr_trainer.messages.errors import UserError
 
+VERSIONS = types.Array(types.uint32, 1, "C", readonly=True)
+VERSIONS_OUT = types.Array(types.uint32, 1, "C")
+POSITIONS_OUT = types.Array(types.int64, 1, "C")
 # The version of a key without a row: the key reads its initial row, which each worker can compute.
 ABSENT = 0
 # The version that an asker names to get the row whatever its version is.
 NONE_KNOWN = 2**32 - 1
+
+
+@numba.njit(types.int64(VERSIONS, SLOTS, VERSIONS, VERSIONS_OUT, POSITIONS_OUT), nogil=True, cache=True)
+def differing_versions(current, slots, known, versions, positions):
+    """versions[i] = the version at slots[i], 0 for the slot -1; `positions` gets each i whose version is not known[i].
+
+    Returns:
+      how many positions there are.
+    """
+    count = 0
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch(current, slots[i + AHEAD])
+        version = np.uint32(0)
+        if slots[i] >= 0:
+            version = current[slots[i]]
+        versions[i] = version
+        if version != known[i]:
+            positions[count] = i
+            count += 1
+    return count
+
+
+@numba.njit(
+    types.int64(ROWS_OUT, VERSIONS_OUT, SLOTS, VERSIONS, MESSAGE_ROWS, types.uint32, POSITIONS_OUT, ROWS_OUT),
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+)
+def merge_rows(rows, current, slots, known, deltas, number, positions, newer):
+    """Adds `deltas` to the rows at `slots`, and collects the rows whose version was not known[i].
+
+    Args:
+      slots: int64[U]; no slot may be -1.
+      number: the new version of the rows.
+      positions, newer: out: each i whose version was not known[i], and that row with its delta added.
+
+    Returns:
+      how many of `positions` and `newer` are filled.
+    """
+    count = 0
+    for i in range(slots.size):
+        if i + AHEAD < slots.size:
+            prefetch(current, slots[i + AHEAD])
+            prefetch_row(rows, slots[i + AHEAD])
+        slot = slots[i]
+        if current[slot] == known[i]:
+            for d in range(np.uint64(rows.shape[1])):
+                rows[slot, d] += deltas[i, d]
+        else:
+            for d in range(np.uint64(rows.shape[1])):
+                value = rows[slot, d] + deltas[i, d]
+                rows[slot, d] = value
+                newer[count, d] = value
+            positions[count] = i
+            count += 1
+        current[slot] = number
+    return count
+
+
+def newer(table, versions, keys, known):
+    """Finds the rows whose version is not the one that the asker knows.
+
+    Args:
+      table: `Table`.
+      versions: the table's `Versions`.
+      keys: int64[U], distinct.
+      known: uint32[U], the versions that the asker has; None if it has none.
+
+    Returns:
+      `ChangedRows`.
+    """
+    slots = table.find(keys)
+    versions.reserve(len(table.keys))
+    new_versions, positions = versions.differ(slots, known)
+    rows = table.take(slots[positions])
+    absent = np.flatnonzero(slots[positions] < 0)
+    if len(absent):
+        rows[absent] = table.initial_rows(keys[positions[absent]])
+    return ChangedRows(new_versions, positions, rows)
+
+
+def merge_changes(table, versions, keys, deltas, known):
+    """Adds deltas to rows, as one push.
+
+    Args:
+      table, versions, keys, known: as for `newer`.
+      deltas: float32[U, width].
+
+    Returns:
+      `ChangedRows`: the rows whose version was not the one that the asker knew, with their deltas added.
+    """
+    count = len(keys)
+    number = versions.next()
+    slots, there = table.find_or_make(keys), None
+    known = np.full(count, NONE_KNOWN, np.uint32) if known is None else np.require(known, requirements=("C", "A"))
+    if table.limits.may_refuse and slots.min(initial=0) < 0:
+        there, refused = np.flatnonzero(slots >= 0), np.flatnonzero(slots < 0)
+        slots, known, deltas = slots[there], known[there], deltas[there]
+    positions = np.empty(len(slots), np.int64)
+    rows = np.empty((len(slots), table.config.width), np.float32)
+    table.before_change(slots)
+    current = versions.reserve(len(table.keys))
+    changed = merge_rows(table.rows, current, slots, known, deltas, number, positions, rows)
+    answer = ChangedRows(np.full(count, number, np.uint32), positions[:changed], rows[:changed])
+    return answer if there is None else _with_refused(answer, there, refused, table.initial_rows(keys[refused]))
+
+
+def _with_refused(answer, there, refused, initial_rows):
+    """-> the `ChangedRows` of all keys, from the `answer` for the keys `there`; a refused key has its initial row."""
+    versions, positions = answer.versions, np.concatenate([there[answer.positions], refused])
+    versions[refused] = ABSENT
+    order = np.argsort(positions)
+    return ChangedRows(versions, positions[order], np.concatenate([answer.rows, initial_rows])[order])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +208,7 @@ class Versions:
         positions = np.empty(len(slots), np.int64)
         if known is None:
             known = np.full(len(slots), NONE_KNOWN, np.uint32)
-        count = version_kernels.differ(self._array.array, slots, known, versions, positions)
+        count = differing_versions(self._array.array, slots, known, versions, positions)
         return versions, positions[:count]
 
     def clear(self):

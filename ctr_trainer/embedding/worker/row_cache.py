@@ -8,8 +8,7 @@ from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 from ctr_trainer.embedding.service import wire
 from ctr_trainer.embedding.store.row_codec import PLAIN
 from ctr_trainer.embedding.store.worker_rows import RowTotals, WorkerRows
-from ctr_trainer.embedding.worker.cached_rows import CachedRows
-from ctr_trainer.embedding.worker.kept_message import KeptMessage
+from ctr_trainer.embedding.worker.cached_rows import CachedRows, KeptMessage
 from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS
 from ctr_trainer.measuring.latency import Latency
 

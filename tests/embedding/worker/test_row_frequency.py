@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from ctr_trainer.embedding.memory.growable_array import PrivateMemory
-from ctr_trainer.embedding.worker.row_frequency import RowFrequency
+from ctr_trainer.embedding.worker.cached_rows import RowFrequency
 
 
 def _rows(count):
