@@ -46,10 +46,10 @@ def worker(flags: list[str]) -> int:
     from ctr_trainer.processes import tensorflow_import
 
     tensorflow_import.install()  # As `train` does, before the first import of TensorFlow.
+    import horovod.tensorflow as hvd
     import tensorflow as tf
 
     from ctr_trainer import cli
-    from ctr_trainer.ranks.distributed import hvd
     from ctr_trainer.ranks.host_sum import HostSum
 
     calls: dict[str, int] = {}
