@@ -15,7 +15,7 @@ from ctr_trainer.data.listing import list_files, named
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.split import Split
 from ctr_trainer.data.writer import DatasetWriter
-from ctr_trainer.features.buckets import BOUNDARIES
+from ctr_trainer.features.hashing import BOUNDARIES
 from ctr_trainer.files.outputs import UNFINISHED, Unfinished, refuse_overlap
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError

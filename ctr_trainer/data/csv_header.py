@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from ctr_trainer.data.scalars import numbers
 from ctr_trainer.data.text_blocks import first_line
-from ctr_trainer.features.csv_format import CsvFormat
+from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from ctr_trainer.features.csv_format import CsvFormat
+from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.features.spec import RESERVED_PREFIXES
 
 _TAKEN = ("label", "weight")

@@ -20,7 +20,7 @@ from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.placement import place_all
 from ctr_trainer.data.profile import NUMBER, TEXT, sample_csv, sample_parquet
-from ctr_trainer.features.csv_format import CsvFormat
+from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError, did_you_mean
 

@@ -8,7 +8,7 @@ import numpy as np
 from ctr_trainer.data import row_order
 from ctr_trainer.data.batch import Bag, Rows, concatenate
 from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, WEIGHTS_PREFIX, label_columns
-from ctr_trainer.features import buckets
+from ctr_trainer.features import hashing
 
 _BLOCK_ROWS = 1024
 
@@ -27,7 +27,7 @@ class RowGroups:
 
     def __init__(self, source, spec, statistics):
         self._source, self._spec = source, spec
-        self._buckets = buckets.of_spec(spec, statistics)
+        self._buckets = hashing.buckets_of(spec, statistics)
         self.rows = source.group_rows
 
     def read(self, groups):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
-from ctr_trainer.features.buckets import BOUNDARIES
+from ctr_trainer.features.hashing import BOUNDARIES
 
 _SAMPLE = 1 << 20
 _SMALLEST = 1 << 12

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf
 
 from ctr_trainer.graph_notes.notes import notes
-from ctr_trainer.layers.moving_moments import batch_statistics
+from ctr_trainer.layers.batch_norm import batch_statistics
 from ctr_trainer.ranks import dense_exchange
 from ctr_trainer.ranks.mean_optimizer import Fused, MeanOptimizer
 

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from ctr_trainer.export.raw_lists import RawLists
-from ctr_trainer.features import buckets
+from ctr_trainer.features import hashing
 from ctr_trainer.features.hashing import graph_keys
 from ctr_trainer.features.tensors import EMBEDDING, LINEAR, MASK, SEQUENCE, operation_name
 from ctr_trainer.features.times import graph_derived
@@ -29,7 +29,7 @@ class RawKeys:
     def __init__(self, spec, statistics):
         self.receivers = {}
         self._null_values = spec.csv.null_values
-        self._buckets = buckets.of_spec(spec, statistics)
+        self._buckets = hashing.buckets_of(spec, statistics)
         self._lists = {}
 
     def receiver(self, feature, kind, shape):

@@ -7,8 +7,15 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ctr_trainer.features import toml
-from ctr_trainer.features.columns import COMBINERS, TRANSFORMS, DenseFeature, Label, SparseFeature, TableLimits
-from ctr_trainer.features.csv_format import CsvFormat
+from ctr_trainer.features.columns import (
+    COMBINERS,
+    TRANSFORMS,
+    CsvFormat,
+    DenseFeature,
+    Label,
+    SparseFeature,
+    TableLimits,
+)
 from ctr_trainer.messages.errors import UserError
 
 __all__ = [

@@ -1,6 +1,6 @@
 """The TOML form of a feature spec. It is strict, and has a short form for many similar columns.
 
-All keys, except the options of [csv], which `csv_format.CsvFormat` lists:
+All keys, except the options of [csv], which `columns.CsvFormat` lists:
 
     name = "criteo"
     ids = []                        # optional: columns kept for predictions
@@ -33,8 +33,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from ctr_trainer.features.columns import DenseFeature, Label, SparseFeature, TableLimits
-from ctr_trainer.features.csv_format import CsvFormat
+from ctr_trainer.features.columns import CsvFormat, DenseFeature, Label, SparseFeature, TableLimits
 from ctr_trainer.messages.errors import UserError
 
 _KIND = {

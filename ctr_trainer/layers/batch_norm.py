@@ -1,11 +1,108 @@
 """Batch normalization for graph mode, whose moving statistics the training operation keeps."""
 
+import dataclasses
+from typing import Any
+
 import tensorflow as tf
 
 from ctr_trainer.features import tensors
-from ctr_trainer.layers.moving_moments import MovingMoments
 
 tf1 = tf.compat.v1
+_KEY = ("ctr_trainer", "batch statistics")  # No string, so that TensorFlow does not try to serialize what is under it.
+
+
+@dataclasses.dataclass(frozen=True)
+class MovingMoments:
+    """Moving mean and variance of each channel, unbiased from the first step on.
+
+    With m_t and v_t the mean and the variance of step t, over the batches of all workers,
+
+        S_t = momentum * S_{t-1} + (1 - momentum) * (m_t, v_t)     w_t = momentum * w_{t-1} + 1 - momentum
+
+    from S_0 = 0 and w_0 = 0, and (E, Var) = S_t / w_t. As w_t is 1 - momentum^t, this is Adam's correction for its
+    start. A step without examples moves neither S nor w. If local SGD averages S and w over workers, the averages are
+    as good as each worker's.
+
+    Attributes:
+      moments: S, variable float32[2, n]; not trainable, but part of checkpoints and of exported graphs.
+      weight: w, variable float32[].
+
+    Advice: give `keep` the share of a batch that counts, so that padding does not move them.
+
+    Example:
+      >>> moments = MovingMoments.make(8)
+      >>> mean, variance = moments.mean_and_variance()
+      >>> mean.shape, variance.shape
+      (TensorShape([8]), TensorShape([8]))
+    """
+
+    moments: Any
+    weight: Any
+
+    @staticmethod
+    def make(channels: int) -> "MovingMoments":
+        """Returns the MovingMoments of the current variable scope, for `channels` channels."""
+        return MovingMoments(
+            tf1.get_variable("moments", [2, channels], initializer=tf1.zeros_initializer(), trainable=False),
+            tf1.get_variable("weight", [], initializer=tf1.zeros_initializer(), trainable=False),
+        )
+
+    def mean_and_variance(self) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns (E float32[n], Var float32[n]); 0 and 1 before the first step."""
+        mean, variance = tf.unstack(tf.math.divide_no_nan(self.moments, self.weight))
+        return mean, variance + tf.cast(tf.equal(self.weight, 0.0), tf.float32)
+
+    def keep(self, mean: tf.Tensor, variance: tf.Tensor, share: tf.Tensor, momentum: float) -> None:
+        """Adds the moments of a batch to the `batch_statistics` of the graph.
+
+        Args:
+          mean, variance: float32[n], computed over this worker's batch.
+          share: float32[], the number of vectors per example that they are the moments of.
+          momentum: the fraction of the old values that a step keeps.
+        """
+        value = tf.concat([mean * share, variance * share, share[None]], 0)
+        tf1.add_to_collection(_KEY, BatchStatistic(self.moments, self.weight, value, momentum))
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchStatistic:
+    """The moments of one worker's batch, on their way to `MovingMoments`.
+
+    The workers' values are averaged, weighted by their examples. That is exact for sums per example, but not for means
+    over vectors, as the examples of each worker have another number of vectors. So the sums per example are averaged,
+    and the number of vectors per example with them.
+
+    Attributes:
+      moments, weight: the variables of the `MovingMoments`.
+      value: float32[2 n + 1]: the batch's mean and variance of each channel, both times the number of vectors per
+        example; then that number.
+      momentum: the fraction of the old values that a step keeps.
+    """
+
+    moments: Any
+    weight: Any
+    value: Any
+    momentum: float
+
+    def update(self, mean: tf.Tensor, weight: tf.Tensor) -> tf.Operation:
+        """Returns operation that moves the moments; a step without any vector moves nothing.
+
+        Args:
+          mean: float32[2 n + 1], the mean of `value` over the batches and workers of the step.
+          weight: float32[], the sum of the weights of these batches' examples.
+        """
+        count = mean[-1]
+        batch = tf.reshape(tf.math.divide_no_nan(mean[:-1], count), self.moments.shape)
+        rate = tf.where(tf.minimum(count, weight) > 0, 1.0 - self.momentum, 0.0)
+        return tf.group(
+            self.moments.assign_sub(rate * (self.moments - batch), read_value=False),
+            self.weight.assign_sub(rate * (self.weight - 1.0), read_value=False),
+        )
+
+
+def batch_statistics() -> list[BatchStatistic]:
+    """Returns list of the `BatchStatistic`s that the layers of the current graph have added."""
+    return tf1.get_collection(_KEY)
 
 
 def batch_norm(

@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from ctr_trainer.features import tensors
-from ctr_trainer.layers.moving_moments import MovingMoments
+from ctr_trainer.layers.batch_norm import MovingMoments
 
 tf1 = tf.compat.v1
 

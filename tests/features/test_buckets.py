@@ -3,9 +3,8 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.features.buckets import Buckets
 from ctr_trainer.features.columns import SparseFeature
-from ctr_trainer.features.hashing import keys
+from ctr_trainer.features.hashing import Buckets, keys
 from ctr_trainer.messages.errors import UserError
 
 VALUES = np.float32([-5, 0.5, 0.7, 1, 10, 1e9, np.nan])

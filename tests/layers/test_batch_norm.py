@@ -3,9 +3,8 @@ import pytest
 import tensorflow as tf
 
 from ctr_trainer.features import tensors
-from ctr_trainer.layers.batch_norm import batch_norm
+from ctr_trainer.layers.batch_norm import batch_norm, batch_statistics
 from ctr_trainer.layers.mlp import mlp
-from ctr_trainer.layers.moving_moments import batch_statistics
 
 tf1 = tf.compat.v1
 
