@@ -1,7 +1,7 @@
 """The names of `tf.estimator.export`."""
 
 from ctr_trainer.export.outputs import ClassificationOutput, PredictOutput, RegressionOutput
-from ctr_trainer.export.serving_inputs import (
+from ctr_trainer.export.receivers import (
     ServingInputReceiver,
     TensorServingInputReceiver,
     build_parsing_serving_input_receiver_fn,

@@ -4,7 +4,7 @@ import os
 
 import tensorflow as tf
 
-from ctr_trainer.export.row_inputs import RowInputs
+from ctr_trainer.export.receivers import RowInputs
 from ctr_trainer.export.saved_model import build, keys_signature, signatures_of, write_spec
 from ctr_trainer.files.local_path import LocalPath
 from ctr_trainer.files.temporary import temporary_directory

@@ -13,11 +13,9 @@ import tqdm
 
 from ctr_trainer.embedding.snapshot import snapshot
 from ctr_trainer.export import directory, outputs
-from ctr_trainer.export.exported_table import ExportedTable
-from ctr_trainer.export.key_index import KeyIndex
+from ctr_trainer.export.exported_table import ExportedTable, KeyIndex
 from ctr_trainer.export.raw_keys import SIGNATURE, RawKeys, key_outputs
-from ctr_trainer.export.receiver import ExportedFeatures
-from ctr_trainer.export.row_inputs import RowInputs
+from ctr_trainer.export.receivers import ExportedFeatures, RowInputs
 from ctr_trainer.export.table_saver import TableSaver
 from ctr_trainer.features.columns import TYPICAL
 from ctr_trainer.features.spec import FeatureSpec

@@ -1,20 +1,119 @@
 """Evaluates a SavedModel as a server runs it: from raw values, without this package's graph, tables or checkpoints."""
 
+import contextlib
+import dataclasses
 import os
 import sys
 
 import numpy as np
+import pyarrow as pa
 import tensorflow as tf
 import tqdm
 
-from ctr_trainer.export.raw_examples import read_raw
+from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, BadRows, label_columns
+from ctr_trainer.data.convert import SOURCES
+from ctr_trainer.data.encode import Encoder
+from ctr_trainer.data.lists import split
+from ctr_trainer.data.observations import Observations
 from ctr_trainer.export.saved_model import load_spec
-from ctr_trainer.messages.errors import UserError
+from ctr_trainer.features.hashing import keys
+from ctr_trainer.messages.errors import UserError, did_you_mean
 from ctr_trainer.metrics.click_metrics import metric_name
 from ctr_trainer.metrics.evaluation_metrics import EvaluationMetrics
 from ctr_trainer.ranks import distributed
 
+_ROW = "row of the chunk"
+_GROUP_SLOT = "group"
 tf1 = tf.compat.v1
+
+
+@dataclasses.dataclass
+class RawExamples:
+    """`B` examples.
+
+    Attributes:
+      inputs: dict of feature name -> float32[B], string[B] or string[B, N], as `receiver.ExportedFeatures` wants them.
+      labels: dict of label name ("" for the one label of a spec) -> float32[B].
+      weights: float32[B], the weights of the examples.
+      groups: int64[B], the group of each example; None without groups.
+    """
+
+    inputs: dict[str, np.ndarray]
+    labels: dict[str, np.ndarray]
+    weights: np.ndarray
+    groups: np.ndarray | None
+
+
+def read_raw(format, files, spec, batch_size, group_by="", max_bad_rows=0):
+    """Yields RawExamples of source files. A row that a conversion would call bad is bad, and is named, here too.
+
+    Args:
+      format: one of `convert.SOURCES`.
+      files: paths or patterns of the files.
+      spec: the FeatureSpec of the model.
+      batch_size: largest number of examples at a time.
+      group_by: id column or single-valued feature whose values are the groups; "" for no groups.
+      max_bad_rows: number of unusable rows that may be left out.
+
+    Raises:
+      UserError: the files do not fit the spec, or there is no such column to group by.
+    """
+    offered = [*spec.ids, *(f.name for f in spec.sparse if f.combiner is None and not f.is_bucketised)]
+    if group_by and group_by not in offered:
+        hint = did_you_mean(group_by, offered)
+        raise UserError(f"no column {group_by!r} to group by; there are {', '.join(offered) or 'none'}{hint}")
+    bad_rows, observed = BadRows(max_bad_rows), Observations(spec)
+    # The rows are numbered, so that the raw values of the good rows can be found.
+    numbered = dataclasses.replace(spec, ids=(*spec.ids, _ROW))
+    with contextlib.closing(Encoder(numbered)) as encoder:
+        for block in SOURCES[format](files, spec, bad_rows):
+            chunk = block.parse(bad_rows)
+            chunk.table = chunk.table.append_column(_ROW, pa.array(np.arange(len(chunk.table))))
+            encoded = encoder.encode(chunk, bad_rows, observed)
+            observed.see_labels(chunk.table)
+            raw = chunk.table.take(encoded[ID_PREFIX + _ROW])
+            for first in range(0, len(raw), batch_size):
+                yield _examples(spec, raw.slice(first, batch_size), encoded.slice(first, batch_size), group_by)
+        observed.check()
+
+
+def _examples(spec, raw, encoded, group_by):
+    inputs = {f.name: encoded[f.name].to_numpy() for f in (*spec.dense, *spec.bucketised)}
+    for feature in spec.sparse:
+        if feature.is_bucketised:
+            continue
+        values = raw[feature.column].to_pylist()
+        inputs[feature.name] = _texts(values) if feature.combiner is None else _lists(values, feature)
+    labels = {name: encoded[name].to_numpy() for name in label_columns(spec)}
+    labels = {"" if len(labels) == 1 else name.partition(":")[2]: values for name, values in labels.items()}
+    weights = encoded[WEIGHT].to_numpy() if spec.weight else np.ones(len(encoded), np.float32)
+    groups = None
+    if group_by:
+        column = encoded[ID_PREFIX + group_by if group_by in spec.ids else group_by].combine_chunks()
+        groups = column.to_numpy()
+        if not np.issubdtype(groups.dtype, np.integer):
+            groups = keys(_GROUP_SLOT, column)
+    return RawExamples(inputs, labels, weights, groups)
+
+
+def _texts(values):
+    return np.array([_bytes(value) for value in values], object)
+
+
+def _lists(values, feature):
+    """-> string[B, N], the values of each row, then "" up to the length of the longest row."""
+    if not any(isinstance(value, list) for value in values):
+        values = split(pa.array([_bytes(value) for value in values], pa.binary()), feature).to_pylist()
+    rows = [value or [] for value in values]
+    rows = [[_bytes(value) for value in row] for row in rows]
+    longest = max(map(len, rows), default=0)
+    return np.array([row + [b""] * (longest - len(row)) for row in rows], object).reshape(len(rows), longest)
+
+
+def _bytes(value):
+    if value is None:
+        return b""
+    return value if isinstance(value, bytes) else str(value).encode()
 
 
 def evaluate_saved_model(path, format, files, batch_size, config, threads=0, max_bad_rows=0):

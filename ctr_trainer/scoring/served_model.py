@@ -1,5 +1,6 @@
 """A model that is served: the newest record of a publication, and the tower that goes with it."""
 
+import contextlib
 import dataclasses
 import threading
 import time
@@ -9,13 +10,52 @@ import numpy as np
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.publication.reader import RowReader, RowsAhead
 from ctr_trainer.publication.records import Record
-from ctr_trainer.scoring.batch_rows import look_up
 from ctr_trainer.scoring.examples import Examples
-from ctr_trainer.scoring.record_gate import RecordGate
 from ctr_trainer.scoring.refusals import NotReady
-from ctr_trainer.scoring.tower import Tower
+from ctr_trainer.scoring.tower import Tower, look_up
 
+_SECONDS = 60
 _MOST_TRIES = 3
+
+
+class RecordGate:
+    """Lets any number of batches in, or one change of the record alone. A change that waits holds new batches back."""
+
+    def __init__(self):
+        self._condition = threading.Condition()
+        self._batches = 0
+        self._changing = False
+
+    @contextlib.contextmanager
+    def batch(self):
+        """A context manager around one batch."""
+        with self._condition:
+            self._wait(lambda: not self._changing, "the change to a newer record")
+            self._batches += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._batches -= 1
+                self._condition.notify_all()
+
+    @contextlib.contextmanager
+    def change(self):
+        """A context manager around a change; for one thread at a time. Waits until no batch is under way."""
+        with self._condition:
+            self._changing = True
+        try:
+            with self._condition:
+                self._wait(lambda: not self._batches, "the batches under way")
+            yield
+        finally:
+            with self._condition:
+                self._changing = False
+                self._condition.notify_all()
+
+    def _wait(self, is_over, what):
+        if not self._condition.wait_for(is_over, _SECONDS):
+            raise TimeoutError(f"{what} did not end within {_SECONDS} s")
 
 
 class RecordRefused(UserError):

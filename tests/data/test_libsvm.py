@@ -9,7 +9,7 @@ from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.infer import infer
 from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.export.raw_examples import read_raw
+from ctr_trainer.export.saved_model_evaluation import read_raw
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError

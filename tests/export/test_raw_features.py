@@ -7,7 +7,7 @@ from ctr_trainer.data.convert import convert
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.estimator import Estimator, RunConfig
 from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.export.raw_examples import read_raw
+from ctr_trainer.export.saved_model_evaluation import read_raw
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.models import lr
 from ctr_trainer.models.params import ModelParams

@@ -3,7 +3,7 @@ import pyarrow as pa
 import pytest
 import tensorflow as tf
 
-from ctr_trainer.export.raw_lists import RawLists
+from ctr_trainer.export.raw_keys import RawLists
 from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
 

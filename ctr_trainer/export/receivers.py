@@ -1,0 +1,175 @@
+"""The inputs of exported graphs: raw values, embedding rows that come with each request, or a program's own tensors."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from ctr_trainer.export.raw_keys import RawKeys
+from ctr_trainer.features.tensors import EMBEDDING, MASK, SEQUENCE, Features, operation_name
+
+tf1 = tf.compat.v1
+_EXAMPLES = "examples"
+
+
+class ExportedFeatures(Features):
+    """Features that are made from raw values inside the graph.
+
+    The inputs (`receivers`) have the names of the features that the model reads: a model that reads no history has no
+    input for one. B is any batch size, N any number of values:
+
+    | feature | tensor |
+    |---|---|
+    | dense, bucketised | float32[B], NaN for a missing value |
+    | single-valued | string[B], "" for a missing value; a feature with `derive` takes the text of the time |
+    | bag | string[B, N], padded with "" at the end; weights stand in the text, as in the data: "news:0.5" |
+    | sequence | string[B, N], oldest first, padded with "" at the end; the newest `max_length` values count |
+
+    A key that training never saw looks up zeros, as in `Estimator.predict`.
+
+    Args:
+      spec, statistics: FeatureSpec and statistics that the model was trained with.
+      tables: dict of table name -> `ExportedTable`.
+    """
+
+    def __init__(self, spec, statistics, tables):
+        super().__init__(spec, statistics)
+        self._tables = tables
+        self._raw = RawKeys(spec, statistics)
+        self._rows = {}
+
+    @property
+    def receivers(self):
+        """-> dict of feature name -> placeholder, of the features that the model has read so far."""
+        return self._raw.receivers
+
+    def _raw_dense(self):
+        return tf.stack([self._raw.receiver(feature, tf.float32, [None]) for feature in self.spec.dense], 1)
+
+    def _weight(self):
+        raise KeyError("no feature 'weight': an exported graph only predicts, and its examples have no weights")
+
+    def _segment(self, table, kind, dim):
+        start = 0 if kind == EMBEDDING else self._tables[table.name].linear_start
+        return self._pooled(table)[..., start : start + dim]
+
+    def _pooled(self, table):
+        """-> float32[B, F, weights], the rows of the single-valued features and the bags; they are looked up once."""
+        if table.name not in self._rows:
+            exported = self._tables[table.name]
+            parts = [exported.look_up(self._raw.singles(table.single))] if table.single else []
+            for feature in table.bags:
+                values = self._raw.list(feature)
+                rows = exported.look_up(values.keys)
+                parts.append(tf.reduce_sum(rows * values.coefficients()[..., None], 1, keepdims=True))
+            self._rows[table.name] = tf.concat(parts, 1) if len(parts) > 1 else parts[0]
+        return self._rows[table.name]
+
+    def _sequence(self, table, feature):
+        return self._tables[table.name].look_up(self._raw.list(feature).aligned())[..., : table.dim]
+
+    def _mask(self, feature):
+        return tf.cast(tf.not_equal(self._raw.list(feature).aligned(), 0), tf.float32)
+
+
+class RowInputs(Features):
+    """Features whose rows are looked up elsewhere, in a key-value cluster or in another process.
+
+    The inputs (`receivers`) are those that the model reads. B is any batch size, F the single-valued features, then the
+    bags, of a table in the spec's order:
+
+    | input | tensor |
+    |---|---|
+    | `<dense feature>` | float32[B], NaN for a missing value |
+    | `embedding/dim16` | float32[B, F, 16], the vector of a feature's key; of a bag the pooled vectors |
+    | `linear/dim16` | float32[B, F, 1], the same of the linear weights |
+    | `sequence/<name>` | float32[B, max_length, dim], the vectors in order, then zeros |
+    | `sequence_mask/<name>` | float32[B, max_length], 1 where there is a vector |
+
+    A key without a row has zeros, as in `Estimator.predict`.
+
+    Args:
+      spec, statistics: FeatureSpec and statistics that the model was trained with.
+
+    Attributes:
+      receivers: dict of input -> placeholder.
+    """
+
+    def __init__(self, spec, statistics):
+        super().__init__(spec, statistics)
+        self.receivers = {}
+
+    def _receiver(self, name, shape):
+        if name not in self.receivers:
+            self.receivers[name] = tf1.placeholder(tf.float32, [None, *shape], operation_name(name))
+        return self.receivers[name]
+
+    def _raw_dense(self):
+        return tf.stack([self._receiver(feature.name, []) for feature in self.spec.dense], 1)
+
+    def _weight(self):
+        raise KeyError("no feature 'weight': an exported graph only predicts, and its examples have no weights")
+
+    def _segment(self, table, kind, dim):
+        return self._receiver(f"{kind}/{table.name}", [len(table.pooled), dim])
+
+    def _sequence(self, table, feature):
+        return self._receiver(f"{SEQUENCE}/{feature.name}", [feature.max_length, table.dim])
+
+    def _mask(self, feature):
+        return self._receiver(f"{MASK}/{feature.name}", [feature.max_length])
+
+
+@dataclasses.dataclass(frozen=True)
+class ServingInputReceiver:
+    """What a `serving_input_receiver_fn` returns.
+
+    Attributes:
+      features: what `model_fn` is given.
+      receiver_tensors: the placeholders that requests fill: dict of name -> tensor, or one tensor.
+    """
+
+    features: Any
+    receiver_tensors: Any
+
+
+class TensorServingInputReceiver(ServingInputReceiver):
+    """The same for a `model_fn` whose features are one tensor."""
+
+
+def build_raw_serving_input_receiver_fn(
+    features: Mapping[str, tf.Tensor], default_batch_size: int | None = None
+) -> Callable[[], ServingInputReceiver]:
+    """Returns a `serving_input_receiver_fn` whose requests have the features themselves.
+
+    Args:
+      features: dict of name -> tensor, or placeholder, whose dtype and shape the request's have.
+      default_batch_size: examples of each request; None for any number.
+    """
+
+    def receive() -> ServingInputReceiver:
+        tensors = {}
+        for name, like in features.items():
+            shape = like.shape.as_list()
+            tensors[name] = tf1.placeholder(like.dtype, [default_batch_size, *shape[1:]] if shape else shape, name)
+        return ServingInputReceiver(dict(tensors), tensors)
+
+    return receive
+
+
+def build_parsing_serving_input_receiver_fn(
+    feature_spec: Mapping[str, Any], default_batch_size: int | None = None
+) -> Callable[[], ServingInputReceiver]:
+    """Returns a `serving_input_receiver_fn` whose requests have serialized `tf.Example`s.
+
+    Args:
+      feature_spec: as `tf.io.parse_example` takes it.
+      default_batch_size: examples of each request; None for any number.
+    """
+
+    def receive() -> ServingInputReceiver:
+        examples = tf1.placeholder(tf.string, [default_batch_size], "input_example_tensor")
+        return ServingInputReceiver(tf1.parse_example(examples, dict(feature_spec)), {_EXAMPLES: examples})
+
+    return receive
