@@ -1,6 +1,7 @@
 """Batches of examples, and the rows that they are cut from, as arrays."""
 
 import dataclasses
+from collections.abc import Callable, Sequence
 
 import numba
 import numpy as np
@@ -57,25 +58,25 @@ class Rows:
     weights: np.ndarray
     ids: dict[str, np.ndarray]
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.labels)
 
-    def slice(self, start, stop):
-        """-> rows [start, stop), as views."""
+    def slice(self, start: int, stop: int) -> "Rows":
+        """Returns the rows [start, stop), as views."""
         return self._map(lambda a: a[start:stop], lambda b: Bag(b.values, b.splits[start : stop + 1], b.weights))
 
-    def take(self, order):
-        """-> copies of the rows whose numbers are in the int64 array `order`."""
+    def take(self, order: np.ndarray) -> "Rows":
+        """Returns copies of the rows whose numbers are in the int64 array `order`."""
         return self._map(lambda a: np.take(a, order, axis=0), lambda bag: _take_bag(bag, order))
 
-    def batch(self, batch_size):
-        """-> Batch of these rows, padded to `batch_size`. Without padding its arrays are views of these rows."""
+    def batch(self, batch_size: int) -> Batch:
+        """Returns these rows as a Batch, padded to `batch_size`. Without padding its arrays are views of these rows."""
         padding = batch_size - len(self)
         rows = self if not padding else self._map(lambda a: _pad(a, padding), lambda bag: _pad_bag(bag, padding))
         bags = {name: _batch_bag(bag) for name, bag in rows.bags.items()}
         return Batch(len(self), rows.keys, bags, rows.dense, rows.labels, rows.weights, rows.ids)
 
-    def _map(self, array, bag):
+    def _map(self, array: Callable[[np.ndarray], np.ndarray], bag: Callable[[Bag], Bag]) -> "Rows":
         return Rows(
             keys={name: array(a) for name, a in self.keys.items()},
             bags={name: bag(b) for name, b in self.bags.items()},
@@ -86,8 +87,8 @@ class Rows:
         )
 
 
-def concatenate(parts):
-    """-> Rows of all the parts, in order."""
+def concatenate(parts: Sequence[Rows]) -> Rows:
+    """Returns the Rows of all parts, in order."""
     if len(parts) == 1:
         return parts[0]
     first = parts[0]
@@ -101,40 +102,38 @@ def concatenate(parts):
     )
 
 
-def _concatenate_bags(bags):
+def _concatenate_bags(bags: Sequence[Bag]) -> Bag:
     lengths = np.concatenate([np.diff(b.splits) for b in bags])
     values = np.concatenate([b.values[b.splits[0] : b.splits[-1]] for b in bags])
-    weights = None
-    if bags[0].weights is not None:
-        weights = np.concatenate([b.weights[b.splits[0] : b.splits[-1]] for b in bags])
-    return Bag(values, np.concatenate([[0], np.cumsum(lengths)]), weights)
+    weights = [b.weights[b.splits[0] : b.splits[-1]] for b in bags if b.weights is not None]
+    return Bag(values, np.concatenate([[0], np.cumsum(lengths)]), np.concatenate(weights) if weights else None)
 
 
-def _batch_bag(bag):
-    """-> the bag without the values of other rows."""
+def _batch_bag(bag: Bag) -> Bag:
+    """Returns the bag without the values of other rows."""
     kept = slice(bag.splits[0], bag.splits[-1])
     weights = None if bag.weights is None else bag.weights[kept]
     return Bag(bag.values[kept], (bag.splits - bag.splits[0]).astype(np.int32), weights)
 
 
-def _pad(array, padding):
+def _pad(array: np.ndarray, padding: int) -> np.ndarray:
     fill = np.full((padding, *array.shape[1:]), "" if array.dtype.kind == "O" else 0, array.dtype)
     return np.concatenate([array, fill])
 
 
-def _pad_bag(bag, padding):
+def _pad_bag(bag: Bag, padding: int) -> Bag:
     return Bag(bag.values, np.concatenate([bag.splits, np.full(padding, bag.splits[-1])]), bag.weights)
 
 
-def _take_bag(bag, order):
+def _take_bag(bag: Bag, order: np.ndarray) -> Bag:
     splits = np.concatenate([[0], np.cumsum(bag.splits[order + 1] - bag.splits[order])])
     weights = None if bag.weights is None else _take_values(bag.weights, bag.splits, order, splits)
     return Bag(_take_values(bag.values, bag.splits, order, splits), splits, weights)
 
 
 @numba.njit(nogil=True, cache=True)
-def _take_values(values, splits, order, taken_splits):
-    """-> the values of the rows in `order`, one row after the other; `taken_splits` are the splits of these rows."""
+def _take_values(values: np.ndarray, splits: np.ndarray, order: np.ndarray, taken_splits: np.ndarray) -> np.ndarray:
+    """Returns the values of the rows in `order`, row by row; `taken_splits` are the splits of these rows."""
     taken = np.empty(taken_splits[-1], values.dtype)
     for i in range(len(order)):
         first, start = splits[order[i]], taken_splits[i]

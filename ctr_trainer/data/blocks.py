@@ -1,34 +1,68 @@
 """What source formats give to the encoder and what it makes of them: blocks, chunks, encoded columns, bad rows."""
 
-import collections.abc
 import dataclasses
 import logging
 import threading
-import typing
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 
+from ctr_trainer.data.listing import Input
+from ctr_trainer.features.columns import Label
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError
 
-# No feature's name may begin with these prefixes; features may be named like columns of the source.
+# Names of a converted data set's columns that are no features. No feature's name may begin with these prefixes;
+# features may be named like columns of the source.
 ID_PREFIX = "id:"
 LABEL = "label"
 LABEL_PREFIX = "label:"
 TIME = "time:"
 WEIGHT = "weight"
 WEIGHTS_PREFIX = "weights:"
-LABELS_ARE_NEEDED = "; `predict` needs no label, and `convert --unlabelled` makes data for it without any"
 _log = logging.getLogger(__name__)
 
 
-def label_columns(spec):
-    """-> dict of column name -> Label, in the spec's order; {} for an unlabelled spec."""
+def label_columns(spec: FeatureSpec) -> dict[str, Label]:
+    """Returns the Label of each label column, in the spec's order; {} for an unlabelled spec."""
     if not spec.labelled:
         return {}
     if len(spec.labels) == 1:
         return {LABEL: spec.label}
     return {LABEL_PREFIX + label.name: label for label in spec.labels}
+
+
+class BadRow(NamedTuple):
+    """A row that cannot be used.
+
+    Attributes:
+      file: path of the source file.
+      line: line or number of the row in the file, from 1; None if unknown.
+      column: name of the column; None if the row as a whole is wrong.
+      value: value that is there.
+      expected: description of what should be there, as `a finite number`.
+    """
+
+    file: str
+    line: int | None
+    column: str | None
+    value: object
+    expected: str
+
+
+class BadRowSink(Protocol):
+    """Takes the rows that are left out: `BadRows` or `FoundBadRows`."""
+
+    budget: int
+
+    def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
+        """Takes one bad row; see `BadRow` for the arguments.
+
+        Raises:
+          UserError, TooManyBadRows: there are more bad rows than may be left out.
+        """
 
 
 @dataclasses.dataclass
@@ -49,15 +83,8 @@ class BadRows:
     _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock, repr=False)
     _error: UserError | None = None
 
-    def add(self, file, line, column, value, expected):
-        """Counts and logs one bad row.
-
-        Args:
-          file: path of the source file.
-          line: line or number of the row in the file, from 1; None if unknown.
-          column: name of the column; None if the row as a whole is wrong.
-          value: value that is there.
-          expected: description of what should be there, as `a finite number`.
+    def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
+        """Counts and logs one bad row; see `BadRow` for the arguments.
 
         Raises:
           UserError: the budget is spent.
@@ -78,34 +105,35 @@ class BadRows:
 
 
 class TooManyBadRows(Exception):
-    """The end of a search for bad rows that has found more than the whole input may have."""
+    """A search for bad rows ends, since it has found more than the whole input may have."""
 
 
 class FoundBadRows:
-    """Takes bad rows in place of `BadRows`, to hand them on later in the order of the input.
+    """Keeps bad rows, to hand them to `BadRows` later in the order of the input.
 
-    Threads and tasks that look at different blocks each fill one of their own. So the rows that are left out, and the
+    Threads and tasks that look at different blocks each fill one of their own, so the rows that are left out, and the
     row that ends a conversion, do not depend on which thread was first.
 
     Args:
       budget: number of rows that the whole input may leave out.
     """
 
-    def __init__(self, budget):
-        self.budget, self.rows = budget, []
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.rows: list[BadRow] = []
 
-    def add(self, *row):
-        """Keeps the arguments of `BadRows.add`.
+    def add(self, file: str, line: int | None, column: str | None, value: object, expected: str) -> None:
+        """Keeps one bad row; see `BadRow` for the arguments.
 
         Raises:
           TooManyBadRows: there are more rows than the budget, so handing them on will raise.
         """
-        self.rows.append(row)
+        self.rows.append(BadRow(file, line, column, value, expected))
         if len(self.rows) > self.budget:
             raise TooManyBadRows
 
-    def taken(self):
-        """-> the rows so far, which are no longer kept."""
+    def taken(self) -> list[BadRow]:
+        """Returns the rows so far, and forgets them."""
         rows, self.rows = self.rows, []
         return rows
 
@@ -123,32 +151,45 @@ class Chunk:
 
     table: pa.Table
     file: str
-    line_of: collections.abc.Callable[[int], int]
+    line_of: Callable[[int], int]
     first_line_hint: str = ""
 
     @property
-    def most_rows(self):
+    def most_rows(self) -> int:
         return len(self.table)
 
-    def parse(self, bad_rows):
-        """-> the Chunk itself; see `Block`."""
+    def parse(self, bad_rows: BadRowSink) -> "Chunk":
+        """Returns the Chunk itself; see `Block`."""
         return self
 
 
-class Block(typing.Protocol):
-    """Consecutive rows of one source file, which may still have to be parsed.
+class Block(Protocol):
+    """Consecutive rows of one source file, which may still have to be parsed."""
 
-    Attributes:
-      most_rows: number of its rows, or a larger number if that is not known yet.
-    """
+    @property
+    def most_rows(self) -> int:
+        """Number of rows, or a larger number if that is not known yet."""
 
-    most_rows: int
+    def parse(self, bad_rows: BadRowSink) -> Chunk:
+        """Returns the Chunk of the good rows; `bad_rows` gets each row that is left out. Called once, in any thread."""
 
-    def parse(self, bad_rows) -> Chunk:
-        """-> the Chunk of its good rows. It is called once, in any thread.
+
+class SourceReader(Protocol):
+    """Reads the files of one source format; `convert.SOURCES` has one per format."""
+
+    def __call__(
+        self, source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
+    ) -> Iterable[Block]:
+        """Yields the blocks of a source, in order.
 
         Args:
-          bad_rows: BadRows or FoundBadRows, which gets each row that is left out.
+          source: paths, URLs or patterns, as the format takes them.
+          spec: FeatureSpec, which says what columns are read.
+          bad_rows: gets each row that is left out while the blocks are cut; parsing a block reports further ones.
+          time: column of a split by time; None for no such split.
+
+        Raises:
+          UserError: a file does not exist, cannot be read, or lacks a column.
         """
 
 
@@ -160,11 +201,11 @@ class Encoded:
       column: pyarrow Array of n rows.
       bad: bool[n], whether each row is unusable; None if no row is.
       expected: what the bad rows should have held, as `a finite number`.
-      cure: setting of the feature spec that may mend the bad rows, the end of their message.
       weights: list<float32>, the weights of a bag's values; None if the bag has no weights.
       lengths: int[n], number of values of each row's list, before the cut at `max_length`; None if the column has no
         lists.
       odd: a value that looks like several values, as `[1, 2]`; None if there was no such value.
+      cure: setting of the feature spec that may mend the bad rows, the end of their message.
     """
 
     column: pa.Array

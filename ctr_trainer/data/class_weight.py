@@ -1,16 +1,27 @@
 """Rare positive examples: the weight that balances the classes, and training on a share of the negative examples."""
 
 import dataclasses
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
-from ctr_trainer.data.source import source_of
+from ctr_trainer.data.batch import Batch
+from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.data.row_order import Share
+from ctr_trainer.data.source import Source, source_of
 from ctr_trainer.messages.errors import UserError
 
 BALANCED = "balanced"
 
 
-def balanced_weight(data, label="", negative_sampling=None, advanced=lambda text: None):
+def balanced_weight(
+    data: str | os.PathLike | Source,
+    label: str = "",
+    negative_sampling: float | None = None,
+    advanced: Callable[[str], object] = lambda text: None,
+) -> float:
     """Computes the weight of positive examples with which both classes count the same in the loss.
 
         weight = share * negatives / positives
@@ -77,40 +88,40 @@ class NegativeSampling:
       seed: seed of the draws.
     """
 
-    def __init__(self, reader, share, rank, seed):
+    def __init__(self, reader: BatchReader, share: float, rank: int, seed: int) -> None:
         self._reader, self._share, self._rank, self._seed = reader, share, rank, seed
         self.spec, self.statistics, self.batch_size = reader.spec, reader.statistics, reader.batch_size
 
     @property
-    def steps(self):
-        """As the reader's."""
+    def steps(self) -> int | None:
+        """Number of batches; see `BatchReader.steps`."""
         return self._reader.steps
 
     @property
     def rows(self) -> int:
-        """As the reader's."""
+        """Number of rows of the whole data set."""
         return self._reader.rows
 
     @property
-    def steps_per_epoch(self):
-        """As the reader's."""
+    def steps_per_epoch(self) -> int:
+        """Number of batches per whole epoch."""
         return self._reader.steps_per_epoch
 
     @property
-    def steps_before(self):
-        """As the reader's."""
+    def steps_before(self) -> int:
+        """Number of batches before the reader's start."""
         return self._reader.steps_before
 
     @property
-    def epochs(self):
-        """As the reader's."""
+    def epochs(self) -> int | None:
+        """Number of the epoch to stop before; None for no end."""
         return self._reader.epochs
 
-    def position_after(self, steps):
-        """As the reader's."""
+    def position_after(self, steps: int) -> dict[str, Any]:
+        """Computes the position after `steps` batches; see `BatchReader.position_after`."""
         return self._reader.position_after(steps)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Batch]:
         for number, batch in enumerate(self._reader):
             counts = batch.labels > 0.5
             position = self._reader.position_after(number)
@@ -118,20 +129,20 @@ class NegativeSampling:
             counts[: batch.size] |= self._draws(position["epoch"], places) < self._share
             yield _without(batch, ~counts)
 
-    def _draws(self, epoch, places):
-        """int64[n] -> float64[n], uniform from 0 to 1."""
+    def _draws(self, epoch: int, places: np.ndarray) -> np.ndarray:
+        """Draws a float64 from 0 to 1 for each place, int64[n]."""
         (stream,) = np.random.SeedSequence((self._seed, epoch, 1)).generate_state(1, np.uint64)
         return (_mixed(_mixed(places.astype(np.uint64)) ^ stream) >> np.uint64(11)) * 2.0**-53
 
 
-def _first(share, count):
-    """-> int64[count], the first places of a share, a list of ranges."""
+def _first(share: Share, count: int) -> np.ndarray:
+    """Returns the first `count` places of a share as int64."""
     ranges = [np.arange(start, min(stop, start + count)) for start, stop in share]
     return np.concatenate([*ranges, np.empty(0, np.int64)])[:count]
 
 
-def _without(batch, left_out):
-    """-> the batch, in which the examples that `left_out`, a bool[B], marks have weight 0 and no keys."""
+def _without(batch: Batch, left_out: np.ndarray) -> Batch:
+    """Returns the batch with weight 0 and no keys for the examples that `left_out`, a bool[B], marks."""
     keys = {table: np.where(left_out[:, None], 0, of_table) for table, of_table in batch.keys.items()}
     bags = {
         name: dataclasses.replace(bag, values=np.where(np.repeat(left_out, np.diff(bag.splits)), 0, bag.values))
@@ -141,7 +152,7 @@ def _without(batch, left_out):
     return dataclasses.replace(batch, keys=keys, bags=bags, weights=weights)
 
 
-def _mixed(values):
+def _mixed(values: np.ndarray) -> np.ndarray:
     """The finalizer of SplitMix64, a bijection of uint64 (Steele et al., OOPSLA 2014)."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

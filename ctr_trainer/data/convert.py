@@ -1,28 +1,37 @@
 """Converts source files to a data set: Parquet files of keys, numbers and labels."""
 
+import contextlib
 import functools
+import os
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import tqdm
 
 from ctr_trainer.data import dataset, delimited, libsvm, movielens, parquet, synthetic, tfrecord
-from ctr_trainer.data.blocks import TIME, BadRows
+from ctr_trainer.data.blocks import TIME, BadRows, SourceReader
+from ctr_trainer.data.dataset import DatasetInfo
 from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.leakage import warn_of_leaks
-from ctr_trainer.data.listing import list_files, named
+from ctr_trainer.data.listing import Input, list_files, named
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.split import Split
+from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.hashing import BOUNDARIES
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.outputs import UNFINISHED, Unfinished, refuse_overlap
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 __all__ = ["FORMATS", "SOURCES", "convert", "format_summary", "progress_bar"]
 
-SOURCES = {
+SOURCES: dict[str, SourceReader] = {
     "criteo": delimited.read_criteo,
     "csv": delimited.read,
     "libffm": libsvm.read_fields,
@@ -37,20 +46,20 @@ _UNSPLIT = ".unsplit"
 
 
 def convert(
-    format,
-    input,
-    output,
-    spec,
-    split=None,
-    split_seed=2026,
-    rows_per_file=1_000_000,
-    rows_per_group=50_000,
-    max_bad_rows=0,
-    progress=True,
-    rows=2_000_000,
-    seed=2026,
-    num_threads=0,
-):
+    format: str,
+    input: Input | None,
+    output: str | os.PathLike,
+    spec: FeatureSpec,
+    split: str | None = None,
+    split_seed: int = 2026,
+    rows_per_file: int = 1_000_000,
+    rows_per_group: int = 50_000,
+    max_bad_rows: int = 0,
+    progress: bool = True,
+    rows: int = 2_000_000,
+    seed: int = 2026,
+    num_threads: int = 0,
+) -> dict[str, Any]:
     """Converts source files to a data set, or makes the synthetic data.
 
     The conversion streams the source and never holds it whole. If there is a split, the source is first converted to a
@@ -90,45 +99,83 @@ def convert(
         raise UserError(f"format {format!r} is not one of {', '.join(FORMATS)}")
     if rows_per_group < 1 or rows_per_file < 1:
         raise UserError(f"rows per group ({rows_per_group}) and rows per file ({rows_per_file}) must be at least 1")
-    split = Split.parse(split)
-    output, start, observed = path_of(output), time.perf_counter(), Observations(spec)
-    bad_rows = BadRows(max_bad_rows, unit="row" if format in TYPED else "line")
-    if format == "synthetic" and (split or input or not spec.labelled):
-        raise UserError(
-            "format synthetic makes its own labelled data, in the parts train and test: leave out the input, the split "
-            "and --unlabelled"
-        )
-    if format != "synthetic":
-        refuse_inputs(output, format, input)
-    refuse_data_set(output)
+    cut, target, start = Split.parse(split), path_of(output), time.perf_counter()
+    observed, bad_rows = Observations(spec), bad_rows_of(format, max_bad_rows)
+    if format == "synthetic":
+        if cut or input or not spec.labelled:
+            raise UserError(
+                "format synthetic makes its own labelled data, in the parts train and test: leave out the input, the "
+                "split and --unlabelled"
+            )
+    else:
+        refuse_inputs(target, format, input)
+    with new_data_set(target) as directory, contextlib.ExitStack() as stack:
+
+        def make_writer(part: str) -> DatasetWriter:
+            writer = DatasetWriter(directory, part, spec, rows_per_file, rows_per_group)
+            stack.callback(writer.abandon)
+            return writer
+
+        with progress_bar(progress) as bar:
+            extra: dict[str, Any] = {}
+            if format == "synthetic":
+                sample = directory.add(synthetic.SAMPLE)
+                writers, extra = synthetic.write(make_writer, sample, spec, rows, seed, bar)
+            else:
+                column = cut.column if cut else None
+                read = functools.partial(SOURCES[format], input or (), spec, time=column)
+                tables = encoded(read, spec, bad_rows, observed, column, num_threads, measured=not cut)
+                writers = _write(tables, cut, split_seed, make_writer, bar)
+                observed.check()
+        directory.clear(f"{_UNSPLIT}/")
+        for writer in writers.values():
+            writer.close()
+        if not sum(w.statistics.rows for w in writers.values()):
+            raise UserError(f"input {input}: it has no rows")
+        train = observed.with_typical(next(iter(writers.values())).statistics.to_dict()["fitted"])
+        parts = {part: writer.finish(bad_rows.count, train, extra) for part, writer in writers.items()}
+    return result_of(target, start, bad_rows, parts, observed)
+
+
+@contextlib.contextmanager
+def new_data_set(output: Path) -> Iterator[Unfinished]:
+    """Opens a directory for a conversion. If the conversion fails, the directory is emptied.
+
+    Raises:
+      UserError: the output is a finished data set, or a file.
+    """
+    if output.exists() and not output.is_dir():
+        raise UserError(f"output {output}: is a file; give a directory")
+    for file in (output / dataset.FILE, *output.glob(f"*/{dataset.FILE}")):
+        if file.exists() and not (output / UNFINISHED).exists():
+            raise UserError(f"output {output}: holds a data set already ({file}); remove it or give another directory")
     with Unfinished(output, "conversion") as directory:
         directory.clear()
         try:
-
-            def make_writer(part):
-                return DatasetWriter(directory, part, spec, rows_per_file, rows_per_group)
-
-            with progress_bar(progress) as bar:
-                if format == "synthetic":
-                    sample = directory.add(synthetic.SAMPLE)
-                    writers, extra = synthetic.write(make_writer, sample, spec, rows, seed, bar)
-                else:
-                    column = split.column if split else None
-                    read = functools.partial(SOURCES[format], input, spec, time=column)
-                    tables = encoded(read, spec, bad_rows, observed, column, num_threads, measured=not split)
-                    writers, extra = _write(tables, split, split_seed, make_writer, bar), {}
-                    observed.check()
-            directory.clear(f"{_UNSPLIT}/")
-            for writer in writers.values():
-                writer.close()
-            if not sum(w.statistics.rows for w in writers.values()):
-                raise UserError(f"input {input}: it has no rows")
-            train = observed.with_typical(next(iter(writers.values())).statistics.to_dict()["fitted"])
-            parts = {part: writer.finish(bad_rows.count, train, extra) for part, writer in writers.items()}
+            yield directory
         except BaseException:
-            directory.clear()  # A part of a conversion is of no use: the next one would begin anew.
+            directory.clear()  # A part of a conversion is of no use: the next one would start from the beginning.
             raise
         directory.finish()
+
+
+def bad_rows_of(format: str, budget: int = 0) -> BadRows:
+    """Returns the BadRows of a conversion from a format."""
+    return BadRows(budget, unit="row" if format in TYPED else "line")
+
+
+def result_of(
+    output: Path, start: float, bad_rows: BadRows, parts: dict[str, DatasetInfo], observed: Observations
+) -> dict[str, Any]:
+    """Warns of features of a finished conversion that give the label away, and returns what `convert` returns.
+
+    Args:
+      output: directory of the data set.
+      start: `time.perf_counter()` when the conversion started.
+      bad_rows: BadRows of the conversion.
+      parts: DatasetInfo of each part, the training part first.
+      observed: Observations of all rows.
+    """
     warn_of_leaks(next(iter(parts.values())))
     return dict(
         output=str(output),
@@ -139,26 +186,25 @@ def convert(
     )
 
 
-def refuse_inputs(output, format, input):
+def refuse_inputs(output: Path, format: str, input: Input | None) -> None:
     """Raises UserError if the output holds an input or lies in one."""
-    sources = named(input)
+    sources = list(named(input))
     if format == "movielens":
-        sources = [path_of(source) / name for source in sources for name in movielens.FILES]
-        sources = [source for source in sources if source.exists()]
+        found = [path_of(source) / name for source in sources for name in movielens.FILES]
+        sources = [source for source in found if source.exists()]
     refuse_overlap(output, sources, [file.path for file in list_files(sources)] if sources else [])
 
 
-def refuse_data_set(output):
-    """Raises UserError if the output is a finished data set, or a file."""
-    if output.exists() and not output.is_dir():
-        raise UserError(f"output {output}: is a file; give a directory")
-    for file in (output / dataset.FILE, *output.glob(f"*/{dataset.FILE}")):
-        if file.exists() and not (output / UNFINISHED).exists():
-            raise UserError(f"output {output}: holds a data set already ({file}); remove it or give another directory")
-
-
-def _write(tables, split, split_seed, make_writer, bar):
-    """Writes (encoded table, Statistics or None). -> dict of part -> its writer; the training part is the first."""
+def _write(
+    tables: Iterable[tuple[pa.Table, Statistics | None]],
+    split: Split | None,
+    split_seed: int,
+    make_writer: Callable[[str], DatasetWriter],
+    bar: tqdm.tqdm,
+) -> dict[str, DatasetWriter]:
+    """Writes encoded tables with their Statistics, if known; returns the writer of each part, the training part
+    first.
+    """
     unsplit, times = make_writer(_UNSPLIT if split else ""), []
     for table, statistics in tables:
         if TIME in table.column_names:
@@ -182,7 +228,7 @@ def _write(tables, split, split_seed, make_writer, bar):
     return writers
 
 
-def progress_bar(progress, what=None):
+def progress_bar(progress: bool, what: str | None = None) -> tqdm.tqdm:
     """Makes a progress bar of rows and rows/s.
 
     Args:
@@ -195,8 +241,10 @@ def progress_bar(progress, what=None):
     return tqdm.tqdm(desc=what, unit=" rows", unit_scale=True, disable=not (progress and sys.stderr.isatty()))
 
 
-def format_summary(summary):
-    """-> the summary of `convert` as small tables: one line per part, then one line per feature of the first part."""
+def format_summary(summary: dict[str, Any]) -> str:
+    """Formats what `convert` returned as small tables: one line per part, then one line per feature of the first
+    part.
+    """
     lines = [f"{summary['output']}: {summary['seconds']:.1f} s, {summary['bad_rows']} bad rows left out"]
     part, info = next(iter(summary["parts"].items()))
     several = [f"{name} mean" for name in info.label_means] if len(info.label_means) > 1 else ["label mean"]

@@ -8,15 +8,16 @@ import logging
 import os
 import pathlib
 import time
+from collections.abc import Callable
 
-from ctr_trainer.data.blocks import BadRows
-from ctr_trainer.data.convert import SOURCES, TYPED, progress_bar
+from ctr_trainer.data.convert import SOURCES, bad_rows_of, progress_bar
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.leakage import warn_of_leaks
-from ctr_trainer.data.listing import list_files
+from ctr_trainer.data.listing import Input, list_files
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.writer import DatasetWriter
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.outputs import UNFINISHED, InUse, Unfinished, refuse_overlap
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
@@ -26,11 +27,20 @@ _LOOK_SECONDS = 0.5
 _log = logging.getLogger(__name__)
 
 
-def converted(source, format, spec, directory, progress=True, labels=True, advanced=lambda text: None, timeout=1800.0):
+def converted(
+    source: Input,
+    format: str,
+    spec: FeatureSpec,
+    directory: str | os.PathLike,
+    progress: bool = True,
+    labels: bool = True,
+    advanced: Callable[[str], object] = lambda text: None,
+    timeout: float = 1800.0,
+) -> str:
     """Finds the conversion of a source below `directory`, or converts the source now.
 
     A conversion is found by the spec and by the paths, sizes and times of change of the source's files. A conversion
-    that ended early leaves `NAME.unfinished`. The next one goes on after the last whole file there, of 1,000,000 rows
+    that ended early leaves `NAME.unfinished`. The next one continues after the last whole file there, of 1,000,000 rows
     per file; if a source file has changed since then, the unfinished conversion is removed. If several processes want a
     conversion, one of them converts and the others wait. Conversions that are no longer wanted stay: remove them as you
     like.
@@ -73,22 +83,29 @@ def converted(source, format, spec, directory, progress=True, labels=True, advan
     return str(there)
 
 
-def _convert(unfinished, format, source, spec, progress, advanced):
+def _convert(
+    unfinished: Unfinished,
+    format: str,
+    source: Input,
+    spec: FeatureSpec,
+    progress: bool,
+    advanced: Callable[[str], object],
+) -> None:
     """Converts the source to a data set, and keeps the whole files that an unfinished conversion left."""
     unfinished.files.note({"source": _paths(source)})
-    bad_rows, what = BadRows(unit="row" if format in TYPED else "line"), f"converting {source} on first use"
+    bad_rows, what = bad_rows_of(format), f"converting {source} on first use"
     observed = Observations(spec)
     writer = DatasetWriter(unfinished, "", spec, ROWS_PER_FILE, _ROWS_PER_GROUP)
     try:
         with progress_bar(progress, what) as bar:
 
-            def count(rows):
+            def count(rows: int) -> None:
                 bar.update(rows - bar.n)
                 advanced(f"{what}: {rows:,} rows")
 
             done = writer.resume(count)
             if done:
-                _log.info("%s: goes on after the %d rows that are in %s", what, done, unfinished.path)
+                _log.info("%s: continues after the %d rows that are in %s", what, done, unfinished.path)
             read = functools.partial(SOURCES[format], source, spec)
             for table, statistics in encoded(read, spec, bad_rows, observed, skip=done):
                 writer.write(table, statistics)
@@ -98,13 +115,14 @@ def _convert(unfinished, format, source, spec, progress, advanced):
         if not writer.statistics.rows:
             raise UserError(f"input {source}: it has no rows")
     except BaseException:
-        if not writer.whole_files:  # There is no file from which a later conversion could go on.
+        writer.abandon()
+        if not writer.whole_files:  # There is no file from which a later conversion could continue.
             unfinished.files.discard()
         raise
     writer.finish(0, observed.with_typical(writer.statistics.to_dict()["fitted"]))
 
 
-def _rename(draft, there):
+def _rename(draft: pathlib.Path, there: pathlib.Path) -> None:
     try:
         draft.rename(there)
     except OSError as error:
@@ -119,11 +137,12 @@ class _Wait:
       timeout: seconds that the conversion may stand still.
     """
 
-    def __init__(self, draft, timeout):
+    def __init__(self, draft: pathlib.Path, timeout: float) -> None:
         self._draft, self._timeout = draft, timeout
-        self._seen, self._since = None, time.monotonic()
+        self._seen: dict[str, int] | None = None
+        self._since = time.monotonic()
 
-    def look(self, why, advanced):
+    def look(self, why: InUse, advanced: Callable[[str], object]) -> None:
         """Waits a moment, and looks whether the conversion has made progress.
 
         Args:
@@ -150,7 +169,7 @@ class _Wait:
         time.sleep(_LOOK_SECONDS)
 
 
-def _remove_outdated(draft, source):
+def _remove_outdated(draft: pathlib.Path, source: Input) -> None:
     """Removes unfinished conversions of the same paths whose files have changed since."""
     for other in draft.parent.glob("*.unfinished"):
         if other != draft and (other / UNFINISHED).is_file():
@@ -159,12 +178,12 @@ def _remove_outdated(draft, source):
                     unfinished.files.discard()
 
 
-def _paths(source):
+def _paths(source: Input) -> list[str]:
     return [str(path_of(file.path).absolute()) for file in list_files(source)]
 
 
-def _name(source, format, spec):
-    """-> the name of a conversion's directory."""
+def _name(source: Input, format: str, spec: FeatureSpec) -> str:
+    """Returns the name of a conversion's directory."""
     identity = [
         format,
         spec.to_dict(),

@@ -2,11 +2,13 @@
 
 import csv
 import re
+from collections.abc import Sequence, Sized
 
 import pyarrow as pa
 
 from ctr_trainer.data.scalars import numbers
 from ctr_trainer.data.text_blocks import first_line
+from ctr_trainer.data.typed import Use
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
@@ -35,7 +37,7 @@ class FirstLine:
       UserError: the header cannot be read, or the form takes a header for a row or a row for a header.
     """
 
-    def __init__(self, file, text, form, wanted):
+    def __init__(self, file: str, text: bytes, form: CsvFormat, wanted: dict[str, Use]) -> None:
         where = f"{file}, line 1"
         fields = fields_of(text.decode("utf-8-sig", "replace"), form, where)
         self.names = tuple(form.columns) or _header(fields, form, where)
@@ -51,8 +53,8 @@ class FirstLine:
             )
 
 
-def fields_of(line, form, where):
-    """-> the fields of a line of text.
+def fields_of(line: str, form: CsvFormat, where: str) -> list[str]:
+    """Returns the fields of a line of text.
 
     Raises:
       UserError: a quote in the line is not closed.
@@ -66,13 +68,13 @@ def fields_of(line, form, where):
         ) from error
 
 
-def first_fields(file, form):
-    """-> the fields of a file's first line."""
+def first_fields(file: str, form: CsvFormat) -> list[str]:
+    """Returns the fields of a file's first line."""
     return fields_of(first_line(file), form, f"{file}, line 1")
 
 
-def missing_hint(names, form, wanted):
-    """-> advice on [csv] for a file that lacks a wanted column, the end of a message; "" for no advice.
+def missing_hint(names: Sequence[str], form: CsvFormat, wanted: int) -> str:
+    """Returns advice on [csv] for a file that lacks a wanted column, the end of a message; "" for no advice.
 
     Args:
       names: names of the file's columns.
@@ -86,15 +88,15 @@ def missing_hint(names, form, wanted):
     return ""
 
 
-def _header(fields, form, where):
+def _header(fields: Sequence[str], form: CsvFormat, where: str) -> tuple[str, ...]:
     names = tuple(name.strip() if form.strip else name for name in fields)
     if not any(names):
         raise UserError(f"{where}: expected a header that names the columns, and the line is empty")
     return names
 
 
-def _is_row(fields, form, wanted):
-    """-> whether all fields that must be numbers are numbers, and there is at least one such field."""
+def _is_row(fields: Sequence[str], form: CsvFormat, wanted: dict[str, Use]) -> bool:
+    """Whether all fields that must be numbers are numbers, and there is at least one such field."""
     if len(fields) != len(form.columns) or [f.strip() for f in fields] in _numbered(len(fields)):
         return False
     numbered = [name for name, use in wanted.items() if use.number]
@@ -103,16 +105,16 @@ def _is_row(fields, form, wanted):
     return bool(present) and all(map(_is_number, present))
 
 
-def _numbered(count):
-    """-> the names that pandas writes for columns without a name."""
+def _numbered(count: int) -> list[list[str]]:
+    """Returns the names that pandas writes for columns without a name."""
     return [[str(number) for number in range(first, first + count)] for first in (0, 1)]
 
 
-def _is_number(text):
+def _is_number(text: str) -> bool:
     return numbers(pa.array([text.strip()]), pa.float64())[1] is None
 
 
-def _delimiter_hint(line, form, fields, names):
+def _delimiter_hint(line: str, form: CsvFormat, fields: Sequence[str], names: Sized) -> str:
     if len(fields) > 1 or len(names) < 2:
         return ""
     other = max(_DELIMITERS, key=line.count)
@@ -120,8 +122,8 @@ def _delimiter_hint(line, form, fields, names):
     return f"; the whole line is one column, as `delimiter` in [csv] is {form.delimiter!r}{would}"
 
 
-def see_form(file):
-    """-> (CsvFormat, names of the columns) of a file. The names are the header's fields, or c1, c2 ... without a
+def see_form(file: str) -> tuple[CsvFormat, list[str]]:
+    """Returns the CsvFormat of a file and the names of its columns: the header's fields, or c1, c2 ... without a
     header.
 
     The delimiter is the one of `, tab ; |` that gives all of the first lines the same number of fields, at least two.
@@ -150,8 +152,8 @@ def see_form(file):
     return CsvFormat(delimiter=delimiter, header=header, columns=() if header else tuple(names)), names
 
 
-def _first_lines(file):
-    """-> the first whole lines that are not empty."""
+def _first_lines(file: str) -> list[str]:
+    """Returns the first whole lines that are not empty."""
     text = b""
     with path_of(file).open_stream() as stream:
         while text.count(b"\n") < _LINES and (more := stream.read(_BYTES)):
@@ -162,7 +164,7 @@ def _first_lines(file):
     return lines[:_LINES]
 
 
-def _fields(lines, delimiter):
-    """-> the number of fields per line, if all lines have the same number and it is at least two; else 0."""
+def _fields(lines: list[str], delimiter: str) -> int:
+    """Returns the number of fields per line if all lines have the same number, at least two; else 0."""
     counts = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
     return counts.pop() if len(counts) == 1 and min(counts) > 1 else 0

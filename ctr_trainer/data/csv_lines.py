@@ -5,6 +5,8 @@ import dataclasses
 import numba
 import numpy as np
 
+from ctr_trainer.features.columns import CsvFormat
+
 ROW, BLANK, MISFIT, UNCLOSED, RETURN, NUL = range(6)
 _LF, _CR = ord("\n"), ord("\r")
 
@@ -50,8 +52,8 @@ class Lines:
     end: int
 
 
-def count(block, form):
-    """-> Counts of a block of whole lines.
+def count(block: bytes, form: CsvFormat) -> Counts:
+    """Counts the lines of a block of whole lines, and what in them needs a closer look.
 
     Args:
       block: bytes that end with a line end.
@@ -65,8 +67,8 @@ def count(block, form):
     return Counts(lines, blank, quotes if form.quote else 0, returns, nuls)
 
 
-def scan(block, form, fields, final):
-    """-> Lines of a block of whole lines.
+def scan(block: bytes, form: CsvFormat, fields: int, final: bool) -> Lines:
+    """Finds the rows of a block of whole lines.
 
     A quoted field with line breaks ends where its quote closes, if the row then has at most `form.lines_per_row` lines
     and the right number of fields. If not, its first line is a bad line, and the next line begins a new row.
@@ -84,17 +86,17 @@ def scan(block, form, fields, final):
     return Lines(kinds.astype(np.int8), starts, first_lines, spans, places, end)
 
 
-def first_end(block):
-    """-> the place behind the first line of a block."""
+def first_end(block: memoryview) -> int:
+    """Returns the place behind the first line of a block."""
     return _first_end(np.frombuffer(block, np.uint8))
 
 
-def _code(character):
+def _code(character: str) -> int:
     return ord(character) if character else -1
 
 
 @numba.njit(nogil=True, cache=True)
-def _first_end(text):
+def _first_end(text: np.ndarray) -> int:
     at = 0
     while text[at] != _LF:
         at += 1
@@ -102,8 +104,8 @@ def _first_end(text):
 
 
 @numba.njit(nogil=True, cache=True)
-def _count(text, quote):
-    """-> the numbers of line ends, empty lines, quotes, carriage returns and zero bytes; computed without a branch."""
+def _count(text: np.ndarray, quote: np.uint8) -> tuple[int, int, int, int, int]:
+    """Counts line ends, empty lines, quotes, carriage returns and zero bytes, without a branch."""
     lf, cr, nul = np.uint8(_LF), np.uint8(_CR), np.uint8(0)
     lines = quotes = returns = nuls = 0
     for character in text:
@@ -118,8 +120,8 @@ def _count(text, quote):
 
 
 @numba.njit(nogil=True, cache=True)
-def _count_ends(text):
-    """-> the number of carriage returns that belong to a line end, and the number of empty lines with such an end."""
+def _count_ends(text: np.ndarray) -> tuple[int, int]:
+    """Counts the carriage returns that belong to a line end, and the empty lines with such an end."""
     ends = blank = 0
     for i in range(1, len(text)):
         if text[i] == _LF and text[i - 1] == _CR:
@@ -129,7 +131,9 @@ def _count_ends(text):
 
 
 @numba.njit(nogil=True, cache=True)
-def _scan(text, delimiter, quote, fields, most_lines, final, found):
+def _scan(
+    text: np.ndarray, delimiter: int, quote: int, fields: int, most_lines: int, final: bool, found: np.ndarray
+) -> tuple[int, int]:
     at = line = rows = 0
     while at < len(text):
         i, column, lines, second, open_column, wrong_column = at, 0, 0, 0, 0, 0

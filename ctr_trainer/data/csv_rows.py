@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import threading
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +11,10 @@ import pyarrow.compute as pc
 from pyarrow import csv as pa_csv
 
 from ctr_trainer.data import csv_lines
-from ctr_trainer.data.blocks import Chunk
+from ctr_trainer.data.blocks import BadRowSink, Chunk
+from ctr_trainer.data.csv_header import FirstLine
+from ctr_trainer.data.text_blocks import TextBlocks
+from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -36,11 +40,11 @@ class CsvRows:
       first: FirstLine of the file.
     """
 
-    def __init__(self, file, form, first):
+    def __init__(self, file: str, form: CsvFormat, first: FirstLine) -> None:
         self.file, self.form, self.names, self.hint = file, form, first.names, first.hint
         self.tally = _Tally(file, int(form.header))
 
-    def blocks(self, blocks, block):
+    def blocks(self, blocks: TextBlocks, block: memoryview) -> Iterator["CsvBlock"]:
         """Yields the CsvBlocks of `block`, which begins behind the header, and of the blocks that follow."""
         before = int(self.form.header)
         while len(block) or not blocks.ended:
@@ -52,17 +56,17 @@ class CsvRows:
             block = blocks.read(before)
         self.tally.begin(0, last=True)
 
-    def _cut(self, block, before, blocks):
-        """-> CsvBlock of a block's lines, without a row at its end that may go on in the next block."""
-        counts, lines = csv_lines.count(block, self.form), None
-        block = bytes(block)
+    def _cut(self, block: memoryview, before: int, blocks: TextBlocks) -> "CsvBlock":
+        """Returns a block's lines, without a row at its end that may continue in the next block."""
+        text = bytes(block)
+        counts, lines = csv_lines.count(text, self.form), None
         if counts.quotes or counts.returns or counts.nuls:
-            lines = csv_lines.scan(block, self.form, len(self.names), blocks.ended or len(block) > _LONGEST)
-            if lines.end < len(block):
-                blocks.put_back(block[lines.end :])
-                block = block[: lines.end]
-                counts = csv_lines.count(block, self.form)
-        return CsvBlock(self, block, before, counts, lines)
+            lines = csv_lines.scan(text, self.form, len(self.names), blocks.ended or len(text) > _LONGEST)
+            if lines.end < len(text):
+                blocks.put_back(text[lines.end :])
+                text = text[: lines.end]
+                counts = csv_lines.count(text, self.form)
+        return CsvBlock(self, text, before, counts, lines)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +78,7 @@ class CsvBlock:
       text: the lines, bytes.
       before: number of lines before this block.
       counts: Counts of the lines.
-      lines: Lines of the block; None if they are not needed unless a row has another number of fields.
+      lines: csv_lines.Lines of the block; None if they are not needed unless a row has another number of fields.
     """
 
     rows: CsvRows
@@ -84,16 +88,15 @@ class CsvBlock:
     lines: csv_lines.Lines | None
 
     @property
-    def most_rows(self):
+    def most_rows(self) -> int:
         return self.counts.lines
 
-    def parse(self, bad_rows):
-        """-> the Chunk of the good rows; see `chunk.Block`."""
+    def parse(self, bad_rows: BadRowSink) -> Chunk:
+        """Returns the Chunk of the good rows; see `blocks.Block`."""
         file, form, names = self.rows.file, self.rows.form, self.rows.names
-        table, places, blank, bad, continued = None, None, self.counts.blank, 0, 0
-        if self.lines is None:
-            table = _parse(self.text, names, form)
-            places = _lines_with_text(self.text) if blank else None
+        blank, bad, continued = self.counts.blank, 0, 0
+        table = _parse(self.text, names, form) if self.lines is None else None
+        places = _lines_with_text(self.text) if blank else None
         if table is None:
             lines = self.lines or csv_lines.scan(self.text, form, len(names), True)
             wrong = np.flatnonzero((lines.kinds != csv_lines.ROW) & (lines.kinds != csv_lines.BLANK))
@@ -102,22 +105,24 @@ class CsvBlock:
             places = lines.first_lines[lines.kinds == csv_lines.ROW]
             bad, continued = len(wrong), int(np.sum(lines.spans - 1))
             blank = int(np.sum(lines.kinds == csv_lines.BLANK))  # An empty line in a quoted field does not count.
-        self._check(0 if table is None else len(table), bad, blank, continued)
-        self.rows.tally.add(self.counts.lines, len(table), bad, blank, continued)
+        rows = 0 if table is None else len(table)
+        self._check(rows, bad, blank, continued)
+        assert table is not None  # All lines are accounted for, so the rows were parsed.
+        self.rows.tally.add(self.counts.lines, rows, bad, blank, continued)
         before = self.before
 
-        def line_of(row):
+        def line_of(row: int) -> int:
             return before + 1 + int(row if places is None else places[row])
 
         return Chunk(table.rename_columns(names), file, line_of, self.rows.hint)
 
-    def _report(self, lines, wrong, bad_rows):
+    def _report(self, lines: csv_lines.Lines, wrong: np.ndarray, bad_rows: BadRowSink) -> None:
         """Reports the bad rows to `bad_rows`."""
         names, form = self.rows.names, self.rows.form
         for at in wrong:
             kind, place, line = lines.kinds[at], lines.fields[at], self.before + 1 + int(lines.first_lines[at])
             value = _text(self.text, lines, at)[:_SHOWN].rstrip(b"\r\n")
-            column, expected = None, _EXPECTED.get(kind)
+            column, expected = None, _EXPECTED.get(kind, "")
             if kind == csv_lines.MISFIT:
                 cure = f"; {_QUOTE_CURE}" if form.quote and form.quote.encode() in value else ""
                 expected = f"a row of {len(names)} fields (it has {place}){cure}"
@@ -126,7 +131,7 @@ class CsvBlock:
             hint = self.rows.hint if line == 1 + form.header else ""
             bad_rows.add(self.rows.file, line, column, value.decode(errors="backslashreplace"), expected + hint)
 
-    def _check(self, rows, bad, blank, continued):
+    def _check(self, rows: int, bad: int, blank: int, continued: int) -> None:
         lines = self.counts.lines
         if lines != rows + bad + blank + continued:
             raise UserError(
@@ -139,24 +144,24 @@ class CsvBlock:
 class _Tally:
     """Counts the lines of a file's header and blocks, and logs the counts once the last block is parsed."""
 
-    def __init__(self, file, header):
+    def __init__(self, file: str, header: int) -> None:
         self._file, self._counts = file, np.array([header, 0, 0, 0, 0])
         self._open, self._last, self._lock = 0, False, threading.Lock()
 
-    def begin(self, blocks, last=False):
+    def begin(self, blocks: int, last: bool = False) -> None:
         """Notes that further blocks will be parsed, or that there are no more."""
         with self._lock:
             self._open, self._last = self._open + blocks, last
             self._log()
 
-    def add(self, *counts):
+    def add(self, *counts: int) -> None:
         """Adds the lines, rows, bad rows, empty and continued lines of a block."""
         with self._lock:
             self._open -= 1
             self._counts += counts
             self._log()
 
-    def _log(self):
+    def _log(self) -> None:
         if self._last and not self._open and self._counts[3:].any():
             _log.info(
                 "%s: %d lines: %d rows, %d bad rows, %d empty lines, %d lines that go on with the row before them",
@@ -164,13 +169,13 @@ class _Tally:
             )
 
 
-def _text(block, lines, at):
-    """-> the text of the unit `at` of `lines`."""
+def _text(block: bytes, lines: csv_lines.Lines, at: int) -> bytes:
+    """Returns the text of the unit `at` of `lines`."""
     return block[lines.starts[at] : lines.starts[at + 1] if at + 1 < len(lines.starts) else lines.end]
 
 
-def _without(block, lines, wrong):
-    """-> the block without its bad rows."""
+def _without(block: bytes, lines: csv_lines.Lines, wrong: np.ndarray) -> bytes:
+    """Returns the block without its bad rows."""
     parts, behind = [], 0
     for at in wrong:
         parts.append(block[behind : lines.starts[at]])
@@ -178,8 +183,8 @@ def _without(block, lines, wrong):
     return b"".join([*parts, block[behind:]])
 
 
-def _parse(block, names, form):
-    """-> the table of a block's rows, as bytes, null if missing; None if a row has another number of fields."""
+def _parse(block: bytes, names: Sequence[str], form: CsvFormat) -> pa.Table | None:
+    """Returns the table of a block's rows as bytes, null if missing; None if a row has another number of fields."""
     if not len(block):
         return pa.table({str(at): pa.array([], pa.binary()) for at in range(len(names))})
     columns = [str(at) for at in range(len(names))]
@@ -203,16 +208,16 @@ def _parse(block, names, form):
     return pa.table([_field(column, form) for column in table.columns], columns)
 
 
-def _field(column, form):
-    """-> a column as bytes, null for a missing value."""
+def _field(column: pa.ChunkedArray, form: CsvFormat) -> pa.ChunkedArray:
+    """Returns a column as bytes, null for a missing value."""
     if form.strip:
         column = pc.ascii_trim_whitespace(column)
         column = pc.if_else(pc.is_in(column, pa.array(form.null_values)), pa.scalar(None, pa.string()), column)
     return column.cast(pa.binary())
 
 
-def _lines_with_text(block):
-    """-> int64, the numbers, from 0, of the lines that are not empty."""
+def _lines_with_text(block: bytes) -> np.ndarray:
+    """Returns the numbers, from 0, of the lines that are not empty, as int64."""
     ends = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
     starts = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - starts

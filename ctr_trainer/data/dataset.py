@@ -1,6 +1,8 @@
 """A converted data set: Parquet files and the `_dataset.json` that says what is in them."""
 
 import dataclasses
+import os
+from typing import Any
 
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
@@ -39,19 +41,19 @@ class DatasetInfo:
     label_mean: float | None
     distinct: dict[str, int]
     statistics: dict[str, dict[str, float]]
-    files: tuple[dict, ...]
-    extra: dict
+    files: tuple[dict[str, Any], ...]
+    extra: dict[str, Any]
     label_means: dict[str, float] = dataclasses.field(default_factory=dict)
     labelled: bool = True
 
-    def write(self):
+    def write(self) -> None:
         """Writes `_dataset.json`, whole. A directory that has this file is a finished data set."""
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("path", "spec")}
         values = {"version": _VERSION, "spec": self.spec.to_dict(), **values}
         (path_of(self.path) / FILE).write_json(values)
 
 
-def open_dataset(path):
+def open_dataset(path: str | os.PathLike) -> DatasetInfo:
     """Reads the description of a data set.
 
     Args:

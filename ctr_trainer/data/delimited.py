@@ -1,12 +1,14 @@
 """The `csv` format: delimited text, streamed block by block."""
 
 import dataclasses
+from collections.abc import Iterator
 
 from ctr_trainer.data import csv_header, csv_lines, typed
-from ctr_trainer.data.csv_rows import CsvRows
-from ctr_trainer.data.listing import named
+from ctr_trainer.data.blocks import BadRowSink, Chunk
+from ctr_trainer.data.csv_rows import CsvBlock, CsvRows
+from ctr_trainer.data.listing import Input, named
 from ctr_trainer.data.text_blocks import TextBlocks
-from ctr_trainer.features.spec import CsvFormat
+from ctr_trainer.features.spec import CsvFormat, FeatureSpec
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -19,13 +21,13 @@ CRITEO_COLUMNS = ("label", *CRITEO_DENSE, *CRITEO_SPARSE)
 _CRITEO = CsvFormat(delimiter="\t", header=False, columns=CRITEO_COLUMNS, quote="")
 
 
-def read(source, spec, bad_rows, time=None):
+def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[CsvBlock]:
     """Yields the CsvBlocks of files by the spec's [csv] section; see `blocks`."""
     return blocks(source, form_of(source, spec.csv, spec), spec, time)
 
 
-def form_of(source, form, spec):
-    """-> the form of the files. With an unlabelled spec the files may lack the labels' columns; the first line tells.
+def form_of(source: Input, form: CsvFormat, spec: FeatureSpec) -> CsvFormat:
+    """Returns the form of the files. With an unlabelled spec they may lack the labels' columns; the first line tells.
 
     Args:
       source, form: as for `blocks`.
@@ -39,7 +41,7 @@ def form_of(source, form, spec):
     return dataclasses.replace(form, columns=others) if len(fields) == len(others) else form
 
 
-def stream(source, form, bad_rows):
+def stream(source: Input, form: CsvFormat, bad_rows: BadRowSink) -> Iterator[Chunk]:
     """Yields the Chunks of delimited files with all their columns; see `blocks`.
 
     Args:
@@ -50,7 +52,9 @@ def stream(source, form, bad_rows):
         yield block.parse(bad_rows)
 
 
-def blocks(source, form, spec=None, time=None):
+def blocks(
+    source: Input, form: CsvFormat, spec: FeatureSpec | None = None, time: str | None = None
+) -> Iterator[CsvBlock]:
     """Yields the CsvBlocks of delimited files, which may be compressed (.gz, .bz2, .zst).
 
     Each line of a file is the header, a row, a bad row, or empty, or goes on with a quoted field of the row before it.
@@ -77,8 +81,8 @@ def blocks(source, form, spec=None, time=None):
             yield from CsvRows(file, form, first).blocks(text, block[end:] if form.header else block)
 
 
-def files(source):
-    """-> the paths or URLs of the files of `source`, which is a path, a URL, a glob, or a list of them.
+def files(source: Input) -> list[str]:
+    """Lists the files of `source`, which is a path, a URL, a glob, or a list of them.
 
     Raises:
       UserError: a path is no file, or a glob matches none.
@@ -98,7 +102,7 @@ def files(source):
     return found
 
 
-def read_criteo(source, spec, bad_rows, time=None):
+def read_criteo(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[CsvBlock]:
     """Yields CsvBlocks of `COLUMNS`. The files have no header and no quotes; tabs separate, an empty field is missing.
 
     If the spec is unlabelled, the files may be those of the challenge's test set, which have no label.

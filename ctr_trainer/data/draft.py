@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+from collections.abc import Mapping
 
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.features.spec import RESERVED_PREFIXES
 
+Option = str | bool | int | float | tuple[str, ...]
 _TAKEN = ("label", "weight")
 _DIM = 16
 
@@ -19,34 +21,34 @@ class Draft:
     """
 
     columns: tuple[str, ...] = ()
-    label: list = dataclasses.field(default_factory=list)
-    ids: list = dataclasses.field(default_factory=list)
-    dense: list = dataclasses.field(default_factory=list)
-    sparse: list = dataclasses.field(default_factory=list)
-    left_out: list = dataclasses.field(default_factory=list)
+    label: list[str] = dataclasses.field(default_factory=list)
+    ids: list[tuple[str, str]] = dataclasses.field(default_factory=list)
+    dense: list[list[str]] = dataclasses.field(default_factory=list)
+    sparse: list[list[str]] = dataclasses.field(default_factory=list)
+    left_out: list[str] = dataclasses.field(default_factory=list)
 
     @property
-    def has_features(self):
+    def has_features(self) -> bool:
         return bool(self.dense or self.sparse)
 
-    def set_label(self, column, why, **options):
+    def set_label(self, column: str, why: str, **options: Option) -> None:
         """Sets the label and its options."""
         self.label = [f"# {_plain(why)}", *_lines(dict(column=column, **options))]
 
-    def keep(self, column, why):
+    def keep(self, column: str, why: str) -> None:
         """Adds a column to `ids`."""
         self.ids.append((column, why))
 
-    def leave_out(self, column, why):
+    def leave_out(self, column: str, why: str) -> None:
         """Notes a column of which no feature is made."""
         self.left_out.append(f"{column or 'the first column, without a name'}: {why}")
 
-    def add_dense(self, column, why, **options):
+    def add_dense(self, column: str, why: str, **options: Option) -> None:
         """Adds a dense feature of a column."""
         self.dense.append([f"# {_plain(why)}", *_lines({**_names(column), **options})])
 
-    def add_sparse(self, column, why, suffix="", **options):
-        """Adds a sparse feature of a column; with a `suffix`, a further feature of it. -> name of the feature"""
+    def add_sparse(self, column: str, why: str, suffix: str = "", **options: Option) -> str:
+        """Adds a sparse feature of a column, with a `suffix` a further feature of it. Returns the feature's name."""
         names = _names(column)
         if suffix:
             name = f"{names['name']}_{suffix}"
@@ -56,12 +58,12 @@ class Draft:
         self.sparse.append([f"# {_plain(why)}", *_lines({**names, **options})])
         return names["name"]
 
-    def slot_of(self, column):
-        """-> the slot of the sparse feature that has the name of the column."""
+    def slot_of(self, column: str) -> str:
+        """Returns the slot of the sparse feature that has the name of the column."""
         return _names(column)["name"]
 
-    def toml(self, name, form, rows):
-        """-> the TOML.
+    def toml(self, name: str, form: CsvFormat, rows: int) -> str:
+        """Returns the spec as TOML.
 
         Args:
           name: name of the spec.
@@ -70,7 +72,7 @@ class Draft:
         """
         lines = [f"# Inferred from the first {rows:,} rows: a start to be looked through.", f"name = {_value(name)}"]
         if self.ids:
-            lines += ["# kept beside the predictions, not trained on"]
+            lines += ["# kept next to the predictions, not trained on"]
             lines += ["ids = [", *(f"    {_value(column)},  # {_plain(why)}" for column, why in self.ids), "]"]
         lines += [f"# left out: {_plain(what)}" for what in self.left_out]
         lines += ["", "[label]", *self.label, "", "[defaults]", f"dim = {_DIM}"]
@@ -82,23 +84,25 @@ class Draft:
         return "\n".join(lines) + "\n"
 
 
-def _names(column):
-    """-> the TOML keys of a feature's name and column; the name is the column's if a feature may have that name."""
+def _names(column: str) -> dict[str, str]:
+    """Returns the TOML keys of a feature's name and column; the name is the column's if a feature may have that
+    name.
+    """
     taken = column in _TAKEN or column.startswith(RESERVED_PREFIXES)
     return dict(name=f"feature_{column}", column=column) if taken else dict(name=column)
 
 
-def _lines(values):
+def _lines(values: Mapping[str, Option]) -> list[str]:
     return [f"{key} = {_value(value)}" for key, value in values.items()]
 
 
-def _plain(text):
-    """-> the text in a form that may stand in a TOML comment."""
+def _plain(text: str) -> str:
+    """Returns the text in a form that may stand in a TOML comment."""
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
-def _value(value):
-    """-> a value as TOML."""
+def _value(value: Option) -> str:
+    """Returns a value as TOML."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(_value, value))}]"
     # A JSON string is a TOML string, except that TOML wants the delete character escaped.

@@ -2,24 +2,35 @@
 
 import concurrent.futures
 import functools
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from ctr_trainer.data.blocks import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, Encoded, label_columns
+from ctr_trainer.data.blocks import ID_PREFIX, TIME, WEIGHT, WEIGHTS_PREFIX, BadRowSink, Chunk, Encoded, label_columns
 from ctr_trainer.data.lists import encode_list
-from ctr_trainer.data.scalars import any_bad, is_text, numbers, one, shown, text, without_nan
+from ctr_trainer.data.observations import Observations
+from ctr_trainer.data.scalars import (
+    any_bad,
+    encode_label,
+    encode_label_or_nan,
+    is_text,
+    numbers,
+    one,
+    shown,
+    text,
+    without_nan,
+)
 from ctr_trainer.features import times
+from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys_of_columns
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError
 
 __all__ = ["ID_PREFIX", "TIME", "Encoder"]
 
-
-_LABEL_CURE = (
-    "; where its column has other values, name in [label] the `positive` one, or the `threshold` of positive numbers"
-)
+_Job = tuple[str, Callable[[pa.ChunkedArray], Encoded]]  # The source column, and the function that encodes it.
 
 
 class Encoder:
@@ -44,19 +55,21 @@ class Encoder:
       labels_needed: whether a row without a label is bad; if not, its label is NaN.
     """
 
-    def __init__(self, spec, time=None, threads=2, labels_needed=True):
+    def __init__(
+        self, spec: FeatureSpec, time: str | None = None, threads: int = 2, labels_needed: bool = True
+    ) -> None:
         self._spec, self._time = spec, time
         self._encode_label = encode_label if labels_needed else encode_label_or_nan
         single = [f for f in spec.sparse if f.combiner is None and not f.is_bucketised]
         self._single = [part for i in range(threads) if (part := single[i::threads])]
         self._pool = concurrent.futures.ThreadPoolExecutor(threads) if threads > 1 else None
 
-    def close(self):
+    def close(self) -> None:
         if self._pool is not None:
             self._pool.shutdown()
 
-    def encode(self, chunk, bad_rows, observed):
-        """-> the encoded table of a Chunk's good rows.
+    def encode(self, chunk: Chunk, bad_rows: BadRowSink, observed: Observations) -> pa.Table:
+        """Returns the encoded table of a Chunk's good rows.
 
         Args:
           chunk: Chunk.
@@ -68,7 +81,9 @@ class Encoder:
         """
         table, jobs = chunk.table, self._jobs()
         results = {name: self._begin(encode, table[column]) for name, (column, encode) in jobs.items()}
-        columns, lengths, good = {}, {}, np.ones(len(table), bool)
+        columns: dict[str, pa.Array] = {}
+        lengths: dict[str, np.ndarray] = {}
+        good = np.ones(len(table), bool)
         for name, result in results.items():
             column = jobs[name][0]
             try:
@@ -94,22 +109,27 @@ class Encoder:
         for name, each in lengths.items():
             observed.lengths[name].add(each[good])
         keys = [self._begin(_keys, columns, features) for features in self._single]
-        encoded = pa.table({**columns, **{name: of for result in keys for name, of in result().items()}})
-        return encoded if good.all() else encoded.filter(pa.array(good))
+        hashed: dict[str, pa.Array] = {}
+        for keys_of in keys:
+            hashed |= keys_of()
+        whole = pa.table(columns | hashed)
+        return whole if good.all() else whole.filter(pa.array(good))
 
-    def _begin(self, work, *args):
-        """-> f() -> the result of work(*args), which a thread of the pool computes from now on."""
+    def _begin(self, work: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+        """Returns f() -> the result of work(*args), which a thread of the pool, if there is one, begins to compute
+        now.
+        """
         return self._pool.submit(work, *args).result if self._pool is not None else functools.partial(work, *args)
 
-    def _jobs(self):
-        """-> dict of encoded column -> (source column, f(source column) -> Encoded)."""
+    def _jobs(self) -> dict[str, _Job]:
+        """Returns, by encoded column, the source column and the function that encodes it."""
         spec = self._spec
-        jobs = {f.name: (f.column, _number) for f in spec.dense}
+        jobs: dict[str, _Job] = {f.name: (f.column, _number) for f in spec.dense}
         for f in spec.sparse:
-            encode = _number if f.is_bucketised else (lambda c, f=f: _derived(c, f)) if f.derive else _single
-            jobs[f.name] = (f.column, (lambda c, f=f: encode_list(c, f)) if f.combiner else encode)
+            jobs[f.name] = (f.column, _encoding(f))
         for name, label in label_columns(spec).items():
-            jobs[name] = (label.column, lambda c, label=label: self._encode_label(c, label, spec.csv.label_suffix))
+            encode = functools.partial(self._encode_label, label=label, suffix=spec.csv.label_suffix)
+            jobs[name] = (label.column, encode)
         if spec.weight:
             jobs[WEIGHT] = (spec.weight, _weight)
         jobs |= {ID_PREFIX + c: (c, _id) for c in spec.ids}
@@ -117,8 +137,8 @@ class Encoder:
             jobs[TIME] = (self._time, _time)
         return jobs
 
-    def _what(self, name):
-        """-> description of an encoded column, for messages, as `feature 'price'`."""
+    def _what(self, name: str) -> str:
+        """Describes an encoded column for messages, as `feature 'price'`."""
         labels = label_columns(self._spec)
         if name in labels:
             return "the label" if len(labels) == 1 else f"the label {labels[name].name!r}"
@@ -127,19 +147,27 @@ class Encoder:
         return {WEIGHT: "the weight", TIME: "the split by time"}.get(name, f"feature {name!r}")
 
 
-def _number(values):
+def _encoding(feature: SparseFeature) -> Callable[[pa.ChunkedArray], Encoded]:
+    if feature.combiner:
+        return functools.partial(encode_list, feature=feature)
+    if feature.is_bucketised:
+        return _number
+    return functools.partial(_derived, feature=feature) if feature.derive else _single
+
+
+def _number(values: pa.Array) -> Encoded:
     column, bad = numbers(values, pa.float32())
     return Encoded(column, bad, "a finite number")
 
 
-def _single(values):
+def _single(values: pa.Array) -> Encoded:
     values = one(values)
     if pa.types.is_nested(values.type):
         raise TypeError("a single-valued feature has one value per row: give it a 'combiner', or another column")
     return Encoded(without_nan(values))
 
 
-def _derived(values, feature):
+def _derived(values: pa.Array, feature: SparseFeature) -> Encoded:
     values = one(values)
     if pa.types.is_nested(values.type) or pa.types.is_temporal(values.type):
         raise TypeError("one time per row is wanted, as text or number")
@@ -147,19 +175,19 @@ def _derived(values, feature):
     return Encoded(column, bad, times.EXPECTED)
 
 
-def _keys(columns, features):
-    """-> dict of feature name -> keys, for the columns of single-valued features."""
+def _keys(columns: dict[str, pa.Array], features: Sequence[SparseFeature]) -> dict[str, pa.Array]:
+    """Returns the keys of single-valued features' columns, by feature."""
     keys = keys_of_columns([(f.slot, columns[f.name], f.missing_has_row) for f in features])
     return {f.name: pa.array(of) for f, of in zip(features, keys, strict=True)}
 
 
-def _weight(values):
+def _weight(values: pa.Array) -> Encoded:
     column, bad = numbers(values, pa.float32())
     wrong = ~(column.to_numpy(zero_copy_only=False) >= 0)
     return Encoded(column, any_bad(bad, wrong), "a weight of at least 0")
 
 
-def _time(values):
+def _time(values: pa.Array) -> Encoded:
     values = one(values)
     if pa.types.is_temporal(values.type):
         values = values.cast(pa.int32() if values.type.bit_width == 32 else pa.int64())
@@ -172,39 +200,6 @@ def _time(values):
     return Encoded(column, any_bad(bad, np.isnan(column.to_numpy(zero_copy_only=False))), expected)
 
 
-def _id(values):
+def _id(values: pa.Array) -> Encoded:
     column, bad = text(values) if is_text(values.type) else (one(values), None)
     return Encoded(column, bad, "UTF-8 text")
-
-
-def encode_label(values, label, suffix):
-    """-> Encoded of float32, 0 or 1. A row without a label is bad.
-
-    Args:
-      values: column of the source.
-      label: Label.
-      suffix: ending of the column's texts that is not part of the label.
-    """
-    values, bad = text(values)
-    if suffix:
-        values = pc.if_else(pc.ends_with(values, suffix), pc.utf8_slice_codeunits(values, 0, -len(suffix)), values)
-    if label.positive is not None:
-        positive = pc.equal(values, label.positive).fill_null(False)
-        missing = values.is_null().to_numpy(zero_copy_only=False)
-        return Encoded(positive.cast(pa.float32()), any_bad(bad, missing), "a label (UTF-8 text)")
-    (column, bad), cure = numbers(values, pa.float64()), ""
-    column = column.to_numpy(zero_copy_only=False)
-    if label.threshold is not None:
-        labels, wrong = column >= label.threshold, np.isnan(column)
-        expected = f"a number, to compare with {label.threshold:g}"
-    else:
-        labels, wrong = column == 1, ~np.isin(column, (0, 1))
-        expected, cure = "a label of 0 or 1", _LABEL_CURE
-    return Encoded(pa.array(labels.astype(np.float32)), any_bad(bad, wrong), expected, cure=cure)
-
-
-def encode_label_or_nan(values, label, suffix):
-    """Encodes as `encode_label`, but the label of a row without a label is NaN, and no row is bad."""
-    encoded = encode_label(values, label, suffix)
-    labels = encoded.column.to_numpy(zero_copy_only=False)
-    return Encoded(pa.array(labels if encoded.bad is None else np.where(encoded.bad, np.float32("nan"), labels)))

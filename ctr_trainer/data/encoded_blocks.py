@@ -2,15 +2,34 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from ctr_trainer.data.blocks import FoundBadRows, TooManyBadRows
+from ctr_trainer.data.blocks import BadRow, BadRowSink, Block, FoundBadRows, TooManyBadRows
 from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.read_ahead import OrderedMap, read_ahead
 from ctr_trainer.data.statistics import Statistics
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.processes import hardware
+
+
+class _Work(NamedTuple):
+    """A block to encode; None in its place at the end of the input.
+
+    Attributes:
+      block: the block, or None.
+      bad_rows: bad rows that the reader met before it.
+      left_out: whether all its rows are to be left out.
+      first: whether it is the first block.
+    """
+
+    block: Block | None
+    bad_rows: list[BadRow]
+    left_out: bool
+    first: bool
 
 
 @dataclasses.dataclass
@@ -22,17 +41,26 @@ class EncodedBlock:
       good_rows: number of good rows.
       statistics: Statistics of the table; without rows if they were not asked for.
       observed: Observations of the block.
-      bad_rows: the arguments of `BadRows.add` for each bad row, in the order of the source.
+      bad_rows: the bad rows, in the order of the source.
     """
 
     table: pa.Table | None
     good_rows: int
     statistics: Statistics
     observed: Observations
-    bad_rows: list
+    bad_rows: list[BadRow]
 
 
-def encoded(read, spec, bad_rows, observed, time=None, num_threads=0, skip=0, measured=True):
+def encoded(
+    read: Callable[[BadRowSink], Iterable[Block]],
+    spec: FeatureSpec,
+    bad_rows: BadRowSink,
+    observed: Observations,
+    time: str | None = None,
+    num_threads: int = 0,
+    skip: int = 0,
+    measured: bool = True,
+) -> Generator[tuple[pa.Table, Statistics], None, None]:
     """Yields (encoded table, its Statistics) of a source's blocks, in order. A thread of its own reads the source.
 
     What comes out is the same for any number of threads: tables, statistics, and the row that ends the conversion.
@@ -73,17 +101,16 @@ def encoded(read, spec, bad_rows, observed, time=None, num_threads=0, skip=0, me
             yield block.table, block.statistics
 
 
-def _read(blocks, found, skip):
-    """Yields (block; bad rows before it; whether all its rows are to be left out; whether it is the first block)."""
+def _read(blocks: Iterable[Block], found: FoundBadRows, skip: int) -> Iterator[_Work]:
     read = 0
     with contextlib.suppress(TooManyBadRows):
         for block in blocks:
             first, read = not read, read + block.most_rows
-            yield block, found.taken(), read <= skip, first
-    yield None, found.taken(), False, False
+            yield _Work(block, found.taken(), left_out=read <= skip, first=first)
+    yield _Work(None, found.taken(), left_out=False, first=False)
 
 
-def _statistics(table, spec, measured):
+def _statistics(table: pa.Table, spec: FeatureSpec, measured: bool) -> Statistics:
     statistics = Statistics(spec)
     if measured:
         statistics.add(table)
@@ -93,26 +120,25 @@ def _statistics(table, spec, measured):
 class _Worker:
     """Encodes a block; a function for `OrderedMap`."""
 
-    def __init__(self, encoder, spec, budget, measured):
+    def __init__(self, encoder: Encoder, spec: FeatureSpec, budget: int, measured: bool) -> None:
         self._encoder, self._spec, self._budget, self._measured = encoder, spec, budget, measured
 
-    def __call__(self, item):
-        block, bad_rows, left_out, first = item
+    def __call__(self, item: _Work) -> EncodedBlock:
         observed, found = Observations(self._spec), FoundBadRows(self._budget)
         table, statistics, good_rows = None, Statistics(self._spec), 0
-        if block is not None:
+        if item.block is not None:
             with contextlib.suppress(TooManyBadRows):
-                chunk = block.parse(found)
+                chunk = item.block.parse(found)
                 observed.see_labels(chunk.table)  # Labels of rows to be left out count too.
-                if first:  # Counting values takes time, and one block has enough of them.
+                if item.first:  # Counting values takes time, and one block has enough of them.
                     observed.see_typical(chunk.table)
                 good_rows = len(chunk.table)
-                if left_out:
+                if item.left_out:
                     chunk = dataclasses.replace(chunk, table=chunk.table.slice(0, 0))
                 table = self._encoder.encode(chunk, found, observed)
-                good_rows = good_rows if left_out else len(table)
+                good_rows = good_rows if item.left_out else len(table)
                 statistics = _statistics(table, self._spec, self._measured)
-        return EncodedBlock(table, good_rows, statistics, observed, bad_rows + found.rows)
+        return EncodedBlock(table, good_rows, statistics, observed, item.bad_rows + found.rows)
 
-    def close(self):
+    def close(self) -> None:
         pass

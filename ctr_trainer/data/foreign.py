@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -11,12 +13,16 @@ import tqdm
 from ctr_trainer.data import parquet, typed
 from ctr_trainer.data.blocks import BadRows, label_columns
 from ctr_trainer.data.encode import Encoder
-from ctr_trainer.data.listing import SourceFile, list_files
+from ctr_trainer.data.listing import Input, SourceFile, list_files
 from ctr_trainer.data.observations import Observations, Positives
 from ctr_trainer.data.source import ParquetGroups, Source, description
 from ctr_trainer.data.statistics import Statistics
+from ctr_trainer.data.typed import Use
+from ctr_trainer.features.columns import Label
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
 
+T = TypeVar("T")
 _ROWS = 50_000  # Number of rows whose labels are read at a time.
 FITTED = ("standardize", "minmax")  # Transforms that need the training data's statistics.
 
@@ -33,7 +39,9 @@ class ForeignParquet(Source):
       labels_needed: whether a missing or wrong label ends the reading; if not, the row's label is NaN.
     """
 
-    def __init__(self, layout, spec, statistics, labels_needed=True):
+    def __init__(
+        self, layout: dict[str, Any], spec: FeatureSpec, statistics: dict[str, dict], labels_needed: bool = True
+    ) -> None:
         self.name, self.spec, self.statistics = layout["name"], spec, statistics
         self._layout = layout
         self._wanted, self._labels_needed = typed.uses(spec), labels_needed
@@ -43,10 +51,11 @@ class ForeignParquet(Source):
         self._groups = ParquetGroups(files, "the files must stay as they are while a run reads them")
         self.group_rows = self._groups.rows
         self._first = [sum(rows[:number]) for _, rows in files for number in range(len(rows))]
-        self._bad_rows, self._observed, self._encoder = BadRows(unit="row"), Observations(spec), None
+        self._bad_rows, self._observed = BadRows(unit="row"), Observations(spec)
+        self._encoder: Encoder | None = None
 
-    def read(self, group):
-        """-> the encoded table of a row group.
+    def read(self, group: int) -> pa.Table:
+        """Returns the encoded table of a row group.
 
         Raises:
           UserError: a file has changed since the scan, lacks a column, or has an unusable row.
@@ -65,8 +74,10 @@ class ForeignParquet(Source):
         self._observed.merge(seen)
         return table
 
-    def label_means(self, advanced):
-        """As in `Source`. Reads the labels' columns once, and that of one feature, since every spec needs a feature."""
+    def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
+        """Reads the labels' columns once, and the column of one feature, since every spec needs a feature; see
+        `Source`.
+        """
         dense = self.spec.dense[:1]
         sparse = () if dense else self.spec.sparse[:1]
         part = dataclasses.replace(self.spec, dense=dense, sparse=sparse, ids=(), weight=None, limits=())
@@ -77,17 +88,19 @@ class ForeignParquet(Source):
                 statistics.add(columns.read(group))
         return statistics.to_dict()["label_means"]
 
-    def reopened(self):
+    def reopened(self) -> "ForeignParquet":
         return ForeignParquet(self._layout, self.spec, self.statistics, self._labels_needed)
 
-    def close(self):
+    def close(self) -> None:
         self._groups.close()
         if self._encoder is not None:
             self._encoder.close()
         self._encoder = None
 
 
-def scan(source, spec, progress=True, advanced=lambda text: None):
+def scan(
+    source: Input, spec: FeatureSpec, progress: bool = True, advanced: Callable[[str], object] = lambda text: None
+) -> dict[str, Any]:
     """Reads the footers of Parquet files.
 
     Args:
@@ -116,7 +129,7 @@ def scan(source, spec, progress=True, advanced=lambda text: None):
     return {"name": str(source), "files": layout, "labelled": labelled}
 
 
-def _check_positive(source, label, use, spec):
+def _check_positive(source: Input, label: Label, use: Use, spec: FeatureSpec) -> None:
     """Raises UserError if a label's `positive` never occurs. Reads until it does, as a rule one block."""
     positives, wanted = Positives(label, spec.csv.label_suffix), {label.column: use}
     for file in list_files(source):
@@ -135,7 +148,9 @@ def _check_positive(source, label, use, spec):
     positives.check()
 
 
-def fit_statistics(source, spec, progress=True, advanced=lambda text: None):
+def fit_statistics(
+    source: Input, spec: FeatureSpec, progress: bool = True, advanced: Callable[[str], object] = lambda text: None
+) -> dict[str, dict]:
     """Computes statistics in one pass over the features whose transform or quantiles need them.
 
     Args:
@@ -163,7 +178,7 @@ def fit_statistics(source, spec, progress=True, advanced=lambda text: None):
     return statistics.to_dict()["fitted"]
 
 
-def _bar(items, what, unit, progress, advanced):
+def _bar(items: Iterable[T], what: str, unit: str, progress: bool, advanced: Callable[[str], object]) -> Iterator[T]:
     bar = tqdm.tqdm(items, desc=what, unit=unit, disable=not (progress and sys.stderr.isatty()))
     for number, item in enumerate(bar, 1):
         yield item

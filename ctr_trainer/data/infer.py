@@ -11,15 +11,14 @@ import numpy as np
 import pyarrow.compute as pc
 
 from ctr_trainer.data import parquet, profile
-from ctr_trainer.data.blocks import BadRows
-from ctr_trainer.data.convert import SOURCES, TYPED
+from ctr_trainer.data.convert import SOURCES, bad_rows_of
 from ctr_trainer.data.draft import Draft
 from ctr_trainer.data.encoded_blocks import encoded
 from ctr_trainer.data.leakage import find_leaks
-from ctr_trainer.data.listing import list_files
+from ctr_trainer.data.listing import Input, list_files
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.placement import place_all
-from ctr_trainer.data.profile import NUMBER, TEXT, sample_csv, sample_parquet
+from ctr_trainer.data.profile import NUMBER, TEXT, Profile, sample_csv, sample_parquet
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError, did_you_mean
@@ -32,7 +31,14 @@ _ROWS = 200_000
 _log = logging.getLogger(__name__)
 
 
-def infer(input, output, format=None, label=None, max_bad_rows=0, progress=True):
+def infer(
+    input: Input,
+    output: str | os.PathLike,
+    format: str | None = None,
+    label: str | None = None,
+    max_bad_rows: int = 0,
+    progress: bool = True,
+) -> FeatureSpec:
     """Drafts a feature spec for a source, and writes it to a file.
 
     A column that gives the label away, see `leakage.find_leaks`, is left out of the features. A warning and a comment
@@ -76,9 +82,9 @@ def infer(input, output, format=None, label=None, max_bad_rows=0, progress=True)
     return spec
 
 
-def _leaks(input: str | list[str], format: str, spec: FeatureSpec, max_bad_rows: int) -> dict[str, str]:
+def _leaks(input: Input, format: str, spec: FeatureSpec, max_bad_rows: int) -> dict[str, str]:
     """Returns why each column that gives the label away does so, by column; logs a warning of each."""
-    bad_rows = BadRows(max_bad_rows, unit="row" if format in TYPED else "line")
+    bad_rows = bad_rows_of(format, max_bad_rows)
     read = functools.partial(SOURCES[format], input, spec)
     with contextlib.closing(encoded(read, spec, bad_rows, Observations(spec), measured=False)) as tables:
         leaks = find_leaks((table for table, _ in tables), spec)
@@ -88,7 +94,7 @@ def _leaks(input: str | list[str], format: str, spec: FeatureSpec, max_bad_rows:
 
 
 def _of_columns(
-    input: str | list[str], format: str, label: str | None, max_bad_rows: int, progress: bool
+    input: Input, format: str, label: str | None, max_bad_rows: int, progress: bool
 ) -> tuple[Callable[[dict[str, str]], Draft], CsvFormat, int]:
     """Profiles files with columns.
 
@@ -119,9 +125,7 @@ def _of_columns(
     return make_draft, form, rows
 
 
-def _of_lines(
-    input: str | list[str], format: str, max_bad_rows: int
-) -> tuple[Callable[[dict[str, str]], Draft], CsvFormat, int]:
+def _of_lines(input: Input, format: str, max_bad_rows: int) -> tuple[Callable[[dict[str, str]], Draft], CsvFormat, int]:
     """Profiles files whose lines are a label and weighted indices; returns what `_of_columns` does."""
     label, fields, rows = profile.sample_fields(input, format, _ROWS, max_bad_rows)
     draft = Draft((label.name, *(field.column for field in fields)))
@@ -138,7 +142,7 @@ def _of_lines(
     return lambda leaks: draft, CsvFormat(), rows
 
 
-def _label_column(profiles, name):
+def _label_column(profiles: list[Profile], name: str | None) -> Profile:
     if name:
         found = [p for p in profiles if p.name == name]
         if not found:
@@ -157,7 +161,7 @@ def _label_column(profiles, name):
     raise UserError(f"which column is the label? Name it with --label: {which}; all are {every}")
 
 
-def _set_label(p, draft):
+def _set_label(p: Profile, draft: Draft) -> None:
     values = p.values
     if p.kind == NUMBER and set(np.unique(values)) == {-1, 1}:
         draft.set_label(p.name, f"-1 and 1; {(values == 1).mean():.2%} are 1", threshold=0.0)

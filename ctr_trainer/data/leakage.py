@@ -13,6 +13,7 @@ from ctr_trainer.data.blocks import label_columns
 from ctr_trainer.data.dataset import DatasetInfo
 from ctr_trainer.data.source import ParquetGroups
 from ctr_trainer.data.synthetic import auc
+from ctr_trainer.features.columns import DenseFeature, SparseFeature
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
@@ -67,9 +68,11 @@ def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
     for column, label in label_columns(spec).items():
         labels = table[column].to_numpy() > 0.5
         of = f" for the label {label.name!r}" if spec.other_labels else ""
-        for feature in (*spec.dense, *spec.sparse):
-            values = table[feature.name]
-            missing = keys(feature.slot, pa.array([""]))[0] if pa.types.is_int64(values.type) else 0
+        features: tuple[DenseFeature | SparseFeature, ...] = (*spec.dense, *spec.sparse)
+        for feature in features:
+            values, missing = table[feature.name], 0
+            if isinstance(feature, SparseFeature) and pa.types.is_int64(values.type):
+                missing = keys(feature.slot, pa.array([""]))[0]
             if why := _why(values, missing, labels):
                 leaks.append(Leak(feature.name, feature.column, why + of))
     return leaks

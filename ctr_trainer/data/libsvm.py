@@ -5,12 +5,17 @@ libffm:                              label field:index:value field:index:value .
 """
 
 import re
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data import delimited, typed
+from ctr_trainer.data.blocks import BadRowSink, Chunk
+from ctr_trainer.data.listing import Input
+from ctr_trainer.data.typed import Use
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -20,10 +25,12 @@ _NUMBER = r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _INDEX = r"[!-\"$-9;-~]+"  # Printable characters, except # and :
 WEIGHTED = rf"{_INDEX}:{_NUMBER}"
 OF_FIELD = rf"\d+:{WEIGHTED}"
+# f(tokens, line of each token, number of lines, wanted columns) -> the columns of the features.
+Columns = Callable[[pa.Array, np.ndarray, int, dict[str, Use]], dict[str, pa.Array]]
 _QUERY = rf"qid:{_INDEX}"
 
 
-def read(source, spec, bad_rows, time=None):
+def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
     """Yields Chunks of `label`, `features` (list of `index:value`) and `qid`.
 
     Args:
@@ -38,27 +45,31 @@ def read(source, spec, bad_rows, time=None):
     yield from _read(source, spec, bad_rows, time, WEIGHTED, _columns)
 
 
-def read_fields(source, spec, bad_rows, time=None):
+def read_fields(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
     """Yields Chunks of `label`, and a column such as `field3` for each field that the spec wants; see `read`.
 
     A row of the column of a field is a list of `index:value`, or of `index` if the feature has no weights.
     """
     weighted = {f.column for f in spec.sparse if f.weight_separator is not None}
 
-    def columns(tokens, owner, rows, wanted):
+    def columns(tokens: pa.Array, owner: np.ndarray, rows: int, wanted: dict[str, Use]) -> dict[str, pa.Array]:
         return _field_columns(tokens, owner, rows, [name for name in wanted if name.startswith(FIELD)], weighted)
 
     yield from _read(source, spec, bad_rows, time, OF_FIELD, columns)
 
 
-def tokens_of(lines):
-    """-> (tokens of all lines, strings; int[n], the line of each token) of good lines, an Array of bytes."""
+def tokens_of(lines: pa.Array) -> tuple[pa.Array, np.ndarray]:
+    """Returns the tokens of all lines as strings, and the line of each token, int[n]; `lines` are good lines, as
+    bytes.
+    """
     texts = pc.replace_substring_regex(lines, r"#.*$", "").cast(pa.string())
     lists = pc.ascii_split_whitespace(pc.ascii_trim_whitespace(texts))
     return lists.flatten(), pc.list_parent_indices(lists).to_numpy()
 
 
-def good_lines(file, pattern, bad_rows, labelled=True):
+def good_lines(
+    file: str, pattern: str, bad_rows: BadRowSink, labelled: bool = True
+) -> Iterator[tuple[pa.Array, np.ndarray]]:
     """Yields blocks of a file's good lines: (lines as an Array of bytes, int64[n], their numbers from 1).
 
     Args:
@@ -82,7 +93,9 @@ def good_lines(file, pattern, bad_rows, labelled=True):
             yield lines.filter(pa.array(kept)), numbers[kept]
 
 
-def _read(source, spec, bad_rows, time, pattern, columns):
+def _read(
+    source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None, pattern: str, columns: Columns
+) -> Iterator[Chunk]:
     wanted = typed.uses(spec, time)
     for file in delimited.files(source):
         for lines, numbers in good_lines(file, pattern, bad_rows, spec.labelled):
@@ -101,11 +114,13 @@ def _read(source, spec, bad_rows, time, pattern, columns):
             yield typed.as_chunk(table, wanted, file, numbers, bad_rows)
 
 
-def _columns(tokens, owner, rows, wanted):
+def _columns(tokens: pa.Array, owner: np.ndarray, rows: int, wanted: dict[str, Use]) -> dict[str, pa.Array]:
     return {FEATURES: _lists(tokens, owner, rows)}
 
 
-def _field_columns(tokens, owner, rows, names, weighted):
+def _field_columns(
+    tokens: pa.Array, owner: np.ndarray, rows: int, names: list[str], weighted: set[str]
+) -> dict[str, pa.Array]:
     parts = pc.split_pattern(tokens, ":", max_splits=1)
     fields, values = pc.list_element(parts, 0), pc.list_element(parts, 1)
     columns = {}
@@ -118,18 +133,18 @@ def _field_columns(tokens, owner, rows, names, weighted):
     return columns
 
 
-def _lists(values, owner, rows):
+def _lists(values: pa.Array, owner: np.ndarray, rows: int) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(np.searchsorted(owner, np.arange(rows + 1)).astype(np.int32)), values)
 
 
-def _scattered(values, owner, rows):
-    """-> string[rows], null for a row without a value."""
+def _scattered(values: pa.Array, owner: np.ndarray, rows: int) -> pa.Array:
+    """Returns string[rows], null for a row without a value."""
     place = np.full(rows, -1)
     place[owner] = np.arange(len(owner))
     return values.take(pa.array(place, mask=place < 0))
 
 
-def _blocks(file):
+def _blocks(file: str) -> Iterator[list[bytes]]:
     """Yields the lines of a file, one block at a time."""
     rest = b""
     try:
@@ -143,8 +158,8 @@ def _blocks(file):
         yield [rest]
 
 
-def _fault(line, pattern):
-    """-> (column, value, what was expected) for a bad line."""
+def _fault(line: bytes, pattern: str) -> tuple[str, str, str]:
+    """Returns what is wrong with a bad line: the column, the value, and what was expected."""
     label, *tokens = line.split(b"#")[0].decode("ascii", "backslashreplace").split() or [""]
     if not re.fullmatch(_NUMBER, label):
         return LABEL, label, "a number: a line begins with its label"

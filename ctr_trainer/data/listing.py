@@ -3,12 +3,15 @@
 import dataclasses
 import os
 import urllib.parse
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
+Input = str | os.PathLike | Sequence[str | os.PathLike]  # A path, URL or pattern, or a list of them.
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -24,8 +27,8 @@ class SourceFile:
     path: str
     partitions: dict[str, str | None]
 
-    def complete(self, table, wanted):
-        """-> the table, with the wanted partition columns that it lacks."""
+    def complete(self, table: pa.Table, wanted: Iterable[str]) -> pa.Table:
+        """Returns the table with the wanted partition columns that it lacks."""
         for name, value in self.partitions.items():
             if name in wanted and name not in table.column_names:
                 column = pa.DictionaryArray.from_arrays(
@@ -36,7 +39,7 @@ class SourceFile:
         return table
 
 
-def list_files(source):
+def list_files(source: Input) -> list[SourceFile]:
     """Lists the files of a source; those of a directory or pattern in the order of their names.
 
     Args:
@@ -62,12 +65,12 @@ def list_files(source):
     return found
 
 
-def named(source):
-    """-> list of the paths, URLs and patterns that a source is given as: one, or a list of them."""
+def named(source: Input | None) -> Sequence[str | os.PathLike]:
+    """Returns the paths, URLs and patterns that a source is given as: one, or a list of them."""
     return [source] if isinstance(source, (str, os.PathLike)) else source or []
 
 
-def _below(path):
+def _below(path: Path) -> list[SourceFile]:
     if not path.is_dir():
         return [SourceFile(str(path), {})]
     return [
@@ -77,7 +80,7 @@ def _below(path):
     ]
 
 
-def _partitions(directories):
+def _partitions(directories: Iterable[str]) -> dict[str, str | None]:
     pairs = [directory.partition("=") for directory in directories if "=" in directory]
     return {
         urllib.parse.unquote(name): None if value == _NO_VALUE else urllib.parse.unquote(value)

@@ -1,11 +1,16 @@
 """Encodes source columns with several values per row, for bags and sequences."""
 
+import dataclasses
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import Encoded
 from ctr_trainer.data.scalars import is_text, numbers, one, shown, without_nan
+from ctr_trainer.data.typed import is_list
+from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
 
 _OPENING, _CLOSING = r"^\s*[\[({]", r"[\])}]\s*$"
@@ -16,8 +21,8 @@ _ODD = rf"{_OPENING}|^[^\[({{]*{_CLOSING}|^\s|\s$|^\S*\d(\s+\S*\d)+$"
 _LOOKED_AT = 10_000  # Number of values of a chunk that are looked at.
 
 
-def encode_list(values, feature):
-    """-> Encoded of list<int64>, the keys of each row's values, and their weights if the feature has weights.
+def encode_list(values: pa.Array | pa.ChunkedArray, feature: SparseFeature) -> Encoded:
+    """Encodes each row's values as list<int64> keys, and their weights if the feature has weights.
 
     A text is split at the separators, a list has its elements, and any other value is a list of one value. Empty values
     do not count: "A||B" has two values, "" has none. A row is bad if a weight in it is no finite number.
@@ -27,7 +32,7 @@ def encode_list(values, feature):
       feature: SparseFeature with a combiner.
     """
     values = one(values)
-    if _is_list(values.type):
+    if is_list(values.type):
         flat, owner = _bytes(pc.list_flatten(values)), pc.list_parent_indices(values).to_numpy()
         return _encode(flat, owner, len(values), feature)
     if pa.types.is_nested(values.type):
@@ -39,18 +44,17 @@ def encode_list(values, feature):
     flat, owner = lists.flatten(), pc.list_parent_indices(lists).to_numpy()
     encoded = _encode(flat, owner, len(lists) + 1, feature)
     where = values.indices.fill_null(len(lists))
-    return Encoded(
-        encoded.column.take(where),
-        None if encoded.bad is None else encoded.bad[where.to_numpy()],
-        encoded.expected,
-        None if encoded.weights is None else encoded.weights.take(where),
-        encoded.lengths[where.to_numpy()],
-        encoded.odd,
+    return dataclasses.replace(
+        encoded,
+        column=encoded.column.take(where),
+        bad=None if encoded.bad is None else encoded.bad[where.to_numpy()],
+        weights=None if encoded.weights is None else encoded.weights.take(where),
+        lengths=None if encoded.lengths is None else encoded.lengths[where.to_numpy()],
     )
 
 
-def split(texts, feature):
-    """-> the lists in texts, an Array of bytes, by the feature's `separator` and `brackets`."""
+def split(texts: pa.Array, feature: SparseFeature) -> pa.ListArray:
+    """Splits texts, an Array of bytes, at the feature's `separator`, and removes `brackets`."""
     if not feature.brackets:
         return pc.split_pattern(texts, feature.separator)
     bare = pc.replace_substring_regex(pc.replace_substring_regex(texts, _OPENING, ""), _CLOSING, "")
@@ -59,7 +63,7 @@ def split(texts, feature):
     return pa.ListArray.from_arrays(lists.offsets, values)
 
 
-def _encode(flat, owner, count, feature):
+def _encode(flat: pa.Array, owner: np.ndarray, count: int, feature: SparseFeature) -> Encoded:
     """Encodes `count` lists. `flat` has the values of all lists as bytes, `owner` the list of each value, ascending."""
     weights = bad = None
     if feature.weight_separator is not None:
@@ -80,23 +84,25 @@ def _encode(flat, owner, count, feature):
         splits = splits + np.searchsorted(empty, np.arange(count + 1))
     splits = pa.array(splits.astype(np.int32))
     return Encoded(
-        pa.ListArray.from_arrays(splits, pa.array(hashed)),
-        bad,
-        f"values with finite weights, as 'a{feature.weight_separator}0.5'",
-        None if weights is None else pa.ListArray.from_arrays(splits, pa.array(weights)),
-        lengths,
-        odd,
+        column=pa.ListArray.from_arrays(splits, pa.array(hashed)),
+        bad=bad,
+        expected=f"values with finite weights, as 'a{feature.weight_separator}0.5'",
+        weights=None if weights is None else pa.ListArray.from_arrays(splits, pa.array(weights)),
+        lengths=lengths,
+        odd=odd,
     )
 
 
-def _odd(flat):
+def _odd(flat: pa.Array) -> Any:
     looked_at = flat.slice(0, _LOOKED_AT)
     first = pc.index(pc.match_substring_regex(looked_at, _ODD), True).as_py()
     return None if first < 0 else shown(looked_at[first])
 
 
-def _within_length(kept, owner, feature):
-    """-> the part of `kept`, places of values, that belongs to the first or last `max_length` values of each list."""
+def _within_length(kept: np.ndarray, owner: np.ndarray, feature: SparseFeature) -> np.ndarray:
+    """Returns the part of `kept`, places of values, that belongs to the first or last `max_length` values of each
+    list.
+    """
     if not feature.max_length:
         return kept
     of = owner[kept]
@@ -106,8 +112,10 @@ def _within_length(kept, owner, feature):
     return kept[np.arange(len(of)) - np.searchsorted(of, of) < feature.max_length]
 
 
-def _weights(flat, separator):
-    """-> (values, float32 weights, 1 for a value without weight; bool, whether each weight is wrong, or None)."""
+def _weights(flat: pa.Array, separator: str) -> tuple[pa.Array, np.ndarray, np.ndarray | None]:
+    """Returns the values, their float32 weights (1 for a value without weight), and which weights are wrong, or
+    None.
+    """
     parts = pc.split_pattern(flat, separator, max_splits=1, reverse=True)
     has_weight = pc.list_value_length(parts).fill_null(0).to_numpy(zero_copy_only=False) == 2
     weights = np.ones(len(flat), np.float32)
@@ -123,12 +131,8 @@ def _weights(flat, separator):
     return values, weights, wrong if wrong.any() else None
 
 
-def _is_list(kind):
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
-def _bytes(values):
-    """-> the values as bytes; a number as its decimal digits."""
+def _bytes(values: pa.Array) -> pa.Array:
+    """Returns the values as bytes; a number as its decimal digits."""
     if pa.types.is_nested(values.type):
         raise TypeError("lists of single values are wanted")
     if pa.types.is_dictionary(values.type):

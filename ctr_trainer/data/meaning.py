@@ -1,6 +1,8 @@
 """What the values of a column mean: by the column's name, by their order, and as lists."""
 
 import re
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -8,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data import lists
-from ctr_trainer.data.profile import LIST, NUMBER
+from ctr_trainer.data.profile import LIST, NUMBER, Profile
 from ctr_trainer.features.columns import SparseFeature
 
 _IDS = frozenset(
@@ -53,28 +55,28 @@ _SHARED, _BACK = 0.5, 0.1  # Least share of a list's values that the other colum
 _FEW = 20  # Two columns may have this number of different values in common by chance.
 
 
-def words(name):
-    """-> the words of a name in lower case: user and id for `user_id`, `userId` and `user.id2`."""
+def words(name: str) -> list[str]:
+    """Returns the words of a name in lower case: user and id for `user_id`, `userId` and `user.id2`."""
     spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", name)
     return [word.lower() for word in re.findall(r"[^\W\d_]+", spaced)]
 
 
-def is_number_name(name):
-    """-> whether a name is that of a number, such as `age`, `hours_per_week` and `user_count`."""
+def is_number_name(name: str) -> bool:
+    """Whether a name says number, as `age`, `hours_per_week` and `user_count` do."""
     return _says(name) == "number"
 
 
-def is_id_name(name):
-    """-> whether a name is that of an id, such as `user`, `device_type` and `movieid`."""
+def is_id_name(name: str) -> bool:
+    """Whether a name says id, as `user`, `device_type` and `movieid` do."""
     return _says(name) == "id"
 
 
-def is_time_name(name):
-    """-> whether a name is that of a time, such as `timestamp` and `click_time`."""
+def is_time_name(name: str) -> bool:
+    """Whether a name says time, as `timestamp` and `click_time` do."""
     return not _TIME.isdisjoint(words(name))
 
 
-def _says(name):
+def _says(name: str) -> str | None:
     """Returns what the word that decides says, `number` or `id`, or None.
 
     The last known word decides (`price` of `item_price`), or one of `_COUNTED` at any place. A number of something
@@ -93,8 +95,8 @@ def _says(name):
     return "id" if found and found[-1].endswith(_ID_ENDINGS) else None
 
 
-def is_ordered(values):
-    """-> whether whole numbers look like amounts (ages, prices, counts) and not like ids.
+def is_ordered(values: np.ndarray) -> bool:
+    """Whether whole numbers look like amounts (ages, prices, counts) and not like ids.
 
     Neighbouring amounts occur about equally often, and are about equally far from the next amount. Neighbouring ids are
     not. The measure is the autocorrelation of the ranks of these two figures over the distinct numbers in order, at
@@ -120,8 +122,8 @@ def is_ordered(values):
     return _is_serial(counts, _SMOOTH if is_id else _STRONG)
 
 
-def _falls(distinct, counts):
-    """-> whether the numbers begin at about 0 and each is rarer than the one before, as small counts are."""
+def _falls(distinct: np.ndarray, counts: np.ndarray) -> bool:
+    """Whether the numbers begin at about 0 and each is rarer than the previous one, as small counts are."""
     first = int(np.argmax(counts))
     falling = len(counts) >= _COUNTS and (np.diff(counts[first:]) < 0).mean() > 0.9
     return bool(first <= 1 and -1 <= distinct[0] <= 1 and falling)
@@ -148,8 +150,8 @@ def ranks(figures: npt.NDArray[np.number]) -> npt.NDArray[np.float64]:
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
-def list_form(profile):
-    """-> the options of a feature for the way in which a column's lists are written; None if it holds no lists."""
+def list_form(profile: Profile) -> dict[str, Any] | None:
+    """Returns the options of a feature for the way a column's lists are written; None if it holds no lists."""
     if profile.kind == LIST:
         return {}
     values = profile.values
@@ -169,8 +171,8 @@ def list_form(profile):
     return None
 
 
-def list_values(profile, form):
-    """-> (the different values of a column's lists, as strings; the length of the longest list)."""
+def list_values(profile: Profile, form: dict[str, Any]) -> tuple[pa.Array, int]:
+    """Returns the different values of a column's lists, as strings, and the length of the longest list."""
     if profile.kind == LIST:
         held = profile.values
     else:
@@ -181,8 +183,8 @@ def list_values(profile, form):
     return _texts(flat.dictionary_decode() if pa.types.is_dictionary(flat.type) else flat), largest
 
 
-def column_with(values, name, singles):
-    """-> (Profile of the single-valued column that has the same values, share of `values` that it has); or None.
+def column_with(values: pa.Array, name: str, singles: Iterable[Profile]) -> tuple[Profile, float] | None:
+    """Finds the single-valued column that has the same values as a column of lists.
 
     Args:
       values: the different values of a column's lists.
@@ -204,6 +206,6 @@ def column_with(values, name, singles):
     return best and best[1:]
 
 
-def _texts(values):
+def _texts(values: pa.Array) -> pa.Array:
     values = values.drop_null().unique().cast(pa.string())
     return values.filter(pc.not_equal(values, ""))

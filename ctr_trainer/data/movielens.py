@@ -4,11 +4,15 @@ import bisect
 import collections
 import itertools
 import re
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.blocks import Chunk
+from ctr_trainer.data.blocks import BadRowSink, Chunk
+from ctr_trainer.data.listing import Input
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -16,15 +20,16 @@ COLUMNS = (
     "user_id", "movie_id", "rating", "timestamp", "gender", "age", "occupation", "zip3", "year", "genres",
 )  # fmt: skip
 FILES = ("ratings.dat", "movies.dat", "users.dat")  # Only MovieLens-1M has users.dat.
+Row = tuple[int, list[str]]  # Number of a line, and its fields.
 _ROWS = 100_000
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 
 
-def _liked(movie, rating):
+def _liked(movie: str, rating: str) -> str | None:
     return movie if float(rating) >= 4 else None
 
 
-def _stars(movie, rating):
+def _stars(movie: str, rating: str) -> str | None:
     return rating
 
 
@@ -47,7 +52,7 @@ class Histories:
     Caveat: all values are in memory, about 100 bytes per value.
     """
 
-    def __init__(self, ratings, column, length=None):
+    def __init__(self, ratings: Iterable[Sequence[str]], column: str, length: int | None = None) -> None:
         self._length = length
         events, value_of = collections.defaultdict(list), HISTORIES[column]
         for user, movie, rating, timestamp in ratings:
@@ -61,22 +66,22 @@ class Histories:
             self._times[user] = [time for time, _ in of_user]
             self._values[user] = [value for _, value in of_user]
 
-    def before(self, user, timestamp):
-        """-> the values of a user before a time, the oldest first."""
+    def before(self, user: str, timestamp: str) -> list[str]:
+        """Returns the values of a user before a time, the oldest first."""
         end = bisect.bisect_left(self._times.get(user, ()), float(timestamp))
         start = max(0, end - self._length) if self._length else 0
         return self._values.get(user, [])[start:end]
 
 
-def is_number(text):
-    """-> whether a text is a number, and not NaN."""
+def is_number(text: str) -> bool:
+    """Whether a text is a number, and not NaN."""
     try:
         return float(text) == float(text)
     except ValueError:
         return False
 
 
-def read(source, spec, bad_rows, time=None):
+def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
     """Yields Chunks of `COLUMNS`. A row is a rating with the columns of its user and movie: strings, null if unknown.
 
     `zip3` is the first three characters of the zip code. `year` stands in brackets at the end of the title. `|`
@@ -122,8 +127,8 @@ def read(source, spec, bad_rows, time=None):
         yield Chunk(table, str(path), lines.__getitem__)
 
 
-def _histories(path, spec):
-    """-> dict of column -> `Histories` of a ratings file, for the columns that the spec's features need."""
+def _histories(path: Path, spec: FeatureSpec) -> dict[str, Histories]:
+    """Returns the `Histories` of a ratings file for each column of `HISTORIES` that the spec's features need."""
     found = {}
     for column in HISTORIES:
         features = [f for f in spec.sparse if f.column == column]
@@ -135,7 +140,7 @@ def _histories(path, spec):
     return found
 
 
-def _timed(ratings, path, bad_rows):
+def _timed(ratings: Iterable[Row], path: Path, bad_rows: BadRowSink) -> Iterator[Row]:
     """Yields the ratings that have a time. Without a time it is not known which ratings came before."""
     for line, fields in ratings:
         if is_number(fields[3]):
@@ -144,7 +149,7 @@ def _timed(ratings, path, bad_rows):
             bad_rows.add(str(path), line, "timestamp", fields[3], "a number, for what came before it")
 
 
-def _rows(path, fields, bad_rows=None):
+def _rows(path: Path, fields: int, bad_rows: BadRowSink | None = None) -> Iterator[Row]:
     """Yields (line number, fields) of each line with `fields` fields. Other lines go to `bad_rows` if it is given."""
     with path.local_file() as local, local.open(encoding="latin-1", newline="\n") as file:
         for number, line in enumerate(file, 1):

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
-from ctr_trainer.data.encode import encode_label
-from ctr_trainer.data.scalars import text
-from ctr_trainer.features.columns import TYPICAL
+from ctr_trainer.data.scalars import encode_label, is_text, text
+from ctr_trainer.features.columns import TYPICAL, Label
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError
 
 _log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Lengths:
     values: int = 0
     largest: int = 0
 
-    def add(self, lengths):
+    def add(self, lengths: np.ndarray) -> None:
         """Adds rows: int[n], the number of values of each row."""
         self.rows += len(lengths)
         self.empty += int((lengths == 0).sum())
@@ -50,19 +50,19 @@ class Lengths:
         self.values += int(lengths.sum())
         self.largest = max(self.largest, int(lengths.max(initial=0)))
 
-    def merge(self, other):
+    def merge(self, other: "Lengths") -> None:
         """Adds the rows of other Lengths of the same feature."""
         for name in ("rows", "empty", "single", "cut", "values"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.largest = max(self.largest, other.largest)
 
     @property
-    def all_single(self):
+    def all_single(self) -> bool:
         """Whether no list has a second value, and there are enough lists to judge."""
         return self.single >= _FEW and self.single == self.rows - self.empty
 
-    def to_dict(self):
-        """-> dict that JSON can hold: mean and largest length, shares of empty rows and of cut rows."""
+    def to_dict(self) -> dict[str, float]:
+        """Returns the mean and largest length and the shares of empty and of cut rows, as JSON can hold them."""
         rows = max(self.rows, 1)
         return dict(mean=self.values / rows, largest=self.largest, empty=self.empty / rows, cut=self.cut / rows)
 
@@ -75,11 +75,12 @@ class Positives:
       suffix: ending of the column's texts that is not part of the label.
     """
 
-    def __init__(self, label, suffix):
-        self._label, self._suffix, self._others = label, suffix, {}
+    def __init__(self, label: Label, suffix: str) -> None:
+        self._label, self._suffix = label, suffix
+        self._others: dict[str, None] = {}
         self.found = label.positive is None
 
-    def add(self, values):
+    def add(self, values: pa.Array | pa.ChunkedArray) -> None:
         """Looks at values of the source's column."""
         if self.found:
             return
@@ -88,13 +89,13 @@ class Positives:
         if not self.found and len(self._others) <= _SHOWN:
             self._others |= dict.fromkeys(text(values)[0].drop_null().unique().to_pylist()[: _SHOWN + 1])
 
-    def merge(self, other):
+    def merge(self, other: "Positives") -> None:
         """Adds the values that another Positives of the same label looked at."""
         self.found = self.found or other.found
         if not self.found and len(self._others) <= _SHOWN:
             self._others |= other._others
 
-    def check(self):
+    def check(self) -> None:
         """Judges the values once all rows are read. Warns if `positive` never occurs and only one other value does.
 
         Raises:
@@ -127,14 +128,14 @@ class Observations:
       typical: dict of single-valued feature -> the most frequent text of its column.
     """
 
-    def __init__(self, spec):
+    def __init__(self, spec: FeatureSpec) -> None:
         self._spec = spec
         self.lengths = {f.name: Lengths(f.max_length) for f in spec.sparse if f.combiner}
-        self.odd = {}
+        self.odd: dict[str, tuple[str, str]] = {}
         self.typical: dict[str, str] = {}
         self._positives = {n: Positives(label, spec.csv.label_suffix) for n, label in label_columns(spec).items()}
 
-    def see_labels(self, table):
+    def see_labels(self, table: pa.Table) -> None:
         """Looks for each label's `positive` in the columns of a Chunk."""
         for name, label in label_columns(self._spec).items():
             self._positives[name].add(table[label.column])
@@ -152,7 +153,7 @@ class Observations:
         """Returns the statistics of a data set together with the typical texts, as `DatasetInfo.statistics`."""
         return statistics | {name: {TYPICAL: text} for name, text in self.typical.items()}
 
-    def merge(self, other):
+    def merge(self, other: "Observations") -> None:
         """Adds what was seen in the chunks that follow; warns of the first odd value of each feature."""
         for name, lengths in other.lengths.items():
             self.lengths[name].merge(lengths)
@@ -164,7 +165,7 @@ class Observations:
                 self.odd[name] = column, odd
                 _warn_of_odd(name, column, odd)
 
-    def check(self):
+    def check(self) -> None:
         """Judges labels and lists once all rows were seen; warns of lists that may have another separator.
 
         Raises:
@@ -183,8 +184,7 @@ class Observations:
 def _most_frequent(column: pa.ChunkedArray, least: float) -> str:
     """Returns the most frequent text or integer of at least that many rows, or "" if there is none."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
-    if not any(is_kind(kind) for is_kind in (*texts, pa.types.is_integer)):
+    if not is_text(kind) and not pa.types.is_integer(kind):
         return ""
     counted = pc.value_counts(column.drop_null())
     counts = counted.field("counts").to_numpy(zero_copy_only=False)
@@ -198,7 +198,7 @@ def _most_frequent(column: pa.ChunkedArray, least: float) -> str:
     return ""
 
 
-def _warn_of_odd(name, column, odd):
+def _warn_of_odd(name: str, column: str, odd: str) -> None:
     _log.warning(
         "list feature %r, column %r: the value %r becomes one key, brackets and blanks included. If it is "
         "several values, or one in brackets, give the feature brackets = true, and as separator what stands "

@@ -1,10 +1,17 @@
 """The `parquet` format: Parquet made elsewhere, by Spark, DuckDB, pandas and others."""
 
+import os
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.listing import list_files
+from ctr_trainer.data.blocks import BadRowSink, Chunk
+from ctr_trainer.data.listing import Input, SourceFile, list_files
+from ctr_trainer.data.typed import Use
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -12,7 +19,7 @@ _MAGIC = b"PAR1"
 _ROWS = 50_000  # Rows in memory at a time.
 
 
-def read(source, spec, bad_rows, time=None):
+def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
     """Yields Chunks of the columns that the spec wants; `typed` says what each type becomes.
 
     Args:
@@ -27,8 +34,10 @@ def read(source, spec, bad_rows, time=None):
     yield from read_files(list_files(source), spec, bad_rows, time)
 
 
-def read_files(files, spec, bad_rows, time=None):
-    """As `read`, of a list of `SourceFile`."""
+def read_files(
+    files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
+) -> Iterator[Chunk]:
+    """Yields the Chunks of a list of `SourceFile`; see `read`."""
     wanted = typed.uses(spec, time)
     for file in files:
         with open_file(file.path) as parquet:
@@ -44,8 +53,8 @@ def read_files(files, spec, bad_rows, time=None):
                 raise UserError(f"{file.path}: cannot be read after row {first}: {error}") from error
 
 
-def is_parquet(path):
-    """-> whether a file begins as Parquet files do.
+def is_parquet(path: str | os.PathLike) -> bool:
+    """Whether a file begins as Parquet files do.
 
     Raises:
       UserError: the file cannot be read.
@@ -56,8 +65,8 @@ def is_parquet(path):
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
 
 
-def open_file(path):
-    """-> the open `pq.ParquetFile`.
+def open_file(path: str | os.PathLike) -> pq.ParquetFile:
+    """Opens a Parquet file.
 
     Raises:
       UserError: the file is no Parquet file.
@@ -68,8 +77,8 @@ def open_file(path):
         raise UserError(f"{path}: not a Parquet file that can be read: {error}") from error
 
 
-def own_columns(file, parquet, wanted, spec):
-    """-> the wanted columns that are in the file, and not only in its directories' names.
+def own_columns(file: SourceFile, parquet: pq.ParquetFile, wanted: dict[str, Use], spec: FeatureSpec) -> list[str]:
+    """Returns the wanted columns that are in the file, and not only in its directories' names.
 
     Raises:
       UserError: a wanted column is neither in the file nor in its directories' names.

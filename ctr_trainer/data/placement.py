@@ -1,10 +1,14 @@
 """Decides what feature of a draft each column becomes."""
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.data import meaning
-from ctr_trainer.data.profile import LIST, NUMBER, OTHER, TEXT, TIME
+from ctr_trainer.data.draft import Draft
+from ctr_trainer.data.profile import LIST, NUMBER, OTHER, TEXT, TIME, Profile
 from ctr_trainer.features import times
 
 _FEW = 50  # Numbers of the size of a time are times only if there are more different ones than this.
@@ -21,7 +25,7 @@ _LEVEL_ROWS, _LEVELS, _FEWEST_LEVELS, _MOST_LEVELS = 25, 50, 5, 1000
 _MOST_LENGTH = 50
 
 
-def place_all(profiles, draft):
+def place_all(profiles: Iterable[Profile], draft: Draft) -> None:
     """Decides what each column becomes. Lists come last, since their values may be those of another column."""
     singles, listed = [], []
     for p in profiles:
@@ -33,8 +37,8 @@ def place_all(profiles, draft):
         _place_list(p, form, singles, draft)
 
 
-def _place(p, draft):
-    """Adds a column to the draft; -> whether it became a single-valued sparse feature of its own values."""
+def _place(p: Profile, draft: Draft) -> bool:
+    """Adds a column to the draft. Returns whether it became a single-valued sparse feature of its own values."""
     share = p.distinct / max(p.present, 1)
     own = p.present >= _MIN_ROWS and share >= _ID_SHARE
     two = p.kind == NUMBER and p.distinct == len(np.unique(p.values)) == 2
@@ -59,11 +63,11 @@ def _place(p, draft):
     return False
 
 
-def _is_index(p):
+def _is_index(p: Profile) -> bool:
     return (not p.name or p.name.startswith(_INDEX_NAMES)) and p.whole
 
 
-def _is_time(p):
+def _is_time(p: Profile) -> bool:
     if not p.whole or meaning.is_number_name(p.name):
         return False
     low, high = p.values.min(), p.values.max()
@@ -74,7 +78,7 @@ def _is_time(p):
     return bool(may_be and not np.isnan(times.seconds(pa.array(np.unique(p.values)))).any())
 
 
-def _place_time(p, draft):
+def _place_time(p: Profile, draft: Draft) -> None:
     draft.keep(p.name, f"a time: for --split=time:...:{p.name}")
     values = pa.array(p.values) if p.kind == NUMBER else p.values
     seconds = times.seconds(values if p.kind == NUMBER else values.cast(pa.string()))
@@ -84,7 +88,7 @@ def _place_time(p, draft):
             draft.add_sparse(p.name, f"the {what} of each time, {found} different ones", suffix=what, derive=what)
 
 
-def _place_number(p, draft, own):
+def _place_number(p: Profile, draft: Draft, own: bool) -> bool:
     ordered = (
         p.whole and not meaning.is_id_name(p.name) and (meaning.is_number_name(p.name) or meaning.is_ordered(p.values))
     )
@@ -112,8 +116,10 @@ def _place_number(p, draft, own):
     return False
 
 
-def _levels(p):
-    """-> number of quantiles for a column, so that about 50 lie beside its most frequent value; 0 for no quantiles."""
+def _levels(p: Profile) -> int:
+    """Returns the number of quantiles for a column such that about 50 lie next to its most frequent value; 0 for
+    none.
+    """
     _, counts = np.unique(p.values, return_counts=True)
     rest = p.present - int(counts.max())
     levels = min(_LEVELS, rest // _LEVEL_ROWS)
@@ -122,18 +128,18 @@ def _levels(p):
     return min(round(levels * p.present / rest), _MOST_LEVELS)
 
 
-def _log_spreads(values, skew):
-    """-> whether log1p makes a column less skewed and keeps its values apart; it does not for years, say."""
+def _log_spreads(values: np.ndarray, skew: float) -> bool:
+    """Whether log1p makes a column less skewed and keeps its values apart; it does not for years, say."""
     logs = np.sign(values) * np.log1p(np.abs(values))
     return logs.std() > _SPREAD and abs(_skewness(logs)) < abs(skew)
 
 
-def _skewness(values):
+def _skewness(values: np.ndarray) -> float:
     deviation = values.std()
     return float(np.mean(((values - values.mean()) / deviation) ** 3)) if deviation else 0.0
 
 
-def _place_list(p, form, singles, draft):
+def _place_list(p: Profile, form: dict[str, Any], singles: list[Profile], draft: Draft) -> None:
     separator = form.get("separator", ",")
     if p.kind == LIST:
         why = "lists"

@@ -2,6 +2,8 @@
 
 import dataclasses
 import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,8 +13,9 @@ import tqdm
 from ctr_trainer.data import delimited, libsvm, parquet, typed
 from ctr_trainer.data.blocks import BadRows
 from ctr_trainer.data.csv_header import see_form
-from ctr_trainer.data.listing import list_files
+from ctr_trainer.data.listing import Input, list_files
 from ctr_trainer.features import times
+from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.messages.errors import UserError
 
 NUMBER, TEXT, LIST, TIME, OTHER = "number", "text", "list", "time", "other"
@@ -39,16 +42,16 @@ class Profile:
     rows: int
     present: int
     distinct: int
-    values: object
+    values: Any
 
     @property
-    def whole(self):
+    def whole(self) -> bool:
         """Whether all values are whole numbers."""
         return self.kind == NUMBER and bool((self.values == np.round(self.values)).all())
 
 
-def sample_csv(source, rows, bad_rows, progress=True):
-    """-> (Profiles, CsvFormat, number of rows) of the first rows of delimited files.
+def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -> tuple[list[Profile], CsvFormat, int]:
+    """Returns the Profiles, the CsvFormat and the number of rows of the first rows of delimited files.
 
     The form is what `sniff.see_form` finds in the first file. A word such as NA is a missing value if all other values
     of its column are numbers.
@@ -74,8 +77,9 @@ def sample_csv(source, rows, bad_rows, progress=True):
     return profiles, form, len(table)
 
 
-def sample_parquet(source, rows, progress=True):
-    """-> (Profiles, number of rows) of the first rows of Parquet files, with the columns in their directories' names.
+def sample_parquet(source: Input, rows: int, progress: bool = True) -> tuple[list[Profile], int]:
+    """Profiles the first rows of Parquet files, with the columns in their directories' names. Returns also their
+    number.
 
     Args:
       source: a source as `list_files` takes it.
@@ -83,7 +87,7 @@ def sample_parquet(source, rows, progress=True):
       progress: show a bar if stderr is a terminal.
     """
 
-    def tables():
+    def tables() -> Iterator[pa.Table]:
         for file in list_files(source):
             with parquet.open_file(file.path) as opened:
                 names = [*opened.schema_arrow.names, *file.partitions]
@@ -94,8 +98,8 @@ def sample_parquet(source, rows, progress=True):
     return [_of_type(name, table[name].combine_chunks()) for name in table.column_names], len(table)
 
 
-def _first(tables, rows, progress):
-    """-> the first tables that together have `rows` rows."""
+def _first(tables: Iterable[pa.Table], rows: int, progress: bool) -> pa.Table:
+    """Returns the first tables that together have `rows` rows."""
     taken, count = [], 0
     hidden = not (progress and sys.stderr.isatty())
     with tqdm.tqdm(desc="looking at the data", unit=" rows", total=rows, disable=hidden) as bar:
@@ -110,8 +114,10 @@ def _first(tables, rows, progress):
     return pa.concat_tables(taken, promote_options="permissive")
 
 
-def _utf8(column):
-    """-> bytes as text. Bytes that are not UTF-8 become a missing value: they hold no number and no delimiter."""
+def _utf8(column: pa.ChunkedArray) -> pa.Array:
+    """Returns bytes as text. Bytes that are not UTF-8 become the replacement character: they hold no number or
+    delimiter.
+    """
     column = column.combine_chunks()
     try:
         return column.cast(pa.string())
@@ -119,23 +125,23 @@ def _utf8(column):
         return pa.array([None if v is None else v.decode(errors="replace") for v in column.to_pylist()], pa.string())
 
 
-def _emptied(text):
+def _emptied(text: pa.Array) -> pa.Array:
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
 
 
-def _nulls(text):
-    """-> the words that mean a missing value in a column of numbers."""
+def _nulls(text: pa.Array) -> list[str]:
+    """Returns the words that mean a missing value in a column of numbers."""
     rest = text.drop_null().unique()
     words = rest.filter(pc.is_in(rest, pa.array(_NULLS)))
     rest = rest.filter(pc.invert(pc.is_in(rest, pa.array(_NULLS))))
     return words.to_pylist() if len(words) and len(rest) and _all(rest, _NUMBER) else []
 
 
-def _all(values, pattern):
+def _all(values: pa.Array, pattern: str) -> bool:
     return bool(pc.all(pc.match_substring_regex(values, pattern)).as_py())
 
 
-def _of_text(name, text, nulls):
+def _of_text(name: str, text: pa.Array, nulls: list[str]) -> Profile:
     present = text.filter(pc.invert(pc.is_in(text, pa.array(nulls, pa.string())))).drop_null()
     distinct = present.unique()
     kind, values = TEXT, present
@@ -146,7 +152,7 @@ def _of_text(name, text, nulls):
     return Profile(name, kind, len(text), len(present), len(distinct), values)
 
 
-def _of_type(name, values):
+def _of_type(name: str, values: pa.Array) -> Profile:
     kind = values.type
     if pa.types.is_dictionary(kind):
         values, kind = values.dictionary_decode(), kind.value_type
@@ -185,8 +191,8 @@ class SampledField:
     ones: bool = True
 
 
-def sample_fields(source, format, rows, bad_rows):
-    """-> (Profile of the labels, list of SampledFields in order, number of lines).
+def sample_fields(source: Input, format: str, rows: int, bad_rows: int) -> tuple[Profile, list[SampledField], int]:
+    """Returns the Profile of the labels, the SampledFields in order, and the number of lines.
 
     Args:
       source: paths as `delimited.files` takes them.
@@ -194,7 +200,9 @@ def sample_fields(source, format, rows, bad_rows):
       rows: number of lines of the sample, about.
       bad_rows: number of unreadable lines that may be left out.
     """
-    labels, fields, count, bad = [], {}, 0, BadRows(bad_rows)
+    labels: list[np.ndarray] = []
+    fields: dict[int, SampledField] = {}
+    count, bad = 0, BadRows(bad_rows)
     pattern = libsvm.OF_FIELD if format == "libffm" else libsvm.WEIGHTED
     for file in delimited.files(source):
         for lines, _ in libsvm.good_lines(file, pattern, bad):
@@ -215,8 +223,8 @@ def sample_fields(source, format, rows, bad_rows):
     return label, [fields[name] for name in sorted(fields)], count
 
 
-def _add(fields, tokens, owner, has_fields):
-    """Adds tokens to `fields`, a dict of field number -> SampledField."""
+def _add(fields: dict[int, SampledField], tokens: pa.Array, owner: np.ndarray, has_fields: bool) -> None:
+    """Adds tokens to `fields`, whose keys are the numbers of the fields."""
     names = np.zeros(len(tokens), np.int64)
     if has_fields:
         names = pc.list_element(pc.split_pattern(tokens, ":", max_splits=1), 0).cast(pa.int64()).to_numpy()

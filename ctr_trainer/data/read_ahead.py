@@ -1,13 +1,43 @@
 """Work in background threads, ahead of the consumer and in order."""
 
 import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 from ctr_trainer.messages.errors import UserError
 
+T = TypeVar("T")
+R = TypeVar("R")
+T_contra = TypeVar("T_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
 _END = object()
 
 
-class OrderedMap:
+class Worker(Protocol[T_contra, R_co]):
+    """A function that a thread of an `OrderedMap` calls, and closes at its end."""
+
+    def __call__(self, item: T_contra, /) -> R_co:
+        """Returns the result of an item."""
+
+    def close(self) -> None:
+        """Releases what the function holds."""
+
+
+class ClosingIterator(Protocol[R_co]):
+    """An iterator that ends with `close()`, or at the end of a `with` block."""
+
+    def __enter__(self) -> "ClosingIterator[R_co]": ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def __iter__(self) -> Iterator[R_co]: ...
+
+    def __next__(self) -> R_co: ...
+
+    def close(self) -> None: ...
+
+
+class OrderedMap(Generic[T, R]):
     """Iterates over `worker(item)` of each item, in the items' order. One thread per worker computes results ahead.
 
     A free thread takes the next item, one thread at a time.
@@ -26,11 +56,18 @@ class OrderedMap:
       UserError: no result came within `timeout`, or a thread did not end within `timeout` of `close()`.
     """
 
-    def __init__(self, workers, items, name="mapping", timeout=1800, ahead=None):
+    def __init__(
+        self,
+        workers: Sequence[Worker[T, R]],
+        items: Iterable[T],
+        name: str = "mapping",
+        timeout: float = 1800,
+        ahead: int | None = None,
+    ) -> None:
         self._items, self._name, self._timeout = iter(items), name, timeout
         self._taking = threading.Lock()  # Guards the items; whoever holds both locks took this one first.
         self._changed = threading.Condition()  # Guards all attributes below.
-        self._results = {}
+        self._results: dict[int, tuple[Any, BaseException | None]] = {}
         self._begun = self._taken = 0
         self._most = ahead or len(workers) + 1
         self._ended = False  # If True, no further item is begun.
@@ -40,16 +77,16 @@ class OrderedMap:
         for thread in self._threads:
             thread.start()
 
-    def __enter__(self):
+    def __enter__(self) -> "OrderedMap[T, R]":
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __iter__(self):
+    def __iter__(self) -> "OrderedMap[T, R]":
         return self
 
-    def __next__(self):
+    def __next__(self) -> R:
         with self._changed:
             if not self._changed.wait_for(self._is_decided, self._timeout):
                 raise UserError(f"{self._name}: nothing came for {self._timeout} s; is the disk or the network stuck?")
@@ -61,7 +98,7 @@ class OrderedMap:
             raise error if error is not None else StopIteration
         return result
 
-    def close(self):
+    def close(self) -> None:
         """Ends the threads after their present items. Further iteration ends at once."""
         with self._changed:
             self._ended = True
@@ -73,11 +110,11 @@ class OrderedMap:
         self._results.clear()
         self._begun = self._taken
 
-    def _is_decided(self):
-        """-> whether the next result is there, or it is certain that none will come."""
+    def _is_decided(self) -> bool:
+        """Whether the next result is there, or it is certain that none will come."""
         return self._taken in self._results or (self._ended and self._taken >= self._begun)
 
-    def _work(self, worker):
+    def _work(self, worker: Worker[T, R]) -> None:
         try:
             while (begun := self._begin()) is not None:
                 number, item = begun
@@ -88,8 +125,8 @@ class OrderedMap:
         finally:
             worker.close()
 
-    def _begin(self):
-        """-> (number, item) of the next item, once there is room for its result; None at the end."""
+    def _begin(self) -> tuple[int, T] | None:
+        """Returns the next item and its number, once there is room for its result; None at the end."""
         with self._taking:
             with self._changed:
                 self._changed.wait_for(lambda: self._ended or self._begun < self._taken + self._most)
@@ -97,23 +134,24 @@ class OrderedMap:
                     return None
                 number, self._begun = self._begun, self._begun + 1
             try:
-                item, error = next(self._items, _END), None
-            except BaseException as raised:
-                item, error = _END, raised
-            if item is _END:
+                return number, next(self._items)
+            except StopIteration:
+                self._finish(number, _END)
+            except BaseException as error:  # Raised again in the consumer.
                 self._finish(number, _END, error)
-                return None
-            return number, item
+            return None
 
-    def _finish(self, number, result, error=None):
+    def _finish(self, number: int, result: Any, error: BaseException | None = None) -> None:
         with self._changed:
             self._results[number] = result, error
             self._ended = self._ended or result is _END
             self._changed.notify_all()
 
 
-def read_ahead(iterable, depth, name="prefetching", timeout=1800):
-    """-> an iterator over `iterable`, which a background thread iterates over, at most `depth` items ahead.
+def read_ahead(
+    iterable: Iterable[T], depth: int, name: str = "prefetching", timeout: float = 1800
+) -> ClosingIterator[T]:
+    """Returns an iterator over `iterable`, which a background thread iterates over, at most `depth` items ahead.
 
     An exception of the iterable is raised, with its traceback, where the consumer would have got the item. A consumer
     that leaves the loop early calls `close()` of what is returned, or uses it as a context manager.
@@ -127,30 +165,30 @@ def read_ahead(iterable, depth, name="prefetching", timeout=1800):
     return OrderedMap([items], items, name, timeout, ahead=depth + 1) if depth else items
 
 
-class _Items:
+class _Items(Generic[T]):
     """The items of an iterable; also the worker of an `OrderedMap` that has nothing more to do with them."""
 
-    def __init__(self, iterable):
+    def __init__(self, iterable: Iterable[T]) -> None:
         self._iterator, self._is_closed = iter(iterable), False
 
-    def __call__(self, item):
+    def __call__(self, item: T) -> T:
         return item
 
-    def __enter__(self):
+    def __enter__(self) -> "_Items[T]":
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __iter__(self):
+    def __iter__(self) -> "_Items[T]":
         return self
 
-    def __next__(self):
+    def __next__(self) -> T:
         if self._is_closed:
             raise StopIteration
         return next(self._iterator)
 
-    def close(self):
+    def close(self) -> None:
         """Ends the iteration; of a generator, runs its `finally`."""
         self._is_closed = True
         if hasattr(self._iterator, "close"):

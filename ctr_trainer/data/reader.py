@@ -1,14 +1,18 @@
 """Batches of a data set in shuffled order. Any number of workers share the order, and a later run can go on from it."""
 
 import copy
+import os
+from collections.abc import Iterator
+from typing import Any
 
 from ctr_trainer.data import row_order
-from ctr_trainer.data.batch import concatenate
+from ctr_trainer.data.batch import Batch, Rows, concatenate
 from ctr_trainer.data.dataset import DatasetInfo, open_dataset
 from ctr_trainer.data.read_ahead import OrderedMap
-from ctr_trainer.data.row_groups import PieceReader, RowGroups, places
+from ctr_trainer.data.row_groups import PieceReader, Place, RowGroups, places
 from ctr_trainer.data.row_order import Position
-from ctr_trainer.data.source import source_of
+from ctr_trainer.data.source import Source, source_of
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError
 
 __all__ = ["BatchReader", "DatasetInfo", "open_dataset"]
@@ -48,19 +52,19 @@ class BatchReader:
 
     def __init__(
         self,
-        data,
-        batch_size,
-        rank=0,
-        size=1,
-        shuffle=True,
-        seed=0,
-        epochs=None,
-        position=None,
-        shuffle_buffer=200_000,
-        dim=None,
-        labels=True,
-        num_readers=1,
-    ):
+        data: str | os.PathLike | Source,
+        batch_size: int,
+        rank: int = 0,
+        size: int = 1,
+        shuffle: bool = True,
+        seed: int = 0,
+        epochs: int | None = None,
+        position: dict[str, Any] | None = None,
+        shuffle_buffer: int = 200_000,
+        dim: int | None = None,
+        labels: bool = True,
+        num_readers: int = 1,
+    ) -> None:
         if batch_size < 1:
             raise UserError(f"batch size {batch_size} is not at least 1")
         if num_readers < 1:
@@ -86,17 +90,17 @@ class BatchReader:
         self.batch_size = batch_size
 
     @property
-    def spec(self):
+    def spec(self) -> FeatureSpec:
         """The FeatureSpec that the data was converted with."""
         return self._spec
 
     @property
-    def statistics(self):
+    def statistics(self) -> dict[str, dict]:
         """Statistics of the training data: per dense feature `mean`, `std`, `min`, `max`; with quantiles
         `boundaries`."""
         return self._statistics
 
-    def with_statistics(self, statistics):
+    def with_statistics(self, statistics: dict[str, dict]) -> "BatchReader":
         """Replaces the statistics of the data by those that a model was trained with, which place its quantiles.
 
         Args:
@@ -111,17 +115,17 @@ class BatchReader:
         return other
 
     @property
-    def rows(self):
+    def rows(self) -> int:
         """Number of rows of the whole data set."""
         return self._order.rows
 
     @property
-    def steps_per_epoch(self):
+    def steps_per_epoch(self) -> int:
         """Number of batches per whole epoch, the same on every worker."""
         return row_order.num_batches(row_order.even_shares([[0, self.rows]], len(self._start.shares)), self.batch_size)
 
     @property
-    def steps_before(self):
+    def steps_before(self) -> int:
         """Number of batches before this reader's start.
 
         If other settings (workers, batch size) read the rows before the start, this counts the batches that the present
@@ -131,7 +135,7 @@ class BatchReader:
         return (self._start.epoch + 1) * self.steps_per_epoch - left
 
     @property
-    def steps(self):
+    def steps(self) -> int | None:
         """Number of batches from this reader's start to its end, the same on every worker; None if it has no end."""
         if self.epochs is None:
             return None
@@ -140,7 +144,7 @@ class BatchReader:
         epochs = self.epochs - self._start.epoch - 1
         return row_order.num_batches(self._start.shares, self.batch_size) + epochs * self.steps_per_epoch
 
-    def position_after(self, steps):
+    def position_after(self, steps: int) -> dict[str, Any]:
         """Computes where all workers stand when each of them has taken `steps` batches since this reader's start.
 
         The position is pure arithmetic, the same on every worker.
@@ -153,7 +157,7 @@ class BatchReader:
         """
         return self._start.after(steps, self.batch_size, self.rows).to_dict(self._order)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Batch]:
         """Yields Batches from this reader's start on."""
         readers = [PieceReader(self._groups.reopened(), self._order) for _ in range(self._num_readers)]
         with OrderedMap(readers, self._places(), name=f"reading {self._source.name}") as pieces:
@@ -163,20 +167,20 @@ class BatchReader:
                     iter(pieces.__next__, None), row_order.num_batches(position.shares, self.batch_size)
                 )
 
-    def _epochs_from_start(self):
+    def _epochs_from_start(self) -> Iterator[Position]:
         """Yields the position at which each epoch begins."""
         position = self._start
         while self.epochs is None or position.epoch < self.epochs:
             yield position
             position = Position.beginning(position.epoch + 1, self.rows, len(position.shares))
 
-    def _places(self):
+    def _places(self) -> Iterator[Place | None]:
         """Yields the Places that this worker reads, in order, and None after each epoch."""
         for position in self._epochs_from_start():
             yield from places(self._order, position.epoch, position.shares[self._rank])
             yield None
 
-    def _batches(self, pieces, steps):
+    def _batches(self, pieces: Iterator[Rows], steps: int) -> Iterator[Batch]:
         """Yields `steps` Batches, cut from the pieces; uses the pieces up."""
         piece, at = next(pieces), 0
         for _ in range(steps):

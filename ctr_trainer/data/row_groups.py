@@ -2,13 +2,19 @@
 
 import copy
 import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+import pyarrow as pa
 
 from ctr_trainer.data import row_order
 from ctr_trainer.data.batch import Bag, Rows, concatenate
 from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, WEIGHTS_PREFIX, label_columns
+from ctr_trainer.data.row_order import RowOrder, Share
+from ctr_trainer.data.source import Source
 from ctr_trainer.features import hashing
+from ctr_trainer.features.columns import SparseFeature
+from ctr_trainer.features.spec import FeatureSpec
 
 _BLOCK_ROWS = 1024
 
@@ -25,13 +31,13 @@ class RowGroups:
       UserError: a feature with quantiles has no boundaries.
     """
 
-    def __init__(self, source, spec, statistics):
+    def __init__(self, source: Source, spec: FeatureSpec, statistics: dict[str, dict]) -> None:
         self._source, self._spec = source, spec
         self._buckets = hashing.buckets_of(spec, statistics)
         self.rows = source.group_rows
 
-    def read(self, groups):
-        """-> Rows of the groups, in the order given.
+    def read(self, groups: Sequence[int]) -> Rows:
+        """Returns the Rows of the groups, in the order given.
 
         Raises:
           UserError: a file is gone or has changed.
@@ -50,22 +56,22 @@ class RowGroups:
         rows = concatenate(rest)
         return Rows(keys, rows.bags, dense, rows.labels, rows.weights, rows.ids)
 
-    def reopened(self):
-        """-> a reader of the same groups that opens the files anew, for another thread."""
+    def reopened(self) -> "RowGroups":
+        """Returns a reader of the same groups that opens the files anew, for another thread."""
         other = copy.copy(self)
         other._source = self._source.reopened()
         return other
 
-    def close(self):
+    def close(self) -> None:
         """Closes the files."""
         self._source.close()
 
-    def _keys(self, columns, feature):
+    def _keys(self, columns: pa.Table, feature: SparseFeature) -> np.ndarray:
         values = columns[feature.name].to_numpy()
         return self._buckets[feature.name].keys(values) if feature.is_bucketised else values
 
 
-def _fill(matrix, columns):
+def _fill(matrix: np.ndarray, columns: list[np.ndarray]) -> None:
     """Writes columns into a matrix, some rows of all columns at a time, so that these rows stay in the cache."""
     for start in range(0, len(matrix), _BLOCK_ROWS):
         stop = start + _BLOCK_ROWS
@@ -73,8 +79,8 @@ def _fill(matrix, columns):
             matrix[start:stop, at] = column[start:stop]
 
 
-def _rest(spec, columns):
-    """-> the columns that are in no matrix: bags, labels, weights, ids."""
+def _rest(spec: FeatureSpec, columns: pa.Table) -> Rows:
+    """Returns the columns that are in no matrix: bags, labels, weights, ids."""
     return Rows(
         keys={},
         bags={f.name: _bag(columns, f) for f in (*spec.bags, *spec.sequences)},
@@ -85,15 +91,15 @@ def _rest(spec, columns):
     )
 
 
-def _labels(spec, columns):
-    """-> float32[n], or with T labels float32[n, T]; NaN if the data have no labels."""
+def _labels(spec: FeatureSpec, columns: pa.Table) -> np.ndarray:
+    """Returns float32[n], or with T labels float32[n, T]; NaN if the data have no labels."""
     if not spec.labelled:
         return np.full((len(columns), len(spec.labels)) if spec.other_labels else len(columns), np.nan, np.float32)
     labels = [columns[name].to_numpy() for name in label_columns(spec)]
     return labels[0] if len(labels) == 1 else np.stack(labels, 1)
 
 
-def _bag(columns, feature):
+def _bag(columns: pa.Table, feature: SparseFeature) -> Bag:
     column = columns[feature.name].combine_chunks()
     splits = column.offsets.to_numpy().astype(np.int64)
     weights = None
@@ -112,7 +118,7 @@ class Place:
     stop: int
 
 
-def places(order, epoch, share):
+def places(order: RowOrder, epoch: int, share: Share) -> Iterator[Place]:
     """Yields the Places of a worker's share of an epoch, in order. A share without rows has one Place without rows.
 
     Args:
@@ -134,7 +140,7 @@ class PieceReader:
       order: RowOrder of all rows.
     """
 
-    def __init__(self, groups, order):
+    def __init__(self, groups: RowGroups, order: RowOrder) -> None:
         self._groups, self._order = groups, order
 
     def __call__(self, place: Place | None) -> Rows | None:
@@ -150,6 +156,6 @@ class PieceReader:
         start, stop = place.start, place.stop
         return rows.slice(start, stop) if order is None else rows.take(order[start:stop])
 
-    def close(self):
+    def close(self) -> None:
         """Closes the files."""
         self._groups.close()

@@ -8,10 +8,14 @@ numbers.
 
 import dataclasses
 import functools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from ctr_trainer.messages.errors import UserError
+
+Share = list[list[int]]  # Ranges [start, stop) of an epoch's order.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,16 +47,18 @@ class RowOrder:
     files: str = ""
 
     @property
-    def rows(self):
+    def rows(self) -> int:
         return sum(self.group_rows)
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 (a RowOrder lives as long as its reader)
-    def buffers(self, epoch):
-        """-> the epoch's Buffers, in order."""
-        groups = range(len(self.group_rows))
+    def buffers(self, epoch: int) -> tuple[Buffer, ...]:
+        """Returns the epoch's Buffers, in order."""
+        groups = list(range(len(self.group_rows)))
         if self.shuffle:
             groups = [int(g) for g in self._rng(epoch, 0).permutation(len(groups))]
-        buffers, waiting, start, stop = [], [], 0, 0
+        buffers: list[Buffer] = []
+        waiting: list[int] = []
+        start = stop = 0
         for number, group in enumerate(groups, 1):
             waiting.append(group)
             stop += self.group_rows[group]
@@ -61,13 +67,13 @@ class RowOrder:
                 waiting, start = [], stop
         return tuple(buffers)
 
-    def permutation(self, epoch, buffer):
-        """-> int64[n]: place `i` of the buffer has row `permutation[i]` of its groups; None for no shuffling."""
+    def permutation(self, epoch: int, buffer: Buffer) -> np.ndarray | None:
+        """Returns int64[n]: place `i` of the buffer has row `permutation[i]` of its groups; None for no shuffling."""
         if not self.shuffle:
             return None
         return self._rng(epoch, buffer.index + 1).permutation(buffer.stop - buffer.start)
 
-    def pieces(self, epoch, share):
+    def pieces(self, epoch: int, share: Share) -> Iterator[tuple[Buffer, int, int]]:
         """Yields (buffer, start, stop): the share, cut where buffers end; start and stop count within the buffer."""
         buffers = self.buffers(epoch)
         starts = [b.start for b in buffers]
@@ -79,33 +85,33 @@ class RowOrder:
                 yield buffer, start - buffer.start, end - buffer.start
                 start, at = end, at + 1
 
-    def _rng(self, epoch, stream):
+    def _rng(self, epoch: int, stream: int) -> np.random.Generator:
         return np.random.default_rng((self.seed, epoch, stream))
 
 
-def length(share):
-    """-> number of rows of a share."""
+def length(share: Share) -> int:
+    """Returns the number of rows of a share."""
     return sum(stop - start for start, stop in share)
 
 
-def even_shares(ranges, workers):
+def even_shares(ranges: Share, workers: int) -> list[Share]:
     """Cuts the rows of `ranges`, in their order, into one share per worker. Shares differ by one row at most."""
     rows = length(ranges)
     cuts = [worker * rows // workers for worker in range(workers + 1)]
     return [_slice(ranges, first, last) for first, last in zip(cuts, cuts[1:], strict=False)]
 
 
-def advance(share, rows):
-    """-> the share without its first `rows` rows."""
+def advance(share: Share, rows: int) -> Share:
+    """Returns the share without its first `rows` rows."""
     return _slice(share, rows, length(share))
 
 
-def num_batches(shares, batch_size):
-    """-> number of batches until the longest share is read; every worker makes this number of batches."""
+def num_batches(shares: Sequence[Share], batch_size: int) -> int:
+    """Returns the number of batches until the longest share is read; every worker makes this number of batches."""
     return max((-(-length(share) // batch_size) for share in shares), default=0)
 
 
-def _slice(ranges, first, last):
+def _slice(ranges: Share, first: int, last: int) -> Share:
     result = []
     for start, stop in ranges:
         low, high = max(first, 0), min(last, stop - start)
@@ -123,15 +129,15 @@ class Position:
     """
 
     epoch: int
-    shares: list
+    shares: list[Share]
 
     @staticmethod
-    def beginning(epoch, rows, workers):
-        """-> the position before the epoch's first row."""
+    def beginning(epoch: int, rows: int, workers: int) -> "Position":
+        """Returns the position before the epoch's first row."""
         return Position(epoch, even_shares([[0, rows]], workers))
 
     @staticmethod
-    def restore(values, order, workers):
+    def restore(values: Any, order: RowOrder, workers: int) -> "Position":
         """Makes a position from what `to_dict` returned. Cuts new shares if the number of workers differs.
 
         Raises:
@@ -156,12 +162,12 @@ class Position:
             shares = even_shares([r for share in shares for r in share], workers)
         return Position(values["epoch"], shares)
 
-    def to_dict(self, order):
-        """-> JSON-able."""
+    def to_dict(self, order: RowOrder) -> dict[str, Any]:
+        """Returns the position as values that JSON can hold."""
         return dict(epoch=self.epoch, shares=self.shares, order=_order(order))
 
-    def after(self, steps, batch_size, rows):
-        """-> the position after `steps` further batches."""
+    def after(self, steps: int, batch_size: int, rows: int) -> "Position":
+        """Returns the position after `steps` further batches."""
         here = self
         while steps and steps >= (left := num_batches(here.shares, batch_size)):
             if not rows:
@@ -171,8 +177,8 @@ class Position:
         return Position(here.epoch, [advance(share, steps * batch_size) for share in here.shares])
 
 
-def progress(values):
-    """-> (number of epochs that all workers together have read, a float; number of workers); None if not known.
+def progress(values: Any) -> tuple[float, int] | None:
+    """Returns the number of epochs that all workers together have read, and the number of workers; None if not known.
 
     Args:
       values: what `Position.to_dict` returned. For None, or the position of another kind of reader, nothing is known.
@@ -183,7 +189,7 @@ def progress(values):
     return values["epoch"] + 1 - left / values["order"]["rows"], len(values["shares"])
 
 
-def _order(order):
+def _order(order: RowOrder) -> dict[str, Any]:
     return dict(
         rows=order.rows,
         shuffle=order.shuffle,

@@ -1,15 +1,24 @@
-"""Reads source columns with one value per row as numbers or texts."""
+"""Reads source columns with one value per row as numbers, texts or labels."""
+
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ctr_trainer.data.blocks import Encoded
+from ctr_trainer.features.columns import Label
+
+_LABEL_CURE = (
+    "; where its column has other values, name in [label] the `positive` one, or the `threshold` of positive numbers"
+)
 _NUMBER = r"^-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _PERHAPS = r"(?i)^[\d+\-.e]+$|^[+-]?(inf|infinity|nan)$"  # what else may be cast to one
 
 
-def numbers(values, kind):
-    """-> (float array, NaN if missing or bad; bool[n], whether a value is there and is no finite number, or None).
+def numbers(values: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.Array, np.ndarray | None]:
+    """Returns a float array, NaN if missing or bad, and which rows hold a value that is no finite number; None if none
+    do.
 
     Args:
       values: a column of numbers, or of texts that hold numbers.
@@ -39,8 +48,10 @@ def numbers(values, kind):
     return column.fill_null(np.nan), bad if bad.any() else None
 
 
-def text(values):
-    """-> (string array, null if missing or bad; bool[n], whether a value is not UTF-8, or None)."""
+def text(values: pa.Array | pa.ChunkedArray) -> tuple[pa.Array, np.ndarray | None]:
+    """Returns a string array, null if missing or bad, and which rows hold a value that is not UTF-8; None if none
+    do.
+    """
     values = one(values)
     if pa.types.is_nested(values.type):
         raise TypeError("one value a row is wanted")
@@ -51,50 +62,85 @@ def text(values):
         return pc.if_else(pa.array(bad), pa.scalar(None, values.type), values).cast(pa.string()), bad
 
 
-def one(values):
-    """A ChunkedArray or Array -> Array."""
+def one(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Returns a ChunkedArray or Array as an Array."""
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 
-def without_nan(values):
-    """-> an Array in which NaN is null, since data frames write NaN for a missing value; other types are unchanged."""
+def without_nan(values: pa.Array) -> pa.Array:
+    """Returns an Array in which NaN is null, since data frames write NaN for a missing value; other types are
+    unchanged.
+    """
     if not pa.types.is_floating(values.type):
         return values
     return pc.if_else(pc.is_nan(values), pa.scalar(None, values.type), values)
 
 
-def is_text(kind):
-    """Whether a type is of strings or bytes."""
-    return any(is_kind(kind) for is_kind in _TEXTS)
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type is of strings or bytes, which the encoder takes."""
+    texts = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
+    return any(is_kind(kind) for is_kind in texts)
 
 
-_TEXTS = (pa.types.is_binary, pa.types.is_string, pa.types.is_large_binary, pa.types.is_large_string)
-
-
-def any_bad(bad, wrong):
-    """-> the union of two masks, the first of which may be None; None if no row is in it."""
+def any_bad(bad: np.ndarray | None, wrong: np.ndarray) -> np.ndarray | None:
+    """Returns the union of two masks, the first of which may be None; None if no row is in it."""
     wrong = wrong if bad is None else bad | wrong
     return wrong if wrong.any() else None
 
 
-def shown(value):
-    """-> a pyarrow scalar in the form that messages show."""
+def shown(value: pa.Scalar) -> Any:
+    """Returns a pyarrow scalar in the form that messages show."""
     value = value.as_py()
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else value
 
 
-def _of_integers(values, kind):
-    """-> the integers as floats, NaN if missing. NumPy casts them, since Arrow refuses integers that get rounded."""
+def encode_label(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) -> Encoded:
+    """Encodes a label as float32, 0 or 1. A row without a label is bad.
+
+    Args:
+      values: column of the source.
+      label: Label.
+      suffix: ending of the column's texts that is not part of the label.
+    """
+    values, bad = text(values)
+    if suffix:
+        values = pc.if_else(pc.ends_with(values, suffix), pc.utf8_slice_codeunits(values, 0, -len(suffix)), values)
+    if label.positive is not None:
+        positive = pc.equal(values, label.positive).fill_null(False)
+        missing = values.is_null().to_numpy(zero_copy_only=False)
+        return Encoded(positive.cast(pa.float32()), any_bad(bad, missing), "a label (UTF-8 text)")
+    (column, bad), cure = numbers(values, pa.float64()), ""
+    column = column.to_numpy(zero_copy_only=False)
+    if label.threshold is not None:
+        labels, wrong = column >= label.threshold, np.isnan(column)
+        expected = f"a number, to compare with {label.threshold:g}"
+    else:
+        labels, wrong = column == 1, ~np.isin(column, (0, 1))
+        expected, cure = "a label of 0 or 1", _LABEL_CURE
+    return Encoded(pa.array(labels.astype(np.float32)), any_bad(bad, wrong), expected, cure=cure)
+
+
+def encode_label_or_nan(values: pa.Array | pa.ChunkedArray, label: Label, suffix: str) -> Encoded:
+    """Encodes as `encode_label`, but the label of a row without a label is NaN, and no row is bad."""
+    encoded = encode_label(values, label, suffix)
+    labels = encoded.column.to_numpy(zero_copy_only=False)
+    return Encoded(pa.array(labels if encoded.bad is None else np.where(encoded.bad, np.float32("nan"), labels)))
+
+
+def _of_integers(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns the integers as floats, NaN if missing. NumPy casts them, since Arrow refuses integers that get
+    rounded.
+    """
     column = values.fill_null(0).to_numpy(zero_copy_only=False).astype(kind.to_pandas_dtype())
     if values.null_count:
         column[values.is_null().to_numpy(zero_copy_only=False)] = np.nan
     return pa.array(column)
 
 
-def _of_some(values, kind):
-    """-> the texts that are numbers, and null for the others. Texts that may be numbers are cast one by one."""
+def _of_some(values: pa.DictionaryArray, kind: pa.DataType) -> pa.Array:
+    """Returns the texts that are numbers, null for the others. Texts that may be numbers are cast one by one."""
 
-    def cast(value):
+    def cast(value: str) -> float | None:
         try:
             return pa.array([value]).cast(kind)[0].as_py()
         except pa.ArrowInvalid:
@@ -112,7 +158,7 @@ def _of_some(values, kind):
     return column.take(values.indices)
 
 
-def _is_utf8(value):
+def _is_utf8(value: bytes) -> bool:
     try:
         value.decode()
     except UnicodeDecodeError:

@@ -5,14 +5,18 @@ import copy
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ctr_trainer.data.dataset import open_dataset
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
+Named = str | os.PathLike | Path
 _MOST_OPEN = 64  # Largest number of files open at a time: Spark writes thousands.
 
 
@@ -29,33 +33,33 @@ class Source(abc.ABC):
     """
 
     name: str
-    spec: object
-    statistics: dict
+    spec: FeatureSpec
+    statistics: dict[str, dict]
     group_rows: tuple[int, ...]
     files: str
 
     @abc.abstractmethod
-    def read(self, group):
-        """-> the encoded table of a group, with `group_rows[group]` rows.
+    def read(self, group: int) -> pa.Table:
+        """Returns the encoded table of a group, with `group_rows[group]` rows.
 
         Raises:
           UserError: a file is gone or has changed.
         """
 
     @abc.abstractmethod
-    def label_means(self, advanced):
-        """-> dict of label name -> share of positive examples; {} for data without labels.
+    def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
+        """Returns the share of positive examples by label; {} for data without labels.
 
         Args:
           advanced: f(text), called after each piece of work.
         """
 
     @abc.abstractmethod
-    def reopened(self):
-        """-> the same source, which opens the files anew, for another thread."""
+    def reopened(self) -> "Source":
+        """Returns the same source, which opens the files anew, for another thread."""
 
     @abc.abstractmethod
-    def close(self):
+    def close(self) -> None:
         """Closes the files."""
 
 
@@ -67,19 +71,18 @@ class ParquetGroups:
       mend: advice if a file has changed, as `convert the data again`; the end of a message.
     """
 
-    def __init__(self, files, mend):
+    def __init__(self, files: Sequence[tuple[Named, Sequence[int]]], mend: str) -> None:
         self._places = [(path, number) for path, rows in files for number in range(len(rows))]
         self.rows = tuple(count for _, rows in files for count in rows)
         self._mend = mend
-        self._open = {}
+        self._open: dict[Named, pq.ParquetFile] = {}
 
-    def place(self, group):
-        """-> (path of the file, number of the row group in the file)."""
+    def place(self, group: int) -> tuple[Named, int]:
+        """Returns the path of the file and the number of the row group in the file."""
         return self._places[group]
 
-    def read(self, group, columns=None, dictionaries=()):
-        """-> the table of a row group, with `columns` or all columns. String columns in `dictionaries` stay
-        dictionaries.
+    def read(self, group: int, columns: list[str] | None = None, dictionaries: Sequence[str] = ()) -> pa.Table:
+        """Reads `columns`, or all columns, of a row group. String columns in `dictionaries` stay dictionaries.
 
         The calling thread decodes the columns, since a pool of threads would take the core that trains.
         """
@@ -99,13 +102,13 @@ class ParquetGroups:
             )
         return table
 
-    def reopened(self):
-        """-> the same row groups, with files opened anew, for another thread."""
+    def reopened(self) -> "ParquetGroups":
+        """Returns the same row groups, with files opened anew, for another thread."""
         other = copy.copy(self)
         other._open = {}
         return other
 
-    def close(self):
+    def close(self) -> None:
         """Closes the files."""
         for file in self._open.values():
             file.close()
@@ -126,7 +129,7 @@ def description(files: Iterable[tuple[int | None, Sequence[int]]]) -> str:
     return f"{len(listed)} files, {sum(len(each) - 1 for each in listed)} row groups, SHA-256 {digest}"
 
 
-def _open(path, dictionaries):
+def _open(path: Named, dictionaries: Sequence[str]) -> pq.ParquetFile:
     if not dictionaries:
         return path_of(path).open_parquet()
     with path_of(path).open_parquet() as file:
@@ -146,33 +149,33 @@ class ConvertedData(Source):
       UserError: the directory is no finished data set.
     """
 
-    def __init__(self, path):
+    def __init__(self, path: str | os.PathLike) -> None:
         info = open_dataset(path)
         self.name, self.spec, self.statistics = str(path), info.spec, info.statistics
-        means = {} if info.label_mean is None else {info.spec.label.name: info.label_mean}
+        means = {} if info.label_mean is None else {str(info.spec.label.name): info.label_mean}
         self._label_means = info.label_means or means
         files = [(path_of(info.path) / file["name"], file["row_groups"]) for file in info.files]
         self._groups = ParquetGroups(files, "convert the data again")
         self.group_rows = self._groups.rows
         self.files = description((file.get("bytes"), file["row_groups"]) for file in info.files)
 
-    def read(self, group):
+    def read(self, group: int) -> pa.Table:
         return self._groups.read(group)
 
-    def label_means(self, advanced):
+    def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
         return self._label_means
 
-    def reopened(self):
+    def reopened(self) -> "ConvertedData":
         other = copy.copy(self)
         other._groups = self._groups.reopened()
         return other
 
-    def close(self):
+    def close(self) -> None:
         self._groups.close()
 
 
-def source_of(data):
-    """-> the `Source` of `data`.
+def source_of(data: str | os.PathLike | Source) -> Source:
+    """Returns the `Source` of `data`.
 
     Args:
       data: the path of a data set that `convert` made, or a `Source`.

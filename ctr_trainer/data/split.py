@@ -33,28 +33,30 @@ class Split:
         kind, _, rest = text.partition(":")
         fractions, _, column = rest.partition(":")
         try:
-            fractions = tuple(float(f) for f in fractions.split(","))
+            shares = tuple(float(f) for f in fractions.split(","))
         except ValueError:
-            fractions = ()
-        if kind not in ("random", "time") or len(fractions) not in (2, 3) or bool(column) != (kind == "time"):
+            shares = ()
+        if kind not in ("random", "time") or len(shares) not in (2, 3) or bool(column) != (kind == "time"):
             raise UserError(f"split {text!r}: expected {_FORM}")
-        if min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-9:
+        if min(shares) <= 0 or abs(sum(shares) - 1) > 1e-9:
             raise UserError(f"split {text!r}: the fractions must be positive and add up to 1, as in {_FORM}")
-        return Split(kind, fractions, column or None)
+        return Split(kind, shares, column or None)
 
     @property
-    def parts(self):
+    def parts(self) -> tuple[str, ...]:
         return ("train", "test") if len(self.fractions) == 2 else ("train", "valid", "test")
 
-    def assign(self, rows, seed=0, times=None):
-        """-> uint8[rows], the number of each row's part in `parts`.
+    def assign(self, rows: int, seed: int = 0, times: np.ndarray | None = None) -> np.ndarray:
+        """Returns uint8[rows], the number of each row's part in `parts`.
 
         A random split permutes the rows. A split by time sorts them, and equal times keep the order of the files. The
         rows are then cut at int(rows * sum of the fractions so far).
         """
-        order = np.random.default_rng(seed).permutation(rows)
         if self.kind == "time":
+            assert times is not None
             order = np.argsort(times, kind="stable")
+        else:
+            order = np.random.default_rng(seed).permutation(rows)
         part = np.empty(rows, np.uint8)
         cuts = [int(rows * round(c, 12)) for c in np.cumsum(self.fractions)[:-1]]
         for number, piece in enumerate(np.split(order, cuts)):

@@ -1,6 +1,8 @@
 """Figures of a data set that are computed while it is written."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numba
 import numpy as np
@@ -9,6 +11,7 @@ import pyarrow.compute as pc
 
 from ctr_trainer.data.blocks import label_columns
 from ctr_trainer.features.hashing import BOUNDARIES
+from ctr_trainer.features.spec import FeatureSpec
 
 _SAMPLE = 1 << 20
 _SMALLEST = 1 << 12
@@ -28,13 +31,13 @@ class Quantiles:
     Source: Vitter, Random Sampling with a Reservoir, 1985, algorithm R; LightGBM bins a sample of 200,000 rows alike.
     """
 
-    def __init__(self, count, sample=_SAMPLE):
+    def __init__(self, count: int, sample: int = _SAMPLE) -> None:
         self._count = count
         self._kept = np.empty(0, np.float32)
         self._sample, self._seen = sample, 0
         self._rng = np.random.default_rng(0)
 
-    def add(self, values):
+    def add(self, values: np.ndarray) -> None:
         """Adds a float32 array; NaN is a missing value."""
         values = values[~np.isnan(values)]
         room = max(self._sample - self._seen, 0)
@@ -47,7 +50,7 @@ class Quantiles:
         self._kept[place[stays]] = values[stays]  # If places are equal the last value stays, as if added one by one.
         self._seen += len(values)
 
-    def merge(self, other):
+    def merge(self, other: "Quantiles") -> None:
         """Adds the values of another Quantiles. If it kept all its values, the result is that of adding these values.
 
         If not, each value of both has the same chance to be in the sample of both.
@@ -63,8 +66,8 @@ class Quantiles:
         self._kept = np.concatenate([self._rng.choice(kept, count, replace=False) for kept, count in parts])
         self._seen = seen
 
-    def boundaries(self):
-        """-> float32[at most count - 1], ascending; empty if there are fewer than two different values."""
+    def boundaries(self) -> np.ndarray:
+        """Returns float32[at most count - 1], ascending; empty if there are fewer than two different values."""
         if not len(self._kept):
             return self._kept
         # The (k / count)-quantile is the value of rank ceil(k / count * n), from 0, in the sorted order.
@@ -77,11 +80,11 @@ class Quantiles:
 class DistinctCount:
     """An exact, growing set of int64 keys. Memory: 16 to 32 bytes per key. The key 0 does not count."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._slots = np.zeros(_SMALLEST, np.int64)
         self.count = 0
 
-    def add(self, keys):
+    def add(self, keys: np.ndarray) -> None:
         """Adds the keys of an int64 array."""
         keys = np.ascontiguousarray(keys, np.int64)
         done = 0
@@ -92,18 +95,20 @@ class DistinctCount:
             old, self._slots = self._slots, np.zeros(4 * len(self._slots), np.int64)
             _insert(self._slots, 0, old, 0)
 
-    def merge(self, other):
+    def merge(self, other: "DistinctCount") -> None:
         """Adds the keys of another DistinctCount."""
         self.add(other.keys())
 
-    def keys(self):
-        """-> int64[count], the distinct keys in no particular order."""
+    def keys(self) -> np.ndarray:
+        """Returns int64[count], the distinct keys in no particular order."""
         return self._slots[self._slots != 0]
 
 
 @numba.njit(nogil=True, cache=True)
-def _insert(slots, count, keys, start):
-    """Inserts keys[start:] until the set is half full. -> (place of the first key not inserted, distinct keys)"""
+def _insert(slots: np.ndarray, count: int, keys: np.ndarray, start: int) -> tuple[int, int]:
+    """Inserts keys[start:] until the set is half full. Returns the place of the first key not inserted, and the number
+    of distinct keys.
+    """
     mask = len(slots) - 1
     for i in range(start, len(keys)):
         if 2 * count >= len(slots):
@@ -135,21 +140,21 @@ class DistinctSketch:
     Distinct-Value Estimation, 2007.
     """
 
-    def __init__(self, keys=(), size=_SIZE):
+    def __init__(self, keys: np.ndarray | Sequence[int] = (), size: int = _SIZE) -> None:
         self._size, self._smallest = size, np.empty(0, np.uint64)
         self.add(keys)
 
-    def add(self, keys):
+    def add(self, keys: np.ndarray | Sequence[int]) -> None:
         """Adds the keys of an int64 array."""
         keys = np.asarray(keys, np.int64).view(np.uint64)
         self._smallest = np.union1d(self._smallest, keys[keys != 0])[: self._size]
 
-    def merge(self, other):
+    def merge(self, other: "DistinctSketch") -> None:
         """Adds the keys of another DistinctSketch."""
         self._smallest = np.union1d(self._smallest, other._smallest)[: self._size]
 
     @property
-    def count(self):
+    def count(self) -> int:
         if len(self._smallest) < self._size:
             return len(self._smallest)
         return round((self._size - 1) / (float(self._smallest[-1]) / 2.0**64))
@@ -158,11 +163,11 @@ class DistinctSketch:
 class Moments:
     """Mean, standard deviation (of the population), minimum and maximum of a column's present values, in float64."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.count, self.mean, self.squares = 0, 0.0, 0.0
         self.min, self.max = math.inf, -math.inf
 
-    def add(self, values):
+    def add(self, values: np.ndarray) -> None:
         """Adds a float array; NaN is a missing value."""
         values = values[~np.isnan(values)].astype(np.float64)
         if not len(values):
@@ -170,12 +175,12 @@ class Moments:
         mean = values.mean()
         self._merge(len(values), mean, np.square(values - mean).sum(), values.min(), values.max())
 
-    def merge(self, other):
+    def merge(self, other: "Moments") -> None:
         """Adds the values of another Moments."""
         if other.count:
             self._merge(other.count, other.mean, other.squares, other.min, other.max)
 
-    def _merge(self, count, mean, squares, least, largest):
+    def _merge(self, count: int, mean: float, squares: float, least: float, largest: float) -> None:
         # Chan et al., "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
         total, delta = self.count + count, mean - self.mean
         self.squares += squares + delta * delta * self.count * count / total
@@ -183,8 +188,8 @@ class Moments:
         self.count = total
         self.min, self.max = min(self.min, least), max(self.max, largest)
 
-    def to_dict(self):
-        """-> dict of figures that JSON can hold; all 0 if no value was present."""
+    def to_dict(self) -> dict[str, float]:
+        """Returns the figures, as JSON can hold them; all 0 if no value was present."""
         if not self.count:
             return dict(mean=0.0, std=0.0, min=0.0, max=0.0, count=0)
         std = math.sqrt(self.squares / self.count)
@@ -198,30 +203,33 @@ class Statistics:
     counted, since each bucket has one key.
     """
 
-    def __init__(self, spec):
+    def __init__(self, spec: FeatureSpec) -> None:
         self.rows = 0
         self.positive = dict.fromkeys(label_columns(spec), 0.0)
-        self.distinct = {f.name: DistinctCount() for f in spec.sparse if not f.is_bucketised}
+        self.distinct: dict[str, Any] = {f.name: DistinctCount() for f in spec.sparse if not f.is_bucketised}
         self.moments = {f.name: Moments() for f in spec.dense}
         self.quantiles = {f.name: Quantiles(f.quantiles) for f in spec.sparse if f.quantiles}
         self._names = {column: label.name for column, label in label_columns(spec).items()}
         self._clips = {f.name: f.clip for f in spec.dense if f.clip}
 
-    def add(self, table):
+    def add(self, table: pa.Table) -> None:
         """Adds the rows of an encoded table (see `encode.Encoder`)."""
         self.rows += len(table)
         for column in self.positive:
             self.positive[column] += float(table[column].to_numpy().sum(dtype=np.float64))
         for name, moments in self.moments.items():
             values = table[name].to_numpy()
-            moments.add(np.clip(values, *map(np.float32, self._clips[name])) if name in self._clips else values)
+            if name in self._clips:
+                low, high = self._clips[name]
+                values = np.clip(values, np.float32(low), np.float32(high))
+            moments.add(values)
         for name, quantiles in self.quantiles.items():
             quantiles.add(table[name].to_numpy())
         for name, distinct in self.distinct.items():
             keys = table[name]
             distinct.add((pc.list_flatten(keys) if pa.types.is_list(keys.type) else keys).to_numpy())
 
-    def merge(self, other):
+    def merge(self, other: "Statistics") -> None:
         """Adds the rows of other Statistics of the same spec, which follow the rows so far.
 
         Tables that are measured apart, and merged in their order, have the same figures as tables added in their order.
@@ -229,16 +237,17 @@ class Statistics:
         self.rows += other.rows
         for column, positive in other.positive.items():
             self.positive[column] += positive
-        for own, others in (
-            (self.moments, other.moments),
-            (self.quantiles, other.quantiles),
-            (self.distinct, other.distinct),
-        ):
-            for name, each in others.items():
-                own[name].merge(each)
+        for name, moments in other.moments.items():
+            self.moments[name].merge(moments)
+        for name, quantiles in other.quantiles.items():
+            self.quantiles[name].merge(quantiles)
+        for name, distinct in other.distinct.items():
+            self.distinct[name].merge(distinct)
 
-    def to_dict(self):
-        """-> dict that JSON can hold; `fitted` is a dict of feature -> statistics for its transform or buckets."""
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the figures, as JSON can hold them; `fitted` has the statistics for each feature's transform or
+        buckets.
+        """
         means = {self._names[c]: total / self.rows if self.rows else 0.0 for c, total in self.positive.items()}
         fitted = {name: moments.to_dict() for name, moments in self.moments.items()}
         fitted |= {name: {BOUNDARIES: each.boundaries().tolist()} for name, each in self.quantiles.items()}

@@ -11,16 +11,23 @@ of a value shrink with its expected count c as c / (c + 5000), so what matters o
 """
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import tqdm
 
 from ctr_trainer.data.delimited import CRITEO_COLUMNS as COLUMNS
 from ctr_trainer.data.delimited import CRITEO_DENSE as DENSE
 from ctr_trainer.data.delimited import CRITEO_SPARSE as SPARSE
 from ctr_trainer.data.meaning import ranks
+from ctr_trainer.data.writer import DatasetWriter
+from ctr_trainer.features.columns import SparseFeature
 from ctr_trainer.features.hashing import keys
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -58,7 +65,14 @@ FIELDS = (
 _MISSING_DENSE = (0.45, 0.0, 0.21, 0.22, 0.03, 0.22, 0.04, 0.0, 0.04, 0.45, 0.04, 0.76, 0.22)
 
 
-def write(make_writer, sample_file, spec, rows, seed, bar):
+def write(
+    make_writer: Callable[[str], DatasetWriter],
+    sample_file: Path,
+    spec: FeatureSpec,
+    rows: int,
+    seed: int,
+    bar: tqdm.tqdm,
+) -> tuple[dict[str, DatasetWriter], dict[str, Any]]:
     """Generates the data.
 
     Args:
@@ -113,7 +127,7 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
     return float((ranks(scores)[positive].sum() - n * (n + 1) / 2) / (n * (len(labels) - n)))
 
 
-def _check(spec, rows):
+def _check(spec: FeatureSpec, rows: int) -> None:
     if rows < 1000:
         raise UserError(f"format synthetic: {rows} rows; it makes at least 1000")
     multi_valued, labels = spec.bags + spec.sequences, [label.column for label in spec.labels]
@@ -131,8 +145,10 @@ def _check(spec, rows):
                 )
 
 
-def _categorical(rng, total, rows, logits):
-    """Draws all fields and adds their part of the logit; -> by field int32[total], the value's rank, -1 if missing."""
+def _categorical(rng: np.random.Generator, total: int, rows: int, logits: np.ndarray) -> list[np.ndarray]:
+    """Draws all fields and adds their part of the logit. Returns by field int32[total], the value's rank, -1 if
+    missing.
+    """
     ranks = []
     linear = np.zeros(total, np.float32)
     latent_sum = np.zeros((total, _LATENT), np.float32)
@@ -156,8 +172,8 @@ def _categorical(rng, total, rows, logits):
     return ranks
 
 
-def _dense(rng, total, logits):
-    """Draws the numbers, whole and heavy-tailed, and adds their part; -> 13 of float32[total], NaN where missing."""
+def _dense(rng: np.random.Generator, total: int, logits: np.ndarray) -> list[np.ndarray]:
+    """Draws the numbers, whole and heavy-tailed, and adds their part. Returns 13 of float32[total], NaN if missing."""
     columns, part = [], np.zeros(total, np.float32)
     for at, missing in enumerate(_MISSING_DENSE):
         spread = 0.8 + 0.1 * at
@@ -173,11 +189,11 @@ def _dense(rng, total, logits):
     return columns
 
 
-def _scaled(part, name):
+def _scaled(part: np.ndarray, name: str) -> np.ndarray:
     return (part - part.mean()) * np.float32(_SCALES[name] / part.std())
 
 
-def _bias(logits):
+def _bias(logits: np.ndarray) -> np.float32:
     """The bias that makes the mean probability `CTR`, by bisection."""
     some = logits[:200_000].astype(np.float64)
     low, high = -20.0, 20.0
@@ -187,8 +203,8 @@ def _bias(logits):
     return np.float32(low)
 
 
-def _draw(rng, total, size, exponent):
-    """int32[total] ranks: the floor of a bounded Pareto variable, by the inverse of its distribution function."""
+def _draw(rng: np.random.Generator, total: int, size: int, exponent: float) -> np.ndarray:
+    """Draws int32[total] ranks: the floor of a bounded Pareto variable, by the inverse of its distribution function."""
     u = rng.random(total, np.float32).astype(np.float64)
     if exponent == 1:
         x = np.exp(u * np.log(size + 1))
@@ -197,14 +213,14 @@ def _draw(rng, total, size, exponent):
     return np.clip(x.astype(np.int32) - 1, 0, size - 1)
 
 
-def _probabilities(size, exponent):
-    """float64[size], what `_draw` draws with."""
+def _probabilities(size: int, exponent: float) -> np.ndarray:
+    """Returns float64[size], the probabilities that `_draw` draws with."""
     edges = np.arange(1, size + 2, dtype=np.float64)
     mass = np.log(edges) if exponent == 1 else edges ** (1 - exponent)
     return np.diff(mass) / (mass[-1] - mass[0])
 
 
-def _text(field, ranks):
+def _text(field: int, ranks: np.ndarray) -> pa.StringArray:
     """8 hex digits by rank, different for each rank; null where the rank is -1.
 
     -> pyarrow string array
@@ -220,8 +236,8 @@ def _text(field, ranks):
     return pc.if_else(present, array, pa.scalar(None, pa.string()))
 
 
-def _keys(feature, field, ranks):
-    """int64[n]; each value that occurs is hashed once."""
+def _keys(feature: SparseFeature, field: int, ranks: np.ndarray) -> np.ndarray:
+    """Returns the keys, int64[n]; each value that occurs is hashed once."""
     occurs = np.zeros(ranks.max() + 2, bool)  # the last one is the missing value's
     occurs[ranks] = True
     there = np.flatnonzero(occurs[:-1]).astype(np.int32)
@@ -232,7 +248,7 @@ def _keys(feature, field, ranks):
     return by_rank[ranks]
 
 
-def _write_sample(path, labels, numbers, text):
+def _write_sample(path: Path, labels: np.ndarray, numbers: list[np.ndarray], text: dict[str, list[str | None]]) -> None:
     """Writes rows as Criteo's raw TSV."""
     columns = [[f"{int(v)}" for v in labels]]
     columns += [["" if np.isnan(v) else f"{int(v)}" for v in n] for n in numbers]

@@ -1,6 +1,8 @@
 """Reads a text file in blocks of whole lines."""
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pyarrow as pa
 
@@ -36,7 +38,7 @@ class TextBlocks:
       UserError: the file cannot be read, is empty, or is no text.
     """
 
-    def __init__(self, file, size, longest):
+    def __init__(self, file: str, size: int, longest: int) -> None:
         self._file, self._size, self._longest = file, size, longest
         self._held, self._ended = b"", False
         self._space = bytearray()  # All blocks are read into this: fresh memory would cost more than the reading.
@@ -56,19 +58,19 @@ class TextBlocks:
         self._returns = end is not None and end[0] == b"\r"
         self._rest = self._with_line_ends(start.removeprefix(_MARK))
 
-    def __enter__(self):
+    def __enter__(self) -> "TextBlocks":
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self._stream.close()
 
     @property
-    def ended(self):
+    def ended(self) -> bool:
         """Whether the last block that `read` returned is the last block of the file."""
         return self._ended
 
-    def read(self, before):
-        """-> the next lines, a memoryview that is valid until the next call; empty after the last line.
+    def read(self, before: int) -> memoryview:
+        """Returns the next lines in a memoryview that is valid until the next call; empty after the last line.
 
         Args:
           before: number of lines before this block, for messages.
@@ -102,12 +104,12 @@ class TextBlocks:
                     "expected text, in lines"
                 )
 
-    def put_back(self, lines):
+    def put_back(self, lines: bytes) -> None:
         """Gives back the last lines of the block that `read` returned. The next block begins with these lines."""
         self._rest = bytes(lines) + self._rest
 
-    def _fill(self, at, before):
-        """Reads into the space from `at` on. -> number of bytes read"""
+    def _fill(self, at: int, before: int) -> int:
+        """Reads into the space from `at` on. Returns the number of bytes read."""
         read = self._checked(self._stream.readinto, memoryview(self._space)[at : at + self._size], before=before)
         if not self._returns:
             return read
@@ -115,7 +117,7 @@ class TextBlocks:
         self._space[at : at + len(text)] = text
         return len(text)
 
-    def _with_line_ends(self, text):
+    def _with_line_ends(self, text: bytes) -> bytes:
         """-> the text with `\n` as line ends; a line end that may go on with a \n is held back."""
         if not self._returns:
             return text
@@ -125,7 +127,7 @@ class TextBlocks:
             text, self._held = text[:-1], b"\r"
         return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-    def _checked(self, read, *arguments, before=0):
+    def _checked(self, read: Callable[..., Any], *arguments: Any, before: int = 0) -> Any:
         try:
             return read(*arguments)
         except (OSError, pa.ArrowInvalid) as error:
@@ -135,8 +137,8 @@ class TextBlocks:
             ) from error
 
 
-def first_line(file):
-    """-> the first line of a text file, without its line end; "" for an empty file."""
+def first_line(file: str) -> str:
+    """Returns the first line of a text file, without its line end; "" for an empty file."""
     text = b""
     with path_of(file).open_stream() as stream:
         while not _BREAK.search(text) and (more := stream.read(_FIRST)):

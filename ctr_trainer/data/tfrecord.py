@@ -4,13 +4,18 @@ import contextlib
 import gzip
 import os
 import re
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import tensorflow as tf
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.listing import list_files
+from ctr_trainer.data.blocks import BadRowSink, Chunk
+from ctr_trainer.data.listing import Input, SourceFile, list_files
+from ctr_trainer.data.typed import Use
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -27,7 +32,7 @@ _OF_GRAPH = re.compile(r"^Graph execution error:.*?\nNode: '[^']*'\n|\s*\[\[.*",
 _KINDS = {"bytes_list": tf.string, "int64_list": tf.int64, "float_list": tf.float32}
 
 
-def read(source, spec, bad_rows, time=None):
+def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
     """Yields Chunks of the columns that the spec wants, one column per feature; `typed` says what becomes of lists.
 
     The first records of a file, and of the files before it, tell whether a feature holds bytes, integers or floats.
@@ -44,9 +49,12 @@ def read(source, spec, bad_rows, time=None):
     yield from read_files(list_files(source), spec, bad_rows, time)
 
 
-def read_files(files, spec, bad_rows, time=None):
-    """As `read`, of a list of `SourceFile`."""
-    wanted, kinds = typed.uses(spec, time), {}
+def read_files(
+    files: Iterable[SourceFile], spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None
+) -> Iterator[Chunk]:
+    """Yields the Chunks of a list of `SourceFile`; see `read`."""
+    wanted = typed.uses(spec, time)
+    kinds: dict[str, str] = {}
     for file in files:
         first, parser = 0, None
         with contextlib.ExitStack() as stack:
@@ -66,7 +74,7 @@ def read_files(files, spec, bad_rows, time=None):
                 first += len(records)
 
 
-def _records(local, path):
+def _records(local: str | os.PathLike, path: str) -> Generator[np.ndarray, None, None]:
     """Yields the records of a file, in object arrays of bytes.
 
     Args:
@@ -104,12 +112,12 @@ def _unreadable(path: str, read: int, reason: str) -> str:
     return f"{path}: cannot be read after record {read}: {reason}{_CUT}"
 
 
-def _is_gzip(local):
+def _is_gzip(local: str | os.PathLike) -> bool:
     with open(local, "rb") as file:
         return file.read(len(_GZIP)) == _GZIP
 
 
-def _check_whole(local, path, compressed, size, read):
+def _check_whole(local: str | os.PathLike, path: str, compressed: bool, size: int, read: int) -> None:
     """Raises UserError if a file is longer than its records: TensorFlow takes the place of a cut for the file's end.
 
     Args:
@@ -122,8 +130,9 @@ def _check_whole(local, path, compressed, size, read):
         raise UserError(f"{path}: {read} records are whole, and the {found - size} bytes behind them are not one{_CUT}")
 
 
-def _gzip_size(local, path, size, read):
-    """-> the bytes of a file compressed by gzip; decompresses it only where its end does not say that they are `size`.
+def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int:
+    """Returns the number of bytes that a gzip file holds; decompresses it only if its end does not say that they are
+    `size`.
 
     Raises:
       UserError: it ends too early, or goes on with something else.
@@ -142,8 +151,8 @@ def _gzip_size(local, path, size, read):
     return found
 
 
-def _kinds(records, wanted):
-    """-> dict of feature -> kind, for the wanted features that the records have."""
+def _kinds(records: np.ndarray, wanted: Mapping[str, Use]) -> dict[str, str]:
+    """Returns the kind of each wanted feature that the records have."""
     found = {}
     for record in records:
         with contextlib.suppress(Exception):  # The record is no Example; the parser reports it, with its row.
@@ -155,8 +164,8 @@ def _kinds(records, wanted):
     return found
 
 
-def _fault(record, kinds):
-    """-> (column or None, value, what was expected) for a record that does not parse."""
+def _fault(record: bytes, kinds: dict[str, str]) -> tuple[str | None, Any, str]:
+    """Returns what is wrong with a record that does not parse: the column or None, the value, and what was expected."""
     try:
         features = tf.train.Example.FromString(record).features.feature
     except Exception:
@@ -175,7 +184,7 @@ class _Parser:
       kinds: dict of feature -> `bytes_list`, `int64_list` or `float_list`.
     """
 
-    def __init__(self, kinds):
+    def __init__(self, kinds: dict[str, str]) -> None:
         with tf.Graph().as_default() as graph, tf.device("/CPU:0"):
             self._serialized = tf1.placeholder(tf.string, [None])
             features = {name: tf.io.RaggedFeature(_KINDS[kind]) for name, kind in kinds.items()}
@@ -183,12 +192,12 @@ class _Parser:
             self._fetches = {name: (ragged.row_splits, ragged.values) for name, ragged in parsed.items()}
         self._session = _session(graph)
 
-    def close(self):
+    def close(self) -> None:
         self._session.close()
 
-    def parse(self, records, first=0):
-        """-> (table with a list column per feature; misfits, rows that are no Example or have a feature of another
-        kind).
+    def parse(self, records: np.ndarray, first: int = 0) -> tuple[pa.Table, list[int]]:
+        """Returns a table with a list column per feature, and the misfits: rows that are no Example, or have a feature
+        of another kind.
 
         Misfits are found by halving, and are not in the table.
         """
@@ -201,7 +210,7 @@ class _Parser:
         tables, misfits = zip(self.parse(records[:half], first), self.parse(records[half:], first + half), strict=True)
         return pa.concat_tables(tables), sum(misfits, [])
 
-    def _table(self, records):
+    def _table(self, records: np.ndarray) -> pa.Table:
         columns = self._session.run(self._fetches, {self._serialized: records})
         return pa.table(
             {
@@ -214,6 +223,6 @@ class _Parser:
         )
 
 
-def _session(graph):
+def _session(graph: tf.Graph) -> tf.compat.v1.Session:
     config = tf1.ConfigProto(device_count={"GPU": 0}, intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
     return tf1.Session(graph=graph, config=config)

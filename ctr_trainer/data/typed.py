@@ -15,14 +15,17 @@ A column that is wanted as both a number and a category is a number.
 """
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ctr_trainer.data.blocks import LABELS_ARE_NEEDED, Chunk, label_columns
+from ctr_trainer.data.blocks import BadRowSink, Chunk, label_columns
+from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.messages.errors import UserError, did_you_mean
 
+_LABELS_ARE_NEEDED = "; `predict` needs no label, and `convert --unlabelled` makes data for it without any"
 _EXACT = 2.0**53  # Up to here float64 holds every whole number.
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS_A_DAY = 86_400
@@ -45,18 +48,19 @@ class Use:
     keys_only: bool
 
 
-def uses(spec, time=None):
-    """-> dict of source column -> Use, for all columns of a source that are read.
+def uses(spec: FeatureSpec, time: str | None = None) -> dict[str, Use]:
+    """Returns the Use of each source column that is read.
 
     Args:
       time: column of a split by time; None for no such split.
     """
     labels = label_columns(spec).values()
     why = {label.column: "the label" for label in labels}
-    why |= {spec.weight: "the weight", time: "the split by time"} | dict.fromkeys(spec.ids, "'ids'")
-    why.pop(None, None)
+    why |= {column: use for column, use in ((spec.weight, "the weight"), (time, "the split by time")) if column}
+    why |= dict.fromkeys(spec.ids, "'ids'")
     others = set(why)
-    why |= {f.column: f"feature {f.name!r}" for f in (*spec.dense, *spec.sparse)}
+    why |= {f.column: f"feature {f.name!r}" for f in spec.dense}
+    why |= {f.column: f"feature {f.name!r}" for f in spec.sparse}
     # A split by time also reads dates. A feature that is derived from the same column needs their text.
     derived = {f.column for f in spec.sparse if f.derive}
     numbers = {f.column for f in (*spec.dense, *spec.bucketised)} | {spec.weight} | {time} - derived
@@ -68,7 +72,7 @@ def uses(spec, time=None):
     }
 
 
-def check(wanted, names, file, spec, cure=""):
+def check(wanted: dict[str, Use], names: Sequence[str], file: str, spec: FeatureSpec, cure: str = "") -> None:
     """Raises UserError if a source lacks a column of `uses`, with the advice `cure`, or has two columns of its name."""
     for column, use in wanted.items():
         if list(names).count(column) > 1:
@@ -77,15 +81,15 @@ def check(wanted, names, file, spec, cure=""):
                 "rename one"
             )
         if column not in names:
-            hint = LABELS_ARE_NEEDED if column in {label.column for label in label_columns(spec).values()} else ""
+            hint = _LABELS_ARE_NEEDED if column in {label.column for label in label_columns(spec).values()} else ""
             raise UserError(
                 f"{file}: no column {column!r}, which is wanted for {use.why} (feature spec {spec.name!r}); the "
                 f"columns are {', '.join(names)}{did_you_mean(column, names)}{cure or hint}"
             )
 
 
-def as_chunk(table, wanted, file, numbers, bad_rows):
-    """-> Chunk of a table of typed columns.
+def as_chunk(table: pa.Table, wanted: dict[str, Use], file: str, numbers: np.ndarray, bad_rows: BadRowSink) -> Chunk:
+    """Makes a Chunk of a table of typed columns.
 
     Args:
       table: rows of a file, with the columns in `wanted`.
@@ -115,8 +119,8 @@ def as_chunk(table, wanted, file, numbers, bad_rows):
     return Chunk(plain, file, lambda row: int(numbers[row]))
 
 
-def _plain(values, use):
-    """-> (array; bool[n], whether each row is bad, or None; what the bad rows should have held)."""
+def _plain(values: pa.Array, use: Use) -> tuple[pa.Array, np.ndarray | None, str]:
+    """Returns the plain array, which rows are bad, or None, and what the bad rows should have held."""
     kind, bad, expected = values.type, None, ""
     if pa.types.is_dictionary(kind):
         if use.keys_only and (is_text(kind.value_type) or pa.types.is_integer(kind.value_type)):
@@ -132,24 +136,24 @@ def _plain(values, use):
     return _number(values) if use.number else _category(values), bad, expected
 
 
-def _category(values):
+def _category(values: pa.Array) -> pa.Array:
     return values if pa.types.is_integer(values.type) else _text(values)
 
 
-def _only(lists):
-    """-> (array of each list's only value, null for an empty list; bool[n], whether a list is longer, or None)."""
+def _only(lists: pa.ListArray) -> tuple[pa.Array, np.ndarray | None]:
+    """Returns each list's only value, null for an empty list, and which lists are longer, or None."""
     splits, flat = _flat(lists)
     lengths = np.diff(splits)
     bad = lengths > 1
     return flat.take(pa.array(splits[:-1], mask=lengths != 1)), bad if bad.any() else None
 
 
-def _flat(lists):
+def _flat(lists: pa.ListArray) -> tuple[np.ndarray, pa.Array]:
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), lists.flatten()
 
 
-def _number(values):
+def _number(values: pa.Array) -> pa.Array:
     kind = values.type
     if is_text(kind):
         return _text(values)  # The encoder parses the text, and names texts that are no numbers.
@@ -167,7 +171,7 @@ def _number(values):
     return values.cast(kind if is_number(kind) else pa.float64())
 
 
-def _text(values):
+def _text(values: pa.Array) -> pa.Array:
     kind = values.type
     if pa.types.is_binary(kind):
         return values
@@ -182,18 +186,18 @@ def _text(values):
     return values.cast(pa.string()).cast(pa.binary())
 
 
-def is_text(kind):
-    """-> whether an Arrow type is one of text or bytes."""
+def is_text(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is one of text or bytes."""
     views = (pa.types.is_string_view(kind) or pa.types.is_binary_view(kind)) if hasattr(pa, "string_view") else False
     sized = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
     return pa.types.is_string(kind) or pa.types.is_binary(kind) or sized or views
 
 
-def is_number(kind):
-    """-> whether an Arrow type is one of integers or floating-point numbers."""
+def is_number(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is one of integers or floating-point numbers."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
-def is_list(kind):
-    """-> whether an Arrow type is one of lists."""
+def is_list(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is one of lists."""
     return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)

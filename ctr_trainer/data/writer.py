@@ -2,6 +2,8 @@
 
 import contextlib
 import posixpath
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +11,22 @@ import pyarrow.parquet as pq
 from ctr_trainer.data.blocks import ID_PREFIX
 from ctr_trainer.data.dataset import FILE, DatasetInfo
 from ctr_trainer.data.statistics import Statistics
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.files.path import Path
 from ctr_trainer.messages.errors import UserError
+
+
+class OutputDirectory(Protocol):
+    """The directory of a conversion's output, such as `Unfinished`."""
+
+    path: Path
+
+    def add(self, name: str) -> Path:
+        """Lists a file that is about to be made, and returns its path."""
+
+
+class _Abandoned(Exception):
+    """Ends the writing of a file that is of no use."""
 
 
 class DatasetWriter:
@@ -18,24 +35,29 @@ class DatasetWriter:
     The data set exists once `finish` is called. Before, the directory has files but no `_dataset.json`.
 
     Args:
-      directory: `Unfinished`, which lists the files before they are made.
+      directory: `OutputDirectory`, which lists the files before they are made.
       part: name of the data set's directory in `directory`; "" for `directory` itself.
       spec: FeatureSpec.
       rows_per_file, rows_per_group: rows per file and per row group; the last file, and the last group of each file,
         may have fewer.
     """
 
-    def __init__(self, directory, part, spec, rows_per_file, rows_per_group):
+    def __init__(
+        self, directory: OutputDirectory, part: str, spec: FeatureSpec, rows_per_file: int, rows_per_group: int
+    ) -> None:
         self._directory, self._part, self._spec = directory, part, spec
         self.path = directory.path / part
         self._rows_per_file, self._rows_per_group = max(rows_per_file, rows_per_group), rows_per_group
-        self._pending, self._pending_rows = [], 0
-        self._files, self._writer, self._open = [], None, contextlib.ExitStack()
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
+        self._files: list[dict[str, Any]] = []
+        self._writer: pq.ParquetWriter | None = None
+        self._open = contextlib.ExitStack()
         self.statistics = Statistics(spec)
 
-    def resume(self, advanced):
-        """Keeps the whole files that an unfinished conversion left, up to the first damaged file. -> their number of
-        rows
+    def resume(self, advanced: Callable[[int], object]) -> int:
+        """Keeps the whole files that an unfinished conversion left, up to the first damaged one. Returns their number
+        of rows.
 
         Args:
           advanced: f(rows), called after each row group that was read.
@@ -56,21 +78,21 @@ class DatasetWriter:
         return self.statistics.rows
 
     @property
-    def whole_files(self):
+    def whole_files(self) -> int:
         """Number of files that are complete."""
         return len(self._files) - (self._writer is not None)
 
     @property
-    def files(self):
+    def files(self) -> list[dict[str, Any]]:
         """A dict per Parquet file, as in `DatasetInfo.files`."""
         return list(self._files)
 
     @property
-    def rows(self):
+    def rows(self) -> int:
         """Number of rows that were added, or kept by `resume`."""
         return sum(file["rows"] for file in self._files) + self._pending_rows
 
-    def write(self, table, statistics=None):
+    def write(self, table: pa.Table, statistics: Statistics | None = None) -> None:
         """Adds an encoded table (see `encode.Encoder`).
 
         Args:
@@ -86,21 +108,31 @@ class DatasetWriter:
         if self._pending_rows >= self._rows_per_group:
             self._flush(self._rows_per_group)
 
-    def close(self):
+    def close(self) -> None:
         """Writes the rows that are left and closes the last file."""
         if self._pending_rows:
             self._flush(1)
         self._close_file()
 
-    def row_groups(self):
+    def abandon(self) -> None:
+        """Closes the file that is being written, if there is one, and removes it."""
+        if self._writer is None:
+            return
+        self._writer = None
+        with contextlib.suppress(_Abandoned, OSError, pa.ArrowInvalid), self._open:
+            raise _Abandoned
+
+    def row_groups(self) -> Iterator[pa.Table]:
         """Yields the row groups written, as tables in order; only after `close`."""
         for file in self._files:
             with (self.path / file["name"]).open_parquet() as parquet:
                 for number in range(len(file["row_groups"])):
                     yield parquet.read_row_group(number)
 
-    def finish(self, bad_rows, fitted=None, extra=None):
-        """Declares the data set finished. -> its DatasetInfo
+    def finish(
+        self, bad_rows: int, fitted: dict[str, dict] | None = None, extra: dict[str, Any] | None = None
+    ) -> DatasetInfo:
+        """Declares the data set finished and returns its DatasetInfo.
 
         Args:
           bad_rows: number of rows that the conversion left out.
@@ -113,7 +145,7 @@ class DatasetWriter:
         info.write()
         return info
 
-    def _flush(self, at_least):
+    def _flush(self, at_least: int) -> None:
         """Writes whole row groups while `at_least` rows wait."""
         table = pa.concat_tables(self._pending)
         start = 0
@@ -124,10 +156,10 @@ class DatasetWriter:
         self._pending = [table.slice(start)] if start < len(table) else []
         self._pending_rows = len(table) - start
 
-    def _rows_in_file(self):
+    def _rows_in_file(self) -> int:
         return self._files[-1]["rows"] if self._writer else 0
 
-    def _write_group(self, group):
+    def _write_group(self, group: pa.Table) -> None:
         if self._writer is None:
             name = file_name(len(self._files))
             # Keys are hashes, which no codec makes smaller. A dictionary makes use of their repetition.
@@ -157,17 +189,25 @@ class DatasetWriter:
         except OSError as error:
             raise self._unwritable(error) from error
 
-    def _unwritable(self, error):
+    def _unwritable(self, error: OSError) -> UserError:
         return UserError(f"{self.path / self._files[-1]['name']}: cannot be written: {error}")
 
 
-def file_name(number):
-    """-> the name of a data set's file of this number, from 0."""
+def file_name(number: int) -> str:
+    """Returns the name of a data set's file of this number, from 0."""
     return f"part-{number:05d}.parquet"
 
 
-def info_of(path, spec, statistics, files, bad_rows, fitted=None, extra=None):
-    """-> DatasetInfo of files that were written.
+def info_of(
+    path: Path,
+    spec: FeatureSpec,
+    statistics: Statistics,
+    files: Sequence[dict[str, Any]],
+    bad_rows: int,
+    fitted: dict[str, dict] | None = None,
+    extra: dict[str, Any] | None = None,
+) -> DatasetInfo:
+    """Returns the DatasetInfo of files that were written.
 
     Args:
       path: directory of the data set.
@@ -192,10 +232,12 @@ def info_of(path, spec, statistics, files, bad_rows, fitted=None, extra=None):
     )
 
 
-def _without_nulls(schema):
-    """-> the schema, with all columns but the ids declared free of nulls; Arrow reads such columns a third faster."""
+def _without_nulls(schema: pa.Schema) -> pa.Schema:
+    """Returns the schema, with all columns but the ids declared free of nulls; Arrow reads such columns a third
+    faster.
+    """
 
-    def required(field):
+    def required(field: pa.Field) -> pa.Field:
         if pa.types.is_list(field.type):
             field = field.with_type(pa.list_(field.type.value_field.with_nullable(False)))
         return field.with_nullable(False)

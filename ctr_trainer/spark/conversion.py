@@ -1,5 +1,7 @@
 """Converts on a Spark cluster: the driver gives out the tasks, judges their results and finishes the data set."""
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import functools
@@ -8,20 +10,25 @@ import os
 import posixpath
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.data.blocks import BadRows
-from ctr_trainer.data.convert import TYPED, refuse_data_set, refuse_inputs
+from ctr_trainer.data.convert import bad_rows_of, new_data_set, refuse_inputs, result_of
 from ctr_trainer.data.dataset import FILE
-from ctr_trainer.data.leakage import warn_of_leaks
-from ctr_trainer.data.listing import list_files
+from ctr_trainer.data.listing import Input, SourceFile, list_files
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.split import Split
 from ctr_trainer.data.typed import check, uses
 from ctr_trainer.data.writer import info_of
-from ctr_trainer.files.outputs import Unfinished
+from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.spark.task import PARTS, SCHEMA, Task, merge, results
+from ctr_trainer.spark.task import PARTS, SCHEMA, PartResult, Task, TaskResult, merge, results
+
+if TYPE_CHECKING:  # PySpark is optional.
+    from pyspark.sql import DataFrame, SparkSession
 
 FORMATS = ("criteo", "csv", "libffm", "libsvm", "parquet", "tfrecord")
 _MERGED = 32  # Number of results that become one before the driver gets them: each may have some megabytes.
@@ -50,7 +57,9 @@ class Layout:
 DEFAULT = Layout()
 
 
-def convert(dataframe, spec, output, layout=DEFAULT, sized=True):
+def convert(
+    dataframe: DataFrame, spec: FeatureSpec, output: str | os.PathLike, layout: Layout = DEFAULT, sized: bool = True
+) -> dict[str, Any]:
     """Converts a DataFrame to a data set. Columns become keys, numbers and labels as those of Parquet do.
 
     Each partition becomes a file, or several of `layout.rows_per_file` rows, which have the partition's order.
@@ -77,17 +86,24 @@ def convert(dataframe, spec, output, layout=DEFAULT, sized=True):
     if sized:
         dataframe = _sized(dataframe, layout.rows_per_group)
 
-    def run(task):
+    def run(task: Task) -> DataFrame:
         return dataframe.mapInArrow(task.convert_rows, SCHEMA)
 
-    return _convert(run, "row", spec, output, layout)
+    return _convert(run, BadRows(layout.max_bad_rows, unit="row"), spec, output, layout)
 
 
-def convert_files(spark, format, input, output, spec, layout=DEFAULT):
+def convert_files(
+    spark: SparkSession,
+    format: str,
+    input: Input,
+    output: str | os.PathLike,
+    spec: FeatureSpec,
+    layout: Layout = DEFAULT,
+) -> dict[str, Any]:
     """Converts files, which all machines of the cluster see under the same paths, to a data set.
 
     A task reads whole files, small ones together up to 256 MB, as a conversion without Spark reads them. So the rows
-    have the order that they have there.
+    have the same order.
 
     Args:
       spark: SparkSession.
@@ -103,64 +119,63 @@ def convert_files(spark, format, input, output, spec, layout=DEFAULT):
     """
     if format not in FORMATS:
         raise UserError(f"--engine=spark converts {', '.join(FORMATS)}, not {format}: take --engine=local")
-    refuse_inputs(output, format, input)
+    refuse_inputs(path_of(output), format, input)
     files = [dataclasses.replace(file, path=str(path_of(file.path).absolute())) for file in list_files(input)]
     units = _units(files)
 
-    def run(task):
+    def run(task: Task) -> DataFrame:
         numbers = spark.range(0, len(units), 1, len(units))
         return numbers.mapInArrow(functools.partial(task.convert_files, format=format, units=units), SCHEMA)
 
-    unit = "row" if format in TYPED else "line"
-    return _convert(run, unit, spec, output, layout)
+    return _convert(run, bad_rows_of(format, layout.max_bad_rows), spec, output, layout)
 
 
-def _convert(run, unit, spec, output, layout):
+def _convert(
+    run: Callable[[Task], DataFrame],
+    bad_rows: BadRows,
+    spec: FeatureSpec,
+    output: str | os.PathLike,
+    layout: Layout,
+) -> dict[str, Any]:
     """Runs the tasks, and commits what they wrote; see `convert`.
 
     Args:
       run: f(Task) -> DataFrame of `task.SCHEMA`, a row per task.
-      unit: what the number of a bad row counts, see `BadRows`.
+      bad_rows: BadRows of the conversion.
     """
-    start, output = time.perf_counter(), path_of(output).absolute()
+    start, target = time.perf_counter(), path_of(output).absolute()
     split = Split.parse(layout.split)
     if split and split.kind != "random":
         raise UserError(
             f"split {split.kind}: Spark splits at random only; filter the rows by time, and convert each part"
         )
     fractions = dict(zip(split.parts, split.fractions, strict=True)) if split else {"": 1.0}
-    bad_rows, observed = BadRows(layout.max_bad_rows, unit=unit), Observations(spec)
-    refuse_data_set(output)
-    with Unfinished(output, "conversion") as directory:
-        directory.clear()
-        try:
-            directory.add(*(posixpath.join(part, PARTS) for part in fractions))
-            rows = (layout.max_bad_rows, layout.rows_per_file, layout.rows_per_group)
-            task = Task(spec, str(output), *rows, fractions, layout.split_seed)
-            parts = _judged(_collected(run(task)), bad_rows, observed)
-            fitted = observed.with_typical(next(iter(parts.values())).statistics.to_dict()["fitted"])
-            infos = {}
-            for name, part in parts.items():
-                _remove_others(output / name, part.files)
-                infos[name or "all"] = info_of(output / name, spec, part.statistics, part.files, bad_rows.count, fitted)
-                directory.add(posixpath.join(name, FILE))
-            for info in infos.values():
-                info.write()
-        except BaseException:
-            directory.clear()
-            raise
-        directory.finish()
-    warn_of_leaks(next(iter(infos.values())))
-    return dict(
-        output=str(output),
-        seconds=time.perf_counter() - start,
-        bad_rows=bad_rows.count,
-        parts=infos,
-        lists={name: each.to_dict() for name, each in observed.lengths.items()},
-    )
+    observed = Observations(spec)
+    with new_data_set(target) as directory:
+        directory.add(*(posixpath.join(part, PARTS) for part in fractions))
+        task = Task(
+            spec=spec,
+            output=str(target),
+            max_bad_rows=layout.max_bad_rows,
+            rows_per_file=layout.rows_per_file,
+            rows_per_group=layout.rows_per_group,
+            fractions=fractions,
+            seed=layout.split_seed,
+        )
+        parts = _judged(_collected(run(task)), bad_rows, observed)
+        fitted = observed.with_typical(next(iter(parts.values())).statistics.to_dict()["fitted"])
+        infos = {}
+        for name, part in parts.items():
+            path = target / name
+            _remove_others(path, part.files)
+            infos[name or "all"] = info_of(path, spec, part.statistics, part.files, bad_rows.count, fitted)
+            directory.add(posixpath.join(name, FILE))
+        for info in infos.values():
+            info.write()
+    return result_of(target, start, bad_rows, infos, observed)
 
 
-def _sized(dataframe, rows_per_group):
+def _sized(dataframe: DataFrame, rows_per_group: int) -> DataFrame:
     from pyspark.sql import functions
 
     counts = [row["count"] for row in dataframe.groupBy(functions.spark_partition_id()).count().collect()]
@@ -168,9 +183,10 @@ def _sized(dataframe, rows_per_group):
     return dataframe.coalesce(most) if len(counts) > most else dataframe
 
 
-def _units(files):
-    """-> lists of `SourceFile`, in order, of about `UNIT_BYTES` each."""
-    units, size = [], math.inf
+def _units(files: Iterable[SourceFile]) -> list[list[SourceFile]]:
+    """Returns lists of `SourceFile`, in order, of about `UNIT_BYTES` each."""
+    units: list[list[SourceFile]] = []
+    size = math.inf
     for file in files:
         if size >= UNIT_BYTES:
             units.append([])
@@ -180,8 +196,8 @@ def _units(files):
     return units
 
 
-def _collected(frame):
-    """-> the TaskResults, in order, after the tasks have run. Further tasks merge those of `_MERGED` tasks each."""
+def _collected(frame: DataFrame) -> list[TaskResult]:
+    """Runs the tasks and returns their results in order. Further tasks merge the results of `_MERGED` tasks each."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import functions
@@ -195,8 +211,8 @@ def _collected(frame):
     return sorted(results(bytes(row["result"]) for row in rows), key=lambda result: result.number)
 
 
-def _judged(found, bad_rows, observed):
-    """-> dict of part -> PartResult of all tasks.
+def _judged(found: Sequence[TaskResult], bad_rows: BadRows, observed: Observations) -> dict[str, PartResult]:
+    """Returns the result of each part over all tasks.
 
     Raises:
       UserError: a task failed, or there are too many bad rows, or no rows.
@@ -217,7 +233,7 @@ def _judged(found, bad_rows, observed):
     return whole.parts
 
 
-def _remove_others(path, files):
+def _remove_others(path: Path, files: Iterable[dict[str, Any]]) -> None:
     """Removes what attempts wrote of tasks that Spark ran twice."""
     own = {posixpath.dirname(file["name"]) for file in files}
     there = {posixpath.dirname(name) for name in path.files() if name.startswith(PARTS)}
@@ -226,7 +242,7 @@ def _remove_others(path, files):
 
 
 @contextlib.contextmanager
-def session():
+def session() -> Iterator[SparkSession]:
     """Starts a SparkSession, or takes the one of `spark-submit`; stopped at the end, with its tasks.
 
     The cluster is the one that Spark's own settings name: `spark-defaults.conf`, `spark-submit --master` or

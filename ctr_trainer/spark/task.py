@@ -5,19 +5,24 @@ import dataclasses
 import pickle
 import posixpath
 import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.data import parquet, tfrecord, typed
-from ctr_trainer.data.blocks import FoundBadRows, TooManyBadRows
+from ctr_trainer.data.blocks import BadRow, BadRowSink, Block, Chunk, FoundBadRows, TooManyBadRows
 from ctr_trainer.data.convert import SOURCES
 from ctr_trainer.data.encoded_blocks import encoded
+from ctr_trainer.data.listing import SourceFile
 from ctr_trainer.data.observations import Observations
 from ctr_trainer.data.statistics import DistinctSketch, Statistics
+from ctr_trainer.data.typed import Use
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.outputs import UNFINISHED
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -36,7 +41,7 @@ class PartResult:
       statistics: Statistics of the rows. Distinct keys are estimated, so that they fit into any number of tasks.
     """
 
-    files: list
+    files: list[dict[str, Any]]
     statistics: Statistics
 
 
@@ -48,17 +53,17 @@ class TaskResult:
       number: number of the first of these tasks.
       parts: dict of part -> PartResult.
       observed: Observations of all rows.
-      bad_rows: the arguments of `BadRows.add` for each row that was left out; the rows after the budget are not listed.
+      bad_rows: each row that was left out; the rows after the budget are not listed.
       error: message of the first task that failed; "" if none did.
     """
 
     number: int
     parts: dict[str, PartResult]
     observed: Observations
-    bad_rows: list
+    bad_rows: list[BadRow]
     error: str = ""
 
-    def merge(self, other):
+    def merge(self, other: "TaskResult") -> None:
         """Adds the result of the tasks that follow."""
         for name, part in other.parts.items():
             self.parts[name].files += part.files
@@ -68,8 +73,8 @@ class TaskResult:
         self.error = self.error or other.error
 
 
-def condensed(statistics):
-    """-> the Statistics, with sketches in place of the sets of distinct keys."""
+def condensed(statistics: Statistics) -> Statistics:
+    """Returns the Statistics, with sketches in place of the sets of distinct keys."""
     small = copy.copy(statistics)
     small.distinct = {name: DistinctSketch(distinct.keys()) for name, distinct in statistics.distinct.items()}
     return small
@@ -96,7 +101,7 @@ class Task:
     fractions: dict[str, float]
     seed: int
 
-    def convert_rows(self, batches):
+    def convert_rows(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Converts a partition of a DataFrame; a function for `mapInArrow`.
 
         Args:
@@ -108,19 +113,21 @@ class Task:
         number = _number()
         yield self._result(number, lambda bad_rows: _chunks(batches, self.spec, f"partition {number}", bad_rows))
 
-    def convert_files(self, batches, format, units):
+    def convert_files(
+        self, batches: Iterator[pa.RecordBatch], format: str, units: Sequence[Sequence[SourceFile]]
+    ) -> Iterator[pa.RecordBatch]:
         """Converts files; a function for `mapInArrow`, whose rows are numbers in `units`, lists of `SourceFile`."""
         files = [file for batch in batches for at in batch.column(0).to_pylist() for file in units[at]]
 
-        def read(bad_rows):
+        def read(bad_rows: BadRowSink) -> Iterable[Block]:
             if format in _OF_FILES:
                 return _OF_FILES[format](files, self.spec, bad_rows)
             return SOURCES[format]([file.path for file in files], self.spec, bad_rows) if files else ()
 
         yield self._result(_number(), read)
 
-    def _result(self, number, read):
-        """-> RecordBatch of the TaskResult of the rows that `read` yields."""
+    def _result(self, number: int, read: Callable[[BadRowSink], Iterable[Block]]) -> pa.RecordBatch:
+        """Converts the rows that `read` yields, and returns the RecordBatch of the TaskResult."""
         # Spark may run a task twice, even at a time. The driver names the files of one of its attempts.
         attempt = f"{PARTS}{number:05d}-{uuid.uuid4().hex[:8]}"
         chance = np.random.default_rng([self.seed, number])
@@ -140,6 +147,9 @@ class Task:
             pass  # The driver judges the bad rows of all tasks.
         except UserError as failed:
             error = str(failed)
+        finally:
+            for writer in writers.values():
+                writer.abandon()
         parts = {}
         for part, writer in writers.items():
             files = [{**file, "name": f"{attempt}/{file['name']}"} for file in writer.files]
@@ -147,14 +157,14 @@ class Task:
         result = TaskResult(number, parts, observed, found.rows, error)
         return _batch(number, result)
 
-    def _writer(self, attempt, part):
+    def _writer(self, attempt: str, part: str) -> DatasetWriter:
         directory = _Output(path_of(self.output))
         return DatasetWriter(
             directory, posixpath.join(part, attempt), self.spec, self.rows_per_file, self.rows_per_group
         )
 
 
-def merge(batches, width):
+def merge(batches: Iterator[pa.RecordBatch], width: int) -> Iterator[pa.RecordBatch]:
     """Merges the results of consecutive tasks; a function for `mapInArrow`.
 
     Args:
@@ -162,7 +172,7 @@ def merge(batches, width):
         of `width` on, are in one partition.
       width: number of results that are merged to one.
     """
-    groups = {}
+    groups: dict[int, TaskResult] = {}
     for result in sorted(results(row for batch in batches for row in batch.column(1).to_pylist()), key=_number_of):
         group = groups.setdefault(result.number // width, result)
         if group is not result:
@@ -171,28 +181,28 @@ def merge(batches, width):
         yield _batch(group.number, group)
 
 
-def results(pickled):
+def results(pickled: Iterable[bytes]) -> Iterator[TaskResult]:
     """Yields TaskResults. They come from tasks that Spark started with code that it pickled, so they are trusted."""
     for each in pickled:
         yield pickle.loads(each)
 
 
-def _number_of(result):
+def _number_of(result: TaskResult) -> int:
     return result.number
 
 
-def _batch(number, result):
+def _batch(number: int, result: TaskResult) -> pa.RecordBatch:
     columns = [pa.array([number], pa.int32()), pa.array([pickle.dumps(result)], pa.binary())]
     return pa.RecordBatch.from_arrays(columns, ["number", "result"])
 
 
-def _number():
+def _number() -> int:
     from pyspark import TaskContext
 
     return TaskContext.get().partitionId()
 
 
-def _chunks(batches, spec, name, bad_rows):
+def _chunks(batches: Iterable[pa.RecordBatch], spec: FeatureSpec, name: str, bad_rows: BadRowSink) -> Iterator[Chunk]:
     """Yields Chunks of a DataFrame's rows."""
     wanted, first, waiting, rows = typed.uses(spec), 0, [], 0
     for batch in batches:
@@ -205,15 +215,17 @@ def _chunks(batches, spec, name, bad_rows):
         yield _chunk(waiting, wanted, name, first, bad_rows)
 
 
-def _chunk(batches, wanted, name, first, bad_rows):
+def _chunk(batches: list[pa.RecordBatch], wanted: dict[str, Use], name: str, first: int, bad_rows: BadRowSink) -> Chunk:
     table = pa.Table.from_batches(batches)
     columns = {column: _in_utc(table[column]) for column in table.column_names}
     numbers = np.arange(first + 1, first + 1 + len(table))
     return typed.as_chunk(pa.table(columns), wanted, name, numbers, bad_rows)
 
 
-def _in_utc(values):
-    """-> the column; times, which Spark hands over in the session's time zone, in UTC, as they are in Parquet."""
+def _in_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Returns the column with times, which Spark hands over in the session's time zone, in UTC, as they are in
+    Parquet.
+    """
     if pa.types.is_timestamp(values.type) and values.type.tz:
         return values.cast(pa.timestamp(values.type.unit, "UTC"))
     return values
@@ -222,11 +234,11 @@ def _in_utc(values):
 class _Output:
     """The directory of the data set, in place of `Unfinished`, which the driver has."""
 
-    def __init__(self, path):
+    def __init__(self, path: Path) -> None:
         self.path = path
 
-    def add(self, name):
-        """-> the path of a file. The directory is not made anew once the driver has given the conversion up."""
+    def add(self, name: str) -> Path:
+        """Returns the path of a file. The directory is not made anew once the driver has given the conversion up."""
         if not (self.path / UNFINISHED).exists():
             raise UserError(
                 f"{self.path}: a task does not find the driver's {UNFINISHED} there; name an --output that every "

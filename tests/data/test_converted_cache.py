@@ -61,7 +61,7 @@ def test_a_killed_conversion_goes_on_after_its_whole_files(source, tmp_path, cap
     told = []
     with caplog.at_level("INFO"):
         path = convert(source, tmp_path / "cache", advanced=told.append)
-    assert "goes on after the 200 rows" in caplog.text
+    assert "continues after the 200 rows" in caplog.text
     assert {name: os.stat(os.path.join(path, name)).st_mtime_ns for name in kept} == kept
     assert told[-1].endswith(f"on first use: {ROWS} rows") and len(told) > 40
     anew = convert(source, tmp_path / "anew")
