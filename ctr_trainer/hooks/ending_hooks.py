@@ -4,44 +4,46 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.hooks.step_hook import Order, StepHook
 from ctr_trainer.messages.errors import UserError, diverged
 from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.stop_signals import StopSignals
+from ctr_trainer.ranks.stopping import Stopping
 
-tf1 = tf.compat.v1
 _STEPS = 3
 _NONE = -1  # A batch that only pads.
 
 
-class EndTogetherHook(tf.compat.v1.train.SessionRunHook):
-    """Stops after the step behind which no rank has another batch; on all ranks after the same one.
+class EndTogetherHook(tf1.train.SessionRunHook):
+    """Stops after the step after which no rank has another batch; on all ranks after the same step.
 
     Args:
-      next_total: scalar tensor, equal on all ranks: the weight of all ranks' next batches.
+      next_total: scalar tensor, equal on all ranks: the total weight of all ranks' next batches.
     """
 
     order = Order.INPUT
 
-    def __init__(self, next_total):
+    def __init__(self, next_total: tf.Tensor) -> None:
         self._next_total = next_total
 
-    def before_run(self, run_context):
-        return tf.compat.v1.train.SessionRunArgs(self._next_total)
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
+        return tf1.train.SessionRunArgs(self._next_total)
 
-    def after_run(self, run_context, run_values):
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         if run_values.results == 0:
             run_context.request_stop()
 
 
 class EqualBatchesHook(StepHook):
-    """Compares the batches of the first steps over the ranks; a checkpoint is not written before.
+    """Compares the ranks' batches of the first steps, before the first checkpoint is written.
 
-    An `input_fn` that does not take a share of the data gives all ranks the same batches. The job would train, each
-    example as often as there are ranks.
+    An `input_fn` that does not take a share of the data gives all ranks the same batches. The job would train each
+    example as many times as there are ranks.
 
     Args:
-      features, labels: of the batch, as the graph reads them.
+      features, labels: tensors of the batch.
       weight: scalar tensor, 0 for a batch that only pads; None if there is none.
 
     Raises:
@@ -54,7 +56,8 @@ class EqualBatchesHook(StepHook):
         super().__init__()
         tensors = tf.nest.flatten((features, labels), expand_composites=True)
         self._tensors = [tensor for tensor in tensors if tensor is not None]
-        self._weight, self._found = weight, []
+        self._weight = weight
+        self._found: list[int] = []
 
     def begin(self) -> None:
         super().begin()
@@ -95,57 +98,55 @@ class EqualBatchesHook(StepHook):
 
 
 class FiniteLossHook(StepHook):
-    """Raises UserError after a step whose loss is infinite or NaN on this worker.
-
-    Args:
-      loss: float tensor.
-    """
+    """Raises UserError after a step whose loss, a float tensor, is infinite or NaN on this worker."""
 
     order = Order.CHECK
 
-    def __init__(self, loss):
+    def __init__(self, loss: tf.Tensor) -> None:
         super().__init__()
-        self._arguments = tf.compat.v1.train.SessionRunArgs(loss)
+        self._arguments = tf1.train.SessionRunArgs(loss)
 
-    def before_run(self, run_context):
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
         return self._arguments
 
-    def after_micro_batch(self, run_context, run_values):
+    def after_micro_batch(
+        self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
+    ) -> None:
         self._check(run_values.results, self.step + 1)
 
-    def after_step(self, run_context, run_values):
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         self._check(run_values.results, self.step)
 
-    def _check(self, loss, step):
+    def _check(self, loss: np.ndarray, step: int) -> None:
         if not np.isfinite(loss).all():
             raise diverged(f"the loss of step {step} is {loss} on rank {distributed.rank()}")
 
 
-class ImpliedLabelHook(tf.compat.v1.train.SessionRunHook):
+class ImpliedLabelHook(tf1.train.SessionRunHook):
     """Raises UserError after a batch in which a label is 1 where the label that it implies is 0, and counts them.
 
     Args:
-      model: its name, for the error.
-      implied, label: names of the two labels, as `click` and `conversion`.
+      model: name of the model, for the error.
+      implied, label: names of the two labels, such as `click` and `conversion`.
       labels: dict of name -> float32[B].
     """
 
-    def __init__(self, model, implied, label, labels):
+    def __init__(self, model: str, implied: str, label: str, labels: dict[str, tf.Tensor]) -> None:
         self._what = model, implied, label
         self._labels = labels[implied], labels[label]
 
-    def before_run(self, run_context):
-        return tf.compat.v1.train.SessionRunArgs(self._labels)
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
+        return tf1.train.SessionRunArgs(self._labels)
 
-    def after_run(self, run_context, run_values):
+    def after_run(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         implied, label = run_values.results
         alone = int(np.sum((label > 0) & (implied <= 0)))
         if alone:
             model, first, second = self._what
             raise UserError(
                 f"--model={model}: {alone} of {int(np.sum(label > 0))} examples with {second} = 1 have {first} = 0, in "
-                f"a batch of {len(label)} on rank {distributed.rank()}. It takes {second} for something that only "
-                f"an example with {first} can have: mend the labels, or name the two with "
+                f"a batch of {len(label)} on rank {distributed.rank()}. The model requires that only an example with "
+                f"{first} has {second}: correct the labels, or name the two with "
                 f"--model_params=click=NAME,conversion=NAME (now {first} and {second}), or choose mmoe or ple"
             )
 
@@ -153,50 +154,50 @@ class ImpliedLabelHook(tf.compat.v1.train.SessionRunHook):
 class StopHook(StepHook):
     """Stops after the same step on all ranks once one of them got SIGTERM or SIGINT; then the checkpoint is saved.
 
-    Between its session's start and its end a first signal asks for that; before and after, it ends the process at once.
+    While the session runs, a first signal asks for that; before and after, a signal ends the process at once.
 
     Args:
       stopping: `Stopping` of the training.
       signals: `StopSignals` of the process.
-      grace_secs: seconds after which the process ends all the same.
+      grace_secs: seconds after which the process ends in any case.
 
     Attributes:
-      signal: number of the signal that the training stops for, after the step done last; 0 for none. The same on all
-        ranks.
-      asked: the ranks that got it.
+      signal: number of the signal that the training stops for, after the last step; 0 for none. The same on all ranks.
+      asked: the ranks that got the signal.
     """
 
     order = Order.STOP
 
-    def __init__(self, stopping, signals, grace_secs):
+    def __init__(self, stopping: Stopping, signals: StopSignals, grace_secs: float) -> None:
         super().__init__()
         self._stopping, self._signals, self._grace_secs = stopping, signals, grace_secs
-        self.signal, self.asked = 0, []
+        self.signal = 0
+        self.asked: list[int] = []
 
     @property
-    def is_asked(self):
-        """Whether this rank knows already that the training is to stop; another one may know it a moment later."""
+    def is_asked(self) -> bool:
+        """Whether this rank knows already that the training is to stop; another rank may know it a moment later."""
         return self._stopping.is_asked
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
         self._stopping.begin(self.step + 1)
         self._signals.hand_to(self._stopping, self._grace_secs)
 
-    def after_step(self, run_context, run_values):
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         if self._stopping.done(self.step):
             self._stop()
             run_context.request_stop()
 
-    def end(self, session):
+    def end(self, session: tf1.Session) -> None:
         if self._stopping.leave():  # Also if the last step of the training was done meanwhile.
             self._stop()
         self._signals.keep()
 
-    def close(self):
-        """Ends what `after_create_session` has begun, after an error."""
+    def close(self) -> None:
+        """Ends what `after_create_session` has begun; also after an error."""
         self._stopping.close()
         self._signals.keep()
 
-    def _stop(self):
+    def _stop(self) -> None:
         self.signal, self.asked = self._stopping.signal, self._stopping.asked

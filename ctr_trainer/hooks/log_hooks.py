@@ -5,7 +5,7 @@ import logging
 import os
 import time
 
-import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.hooks.step_hook import Order, StepHook, periodic
 from ctr_trainer.measuring.clock import Clock
@@ -16,7 +16,6 @@ from ctr_trainer.settings.run_config import GRAPH_NAMES, PLAIN_NAMES
 _log = logging.getLogger(__name__)
 _IN_FOUR_DIGITS = ("auc", "accuracy")
 FILE = "metrics.jsonl"
-tf1 = tf.compat.v1
 _TAG = "global_step/sec"
 
 
@@ -24,13 +23,13 @@ class MetricLines:
     """Logs `step 2800, auc = 0.6706 (63.9 it/sec; 65430.9 examples/sec)`, the other figures alike, then the rate.
 
     The last of these lines is `current lr: 0.050000`, the learning rate of the dense variables at that step. If the
-    figures are those of several workers, the line has this worker's rates and then the examples per second of all
+    figures are of several workers, the line has this worker's rates and then the examples per second of all
     workers, as in `(63.9 it/sec; 65430.9 examples/sec; 124878.3 of 2 workers)`. For a model with logits the cross
     entropy is logged, for other models the loss.
 
     Args:
-      names: one of `LOG_NAMES`. `graph` gives the means the names of their tensors, as `xentropy_mean:0`, and leaves
-        the figures of all workers out: each line has the form that programs of TensorFlow 1 parse.
+      names: one of `LOG_NAMES`. `graph` gives the means the names of their tensors, such as `xentropy_mean:0`, and
+        omits the figures of all workers: each line then has the form that programs of TensorFlow 1 parse.
     """
 
     def __init__(self, names: str = PLAIN_NAMES) -> None:
@@ -48,7 +47,7 @@ class MetricLines:
             _log.info("current lr: %f", line.own.lr)
 
     def _pace(self, line: Line) -> tuple[str, str]:
-        """Returns what stands in the parentheses of a line, and what stands behind them."""
+        """Returns the text in the parentheses of a line, and the text after them."""
         pace, several = f"{line.own.steps_per_sec:.1f} it/sec", line.workers > 1
         if line.examples_per_sec is not None:
             pace += f"; {line.own.examples_per_sec:.1f} examples/sec"
@@ -58,84 +57,84 @@ class MetricLines:
 
 
 class MetricsFileHook(StepHook):
-    """Appends a JSON line of each `Line` of the training; rank 0 only.
+    """Appends each `Line` of the training to `metrics.jsonl` as a line of JSON; rank 0 only.
 
-    A run's first line has only `step`, where it goes on from, and `time`: lines of later steps before it are of a run
-    that was cut off, and count no more.
+    The first line of a run has only `step`, at which the run starts or resumes, and `time`: earlier lines of later
+    steps belong to a run that was interrupted, and no longer count.
 
     Args:
-      directory: of the file.
+      directory: directory of the file.
     """
 
     order = Order.TAKE
 
-    def __init__(self, directory):
+    def __init__(self, directory: str) -> None:
         super().__init__()
         self._path = os.path.join(directory, FILE)
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         self._write(self.step, {})
 
-    def after_step(self, run_context, run_values):
-        """The lines come by `take`."""
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        """Does nothing: the lines come by `take`."""
 
-    def take(self, line):
+    def take(self, line: Line) -> None:
         """Writes a `Line`."""
         values = line.figures()
-        # JSON has no NaN: what is not defined is left out.
+        # JSON has no NaN: figures that are not defined are omitted.
         self._write(line.step, {name: value for name, value in values.items() if value == value})
 
-    def _write(self, step, values):
+    def _write(self, step: int, values: dict[str, float]) -> None:
         with open(self._path, "a") as file:
             file.write(json.dumps({"step": step, "time": round(time.time(), 3), **values}) + "\n")
 
 
 class SummaryHook(StepHook):
-    """Writes each `Line` of the training that is due; rank 0 only.
+    """Writes each `Line` of the training that is due as a summary for TensorBoard; rank 0 only.
 
     Args:
-      directory: where the event file goes.
-      every_n_steps, every_n_secs: exactly one; a line is due if it is the first after so long.
+      directory: directory of the event file.
+      every_n_steps, every_n_secs: exactly one; the first line after each period is due.
     """
 
     order = Order.TAKE
 
-    def __init__(self, directory, every_n_steps=None, every_n_secs=None):
+    def __init__(self, directory: str, every_n_steps: int | None = None, every_n_secs: float | None = None) -> None:
         super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
         self._directory = directory
 
-    def begin(self):
+    def begin(self) -> None:
         super().begin()
-        # The one that the session's own hooks write to as well.
+        # The hooks of the session write to the same writer.
         self._writer = tf1.summary.FileWriterCache.get(self._directory)
         self._writer.add_graph(tf1.get_default_graph())
 
-    def after_step(self, run_context, run_values):
-        """The lines come by `take`."""
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
+        """Does nothing: the lines come by `take`."""
 
-    def take(self, line):
-        """Writes a `Line`, if it is due."""
+    def take(self, line: Line) -> None:
+        """Writes a `Line` if it is due."""
         if self._timer.should_trigger_for_step(line.step):
             self._timer.update_last_triggered_step(line.step)
             summary = tf1.Summary(value=[tf1.Summary.Value(tag=k, simple_value=v) for k, v in line.figures().items()])
             self._writer.add_summary(summary, line.step)
 
-    def end(self, session):
+    def end(self, session: tf1.Session) -> None:
         self._writer.flush()
 
 
 class StepRateHook(StepHook):
     """Logs `global_step/sec: 63.9` of the steps since the previous line, and keeps it for TensorBoard; for rank 0 only.
 
-    It replaces TensorFlow's `StepCounterHook`, whose clock counts evaluations as time of training.
+    It replaces TensorFlow's `StepCounterHook`, which counts evaluations as training time.
 
     Args:
       clock: `Clock` of the thread of the steps.
       every_n_steps: at least 1.
-      directory: of the summaries; None for none.
+      directory: directory of the summaries; None for no summaries.
       names: one of `LOG_NAMES`. `graph` logs the line as TensorFlow writes it: `INFO:tensorflow:global_step/sec: 63.9`.
     """
 
@@ -148,12 +147,12 @@ class StepRateHook(StepHook):
         self._as_tensorflow = names == GRAPH_NAMES
         self._clock, self._every_n_steps, self._directory = clock, every_n_steps, directory
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
         self._writer = self._directory and tf1.summary.FileWriterCache.get(self._directory)
-        self._from = None
+        self._from: tuple[int, float] | None = None
 
-    def after_step(self, run_context, run_values):
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         seconds = self._clock.training_seconds()
         if self._from is None:
             self._from = self.step, seconds

@@ -2,77 +2,84 @@
 
 import contextlib
 import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.hooks.step_hook import Order, StepHook, periodic
+from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.metrics import line_sums
 from ctr_trainer.metrics.auc import roc_auc
 from ctr_trainer.metrics.click_metrics import ClickMetrics, metric_name
-from ctr_trainer.metrics.line_sums import WorkerFigures
+from ctr_trainer.metrics.line_sums import Line, WorkerFigures
 from ctr_trainer.processes.background import Background
 
 _CLOSE_SECONDS = 2.0
 
 
 class OwnLines:
-    """Each line is of this worker."""
+    """Lines of this worker alone."""
 
-    def put(self, step, sums):
-        """-> the lines that are known now: a list of (step, sums, whose)."""
+    def put(self, step: int, sums: np.ndarray) -> list[tuple[int, np.ndarray, str]]:
+        """Takes the sums of a line; returns the lines that are known now, as (step, sums, whose)."""
         return [(step, sums, "")]
 
-    def ready(self):
-        """-> the lines that have become known since, likewise; it does not wait."""
+    def ready(self) -> list[tuple[int, np.ndarray, str]]:
+        """Returns the lines that have become known in the meantime, without waiting."""
         return []
 
-    def finish(self):
-        """-> the lines that were not known yet, likewise; it waits for them."""
+    def finish(self) -> list[tuple[int, np.ndarray, str]]:
+        """Waits for the lines that were not known yet, and returns them."""
         return []
 
-    def close(self):
-        """Ends what is under way, also after an error."""
+    def close(self) -> None:
+        """Ends the work in progress; also after an error."""
 
 
 class MergedLines(OwnLines):
-    """Rank 0's lines are of all workers; each other rank's are its own.
+    """Lines of all workers on rank 0, and of this worker on each other rank.
 
-    The sums of a line are added up in a thread beside the next steps, so that no step waits for the slowest rank, and
-    rank 0 knows the line some steps later. Only where the next line is due, and at the end, is the one before waited
-    for.
+    The sums of a line are added up in the background, so that no step waits for the slowest rank, and rank 0 knows the
+    line some steps later. A rank waits for a line only when the next line is due, and at the end.
 
-    All ranks put a line at the same steps, and finish at the same one. A collective.
+    All ranks put a line at the same steps, and finish at the same step. A collective.
 
     Args:
-      rank, size: of this worker, and how many there are.
-      all_sum: f(float64[n]) -> the sum of all ranks' arrays; called in the thread, always by one at a time.
+      rank, size: rank of this worker, and number of workers.
+      all_sum: f(float64[n]) -> the sum of all ranks' arrays; called in a thread, one call at a time.
       waiting: f(what) -> context manager around a wait for the other ranks.
     """
 
-    def __init__(self, rank, size, all_sum, waiting):
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        all_sum: Callable[[np.ndarray], np.ndarray],
+        waiting: Callable[[str], contextlib.AbstractContextManager],
+    ) -> None:
         self._rank, self._size, self._all_sum, self._waiting = rank, size, all_sum, waiting
         self._background = Background("adding up the figures of all workers")
-        self._step = self._sums = None
+        self._step: int | None = None
+        self._sums = np.zeros(0)
 
-    def put(self, step, sums):
-        """As `OwnLines`."""
+    def put(self, step: int, sums: np.ndarray) -> list[tuple[int, np.ndarray, str]]:
         lines = self.finish()
         self._step = step
 
-        def add_up():
+        def add_up() -> None:
             self._sums = self._all_sum(sums)
 
         self._background.start(add_up)
         return [*lines, (step, sums, f"rank {self._rank}")] if self._rank else lines
 
-    def ready(self):
-        """As `OwnLines`."""
+    def ready(self) -> list[tuple[int, np.ndarray, str]]:
         return [] if self._step is None or self._background.is_busy else self.finish()
 
-    def finish(self):
-        """As `OwnLines`."""
+    def finish(self) -> list[tuple[int, np.ndarray, str]]:
         if self._step is None:
             return []
         step, self._step = self._step, None
@@ -80,28 +87,35 @@ class MergedLines(OwnLines):
             self._background.wait()
         return [] if self._rank else [(step, self._sums, f"{self._size} workers")]
 
-    def close(self):
-        """As `OwnLines`: what the other ranks have no part in any more is left alone after two seconds."""
+    def close(self) -> None:
+        """Waits at most two seconds for a sum that the other ranks may never join."""
         with contextlib.suppress(UserError):
             self._background.close(_CLOSE_SECONDS)
 
 
-class MetricsHook(StepHook):
-    """Every N steps gives a `Line` to those who take it: the AUC since the start, and the means since the line before.
+class LineTaker(Protocol):
+    """Shows or keeps the lines of a training."""
 
-    With `MergedLines` a line of step s is given some steps after it, by the next line at the latest.
+    def take(self, line: Line) -> None:
+        """Takes a line."""
+
+
+class MetricsHook(StepHook):
+    """Every N steps gives a `Line` to its takers: the AUC since the start, and the means since the previous line.
+
+    With `MergedLines` the line of step s is given some steps later, with the next line at the latest.
 
     Args:
-      tensors: by label, a dict of `logits`, `labels`, `weights`: float32[B]; as of `metric_tensors`. {} of a model
-        without logits: then a line has the loss, and its examples are not known.
+      tensors: by label, a dict of `logits`, `labels`, `weights`, float32[B], see `metric_tensors`. {} for a model
+        without logits: then a line has the loss, and its number of examples is not known.
       loss: scalar tensor.
-      takers: objects with `take(line)`, called in their order.
-      clock: `Clock` of the thread of the steps, by which the rates are.
-      lines: `OwnLines` or `MergedLines`; None for the former.
-      auc_window_steps: 0 for the AUC since the start; n starts it anew every n steps, at a line.
-      every_n_steps, every_n_secs: exactly one; between two lines. Merged ones come by steps.
-      weight: scalar tensor, what this worker's batch counts where a model without logits says no weights; None for 1.
-      own: f() -> `WorkerFigures` as of the step just done; the hook adds the learning rate and the rates.
+      takers: take the lines, in this order.
+      clock: `Clock` of the thread of the steps, which measures the rates.
+      lines: `OwnLines` or `MergedLines`; None for `OwnLines`.
+      auc_window_steps: 0 for the AUC since the start; n restarts the AUC every n steps, at a line.
+      every_n_steps, every_n_secs: exactly one; the period of the lines. `MergedLines` need `every_n_steps`.
+      weight: scalar tensor, the weight of this worker's batch for a model without logits; None for 1.
+      own: f() -> `WorkerFigures` at the step just done; the hook adds the learning rate and the rates.
       learning_rate: scalar tensor, the learning rate of the dense variables; None if there is none.
     """
 
@@ -109,18 +123,18 @@ class MetricsHook(StepHook):
 
     def __init__(
         self,
-        tensors,
-        loss,
-        takers,
-        clock,
-        lines=None,
-        auc_window_steps=0,
-        every_n_steps=None,
-        every_n_secs=None,
-        weight=None,
-        own=WorkerFigures,
-        learning_rate=None,
-    ):
+        tensors: dict[str, dict[str, tf.Tensor]],
+        loss: tf.Tensor,
+        takers: Sequence[LineTaker],
+        clock: Clock,
+        lines: OwnLines | None = None,
+        auc_window_steps: int = 0,
+        every_n_steps: int | None = None,
+        every_n_secs: float | None = None,
+        weight: tf.Tensor | None = None,
+        own: Callable[[], WorkerFigures] = WorkerFigures,
+        learning_rate: tf.Tensor | None = None,
+    ) -> None:
         super().__init__()
         self._timer = periodic(every_n_steps, every_n_secs)
         if lines is not None and every_n_steps is None:
@@ -128,23 +142,26 @@ class MetricsHook(StepHook):
         further = {"weight": weight, "learning_rate": learning_rate}
         fetches = {"loss": loss, "labels": tensors}
         fetches |= {name: tensor for name, tensor in further.items() if tensor is not None}
-        self._arguments = tf.compat.v1.train.SessionRunArgs(fetches)  # The same object for each step.
+        self._arguments = tf1.train.SessionRunArgs(fetches)  # The same object for each step.
         self._takers, self._lines, self._auc_window_steps = takers, lines or OwnLines(), auc_window_steps
-        self._own, self._owns = own, {}  # What it said by step, until that line is known.
+        self._own = own
+        self._owns: dict[int, WorkerFigures] = {}  # By step, until the line of the step is known.
         self._clock = clock
         self._metrics = {label: ClickMetrics() for label in tensors}
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
         self._timer.update_last_triggered_step(self.step)
         self._start_window()
         self._auc_from, self._auc_is_over = self.step, False
 
-    def before_run(self, run_context):
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
         return self._arguments
 
-    def after_micro_batch(self, run_context, run_values):
-        if self._auc_is_over:  # Kept until here, for `auc`.
+    def after_micro_batch(
+        self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
+    ) -> None:
+        if self._auc_is_over:  # `auc` could read the old window until now.
             for metrics in self._metrics.values():
                 metrics.auc.reset()
             self._auc_from, self._auc_is_over = self._from_step, False
@@ -153,38 +170,38 @@ class MetricsHook(StepHook):
             weights = values["weights"]
             self._metrics[label].update(values["logits"], values["labels"], weights)
         if self._metrics:
-            self._examples += np.count_nonzero(weights)
+            self._examples += int(np.count_nonzero(weights))
         self._last = run_values.results["loss"], weights, run_values.results.get("learning_rate")
 
-    def after_step(self, run_context, run_values):
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         self.after_micro_batch(run_context, run_values)
         self._give(self._lines.ready())
         if self._timer.should_trigger_for_step(self.step):
             self._timer.update_last_triggered_step(self.step)
             self._end_window()
 
-    def end(self, session):
+    def end(self, session: tf1.Session) -> None:
         self._give(self._lines.finish())
         if self.step > self._from_step:
             self._end_window()
             self._give(self._lines.finish())
 
-    def close(self):
-        """Ends what is under way."""
+    def close(self) -> None:
+        """Ends the work in progress."""
         self._lines.close()
 
-    def auc(self, all_sum):
-        """-> by `auc` or `auc/<label>`, the AUC of all ranks' examples since the last window began. A collective.
+    def auc(self, all_sum: Callable[[np.ndarray, str], np.ndarray]) -> dict[str, float]:
+        """Returns by `auc` or `auc/<label>` the AUC of all ranks' examples since the last window began. A collective.
 
         Args:
-          all_sum: as `distributed.all_sum`.
+          all_sum: see `distributed.all_sum`.
         """
         return {
             metric_name("auc", label): roc_auc(*all_sum(metrics.auc.state, metric_name("train_auc", label)))
             for label, metrics in self._metrics.items()
         }
 
-    def _end_window(self):
+    def _end_window(self) -> None:
         seconds = self._clock.training_seconds() - self._from_seconds
         loss, weights, lr = self._last
         weight = 1.0 if weights is None else float(weights.sum(dtype=np.float64))
@@ -203,11 +220,11 @@ class MetricsHook(StepHook):
         self._start_window()
         self._give(self._lines.put(self.step, sums))
 
-    def _give(self, lines):
+    def _give(self, lines: list[tuple[int, np.ndarray, str]]) -> None:
         for step, sums, of in lines:
             line = line_sums.unpack(sums, list(self._metrics), step, of, self._owns.pop(step))
             for taker in self._takers:
                 taker.take(line)
 
-    def _start_window(self):
+    def _start_window(self) -> None:
         self._from_step, self._from_seconds, self._examples = self.step, self._clock.training_seconds(), 0

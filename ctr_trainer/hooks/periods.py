@@ -5,9 +5,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ctr_trainer.graph_notes.run_length import RunLength
 from ctr_trainer.messages.errors import UserError
 
-# Of a period: what is little. The first steps of a training say no more of the pace than of so many times their number.
+# The share of a period that is little; and how many times their own number the first steps can predict.
 _LITTLE, _MOST_TIMES = 0.15, 4
 
 
@@ -16,34 +17,34 @@ class EverySteps:
 
     Args:
       steps: n; 0 for never.
-      offset: the step's number and this together are to divide by n.
+      offset: number that is added to the step before it is divided by n.
     """
 
-    def __init__(self, steps, offset=0):
+    def __init__(self, steps: int, offset: int = 0) -> None:
         self._steps, self._offset = steps, offset
 
-    def is_due(self, step):
-        """-> whether to act after this step, which was just done."""
+    def is_due(self, step: int) -> bool:
+        """Returns whether to act after this step, which was just done; called after each step, on all ranks."""
         return bool(self._steps) and (step + self._offset) % self._steps == 0
 
-    def begin(self):
-        """Counts from now on: training begins, or has acted."""
+    def begin(self) -> None:
+        """Starts the period: training begins, or has acted."""
 
 
 class EveryEpochs(EverySteps):
-    """After each step by which an n-th epoch of the data is over, counted from the very first one.
+    """After each step that completes an n-th epoch of the data, counted from the first epoch of the first run.
 
     Args:
       epochs: n, at least 1.
       length: `RunLength`.
       accumulation_steps: batches of an optimizer step.
-      flags: (of epochs, of steps), as the error names them.
+      flags: the settings (epochs, steps) that the error names.
 
     Raises:
       UserError: the input does not know its epochs.
     """
 
-    def __init__(self, epochs, length, accumulation_steps, flags):
+    def __init__(self, epochs: int, length: RunLength, accumulation_steps: int, flags: tuple[str, str]) -> None:
         if length.epochs is None:
             raise UserError(
                 f"--{flags[0]}={epochs}: the input does not say how many batches an epoch has, as a tf.data.Dataset: "
@@ -51,42 +52,39 @@ class EveryEpochs(EverySteps):
             )
         self._epochs, self._length, self._accumulation_steps = epochs, length, accumulation_steps
 
-    def is_due(self, step):
-        """As `EverySteps`."""
+    def is_due(self, step: int) -> bool:
         before, after = (self._length.epochs_done(at, self._accumulation_steps) for at in (step - 1, step))
         return after // self._epochs > before // self._epochs
 
 
 class EverySeconds(EverySteps):
-    """After the first step that ends so many seconds after the last time; for one worker.
+    """After the first step that ends so many seconds after the previous time; for one worker.
 
     Args:
       seconds: above 0.
       clock: f() -> seconds.
     """
 
-    def __init__(self, seconds, clock=time.monotonic):
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds, self._clock = seconds, clock
         self._since = clock()
 
-    def is_due(self, step):
-        """As `EverySteps`."""
+    def is_due(self, step: int) -> bool:
         return self._clock() - self._since >= self._seconds
 
-    def begin(self):
-        """As `EverySteps`."""
+    def begin(self) -> None:
         self._since = self._clock()
 
 
 class ThrottledCheckpoints(EverySteps):
-    """With each checkpoint, but not earlier than `throttle_secs` after the last time, by rank 0's clock.
+    """With each checkpoint, but not earlier than `throttle_secs` after the previous time, by rank 0's clock.
 
-    It costs a collective with each checkpoint and no other.
+    It costs one collective with each checkpoint.
 
     Args:
       checkpoints: the period of the checkpoints, an `EverySteps`.
-      throttle_secs: least seconds between two times.
-      start_delay_secs: least seconds until the first time.
+      throttle_secs: minimum of seconds between two times.
+      start_delay_secs: minimum of seconds until the first time.
       is_chief: whether this is rank 0.
       all_sum: f(int64[1]) -> the sum of all ranks' arrays.
       clock: f() -> seconds.
@@ -106,31 +104,29 @@ class ThrottledCheckpoints(EverySteps):
         self._from: float | None = None
 
     def is_due(self, step: int) -> bool:
-        """As `EverySteps`; call it after each step, on all ranks."""
         if not self._checkpoints.is_due(step):
             return False
         self._checkpoints.begin()
-        decided = self._is_chief and self._clock() >= self._from
+        decided = self._is_chief and (self._from is None or self._clock() >= self._from)
         if not self._all_sum(np.array([decided], np.int64))[0]:
             return False
         self._from = self._clock() + self._throttle_secs
         return True
 
     def begin(self) -> None:
-        """As `EverySteps`."""
         self._checkpoints.begin()
         if self._from is None:
             self._from = self._clock() + self._start_delay_secs
 
 
 class SecondsOfChief(EverySeconds):
-    """The same for several workers: by rank 0's clock, after the same step on all ranks.
+    """The period of `EverySeconds` for several workers: by rank 0's clock, after the same step on all ranks.
 
-    Some steps apart, between two steps, rank 0 tells the others how many steps the rest of the time will take, at the
-    pace of the last steps: after half of these it tells again, and once little is left all act after the rest. So it
-    tells three or four times in a period, and no collective is ever under way beside the steps.
+    Between two steps, rank 0 tells the other ranks how many steps the rest of the period will take at the current pace.
+    After half of these steps it tells them again. Once little is left, all ranks act after the remaining steps. So rank
+    0 tells them three or four times in a period, and no collective runs while a step runs.
 
-    Caveat: where steps become slower after rank 0 has told, all act later by as much.
+    Caveat: if steps become slower after rank 0 has told the number of steps, all ranks act later accordingly.
 
     Args:
       seconds, clock: see `EverySeconds`.
@@ -138,15 +134,20 @@ class SecondsOfChief(EverySeconds):
       all_sum: f(int64[2]) -> the sum of all ranks' arrays.
     """
 
-    def __init__(self, seconds, is_chief, all_sum, clock=time.monotonic):
+    def __init__(
+        self,
+        seconds: float,
+        is_chief: bool,
+        all_sum: Callable[[np.ndarray], np.ndarray],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(seconds, clock)
         self._is_chief, self._all_sum = is_chief, all_sum
         self._next, self._then = 0, 0
-        self._first = None  # The step after which rank 0 has told first.
-        self._pace_from = None  # (step, time) that the pace is of the steps after.
+        self._first: int | None = None  # The step after which rank 0 has told first.
+        self._pace_from: tuple[int, float] | None = None  # (step, time) from which on the pace is measured.
 
-    def is_due(self, step):
-        """As `EverySteps`; call it after each step, on all ranks."""
+    def is_due(self, step: int) -> bool:
         if step < self._next:
             return False
         if not self._then:
@@ -158,14 +159,15 @@ class SecondsOfChief(EverySeconds):
         self._next, self._then, self._pace_from = step + self._then, 0, (step, self._clock())
         return True
 
-    def begin(self):
-        """As `EverySteps`; what took so long is of no step's pace."""
+    def begin(self) -> None:
+        """Starts the period; the time that the action took does not count for the pace."""
         super().begin()
         if self._pace_from:
             self._pace_from = self._pace_from[0], self._since
 
-    def _tell(self, step):
-        """-> (steps until all act, or rank 0 tells again; steps from that act until it tells again, 0 for no act)."""
+    def _tell(self, step: int) -> tuple[int, int]:
+        """Returns the steps until all ranks act or rank 0 tells again, and the steps from the action until it tells
+        again; the latter is 0 if they do not act."""
         now, (before, since) = self._clock(), self._pace_from or (step, 0.0)
         self._pace_from = step, now
         self._first = step if self._first is None else self._first
@@ -178,5 +180,5 @@ class SecondsOfChief(EverySeconds):
         return _half(left * pace, most), 0
 
 
-def _half(steps, most):
+def _half(steps: float, most: int) -> int:
     return min(max(int(steps / 2), 1), most)

@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Callable, Iterable
 
+import tensorflow.compat.v1 as tf1
+
 from ctr_trainer.embedding.service.service_metrics import PS_NAMES
 from ctr_trainer.embedding.store.store import Store
 from ctr_trainer.hooks.step_hook import Order, StepHook, periodic
@@ -13,7 +15,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServiceStatus:
-    """The `[RunStatus]` lines of an embedding service: what its shards did since the last lines, all together.
+    """The `[RunStatus]` lines of an embedding service: what all its shards did since the previous lines.
 
     Args:
       store: the `Store` of a training; without a service there are no lines.
@@ -29,7 +31,7 @@ class ServiceStatus:
             return []
         try:
             before, self._seen = self._seen, self._histograms()
-        except ServiceLost:  # The ranks agree on that elsewhere.
+        except ServiceLost:  # The ranks handle it together, in `ServiceLossHook`.
             return []
         if not self._seen:
             return []
@@ -42,17 +44,17 @@ class ServiceStatus:
         ]
 
     def _histograms(self) -> dict[str, dict[str, str]]:
-        """Returns by the address of a shard its durations since its start, by name."""
+        """Returns by address of a shard, and by name, the durations since the shard started."""
         services = self._store.stats().get("services", {})
         return {address: service["histograms"] for address, service in services.items()}
 
 
 class RunStatusHook(StepHook):
-    """Logs `[RunStatus]: OpsEmbeddingLookup statistics => count: 1553  P50: ...` of the time since the line before.
+    """Logs `[RunStatus]: OpsEmbeddingLookup statistics => count: 1553  P50: ...` of the time since the previous line.
 
-    The first of these lines is preceded by one that says their unit. The service's lines come with them while the
-    training runs. At its end they are missing, since other ranks may still use the service: whoever knows that all
-    ranks have ended asks `ServiceStatus` for the last ones.
+    The first of these lines is preceded by a line that says their unit. The lines of the service come with them while
+    the training runs. At its end they are omitted, since other ranks may still use the service: the caller, who knows
+    when all ranks have ended, asks `ServiceStatus` for the last lines.
 
     Args:
       latencies: list of `Latency`.
@@ -76,21 +78,21 @@ class RunStatusHook(StepHook):
         self._timer = periodic(every_n_steps, every_n_secs)
         self._latencies, self._others, self._has_said_unit = latencies, others, False
 
-    def after_create_session(self, session, coord):
+    def after_create_session(self, session: tf1.Session, coord: tf1.train.Coordinator) -> None:
         super().after_create_session(session, coord)
         self._timer.update_last_triggered_step(self.step)
 
-    def after_step(self, run_context, run_values):
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         if self._timer.should_trigger_for_step(self.step):
             self._timer.update_last_triggered_step(self.step)
             self._report()
             for line in self.service.lines() if self.service else ():
                 _log.info(line)
 
-    def end(self, session):
+    def end(self, session: tf1.Session) -> None:
         self._report()
 
-    def _report(self):
+    def _report(self) -> None:
         for latency in self._latencies:
             if latency.count or latency.shows_none:
                 if not self._has_said_unit:

@@ -3,11 +3,12 @@
 import dataclasses
 import math
 import re
+from typing import Any
 
-import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.hooks.step_hook import Order, StepHook
-from ctr_trainer.measuring.clock import since_1970
+from ctr_trainer.measuring.clock import Clock, since_1970
 from ctr_trainer.measuring.phases import PHASES, STEP_TITLES, TABLE
 
 # The purposes of a node: the phases in the graph.
@@ -24,18 +25,17 @@ _UPDATES = re.compile(r"^(ResourceApply|ResourceSparseApply|Assign(Add|Sub)?Vari
 _WAITS = re.compile(r"^(Horovod|_Recv|_HostRecv)")
 _HOST_SUM = "host_sum."  # Part of the names that `dense_exchange.all_sum` gives to sums through shared memory.
 _OPERATION = re.compile(r"= *([A-Za-z_]\w*)\(")
-tf1 = tf.compat.v1
 
 
-def purpose(name, operation):
+def purpose(name: str, operation: str) -> str:
     """Finds the purpose of a node by the scopes in its name.
 
     The package's training operation makes the scopes `dense_exchange` and `dense_update`, its heads make `loss`, and
     TensorFlow makes `gradients`. A node in none of these scopes is `forward`.
 
     Args:
-      name: name of the node, as `gradients/mlp/MatMul_grad/MatMul`.
-      operation: type of the node, as `MatMul`.
+      name: name of the node, such as `gradients/mlp/MatMul_grad/MatMul`.
+      operation: type of the node, such as `MatMul`.
 
     Returns:
       one of `PURPOSES`.
@@ -51,13 +51,12 @@ def purpose(name, operation):
     return "dense_update" if _UPDATES.match(operation) else "forward"
 
 
-def seconds_by_purpose(step_stats, began):
-    """Shares the time of one traced run out to the purposes of its operations.
+def seconds_by_purpose(step_stats: Any, began: float) -> dict[str, float]:
+    """Divides the time of one traced run among the purposes of its operations.
 
     - While operations run, each moment goes in equal parts to the purposes of the running operations.
-    - An operation that only waits for another rank or device counts only while nothing else runs: an exchange beside
-    the
-      backward pass costs nothing.
+    - An operation that only waits for another rank or device counts only while nothing else runs: an exchange during
+      the backward pass costs nothing.
     - While no operation runs, the next one is being scheduled, and the time goes to its purpose. After a wait the time
       goes to the purpose of the wait, since the thread has yet to wake up.
     - The time from `began` to the first operation goes to `input_to_device`: it is the transfer of the feeds.
@@ -86,53 +85,54 @@ def seconds_by_purpose(step_stats, began):
         return {}
     events.sort(key=lambda event: event[0])
     nanos = {"input_to_device": max(events[0][0] - 1e9 * began, 0.0)}
-    running, before, last = {}, events[0][0], None
+    running: dict[tuple[str, bool], int] = {}
+    before, last = events[0][0], None
     for time, change, kind in events:
         active = {k: n for k, n in running.items() if n > 0}
         working = {k: n for k, n in active.items() if not k[1]} or active
         if not working:
             working = {last if last is not None and last[1] else kind: 1}
         share = (time - before) / sum(working.values())
-        for (found, _), count in working.items():
-            nanos[found] = nanos.get(found, 0.0) + share * count
+        for (name, _), count in working.items():
+            nanos[name] = nanos.get(name, 0.0) + share * count
         running[kind] = running.get(kind, 0) + change
         before, last = time, kind
-    return {found: value / 1e9 for found, value in nanos.items()}
+    return {name: value / 1e9 for name, value in nanos.items()}
 
 
 @dataclasses.dataclass(frozen=True)
 class StepPhases:
-    """What a step's time goes to; all but the counts are of a step that is not traced.
+    """The time of a step by phase. All values except the counts are of a step that is not traced.
 
     Attributes:
-      steps: that counted.
-      traced_steps: those of them that were traced.
-      step_seconds: on average.
-      step_deviation: the standard deviation, in seconds.
-      seconds: by phase of `phases.STEP_TITLES`.
-      accounted: their share of the step.
+      steps: number of steps that counted.
+      traced_steps: how many of these steps were traced.
+      step_seconds: the mean time of a step.
+      step_deviation: the standard deviation of the time of a step, in seconds.
+      seconds: seconds by phase of `phases.STEP_TITLES`.
+      accounted: the share of these seconds in the time of a step.
     """
 
     steps: int
     traced_steps: int
     step_seconds: float
     step_deviation: float
-    seconds: dict
+    seconds: dict[str, float]
     accounted: float
 
 
 class StepTraceHook(StepHook):
-    """Has TensorFlow time the operations of a step now and then, which tells each phase's share of `session`.
+    """Has TensorFlow trace the operations of some steps, which yields the share of each phase in `session`.
 
-    A traced step takes longer, so it tells only the proportions. With p_i its seconds for purpose i (`step_trace`), and
-    R the seconds that the session takes on average in a step without a trace, a phase inside the graph takes
+    A traced step takes longer, so it yields only the proportions. With p_i its seconds for purpose i, and R the mean
+    seconds of the session in a step without a trace, a phase inside the graph takes
 
         R * sum p_i / sum_j p_j     over all traced steps
 
-    and `accounted` is the sum of all phases over the step's time, which has also what the loop does between its runs.
+    and `accounted` is the sum of all phases divided by the step's time, which also has the loop between session runs.
 
-    The first `skip_steps` steps count for nothing. The last of them is traced too: TensorFlow prepares its traced runs
-    in it. Then the `skip_steps`-th after it, and of those that follow every `every_n_steps`-th.
+    The first `skip_steps` steps do not count. The last of them is traced as a warm-up, since TensorFlow prepares traced
+    runs in it. Then the `skip_steps`-th step after it is traced, and after that every `every_n_steps`-th step.
 
     All ranks must give it the same periods, since a traced step is slower.
 
@@ -145,7 +145,7 @@ class StepTraceHook(StepHook):
 
     phase, order = "tracing", Order.TRACE
 
-    def __init__(self, clock, skip_steps, every_n_steps, gpu=False):
+    def __init__(self, clock: Clock, skip_steps: int, every_n_steps: int, gpu: bool = False) -> None:
         super().__init__()
         if min(skip_steps, every_n_steps) < 2:
             raise ValueError(f"skip_steps {skip_steps} and every_n_steps {every_n_steps} must be at least 2")
@@ -153,33 +153,37 @@ class StepTraceHook(StepHook):
         level = tf1.RunOptions.FULL_TRACE if gpu else tf1.RunOptions.SOFTWARE_TRACE
         self._arguments = tf1.train.SessionRunArgs(None, options=tf1.RunOptions(trace_level=level))
         self._done = self._traced = 0
-        # Of the steps that count: the seconds of the session in traced ones, the sum of the seconds of those without a
-        # trace, and that of their squares.
+        # Of the steps that count: the seconds of the session in traced steps; the sum of the seconds of untraced steps,
+        # and the sum of their squares.
         self._traced_session = self._untraced = self._squares = 0.0
-        self._purposes = {}
-        self._ended, self._from, self._until = None, {}, {}
+        self._purposes: dict[str, float] = {}
+        self._ended = 0.0
+        self._from: dict[str, float] = {}
+        self._until: dict[str, float] = {}
 
-    def before_run(self, run_context):
+    def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
         self._is_traced = self._is_due()
         return self._arguments if self._is_traced else None
 
-    def after_micro_batch(self, run_context, run_values):
+    def after_micro_batch(
+        self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
+    ) -> None:
         if self._is_traced and self._done >= self._skip_steps:
             with self._clock.within(self.phase):
                 self._add(run_values.run_metadata.step_stats)
 
-    def after_step(self, run_context, run_values):
+    def after_step(self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues) -> None:
         self.after_micro_batch(run_context, run_values)
         with self._clock.within(self.phase):
             self._end_step()
 
-    def share(self, purpose):
-        """-> of the session's time, the share that is for a purpose; 0 where no traced step has counted."""
+    def share(self, purpose: str) -> float:
+        """Returns the share of a purpose in the session's time; 0 if no traced step has counted."""
         total = sum(self._purposes.values())
         return self._purposes.get(purpose, 0.0) / total if total else 0.0
 
-    def results(self):
-        """-> `StepPhases` as a dict, for JSON; None of a run too short to tell."""
+    def results(self) -> dict[str, Any] | None:
+        """Returns `StepPhases` as a dict, for JSON; None for a run that was too short."""
         steps = self._done - self._skip_steps
         if not self._traced or steps == self._traced:
             return None
@@ -202,17 +206,17 @@ class StepTraceHook(StepHook):
         )
         return dataclasses.asdict(found)
 
-    def _is_due(self):
+    def _is_due(self) -> bool:
         since = self._done + 1 - self._skip_steps
         return since == 0 or (since >= self._skip_steps and (since - self._skip_steps) % self._every_n_steps == 0)
 
-    def _add(self, step_stats):
+    def _add(self, step_stats: Any) -> None:
         began, _ = self._clock.last["session"]
         for name, value in seconds_by_purpose(step_stats, since_1970(began)).items():
             self._purposes[name] = self._purposes.get(name, 0.0) + value
 
-    def _end_step(self):
-        """Within `tracing`, so that all other phases have ended."""
+    def _end_step(self) -> None:
+        """Called within the phase `tracing`, so that all other phases have ended."""
         seconds = dict(self._clock.seconds)
         step = sum(seconds.values()) - seconds["tracing"]
         if self._done >= self._skip_steps:

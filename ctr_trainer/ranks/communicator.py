@@ -8,10 +8,10 @@ from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.messages.errors import UserError
 
-tf1 = tf.compat.v1
 _TIMELINE_START = 200  # The first event of a timeline lies within this many bytes.
 _BUILD = "python -m ctr_trainer.installation.build_horovod"
 

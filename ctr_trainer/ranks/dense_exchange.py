@@ -16,7 +16,6 @@ from ctr_trainer.ranks import distributed
 from ctr_trainer.ranks.host_sum import HostSum
 from ctr_trainer.ranks.mean_optimizer import Fused, MeanOptimizer
 
-tf1 = tf.compat.v1
 WAYS = ("auto", "shared_memory", "hosts", "horovod")
 _TITLES = {
     "none": "none",

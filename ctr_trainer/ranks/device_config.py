@@ -1,12 +1,11 @@
 """The options of a session: which GPU, how many threads, in which precision."""
 
-import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 from tensorflow.core.protobuf import rewriter_config_pb2
 
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.processes import hardware
 
-tf1 = tf.compat.v1
 PRECISIONS = ("none", "bfloat16", "float16")
 _ON = rewriter_config_pb2.RewriterConfig.ON
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.graph_notes.batch_weight import WeighedOptimizer
 from ctr_trainer.graph_notes.notes import notes
@@ -30,7 +31,6 @@ from ctr_trainer.ranks.communicator import array_collective, open_communicator, 
 from ctr_trainer.ranks.device_config import config_proto
 from ctr_trainer.ranks.notices import Notices, Placement
 
-tf1 = tf.compat.v1
 _IDLE_CYCLE_MS = 20
 _log = logging.getLogger(__name__)
 

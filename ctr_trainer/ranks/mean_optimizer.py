@@ -1,8 +1,7 @@
 """Optimizers around another optimizer, whose gradients are means of the inner one's."""
 
 import tensorflow as tf
-
-tf1 = tf.compat.v1
+import tensorflow.compat.v1 as tf1
 
 
 class MeanOptimizer(tf1.train.Optimizer):

@@ -235,7 +235,7 @@ def test_the_rate_falls_when_evaluations_do_not_improve_and_stays_low_when_the_r
     assert found == pytest.approx([0.2] * 6)
     said = [record.getMessage() for record in caplog.records]
     assert "evaluation at step 8: no improvement; learning rates fall to 0.5 of their full value" in said
-    assert "learning rates go on at 0.2 of their full value, as the evaluations so far have it" in said
+    assert "learning rates resume at 0.2 of their full value, because of the evaluations so far" in said
     assert "current lr: 0.050000" in said and "current lr: 0.020000" in said
 
 
