@@ -8,6 +8,7 @@ from tensorflow.core.framework import step_stats_pb2
 from ctr_trainer.estimator.step_gradients import step_gradients
 from ctr_trainer.hooks import step_trace_hook
 from ctr_trainer.models.head import cross_entropy
+from ctr_trainer.ranks import distributed
 
 tf1 = tf.compat.v1
 BEGAN = 1_700_000_000.0
@@ -91,6 +92,7 @@ def test_a_trace_without_operations_says_nothing():
 
 
 def test_the_packages_own_operations_are_found_in_a_real_trace():
+    distributed.init()
     with tf.Graph().as_default():
         x = tf1.placeholder(tf.float32, [4, 3])
         w = tf1.get_variable("w", [3, 1], use_resource=True)
