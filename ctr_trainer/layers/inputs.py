@@ -65,16 +65,16 @@ def field_embeddings(features: Mapping[str, tf.Tensor], model: str, fields: int 
         spec = features.spec  # type: ignore[attr-defined]  # Only features of a spec have several tables.
         tables = {table.name: ", ".join(f.name for f in table.pooled) for table in spec.tables if table.pooled}
         if not tables:
-            raise UserError(f"--model={model} needs sparse features, and feature spec {spec.name!r} has none")
+            raise UserError(f"model {model} needs sparse features, and feature spec {spec.name!r} has none")
         raise UserError(
-            f"--model={model} needs embeddings of one dim, and feature spec {spec.name!r} has several "
+            f"model {model} needs embeddings of one dim, and feature spec {spec.name!r} has several "
             f"({'; '.join(f'{name}: {of}' for name, of in tables.items())}): give all of them one with "
-            f"--embedding_dim={spec.tables[0].dim}"
+            f"embedding_dim={spec.tables[0].dim}"
         )
     embeddings = features[EMBEDDING]
     if embeddings.shape.as_list()[1] < fields:
         raise UserError(
-            f"--model={model} needs at least {fields} sparse features, and the feature spec has "
+            f"model {model} needs at least {fields} sparse features, and the feature spec has "
             f"{embeddings.shape.as_list()[1]}"
         )
     return embeddings
@@ -134,5 +134,5 @@ def named_embeddings(features: Mapping[str, tf.Tensor], names: Sequence[str], mo
     there_are = [name.partition("/")[2] for name in features if name.startswith(f"{FEATURE}/")]
     for name in names:
         if name not in there_are:
-            raise UserError(f"--model={model}: there is no sparse feature {name!r}; choose from {', '.join(there_are)}")
+            raise UserError(f"model {model}: there is no sparse feature {name!r}; choose from {', '.join(there_are)}")
     return [features[f"{FEATURE}/{name}"] for name in names]

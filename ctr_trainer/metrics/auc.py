@@ -1,4 +1,4 @@
-"""Area under the ROC curve from histograms, so that workers' parts add up."""
+"""Areas under the ROC and the precision-recall curve, and calibration, from sums that add up over workers."""
 
 import math
 
@@ -49,7 +49,7 @@ def average_precision(negatives: np.ndarray, positives: np.ndarray) -> float:
 
 
 def exact_curves(logits: np.ndarray, signed_weights: np.ndarray) -> tuple[float, float]:
-    """Computes AUC and average precision (see `curves`) from all logits. Only equal logits count as ties.
+    """Computes AUC and average precision from all logits. Only equal logits count as ties.
 
     Args:
       logits: float32[n]; NaN among them makes both results NaN.
@@ -70,10 +70,90 @@ def exact_curves(logits: np.ndarray, signed_weights: np.ndarray) -> tuple[float,
     return roc_auc(negatives, positives), average_precision(negatives, positives)
 
 
+class AUC:
+    """The AUC (see `roc_auc`) of examples that are counted in bins of the logit.
+
+    There are 131,072 equal bins between -16 and 16, so a bin is 0.00024 wide. The examples of one bin count as ties. On
+    real predictions the AUC is within 1e-5, and the average precision within 1e-4, of the exact figures that
+    `exact_curves` computes.
+
+    Attributes:
+      state: float64[2, bins], per bin the sum of weights of the negative and of the positive examples; the states of
+        two workers add up.
+    """
+
+    def __init__(self) -> None:
+        self.state = np.zeros((2, BINS))
+        none = np.zeros(0, np.float32)
+        self.update(none, none, none)  # Compiles the update now, since a step of the training is timed.
+
+    def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
+        """Adds examples.
+
+        Args:
+          logits: float32[B]; NaN among them makes the result NaN.
+          labels: float32[B]; a label above 0.5 is positive.
+          weights: float32[B].
+        """
+        _count(logits, labels, weights, self.state)
+
+    def coarse(self) -> np.ndarray:
+        """Adds up the state in bins 16 times as wide, for a line of the log.
+
+        Returns:
+          float64[2, COARSE_BINS], 128 KB.
+        """
+        return self.state.reshape(2, COARSE_BINS, -1).sum(-1)
+
+    def reset(self) -> None:
+        self.state[:] = 0
+
+    def result(self) -> float:
+        """Computes the AUC.
+
+        Returns:
+          float; NaN if there are no positive or no negative examples.
+        """
+        return roc_auc(*self.state)
+
+    def average_precision(self) -> float:
+        """Computes the area under the precision-recall curve; see `average_precision`.
+
+        Returns:
+          float.
+        """
+        return average_precision(*self.state)
+
+
+@numba.njit(nogil=True, cache=True)
+def bin_of(logit: float) -> int:
+    """Finds the bin of a logit.
+
+    Args:
+      logit: a number, not NaN.
+
+    Returns:
+      number of the bin, from 0.
+    """
+    scaled = (logit + LIMIT) * (BINS / (2 * LIMIT))
+    return int(min(max(scaled, 0.0), BINS - 1.0))
+
+
+@numba.njit(nogil=True, cache=True)
+def _count(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, state: np.ndarray) -> None:
+    for i in range(logits.shape[0]):
+        if weights[i] == 0.0:
+            continue
+        if math.isnan(logits[i]):
+            state[:] = math.nan
+            return
+        state[1 if labels[i] > 0.5 else 0, bin_of(logits[i])] += weights[i]
+
+
 class Reliability:
     """The mean prediction and the mean label of each decile of the examples, by prediction.
 
-    The examples of one bin of the logit (0.00024 wide, see `auc.AUC`) are never split: all of them go to the decile of
+    The examples of one bin of the logit (0.00024 wide, see `AUC`) are never split: all of them go to the decile of
     the bin's middle. So the deciles are equal to within a bin, and there are fewer than ten if many predictions are
     tied.
 
@@ -93,9 +173,6 @@ class Reliability:
           labels, weights: float32[B].
         """
         _add(logits, labels, weights, self.state)
-
-    def reset(self) -> None:
-        self.state[:] = 0
 
     def table(self) -> list[dict[str, float]]:
         """Computes the figures of each decile.
@@ -145,83 +222,3 @@ def _add(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, state: np.
         state[0, at] += weights[i]
         state[1, at] += weights[i] / (1.0 + math.exp(-logits[i]))
         state[2, at] += weights[i] * labels[i]
-
-
-class AUC:
-    """The AUC (see `curves.roc_auc`) of examples that are counted in bins of the logit.
-
-    There are 131,072 equal bins between -16 and 16, so a bin is 0.00024 wide. The examples of one bin count as ties. On
-    real predictions the AUC is within 1e-5, and the average precision within 1e-4, of the exact figures that
-    `exact.exact_curves` computes.
-
-    Attributes:
-      state: float64[2, bins], per bin the sum of weights of the negative and of the positive examples; the states of
-        two workers add up.
-    """
-
-    def __init__(self) -> None:
-        self.state = np.zeros((2, BINS))
-        none = np.zeros(0, np.float32)
-        self.update(none, none, none)  # Compiles the update now, since a step of the training is timed.
-
-    def update(self, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
-        """Adds examples.
-
-        Args:
-          logits: float32[B]; NaN among them makes the result NaN.
-          labels: float32[B]; a label above 0.5 is positive.
-          weights: float32[B].
-        """
-        _count(logits, labels, weights, self.state)
-
-    def coarse(self) -> np.ndarray:
-        """Adds up the state in bins 16 times as wide, for a line of the log.
-
-        Returns:
-          float64[2, COARSE_BINS], 128 KB.
-        """
-        return self.state.reshape(2, COARSE_BINS, -1).sum(-1)
-
-    def reset(self) -> None:
-        self.state[:] = 0
-
-    def result(self) -> float:
-        """Computes the AUC.
-
-        Returns:
-          float; NaN if there are no positive or no negative examples.
-        """
-        return roc_auc(*self.state)
-
-    def average_precision(self) -> float:
-        """Computes the area under the precision-recall curve; see `curves.average_precision`.
-
-        Returns:
-          float.
-        """
-        return average_precision(*self.state)
-
-
-@numba.njit(nogil=True, cache=True)
-def bin_of(logit: float) -> int:
-    """Finds the bin of a logit.
-
-    Args:
-      logit: a number, not NaN.
-
-    Returns:
-      number of the bin, from 0.
-    """
-    scaled = (logit + LIMIT) * (BINS / (2 * LIMIT))
-    return int(min(max(scaled, 0.0), BINS - 1.0))
-
-
-@numba.njit(nogil=True, cache=True)
-def _count(logits: np.ndarray, labels: np.ndarray, weights: np.ndarray, state: np.ndarray) -> None:
-    for i in range(logits.shape[0]):
-        if weights[i] == 0.0:
-            continue
-        if math.isnan(logits[i]):
-            state[:] = math.nan
-            return
-        state[1 if labels[i] > 0.5 else 0, bin_of(logits[i])] += weights[i]

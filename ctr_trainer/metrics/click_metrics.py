@@ -53,6 +53,8 @@ class Metric(Protocol):
 
     state: np.ndarray
 
+    def reset(self) -> None: ...
+
     def result(self) -> float: ...
 
 

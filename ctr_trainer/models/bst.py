@@ -72,8 +72,7 @@ def _transformed(history: History, mode: str, params: Params) -> tf.Tensor:
     _, length, dim = history.values.shape.as_list()
     if dim % params.heads:
         raise UserError(
-            f"--model_params=heads={params.heads}: does not divide {dim}, the dim of sequence {history.name!r}; give a "
-            "divisor of it"
+            f"heads={params.heads}: does not divide {dim}, the dim of sequence {history.name!r}; give a divisor of it"
         )
     target = history.target[:, None]
     lengths = tf.cast(tf.reduce_sum(history.mask, 1), tf.int32)

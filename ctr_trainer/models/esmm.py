@@ -80,10 +80,9 @@ def _labels(names: Sequence[str], params: Params) -> tuple[str, str]:
     chosen = {"click": params.click or first, "conversion": params.conversion or second}
     for param, name in chosen.items():
         if name not in names:
-            raise UserError(f"--model_params={param}={name}: no such label; the feature spec has {', '.join(names)}")
+            raise UserError(f"{param}={name}: no such label; the feature spec has {', '.join(names)}")
     if chosen["click"] == chosen["conversion"]:
         raise UserError(
-            f"--model_params=click={chosen['click']},conversion={chosen['conversion']}: must be two labels of "
-            f"{', '.join(names)}"
+            f"click={chosen['click']},conversion={chosen['conversion']}: must be two labels of {', '.join(names)}"
         )
     return chosen["click"], chosen["conversion"]

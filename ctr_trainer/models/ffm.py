@@ -16,7 +16,7 @@ def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams)
     """`p = sigmoid(linear + sum_{i<j} <v_{i,j}, v_{j,i}>)`; dense features have first-order terms only.
 
     A feature's embedding holds its F vectors of width k one after another, so that with F sparse features
-    `--embedding_dim` must be F * k.
+    `embedding_dim` must be F * k.
 
     Advice: for few fields: rows are F times as wide as for `fm`.
 
@@ -31,8 +31,8 @@ def model_fn(features: Features, labels: Labels, mode: str, params: ModelParams)
     _, count, dim = embeddings.shape.as_list()
     if dim % count:
         raise UserError(
-            f"--model=ffm cuts an embedding into a vector for each of the {count} sparse features, and {count} does "
-            f"not divide {dim} floats: give --embedding_dim={count} times the width of a vector, as {4 * count}"
+            f"model ffm cuts an embedding into a vector for each of the {count} sparse features, and {count} does "
+            f"not divide {dim} floats: give embedding_dim={count} times the width of a vector, as {4 * count}"
         )
     logits = linear(features, bias=params.base_logit()) + ffm(tf.reshape(embeddings, [-1, count, count, dim // count]))
     return binary_head(features, labels, mode, params, logits)

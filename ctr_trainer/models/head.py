@@ -48,7 +48,7 @@ def binary_head(
     names = label_names(features, labels)
     if names and params.label not in names and (params.label or len(names) > 1):
         raise UserError(
-            f"--label={params.label}: this model predicts one label, which must be one of the data's: "
+            f"label={params.label}: this model predicts one label, which must be one of the data's: "
             f"{', '.join(names)}; several at a time are for the models shared_bottom, mmoe, ple and esmm"
         )
     if len(names) > 1:
@@ -94,7 +94,7 @@ def multi_head(
     """
     if params.negative_sampling not in (None, 1):
         raise UserError(
-            f"--negative_sampling={params.negative_sampling:g} is for data of one label: with several, a negative of "
+            f"negative_sampling={params.negative_sampling:g} is for data of one label: with several, a negative of "
             "one may be a positive of another, and no one factor calibrates their predictions"
         )
     logits = {name: tf.squeeze(tensor, 1) for name, tensor in logits.items()}

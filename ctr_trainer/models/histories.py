@@ -67,14 +67,13 @@ def _sequences(spec: FeatureSpec, params: HistoryParams, model: str) -> list[Spa
     all_sequences = {f.name: f for f in spec.sequences}
     if not all_sequences:
         raise UserError(
-            f"--model={model} reads histories, and feature spec {spec.name!r} has none: give a [[sparse]] feature "
+            f"model {model} reads histories, and feature spec {spec.name!r} has none: give a [[sparse]] feature "
             'combiner = "none" and a max_length'
         )
     for name in params.sequences:
         if name not in all_sequences:
             raise UserError(
-                f"--model_params=sequences={name}: feature spec {spec.name!r} has no such sequence; it has "
-                f"{', '.join(all_sequences)}"
+                f"sequences={name}: feature spec {spec.name!r} has no such sequence; it has {', '.join(all_sequences)}"
             )
     return [all_sequences[name] for name in params.sequences or all_sequences]
 
@@ -84,7 +83,7 @@ def _target(spec: FeatureSpec, params: HistoryParams, model: str, sequence: Spar
     if params.target:
         if params.target not in single:
             raise UserError(
-                f"--model_params=target={params.target}: feature spec {spec.name!r} has no single-valued feature of "
+                f"target={params.target}: feature spec {spec.name!r} has no single-valued feature of "
                 f"that name; it has {', '.join(single)}"
             )
         target = single[params.target]
@@ -93,13 +92,13 @@ def _target(spec: FeatureSpec, params: HistoryParams, model: str, sequence: Spar
         if len(sharing) != 1:
             names = f"{len(sharing)} do ({', '.join(f.name for f in sharing)})" if sharing else "none does"
             raise UserError(
-                f"--model={model}: what is sequence {sequence.name!r} compared with? One single-valued feature should "
-                f"share its slot {sequence.slot!r} and {names}; name it with --model_params=target=NAME"
+                f"model {model}: what is sequence {sequence.name!r} compared with? One single-valued feature should "
+                f"share its slot {sequence.slot!r} and {names}; name it with the param target=NAME"
             )
         (target,) = sharing
     if target.dim != sequence.dim:
         raise UserError(
-            f"--model={model}: sequence {sequence.name!r} has dim {sequence.dim} and its target {target.name!r} dim "
+            f"model {model}: sequence {sequence.name!r} has dim {sequence.dim} and its target {target.name!r} dim "
             f"{target.dim}; they are compared, so give both one dim"
         )
     return target

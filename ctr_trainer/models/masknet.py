@@ -19,7 +19,7 @@ class Params(ModelParams):
     """The params of MaskNet.
 
     Attributes:
-      structure: serial: blocks one after another, of the widths --hidden_units; parallel: blocks under a deep network.
+      structure: serial: blocks one after another, of the widths `hidden_units`; parallel: blocks under a deep network.
       blocks: number of parallel blocks.
       block_units: width of each parallel block.
       reduction: width of a mask's hidden layer, divided by the width of the mask.

@@ -69,14 +69,14 @@ def require_known(name: str) -> None:
     if not function:
         hint = did_you_mean(name, MODELS)
         raise UserError(
-            f"--model={name}: choose one of {', '.join(MODELS)}, or name your own as my.module:model_fn{hint}"
+            f"model={name}: choose one of {', '.join(MODELS)}, or name your own as my.module:model_fn{hint}"
         )
     try:
         found, problem = importlib.util.find_spec(module), f"No module named {module!r}"
     except (ImportError, ValueError) as error:
         found, problem = None, str(error)
     if found is None:
-        raise UserError(f"--model={name}: {problem}; is the module on PYTHONPATH?")
+        raise UserError(f"model={name}: {problem}; is the module on PYTHONPATH?")
 
 
 def find_model(name: str) -> Model:
@@ -92,16 +92,16 @@ def find_model(name: str) -> Model:
     try:
         module = importlib.import_module(path)
     except ImportError as error:
-        raise UserError(f"--model={name}: {error}; is the module on PYTHONPATH?") from error
+        raise UserError(f"model={name}: {error}; is the module on PYTHONPATH?") from error
     return _model(name, module, function)
 
 
 def _model(name: str, module: ModuleType, function: str) -> Model:
     if not callable(getattr(module, function, None)):
-        raise UserError(f"--model={name}: {module.__name__} has no function {function!r}")
+        raise UserError(f"model={name}: {module.__name__} has no function {function!r}")
     params_class = getattr(module, "Params", ModelParams)
     if not (inspect.isclass(params_class) and issubclass(params_class, ModelParams)):
-        raise UserError(f"--model={name}: the Params of {module.__name__} is no subclass of models.params.ModelParams")
+        raise UserError(f"model={name}: the Params of {module.__name__} is no subclass of models.params.ModelParams")
     if "__dataclass_fields__" not in vars(params_class):
-        raise UserError(f"--model={name}: the Params of {module.__name__} lacks @dataclasses.dataclass(frozen=True)")
+        raise UserError(f"model={name}: the Params of {module.__name__} lacks @dataclasses.dataclass(frozen=True)")
     return Model(getattr(module, function), params_class)

@@ -44,7 +44,7 @@ def task_names(features: Mapping[str, tf.Tensor], labels: Labels, model: str) ->
     names = label_names(features, labels)
     if len(names) < 2:
         raise UserError(
-            f"--model={model} predicts several labels and the data has one: give the feature spec a [[label]] for each"
+            f"model {model} predicts several labels and the data has one: give the feature spec a [[label]] for each"
         )
     return names
 

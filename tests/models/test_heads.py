@@ -82,7 +82,7 @@ class TestOneLabelOfSeveral:
     @pytest.mark.parametrize("label", ["", "sold"])
     @pytest.mark.parametrize("mode", [ModeKeys.EVAL, ModeKeys.PREDICT])
     def test_must_be_one_of_them(self, label, mode):
-        with tf.Graph().as_default(), pytest.raises(UserError, match=f"--label={label}: .* click, buy"):
+        with tf.Graph().as_default(), pytest.raises(UserError, match=f"label={label}: .* click, buy"):
             labels = {"click": tf.constant(CLICK), "buy": tf.constant(BUY)} if mode == ModeKeys.EVAL else None
             features = FakeFeatures(tf.constant(WEIGHT), "click", "buy")
             binary_head(features, labels, mode, ModelParams(label=label), tf.constant(A))

@@ -127,7 +127,7 @@ def test_a_name_finds_its_function_and_its_params():
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("depfm", "--model=depfm: choose one of lr, .*deepfm"),
+        ("depfm", "model=depfm: choose one of lr, .*deepfm"),
         ("nowhere:model_fn", "No module named 'nowhere'; is the module on PYTHONPATH"),
         ("ctr_trainer.models.lr:model", "ctr_trainer.models.lr has no function 'model'"),
         ("wrong_params:model_fn", "the Params of wrong_params is no subclass of"),
@@ -158,7 +158,7 @@ def test_the_help_lists_the_models_and_a_models_params(capsys):
     assert cli.main(["train", "--model=lr", "--help"]) == 0
     assert capsys.readouterr().out.endswith("\nlr takes no --model_params\n")
     assert cli.main(["train", "--model=l", "--help"]) == 2
-    assert "--model=l: choose one of lr" in capsys.readouterr().err
+    assert "model=l: choose one of lr" in capsys.readouterr().err
 
 
 def test_a_users_own_model_has_its_own_params(tmp_path, monkeypatch, capsys):

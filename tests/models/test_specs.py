@@ -48,10 +48,10 @@ def test_without_dense_features(name):
 def test_without_sparse_features(name):
     model = name.partition("-")[0]
     if name in ONE_DIM:
-        with pytest.raises(UserError, match=f"--model={model} needs sparse features, and feature spec 'made' has none"):
+        with pytest.raises(UserError, match=f"model {model} needs sparse features, and feature spec 'made' has none"):
             _logits(name, dense=[PRICE])
     elif name == "final_mlp-context":
-        with pytest.raises(UserError, match="--model=final_mlp: there is no sparse feature 'user'"):
+        with pytest.raises(UserError, match="model final_mlp: there is no sparse feature 'user'"):
             _logits(name, dense=[PRICE])
     else:
         assert np.unique(_logits(name, dense=[PRICE])).size > 1
@@ -62,7 +62,7 @@ def test_embeddings_of_several_dims(name):
     sparse = [USER, {**ITEM, "dim": 6}]
     if name in ONE_DIM:
         model = name.partition("-")[0]
-        message = rf"--model={model} needs .* has several \(dim4: user; dim6: item\): .* --embedding_dim=4"
+        message = rf"model {model} needs .* has several \(dim4: user; dim6: item\): .* embedding_dim=4"
         with pytest.raises(UserError, match=message):
             _logits(name, sparse, [PRICE])
     else:

@@ -32,13 +32,13 @@ def test_esmm_predicts_the_product_of_click_and_conversion(data, tmp_path):
 
 def test_a_model_of_one_label_wants_to_know_which(data, tmp_path):
     model = Estimator(deepfm.model_fn, tmp_path / "model", ModelParams(TrainOp()))
-    with pytest.raises(UserError, match="--label=: .*clicked, bought"):
+    with pytest.raises(UserError, match="label=: .*clicked, bought"):
         model.train(lambda: every.once("", data[2]))
 
 
 def test_a_model_of_several_labels_wants_several(data, tmp_path):
     model = Estimator(mmoe.model_fn, tmp_path / "model", mmoe.Params(TrainOp()))
-    with pytest.raises(UserError, match="--model=mmoe predicts several labels and the data has one"):
+    with pytest.raises(UserError, match="model mmoe predicts several labels and the data has one"):
         model.train(lambda: every.once("", data[1]))
 
 

@@ -54,9 +54,6 @@ class Table:
           memory: where the rows and their index lie: `PrivateMemory`, or `SharedMemory` for a `SharedTable`.
           space: `RowSpace` of the rows; None to make one.
           resting: see `Index`.
-
-        Raises:
-          UserError: see `InitialRows`.
         """
         self.config, self._initial = config, InitialRows(config)
         memory = memory or PrivateMemory()

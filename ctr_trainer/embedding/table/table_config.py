@@ -39,7 +39,7 @@ class TableConfig:
         layout of a row; but it may not change `initial_accumulator`, the initial value of the sum of squares.
       seed: int; the weights of a new row are a pure function of (seed, key).
       min_frequency: how often a key has to come before it gets a row, counted in batches of a lone worker, or in pushes
-        to a service (one per worker and sync window). With 0 and 1 it gets one at once. See `admission`.
+        to a service (one per worker and sync window). With 0 and 1 it gets one at once. See `Admission`.
       max_rows: the most rows of this table in all shards of a service together, see `most_rows`; 0 for as many as fit
         into memory.
       eviction: which rows are evicted when `max_rows` is reached: `lru`, those whose last training is the longest ago,

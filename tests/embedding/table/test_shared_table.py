@@ -151,5 +151,5 @@ def test_closed_memory_is_given_back_at_once_and_its_files_are_closed():
 
 def test_an_owner_that_is_not_there_is_named():
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
-    with pytest.raises(UserError, match=f"process id {gone.stdout.strip()}.*--embedding_service=auto"):
+    with pytest.raises(UserError, match=f"process id {gone.stdout.strip()}.*embedding_service=auto"):
         worker.open_table(f"{gone.stdout.strip()}/abc")
