@@ -58,7 +58,7 @@ def balanced_weight(
     if label not in means:
         several = ", ".join(means) or "none"
         raise UserError(
-            f"--positive_weight={BALANCED} is of one label, and {source.name} has {several}: name one of them by "
+            f"--positive_weight={BALANCED} is for one label, and {source.name} has {several}: name one of them by "
             "--label, or give a number as --positive_weight"
         )
     positive = means[label]
@@ -75,7 +75,7 @@ class NegativeSampling:
     """The batches of a `BatchReader`, in which each negative example counts with the probability `share`.
 
     An example that does not count gets weight 0 and loses its keys, so no row is looked up or trained for it. It keeps
-    its place in the batch. So the number of steps per worker and the position to go on from stay the same. Whether an
+    its place in the batch, so the number of steps per worker and the position to resume from stay the same. Whether an
     example counts is a function of the seed, the epoch and the example's place in the epoch's order. Neither the number
     of workers, nor the batch size, nor a restart changes it.
 
@@ -153,7 +153,7 @@ def _without(batch: Batch, left_out: np.ndarray) -> Batch:
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
-    """The finalizer of SplitMix64, a bijection of uint64 (Steele et al., OOPSLA 2014)."""
+    """Applies the finalizer of SplitMix64, a bijection of uint64 (Steele et al., OOPSLA 2014)."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

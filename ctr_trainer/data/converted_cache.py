@@ -59,28 +59,28 @@ def converted(
       path of the converted data set.
 
     Raises:
-      UserError: as `convert`; every row must be usable. Or another process's conversion stands still.
+      UserError: see `convert`; every row must be usable. Or another process's conversion stands still.
     """
-    there = pathlib.Path(directory) / _name(source, format, spec)
-    if not labels and not (there / FILE).is_file():
+    target = pathlib.Path(directory) / _name(source, format, spec)
+    if not labels and not (target / FILE).is_file():
         spec = spec.without_labels()
-        there = pathlib.Path(directory) / _name(source, format, spec)
-    draft = there.with_name(f"{there.name}.unfinished")
+        target = pathlib.Path(directory) / _name(source, format, spec)
+    draft = target.with_name(f"{target.name}.unfinished")
     wait = _Wait(draft, timeout)
-    while not (there / FILE).is_file():
+    while not (target / FILE).is_file():
         refuse_overlap(draft, [source] if isinstance(source, (str, os.PathLike)) else source, _paths(source))
         try:
             with Unfinished(draft, "conversion") as unfinished:
-                if not (there / FILE).is_file():  # Another process may have finished it a moment ago.
+                if not (target / FILE).is_file():  # Another process may have finished it a moment ago.
                     _remove_outdated(draft, source)
                     if not (draft / FILE).is_file():
                         _convert(unfinished, format, source, spec, progress, advanced)
-                    _rename(draft, there)
-                    (there / UNFINISHED).unlink()
-                    warn_of_leaks(open_dataset(str(there)))
+                    _rename(draft, target)
+                    (target / UNFINISHED).unlink()
+                    warn_of_leaks(open_dataset(str(target)))
         except InUse as error:
             wait.look(error, advanced)
-    return str(there)
+    return str(target)
 
 
 def _convert(
@@ -122,11 +122,11 @@ def _convert(
     writer.finish(0, observed.with_typical(writer.statistics.to_dict()["fitted"]))
 
 
-def _rename(draft: pathlib.Path, there: pathlib.Path) -> None:
+def _rename(draft: pathlib.Path, target: pathlib.Path) -> None:
     try:
-        draft.rename(there)
+        draft.rename(target)
     except OSError as error:
-        raise UserError(f"{there}: cannot be made from {draft}: {error.strerror}; move it away") from error
+        raise UserError(f"{target}: cannot be made from {draft}: {error.strerror}; move it away") from error
 
 
 class _Wait:
@@ -163,7 +163,7 @@ class _Wait:
             advanced(str(why))
         if time.monotonic() - self._since > self._timeout:
             raise UserError(
-                f"{why}; it has written nothing for {self._timeout:g} s: end that process and start again to go on "
+                f"{why}; it has written nothing for {self._timeout:g} s: end that process and restart to continue "
                 "from its files, or name another --data_cache"
             )
         time.sleep(_LOOK_SECONDS)

@@ -77,7 +77,7 @@ def scan(block: bytes, form: CsvFormat, fields: int, final: bool) -> Lines:
       block: bytes that end with a line end.
       form: CsvFormat.
       fields: number of fields of a row.
-      final: whether this is the last block. If not, rows that may go on behind the block are left to the next block.
+      final: whether this is the last block. If not, rows that may continue behind the block are left to the next block.
     """
     text = np.frombuffer(block, np.uint8)
     found = np.empty((5, block.count(b"\n")), np.int64)

@@ -136,8 +136,8 @@ class CsvBlock:
         if lines != rows + bad + blank + continued:
             raise UserError(
                 f"{self.rows.file}, lines {self.before + 1} to {self.before + lines}: {lines:,} lines became "
-                f"{rows:,} rows, {bad:,} bad rows, {blank:,} empty lines and {continued:,} lines that go on "
-                f"with a row, which is another number of lines; {_QUOTE_CURE}"
+                f"{rows:,} rows, {bad:,} bad rows, {blank:,} empty lines and {continued:,} lines that "
+                f"continue a row, which is another number of lines; {_QUOTE_CURE}"
             )
 
 
@@ -164,7 +164,7 @@ class _Tally:
     def _log(self) -> None:
         if self._last and not self._open and self._counts[3:].any():
             _log.info(
-                "%s: %d lines: %d rows, %d bad rows, %d empty lines, %d lines that go on with the row before them",
+                "%s: %d lines: %d rows, %d bad rows, %d empty lines, %d lines that continue the previous row",
                 *(self._file, *self._counts),
             )
 

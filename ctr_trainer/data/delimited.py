@@ -57,7 +57,7 @@ def blocks(
 ) -> Iterator[CsvBlock]:
     """Yields the CsvBlocks of delimited files, which may be compressed (.gz, .bz2, .zst).
 
-    Each line of a file is the header, a row, a bad row, or empty, or goes on with a quoted field of the row before it.
+    Each line of a file is the header, a row, a bad row, or empty, or continues a quoted field of the previous row.
     This is checked block by block. A bad row has too many or too few fields, a quote that is not closed (see
     CsvFormat), a zero byte, or a carriage return that is not at its end.
 

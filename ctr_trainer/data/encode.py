@@ -46,7 +46,7 @@ class Encoder:
     - if the spec has a weight, `weight`, float32;
     - per id column, `id:<column>`, with the source's values.
 
-    Sparse features of all kinds stand in the spec's order.
+    Sparse features of all kinds have the spec's order.
 
     Args:
       spec: FeatureSpec.
@@ -116,9 +116,7 @@ class Encoder:
         return whole if good.all() else whole.filter(pa.array(good))
 
     def _begin(self, work: Callable[..., Any], *args: Any) -> Callable[[], Any]:
-        """Returns f() -> the result of work(*args), which a thread of the pool, if there is one, begins to compute
-        now.
-        """
+        """Returns a function for the result of work(*args). A pool, if there is one, starts to compute it now."""
         return self._pool.submit(work, *args).result if self._pool is not None else functools.partial(work, *args)
 
     def _jobs(self) -> dict[str, _Job]:

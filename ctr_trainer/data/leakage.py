@@ -50,8 +50,8 @@ def find_leaks(tables: Iterable[pa.Table], spec: FeatureSpec) -> list[Leak]:
     """Finds the features that give a label away on their own.
 
     A feature does so if nearly all rows that have a value, or nearly all rows that lack one, have the same label, or if
-    the AUC of the feature alone is above 0.99. The AUC of a category is that of the label's mean per value, which one
-    half of the rows gives and the other half is judged by, so that a value that occurs once says nothing.
+    the AUC of the feature alone is above 0.99. The AUC of a category is the AUC of the label's mean per value, which
+    is computed on one half of the rows and judged on the other half, so that a value that occurs once says nothing.
 
     Args:
       tables: encoded tables (see `encode.Encoder`); they are read until `ROWS` rows were seen.
@@ -158,7 +158,7 @@ def _pure(rows: npt.NDArray[np.bool_], labels: npt.NDArray[np.bool_]) -> str:
 
 
 def _codes(values: np.ndarray, present: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Returns a category per row: that of its key, or of the quantile of its number; missing values have their own."""
+    """Returns a category per row: its key, or the quantile of its number; missing values have their own."""
     if values.dtype.kind == "f":
         found = values[present]
         if not len(found):

@@ -33,14 +33,8 @@ _QUERY = rf"qid:{_INDEX}"
 def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
     """Yields Chunks of `label`, `features` (list of `index:value`) and `qid`.
 
-    Args:
-      source: paths as `delimited.files` takes them; files may be compressed (.gz, .bz2, .zst).
-      spec: FeatureSpec. If it is unlabelled, lines may lack the label.
-      bad_rows: BadRows, which counts each line of another form.
-      time: column of a split by time; None for no such split.
-
-    Raises:
-      UserError: a file does not exist or cannot be read, or there are too many bad rows.
+    A `blocks.SourceReader`; `source` is taken as by `delimited.files`, and files may be compressed (.gz, .bz2, .zst).
+    If the spec is unlabelled, lines may lack the label.
     """
     yield from _read(source, spec, bad_rows, time, WEIGHTED, _columns)
 

@@ -40,7 +40,7 @@ class SourceFile:
 
 
 def list_files(source: Input) -> list[SourceFile]:
-    """Lists the files of a source; those of a directory or pattern in the order of their names.
+    """Lists the files of a source; files of a directory or pattern are in the order of their names.
 
     Args:
       source: a file; a directory, for all files below it, except files and directories whose names begin with `_` or

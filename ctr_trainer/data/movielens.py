@@ -84,18 +84,15 @@ def is_number(text: str) -> bool:
 def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
     """Yields Chunks of `COLUMNS`. A row is a rating with the columns of its user and movie: strings, null if unknown.
 
-    `zip3` is the first three characters of the zip code. `year` stands in brackets at the end of the title. `|`
+    `zip3` is the first three characters of the zip code. `year` is the number in brackets at the end of the title. `|`
     separates `genres`. The columns of a user or movie that is not in its file are null; 10M has no file of users.
 
     If the spec asks for them, there are two more columns, of the same user's ratings at earlier seconds: `liked`, the
     movies rated 4 or better, and `stars`, all ratings, the oldest first, separated by `|`. See
     `movielens_history.Histories`. Each of the two columns reads the ratings once more.
 
-    Args:
-      source: directory of ratings.dat, movies.dat and, for MovieLens-1M, users.dat, all in latin-1.
-      spec: FeatureSpec, which says whether the columns `liked` and `stars` are wanted.
-      bad_rows: BadRows.
-      time: column of a split by time; None for no such split.
+    A `blocks.SourceReader`; `source` is the directory of ratings.dat, movies.dat and, for MovieLens-1M, users.dat, all
+    in latin-1.
     """
     directory = path_of(source[0] if isinstance(source, (list, tuple)) and len(source) == 1 else source)
     for name in ("ratings.dat", "movies.dat"):

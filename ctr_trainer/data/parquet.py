@@ -22,14 +22,7 @@ _ROWS = 50_000  # Rows in memory at a time.
 def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
     """Yields Chunks of the columns that the spec wants; `typed` says what each type becomes.
 
-    Args:
-      source: a source as `list_files` takes it.
-      spec: FeatureSpec.
-      bad_rows: BadRows.
-      time: column of a split by time; None for no such split.
-
-    Raises:
-      UserError: a file does not exist, is not Parquet, or lacks a column.
+    A `blocks.SourceReader`; `source` is taken as by `list_files`.
     """
     yield from read_files(list_files(source), spec, bad_rows, time)
 

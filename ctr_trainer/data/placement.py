@@ -26,7 +26,7 @@ _MOST_LENGTH = 50
 
 
 def place_all(profiles: Iterable[Profile], draft: Draft) -> None:
-    """Decides what each column becomes. Lists come last, since their values may be those of another column."""
+    """Decides what each column becomes. Lists come last, since another column may have the same values."""
     singles, listed = [], []
     for p in profiles:
         if p.kind in (TEXT, LIST) and p.present and (form := meaning.list_form(p)) is not None:

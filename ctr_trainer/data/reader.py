@@ -1,4 +1,4 @@
-"""Batches of a data set in shuffled order. Any number of workers share the order, and a later run can go on from it."""
+"""Batches of a data set in shuffled order. Any number of workers share the order, and a later run can resume in it."""
 
 import copy
 import os
@@ -101,7 +101,7 @@ class BatchReader:
         return self._statistics
 
     def with_statistics(self, statistics: dict[str, dict]) -> "BatchReader":
-        """Replaces the statistics of the data by those that a model was trained with, which place its quantiles.
+        """Replaces the data's statistics by the ones that a model was trained with, which place its quantiles.
 
         Args:
           statistics: as the attribute `statistics`.

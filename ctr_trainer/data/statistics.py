@@ -19,7 +19,7 @@ _SIZE = 1 << 14
 
 
 class Quantiles:
-    """The boundaries of a column's quantiles: exact up to a million present values, beyond that of a uniform sample.
+    """The boundaries of a column's quantiles: exact up to a million values, then computed from a sample.
 
     Each boundary is a value that occurs, and the smallest value is no boundary, so no bucket is empty. Equal boundaries
     count once, so there may be fewer buckets than `count`.
@@ -51,7 +51,7 @@ class Quantiles:
         self._seen += len(values)
 
     def merge(self, other: "Quantiles") -> None:
-        """Adds the values of another Quantiles. If it kept all its values, the result is that of adding these values.
+        """Adds the values of another Quantiles, exactly if it kept all its values.
 
         If not, each value of both has the same chance to be in the sample of both.
         """
@@ -199,7 +199,7 @@ class Moments:
 class Statistics:
     """The figures of one data set: rows, label means, distinct keys, moments of the dense features, quantiles.
 
-    The moments of a dense feature are those of its clipped values. Distinct keys of bucketised features are not
+    The moments of a dense feature are computed from its clipped values. Distinct keys of bucketised features are not
     counted, since each bucket has one key.
     """
 

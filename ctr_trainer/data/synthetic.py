@@ -32,7 +32,7 @@ from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 CTR = 0.25
-SAMPLE = "sample.tsv"  # beside the parts
+SAMPLE = "sample.tsv"  # next to the parts
 SAMPLE_ROWS = 1000
 _ROWS = 2_000_000  # what the vocabularies below are made for; they shrink with fewer rows
 _CHUNK = 200_000
@@ -76,7 +76,7 @@ def write(
     """Generates the data.
 
     Args:
-      make_writer: called with `train` and `test`, -> DatasetWriter.
+      make_writer: f(`train` or `test`) -> DatasetWriter.
       sample_file: path or URL that the first test rows are written to, in Criteo's raw format.
       spec: FeatureSpec whose features are among I1..I13 (dense) and C1..C26 (sparse, single-valued).
       rows: training rows; rows // 10 test rows come on top.
@@ -194,7 +194,7 @@ def _scaled(part: np.ndarray, name: str) -> np.ndarray:
 
 
 def _bias(logits: np.ndarray) -> np.float32:
-    """The bias that makes the mean probability `CTR`, by bisection."""
+    """Returns the bias that makes the mean probability `CTR`, by bisection."""
     some = logits[:200_000].astype(np.float64)
     low, high = -20.0, 20.0
     for _ in range(50):
@@ -221,10 +221,7 @@ def _probabilities(size: int, exponent: float) -> np.ndarray:
 
 
 def _text(field: int, ranks: np.ndarray) -> pa.StringArray:
-    """8 hex digits by rank, different for each rank; null where the rank is -1.
-
-    -> pyarrow string array
-    """
+    """Returns 8 hex digits for each rank, different for different ranks; null for the rank -1."""
     mixed = (ranks.astype(np.uint32) + np.uint32(field * 0x9E3779B1 & 0xFFFFFFFF)) * np.uint32(0x85EBCA6B)
     mixed = (mixed ^ (mixed >> np.uint32(16))) * np.uint32(0xC2B2AE35)  # each step can be undone, so values differ
     digits = np.frombuffer(b"0123456789abcdef", np.uint8)

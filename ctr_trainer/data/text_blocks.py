@@ -118,7 +118,7 @@ class TextBlocks:
         return len(text)
 
     def _with_line_ends(self, text: bytes) -> bytes:
-        """-> the text with `\n` as line ends; a line end that may go on with a \n is held back."""
+        r"""Returns the text with `\n` as line ends; a `\r` at its end is held back, since a `\n` may follow."""
         if not self._returns:
             return text
         last = not text

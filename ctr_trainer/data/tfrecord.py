@@ -37,14 +37,7 @@ def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | Non
 
     The first records of a file, and of the files before it, tell whether a feature holds bytes, integers or floats.
 
-    Args:
-      source: a source as `list_files` takes it.
-      spec: FeatureSpec.
-      bad_rows: BadRows.
-      time: column of a split by time; None for no such split.
-
-    Raises:
-      UserError: a file does not exist, is not TFRecord, is damaged, or lacks a feature.
+    A `blocks.SourceReader`; `source` is taken as by `list_files`.
     """
     yield from read_files(list_files(source), spec, bad_rows, time)
 
@@ -135,7 +128,7 @@ def _gzip_size(local: str | os.PathLike, path: str, size: int, read: int) -> int
     `size`.
 
     Raises:
-      UserError: it ends too early, or goes on with something else.
+      UserError: it ends too early, or something else follows.
     """
     with open(local, "rb") as file:
         file.seek(-_GZIP_SIZE, os.SEEK_END)

@@ -136,7 +136,7 @@ class DatasetWriter:
 
         Args:
           bad_rows: number of rows that the conversion left out.
-          fitted: statistics fitted to the training part; None for those of this part.
+          fitted: statistics fitted to the training part; None for this part's own statistics.
           extra: further figures of the format, for `DatasetInfo.extra`.
         """
         self.close()

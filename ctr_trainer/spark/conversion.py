@@ -60,7 +60,7 @@ DEFAULT = Layout()
 def convert(
     dataframe: DataFrame, spec: FeatureSpec, output: str | os.PathLike, layout: Layout = DEFAULT, sized: bool = True
 ) -> dict[str, Any]:
-    """Converts a DataFrame to a data set. Columns become keys, numbers and labels as those of Parquet do.
+    """Converts a DataFrame to a data set. Columns become keys, numbers and labels as columns of Parquet do.
 
     Each partition becomes a file, or several of `layout.rows_per_file` rows, which have the partition's order.
 
@@ -112,10 +112,10 @@ def convert_files(
       output, spec, layout: as for `convert`.
 
     Returns:
-      dict, as `convert`.
+      dict; see `convert`.
 
     Raises:
-      UserError: as `convert`.
+      UserError: see `convert`.
     """
     if format not in FORMATS:
         raise UserError(f"--engine=spark converts {', '.join(FORMATS)}, not {format}: take --engine=local")

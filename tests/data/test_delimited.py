@@ -74,7 +74,7 @@ def test_what_is_a_row_does_not_depend_on_where_blocks_end(tmp_path, monkeypatch
 def test_all_lines_are_counted(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         read(tmp_path, 'a,b\n1,"x\ny"\n\n2\n3,4\n', CsvFormat(lines_per_row=2), budget=1)
-    assert "6 lines: 2 rows, 1 bad rows, 1 empty lines, 1 lines that go on" in caplog.text
+    assert "6 lines: 2 rows, 1 bad rows, 1 empty lines, 1 lines that continue" in caplog.text
 
 
 @pytest.mark.parametrize("seed", range(3))

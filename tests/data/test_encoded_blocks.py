@@ -1,11 +1,13 @@
 """Conversion by several threads: the same files, figures and errors as by one."""
 
+import gc
 import os
 import signal
 import threading
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.data import delimited, parquet
@@ -13,11 +15,14 @@ from ctr_trainer.data.blocks import BadRows
 from ctr_trainer.data.statistics import DistinctCount, Quantiles
 from ctr_trainer.data.writer import DatasetWriter
 from ctr_trainer.features.spec import FeatureSpec
+from ctr_trainer.files.outputs import Unfinished
 from ctr_trainer.messages.errors import UserError
 from tests.data import foreign
 from tests.data.make import SPEC
 from tests.data.test_convert import run, write
 
+# A Parquet writer that is left open writes to its closed file when it is collected.
+CLOSED = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 SMALL = dict(rows_per_group=30, rows_per_file=70)
 BUCKETS = FeatureSpec.from_dict(
     SPEC.to_dict() | {"sparse": [*SPEC.to_dict()["sparse"], {"name": "xq", "column": "x", "dim": 2, "quantiles": 4}]}
@@ -52,12 +57,14 @@ def test_any_number_of_threads_writes_the_same_bytes(rows, tmp_path, caplog, spl
     assert ["line 31:" in told[0][0], "line 61, column 'y'" in told[0][1]] == [True, True]
 
 
+@CLOSED
 @pytest.mark.parametrize(("budget", "line"), [(0, 31), (1, 61), (11, 361)])
 def test_any_number_of_threads_ends_at_the_same_bad_row_and_leaves_no_file(rows, tmp_path, budget, line):
     for threads in (1, 4):
         with pytest.raises(UserError, match=rf"a.csv, line {line}\b.*\(now {budget}\)"):
             run("csv", rows, tmp_path / "out", SPEC, max_bad_rows=budget, num_threads=threads, **SMALL)
         assert not (tmp_path / "out").exists()
+    gc.collect()
 
 
 def test_bad_rows_that_the_reader_meets_are_reported_in_the_files_order(tmp_path, monkeypatch):
@@ -68,6 +75,20 @@ def test_bad_rows_that_the_reader_meets_are_reported_in_the_files_order(tmp_path
     assert files(tmp_path / "1") == files(tmp_path / "3")
 
 
+def test_an_abandoned_file_is_removed_and_whole_files_stay(tmp_path):
+    table = pa.table({"x": pa.array([0.5] * 10, pa.float32()), "label": pa.array([1.0] * 10, pa.float32())})
+    spec = FeatureSpec.from_dict({"name": "s", "label": {"column": "y"}, "dense": [{"name": "x"}]})
+    with Unfinished(tmp_path / "out", "conversion") as directory:
+        writer = DatasetWriter(directory, "", spec, rows_per_file=10, rows_per_group=5)
+        writer.write(table)
+        writer.write(table.slice(0, 5))
+        writer.abandon()
+        assert [name for name in os.listdir(tmp_path / "out") if "part" in name] == ["part-00000.parquet"]
+        assert pq.read_table(tmp_path / "out" / "part-00000.parquet").num_rows == 10
+        directory.clear()
+
+
+@CLOSED
 def test_ctrl_c_leaves_no_file_and_no_thread(rows, tmp_path, monkeypatch):
     write_group, written, before = DatasetWriter._write_group, [], threading.active_count()
 
@@ -83,6 +104,7 @@ def test_ctrl_c_leaves_no_file_and_no_thread(rows, tmp_path, monkeypatch):
         run("csv", rows, tmp_path / "out", SPEC, max_bad_rows=99, num_threads=3, **SMALL)
     assert "part-00000.parquet" in written[-1] and not (tmp_path / "out").exists()
     assert threading.active_count() == before
+    gc.collect()
 
 
 def test_merged_samples_of_a_column_are_samples_of_both():
