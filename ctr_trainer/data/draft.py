@@ -1,15 +1,34 @@
-"""A draft of a feature spec: TOML with a comment on each part."""
+"""The draft of a feature spec: what each column of the source becomes, with the reason, as TOML."""
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
+from ctr_trainer.data import meaning
+from ctr_trainer.data.profile import LIST, NUMBER, OTHER, TEXT, TIME, Profile
+from ctr_trainer.features import times
 from ctr_trainer.features.columns import CsvFormat
 from ctr_trainer.features.spec import RESERVED_PREFIXES
 
 Option = str | bool | int | float | tuple[str, ...]
 _TAKEN = ("label", "weight")
 _DIM = 16
+_FEW = 50  # Numbers of the size of a time are times only if there are more different ones than this.
+_ID_SHARE = 0.95  # Share of rows with a value of their own from which on a column is an id of the row.
+_MIN_ROWS = 20  # With fewer rows it means nothing that all values differ.
+_SKEW = 1.0
+_SPREAD = 0.25  # Standard deviation of the logarithms.
+_EPOCHS = ((1e9, 3e9), (1e12, 3e12))  # Seconds and milliseconds since 1970, from 2001 on.
+_NAMED_EPOCHS = ((1e8, 1e11), (1e11, 1e14))  # The same from 1973 on, for a column with the name of a time.
+_HOURS = (1e6, 1e8)  # Numbers of the form YYMMDDHH.
+_INDEX_NAMES = ("Unnamed: 0", "__index_level_")  # Names that pandas gives to columns of row numbers.
+_ENOUGH_ROWS = 20_000  # Rows needed for levels next to a number: with 10,000 rows of Criteo, levels cost 0.008 of AUC.
+_LEVEL_ROWS, _LEVELS, _FEWEST_LEVELS, _MOST_LEVELS = 25, 50, 5, 1000
+_MOST_LENGTH = 50
 
 
 @dataclasses.dataclass
@@ -107,3 +126,139 @@ def _value(value: Option) -> str:
         return f"[{', '.join(map(_value, value))}]"
     # A JSON string is a TOML string, except that TOML wants the delete character escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def place_all(profiles: Iterable[Profile], draft: Draft) -> None:
+    """Decides what each column becomes. Lists come last, since another column may have the same values."""
+    singles, listed = [], []
+    for p in profiles:
+        if p.kind in (TEXT, LIST) and p.present and (form := meaning.list_form(p)) is not None:
+            listed.append((p, form))
+        elif _place(p, draft):
+            singles.append(p)
+    for p, form in listed:
+        _place_list(p, form, singles, draft)
+
+
+def _place(p: Profile, draft: Draft) -> bool:
+    """Adds a column to the draft. Returns whether it became a single-valued sparse feature of its own values."""
+    share = p.distinct / max(p.present, 1)
+    own = p.present >= _MIN_ROWS and share >= _ID_SHARE
+    two = p.kind == NUMBER and p.distinct == len(np.unique(p.values)) == 2
+    if p.kind == OTHER or not p.present or (p.distinct == 1 and p.present == p.rows):
+        why = "of a type that no feature is made of" if p.kind == OTHER else "one value" if p.present else "no value"
+        draft.leave_out(p.name, why)
+    elif _is_index(p):
+        draft.leave_out(p.name, "the numbers of the rows, which pandas writes (to_csv(index=False) does not)")
+    elif p.kind == TIME or _is_time(p):
+        _place_time(p, draft)
+    elif two:
+        low, high = np.unique(p.values)
+        draft.add_sparse(p.name, f"the two numbers {low:g} and {high:g}, a category each")
+        return True
+    elif p.kind == NUMBER:
+        return _place_number(p, draft, own)
+    elif own:
+        draft.keep(p.name, f"{share:.0%} of the values are there once only, so nothing is learned of one")
+    else:
+        draft.add_sparse(p.name, f"text, {p.distinct:,} different values")
+        return True
+    return False
+
+
+def _is_index(p: Profile) -> bool:
+    return (not p.name or p.name.startswith(_INDEX_NAMES)) and p.whole
+
+
+def _is_time(p: Profile) -> bool:
+    if not p.whole or meaning.is_number_name(p.name):
+        return False
+    low, high = p.values.min(), p.values.max()
+    epochs = _NAMED_EPOCHS if meaning.is_time_name(p.name) else _EPOCHS if p.distinct > _FEW else ()
+    if not meaning.is_id_name(p.name) and any(a <= low and high < b for a, b in epochs):
+        return True
+    may_be = p.distinct > 1 and _HOURS[0] <= low and high < _HOURS[1]
+    return bool(may_be and not np.isnan(times.seconds(pa.array(np.unique(p.values)))).any())
+
+
+def _place_time(p: Profile, draft: Draft) -> None:
+    draft.keep(p.name, f"a time: for --split=time:...:{p.name}")
+    values = pa.array(p.values) if p.kind == NUMBER else p.values
+    seconds = times.seconds(values if p.kind == NUMBER else values.cast(pa.string()))
+    for what in times.DERIVED if not np.isnan(seconds).any() else ():
+        found = len(np.unique(times.of_seconds(seconds, what)))
+        if found > 1:
+            draft.add_sparse(p.name, f"the {what} of each time, {found} different ones", suffix=what, derive=what)
+
+
+def _place_number(p: Profile, draft: Draft, own: bool) -> bool:
+    ordered = (
+        p.whole and not meaning.is_id_name(p.name) and (meaning.is_number_name(p.name) or meaning.is_ordered(p.values))
+    )
+    if p.whole and not ordered:
+        if own and (meaning.is_id_name(p.name) or len(p.values) == p.rows):
+            draft.keep(p.name, "a whole number of nearly each row's own, so nothing is learned of one")
+            return False
+        because = "the name of an id" if meaning.is_id_name(p.name) else "in no order that amounts have"
+        draft.add_sparse(p.name, f"whole numbers, {p.distinct:,} different ones, {because}")
+        return True
+    low, high, skew = p.values.min(), p.values.max(), _skewness(p.values)
+    transform = "log1p" if abs(skew) > _SKEW and _log_spreads(p.values, skew) else "standardize"
+    shape = "skewed" if abs(skew) > _SKEW else "not skewed"
+    why = f"numbers from {low:g} to {high:g}, {shape} (skewness {skew:.1f})"
+    # A count that is missing is no usual count: with the medians, DeepFM's AUC on 10,000 rows of Criteo is 0.006 lower.
+    default = float(np.median(p.values)) if transform == "standardize" else 0.0
+    options = dict(default=default) if p.present < p.rows and default else {}
+    stands = "the median stands" if options else "0 stands"
+    why += f", missing in {1 - p.present / p.rows:.1%}: {stands} for them" if p.present < p.rows else ""
+    draft.add_dense(p.name, why, transform=transform, **options)
+    levels = _levels(p)
+    if levels:
+        why = "the same numbers as categories, for steps that no straight line has"
+        draft.add_sparse(p.name, why, suffix="level", quantiles=levels)
+    return False
+
+
+def _levels(p: Profile) -> int:
+    """Returns the number of quantiles for a column such that about 50 lie next to its most frequent value; 0 for
+    none.
+    """
+    _, counts = np.unique(p.values, return_counts=True)
+    rest = p.present - int(counts.max())
+    levels = min(_LEVELS, rest // _LEVEL_ROWS)
+    if p.rows < _ENOUGH_ROWS or min(levels, p.distinct) < _FEWEST_LEVELS:
+        return 0
+    return min(round(levels * p.present / rest), _MOST_LEVELS)
+
+
+def _log_spreads(values: np.ndarray, skew: float) -> bool:
+    """Whether log1p makes a column less skewed and keeps its values apart; it does not for years, say."""
+    logs = np.sign(values) * np.log1p(np.abs(values))
+    return logs.std() > _SPREAD and abs(_skewness(logs)) < abs(skew)
+
+
+def _skewness(values: np.ndarray) -> float:
+    deviation = values.std()
+    return float(np.mean(((values - values.mean()) / deviation) ** 3)) if deviation else 0.0
+
+
+def _place_list(p: Profile, form: dict[str, Any], singles: list[Profile], draft: Draft) -> None:
+    separator = form.get("separator", ",")
+    if p.kind == LIST:
+        why = "lists"
+    elif form.get("brackets"):
+        why = f"lists in brackets, of values that {separator!r} separates"
+    else:
+        why = f"values that {separator!r} separates"
+    values, largest = meaning.list_values(p, form)
+    if found := meaning.column_with(values, p.name, singles):
+        single, share = found
+        length = min(largest, _MOST_LENGTH)
+        of = f"{why}, {share:.0%} of which {single.name!r} has too, so they share its rows"
+        why = f"{of}: in order, the oldest first, for models of histories (din, dien, bst)"
+        form = {"slot": draft.slot_of(single.name), **form}
+        draft.add_sparse(p.name, why, combiner="none", max_length=length, **form)
+        why = "the same as a bag, for models that read no histories"
+        draft.add_sparse(p.name, why, suffix="bag", combiner="mean", max_length=length, keep="last", **form)
+    else:
+        draft.add_sparse(p.name, why, combiner="mean", **form)

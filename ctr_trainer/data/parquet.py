@@ -1,22 +1,34 @@
-"""The `parquet` format: Parquet made elsewhere, by Spark, DuckDB, pandas and others."""
+"""Parquet made elsewhere, by Spark, DuckDB, pandas and others: converted, or read as it is, hashed while it is read."""
 
+import contextlib
+import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import tqdm
 
 from ctr_trainer.data import typed
-from ctr_trainer.data.blocks import BadRowSink, Chunk
+from ctr_trainer.data.blocks import BadRows, BadRowSink, Chunk, label_columns
+from ctr_trainer.data.encode import Encoder
 from ctr_trainer.data.listing import Input, SourceFile, list_files
+from ctr_trainer.data.observations import Observations, Positives
+from ctr_trainer.data.source import ParquetGroups, Source, description
+from ctr_trainer.data.statistics import Statistics
 from ctr_trainer.data.typed import Use
+from ctr_trainer.features.columns import Label
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
 _MAGIC = b"PAR1"
 _ROWS = 50_000  # Rows in memory at a time.
+T = TypeVar("T")
+FITTED = ("standardize", "minmax")  # Transforms that need the training data's statistics.
 
 
 def read(source: Input, spec: FeatureSpec, bad_rows: BadRowSink, time: str | None = None) -> Iterator[Chunk]:
@@ -79,3 +91,161 @@ def own_columns(file: SourceFile, parquet: pq.ParquetFile, wanted: dict[str, Use
     names = parquet.schema_arrow.names
     typed.check(wanted, [*names, *file.partitions], file.path, spec)
     return [name for name in wanted if name in names]
+
+
+class ForeignParquet(Source):
+    """Parquet files with the columns of a feature spec. A group is a row group, and is encoded when it is read.
+
+    An unusable row ends the reading, because every epoch must have the same rows. Only a conversion can leave rows out.
+
+    Args:
+      layout: what `scan` returned; the same on every worker.
+      spec: FeatureSpec.
+      statistics: dict of dense feature -> statistics of the training data.
+      labels_needed: whether a missing or wrong label ends the reading; if not, the row's label is NaN.
+    """
+
+    def __init__(
+        self, layout: dict[str, Any], spec: FeatureSpec, statistics: dict[str, dict], labels_needed: bool = True
+    ) -> None:
+        self.name, self.spec, self.statistics = layout["name"], spec, statistics
+        self._layout = layout
+        self._wanted, self._labels_needed = typed.uses(spec), labels_needed
+        self._files = {path: SourceFile(path, partitions) for path, partitions, _, _ in layout["files"]}
+        files = [(path, rows) for path, _, rows, _ in layout["files"]]
+        self.files = description((size, rows) for _, _, rows, size in layout["files"])
+        self._groups = ParquetGroups(files, "the files must stay as they are while a run reads them")
+        self.group_rows = self._groups.rows
+        self._first = [sum(rows[:number]) for _, rows in files for number in range(len(rows))]
+        self._bad_rows, self._observed = BadRows(unit="row"), Observations(spec)
+        self._encoder: Encoder | None = None
+
+    def read(self, group: int) -> pa.Table:
+        """Returns the encoded table of a row group.
+
+        Raises:
+          UserError: a file has changed since the scan, lacks a column, or has an unusable row.
+        """
+        keys = [name for name, use in self._wanted.items() if use.keys_only]
+        table = self._groups.read(group, columns=list(self._wanted), dictionaries=keys)
+        file = self._files[self._groups.place(group)[0]]
+        table = file.complete(table, self._wanted)
+        typed.check(self._wanted, table.column_names, file.path, self.spec)
+        if self._encoder is None:
+            self._encoder = Encoder(self.spec, threads=1, labels_needed=self._labels_needed)
+        numbers = self._first[group] + 1 + np.arange(len(table))
+        chunk = typed.as_chunk(table, self._wanted, file.path, numbers, self._bad_rows)
+        seen = Observations(self.spec)
+        table = self._encoder.encode(chunk, self._bad_rows, seen)
+        self._observed.merge(seen)
+        return table
+
+    def label_means(self, advanced: Callable[[str], object]) -> dict[str, float]:
+        """Reads the labels' columns once, and the column of one feature, since every spec needs a feature; see
+        `Source`.
+        """
+        dense = self.spec.dense[:1]
+        sparse = () if dense else self.spec.sparse[:1]
+        part = dataclasses.replace(self.spec, dense=dense, sparse=sparse, ids=(), weight=None, limits=())
+        statistics, columns = Statistics(part), ForeignParquet(self._layout, part, {})
+        with contextlib.closing(columns):
+            groups = range(len(self.group_rows))
+            for group in _bar(groups, f"labels of {self.name}", " row groups", True, advanced):
+                statistics.add(columns.read(group))
+        return statistics.to_dict()["label_means"]
+
+    def reopened(self) -> "ForeignParquet":
+        return ForeignParquet(self._layout, self.spec, self.statistics, self._labels_needed)
+
+    def close(self) -> None:
+        self._groups.close()
+        if self._encoder is not None:
+            self._encoder.close()
+        self._encoder = None
+
+
+def scan(
+    source: Input, spec: FeatureSpec, progress: bool = True, advanced: Callable[[str], object] = lambda text: None
+) -> dict[str, Any]:
+    """Reads the footers of Parquet files.
+
+    Args:
+      source: a source as `list_files` takes it.
+      spec: FeatureSpec, whose columns every file must have.
+      progress: show a bar if stderr is a terminal.
+      advanced: f(text), called after each piece of work.
+
+    Returns:
+      the layout, which JSON can hold: files, row groups and their numbers of rows, and `labelled`, whether all files
+      have the labels' columns. With an unlabelled spec the files may lack them.
+
+    Raises:
+      UserError: a file does not exist, is not Parquet, or lacks a column; or the `positive` of a label never occurs.
+    """
+    wanted, layout, labelled = typed.uses(spec), [], True
+    for file in _bar(list_files(source), f"scanning {source}", " files", progress, advanced):
+        with open_file(file.path) as opened:
+            own_columns(file, opened, wanted, spec)
+            names = {*opened.schema_arrow.names, *file.partitions}
+            labelled = labelled and names.issuperset(label.column for label in spec.labels)
+            rows = [opened.metadata.row_group(number).num_rows for number in range(opened.num_row_groups)]
+        layout.append((file.path, file.partitions, rows, path_of(file.path).size()))
+    for label in label_columns(spec).values():
+        _check_positive(source, label, wanted[label.column], spec)
+    return {"name": str(source), "files": layout, "labelled": labelled}
+
+
+def _check_positive(source: Input, label: Label, use: Use, spec: FeatureSpec) -> None:
+    """Raises UserError if a label's `positive` never occurs. Reads until it does, as a rule one block."""
+    positives, wanted = Positives(label, spec.csv.label_suffix), {label.column: use}
+    for file in list_files(source):
+        if positives.found:
+            return
+        with open_file(file.path) as opened:
+            present = [name for name in wanted if name in opened.schema_arrow.names]
+            for batch in opened.iter_batches(_ROWS, columns=present, use_threads=False):
+                table = file.complete(pa.Table.from_batches([batch]), wanted)
+                every = BadRows(len(table), unit="row")
+                positives.add(
+                    typed.as_chunk(table, wanted, file.path, np.arange(len(table)), every).table[label.column]
+                )
+                if positives.found:
+                    return
+    positives.check()
+
+
+def fit_statistics(
+    source: Input, spec: FeatureSpec, progress: bool = True, advanced: Callable[[str], object] = lambda text: None
+) -> dict[str, dict]:
+    """Computes statistics in one pass over the features whose transform or quantiles need them.
+
+    Args:
+      source: a source as `list_files` takes it.
+      spec: FeatureSpec.
+      progress: show a bar if stderr is a terminal.
+      advanced: f(text), called after each piece of work.
+
+    Returns:
+      dict of feature name -> statistics; {} if no feature needs any.
+
+    Raises:
+      UserError: a row is unusable.
+    """
+    dense = tuple(f for f in spec.dense if f.transform in FITTED)
+    quantiles = tuple(f for f in spec.sparse if f.quantiles)
+    if not dense and not quantiles:
+        return {}
+    part = dataclasses.replace(spec, dense=dense, sparse=quantiles, ids=(), weight=None, limits=())
+    statistics, bad_rows = Statistics(part), BadRows(unit="row")
+    with contextlib.closing(Encoder(part)) as encoder:
+        chunks, what = read(source, part, bad_rows), f"statistics of {source}"
+        for chunk in _bar(chunks, what, " blocks", progress, advanced):
+            statistics.add(encoder.encode(chunk, bad_rows, Observations(part)))
+    return statistics.to_dict()["fitted"]
+
+
+def _bar(items: Iterable[T], what: str, unit: str, progress: bool, advanced: Callable[[str], object]) -> Iterator[T]:
+    bar = tqdm.tqdm(items, desc=what, unit=unit, disable=not (progress and sys.stderr.isatty()))
+    for number, item in enumerate(bar, 1):
+        yield item
+        advanced(f"{what}: {number:,}{unit}")

@@ -3,7 +3,7 @@
 import dataclasses
 import os
 
-from ctr_trainer.data import converted_cache, foreign, parquet
+from ctr_trainer.data import converted_cache, parquet
 from ctr_trainer.data.dataset import FILE
 from ctr_trainer.data.listing import list_files
 from ctr_trainer.data.source import ConvertedData
@@ -50,7 +50,7 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True, fitted=T
     spec = FeatureSpec.from_dict(found["spec"])
     if not labels:
         spec = dataclasses.replace(spec.without_labels(), labelled=found["layout"]["labelled"])
-    return foreign.ForeignParquet(found["layout"], spec, found["statistics"], labels_needed=labels)
+    return parquet.ForeignParquet(found["layout"], spec, found["statistics"], labels_needed=labels)
 
 
 def is_readable(path: str, experiment: Experiment) -> bool:
@@ -97,10 +97,10 @@ def _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced):
             "converted": converted_cache.converted(files, _format(files[0]), spec, data_cache, True, labels, advanced)
         }
     spec = spec if labels else spec.without_labels()
-    layout = foreign.scan(files, spec, advanced=advanced)
+    layout = parquet.scan(files, spec, advanced=advanced)
     statistics = model[1] if model is not None else {}
     if fitted and model is None:
-        statistics = foreign.fit_statistics(files, spec, advanced=advanced)
+        statistics = parquet.fit_statistics(files, spec, advanced=advanced)
     return {"spec": spec.to_dict(), "layout": layout, "statistics": statistics}
 
 

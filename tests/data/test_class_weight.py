@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ctr_trainer.data import foreign
+from ctr_trainer.data import parquet
 from ctr_trainer.data.class_weight import balanced_weight
 from ctr_trainer.data.convert import convert
 from ctr_trainer.features.spec import FeatureSpec
@@ -76,11 +76,11 @@ def test_of_several_labels_one_is_to_be_named(tmp_path):
 def test_parquet_made_elsewhere_takes_one_pass_over_its_labels(tmp_path, monkeypatch):
     pq.write_table(pa.table(_columns(CLICKED)), tmp_path / "rows.parquet", row_group_size=5)
     spec = _spec(tmp_path, SPEC)
-    layout = foreign.scan([str(tmp_path / "rows.parquet")], spec, progress=False)
-    source, read = foreign.ForeignParquet(layout, spec, {}), []
-    whole = foreign.ParquetGroups.read
+    layout = parquet.scan([str(tmp_path / "rows.parquet")], spec, progress=False)
+    source, read = parquet.ForeignParquet(layout, spec, {}), []
+    whole = parquet.ParquetGroups.read
     monkeypatch.setattr(
-        foreign.ParquetGroups,
+        parquet.ParquetGroups,
         "read",
         lambda groups, group, columns, **options: (
             read.append((group, columns)) or whole(groups, group, columns, **options)

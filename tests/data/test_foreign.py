@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ctr_trainer.data.convert import convert
-from ctr_trainer.data.foreign import ForeignParquet, fit_statistics, scan
+from ctr_trainer.data.parquet import ForeignParquet, fit_statistics, scan
 from ctr_trainer.data.reader import BatchReader, open_dataset
 from ctr_trainer.messages.errors import UserError
 from tests.data import foreign

@@ -11,8 +11,8 @@ from ctr_trainer.data.blocks import BadRows, Chunk
 from ctr_trainer.data.convert import convert, format_summary
 from ctr_trainer.data.dataset import open_dataset
 from ctr_trainer.data.encode import Encoder
-from ctr_trainer.data.foreign import scan
 from ctr_trainer.data.observations import Observations
+from ctr_trainer.data.parquet import scan
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.hashing import keys
 from ctr_trainer.features.spec import FeatureSpec

@@ -10,7 +10,7 @@ import pytest
 from ctr_trainer.data.blocks import ID_PREFIX
 from ctr_trainer.data.convert import convert
 from ctr_trainer.data.dataset import open_dataset
-from ctr_trainer.data.foreign import ForeignParquet, scan
+from ctr_trainer.data.parquet import ForeignParquet, scan
 from ctr_trainer.data.reader import BatchReader
 from ctr_trainer.features.spec import FeatureSpec
 from ctr_trainer.files.paths import path_of
