@@ -136,7 +136,7 @@ def _instant(
 
 
 def _days(year: Numbers, month: Numbers, day: Numbers) -> Numbers:
-    """Returns days from 1970-01-01 to a day of the Gregorian calendar.
+    """Returns the days from 1970-01-01 to a day of the Gregorian calendar.
 
     Source: Richards, in Explanatory Supplement to the Astronomical Almanac, 3rd edition, section 15.11.3.
     """

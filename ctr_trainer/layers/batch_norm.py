@@ -85,7 +85,7 @@ class BatchStatistic:
     momentum: float
 
     def update(self, mean: tf.Tensor, weight: tf.Tensor) -> tf.Operation:
-        """Returns operation that moves the moments; a step without any vector moves nothing.
+        """Returns the operation that moves the moments; a step without any vector moves nothing.
 
         Args:
           mean: float32[2 n + 1], the mean of `value` over the batches and workers of the step.
@@ -101,7 +101,7 @@ class BatchStatistic:
 
 
 def batch_statistics() -> list[BatchStatistic]:
-    """Returns list of the `BatchStatistic`s that the layers of the current graph have added."""
+    """Returns the `BatchStatistic`s that the layers of the current graph have added."""
     return tf1.get_collection(_KEY)
 
 

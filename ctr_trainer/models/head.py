@@ -133,7 +133,7 @@ def cross_entropy(labels: tf.Tensor, logits: tf.Tensor, weight: tf.Tensor, posit
 
 
 def label_names(features: Mapping[str, tf.Tensor], labels: Labels) -> list[str]:
-    """Returns list of the labels' names; [] for the one label of a `tf.data.Dataset`, which has no name."""
+    """Returns the labels' names; [] for the one label of a `tf.data.Dataset`, which has no name."""
     if hasattr(features, "spec"):
         return [label.name for label in features.spec.labels]
     return list(labels) if isinstance(labels, dict) else []

@@ -22,13 +22,13 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
 def describe_models() -> list[str]:
-    """Returns list of lines: each model with the first line of its module's docstring."""
+    """Returns a heading, and a line for each model with the first line of its module's docstring."""
     first = "Models (--model=NAME --help shows a model's own params):"
     return [first] + [f"  --model={name:<18}{summary(name)}" for name in MODELS]
 
 
 def describe_params(name: str) -> list[str]:
-    """Returns list of lines: the model's own params."""
+    """Returns lines that list the model's own params."""
     first, *rest = accepted(find_model(name).params_class)
     return [f"{name} takes {first}:" if rest else f"{name} takes {first}", *rest]
 

@@ -32,7 +32,7 @@ class TaskParams(ModelParams):
 
 
 def task_names(features: Mapping[str, tf.Tensor], labels: Labels, model: str) -> list[str]:
-    """Returns list of the labels' names, in the order of the feature spec.
+    """Returns the labels' names, in the order of the feature spec.
 
     Args:
       features, labels: what a `model_fn` takes.

@@ -86,7 +86,7 @@ def memory_limits(own: pathlib.Path = _OWN, root: pathlib.Path = _ROOT) -> list[
 
 
 def memory_total() -> int:
-    """Returns bytes that this process could have at most."""
+    """Returns the most bytes that this process could have."""
     return min(limit.total for limit in memory_limits())
 
 

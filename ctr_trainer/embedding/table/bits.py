@@ -60,7 +60,7 @@ class Bits:
         self._size = 0
 
     def copy(self) -> "Bits":
-        """Returns Bits with the same slots."""
+        """Returns a copy with the same slots."""
         other = Bits()
         other.reserve(self._size)
         other._bits.array[: _bytes(self._size)] = self._bits.array[: _bytes(self._size)]

@@ -224,7 +224,7 @@ class Table:
         self.watchers.before_change(self, slots)
 
     def stats(self) -> dict[str, int]:
-        """Returns dict of `rows`, `bytes` and `counters`."""
+        """Returns a dict of `rows`, `bytes` and `counters`."""
         return dict(rows=len(self), bytes=self.nbytes, **self.counters.to_dict())
 
     def use_of(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
