@@ -1,42 +1,45 @@
-"""The command line: finds the command, reads its flags, calls it."""
+"""The command line: finds the command, reads its flags and calls it."""
 
 import importlib
-import logging
 import os
 import sys
 import time
+import types
+from typing import Any
 
 from absl import flags as absl_flags
 
 from ctr_trainer import __version__, flags
+from ctr_trainer.flags import Flag, Groups
 from ctr_trainer.messages import errors, log_lines
 from ctr_trainer.messages.errors import UserError, did_you_mean, masked
 from ctr_trainer.processes import tensorflow_import
 from ctr_trainer.ranks import last_words
-from ctr_trainer.settings.by_flag import FORMER, replaced
+from ctr_trainer.settings.by_flag import replaced
 
 COMMANDS = {
     "train": "train a model, alone or as one worker under horovodrun",
-    "launch": "train under horovodrun, and go on by itself after a loss",
+    "launch": "train under horovodrun, and resume automatically after a loss",
     "evaluate": "compute a trained model's metrics on a data set",
     "predict": "write a trained model's predictions for a data set",
     "report": "compare training runs: a table and curves",
     "export": "write a trained model as a SavedModel",
-    "publish": "give a checkpoint's rows and tower to servers, or what a training publishes",
-    "convert": "turn raw logs into the Parquet files that the others read",
+    "publish": "give a checkpoint's rows and dense tower to servers, or deliver what a training publishes",
+    "convert": "turn raw logs into the Parquet files that the other commands read",
     "serve": "run one shard of the embedding lookup service",
-    "service": "look into running shards",
+    "service": "inspect running shards of the embedding service",
     "score": "serve a published model's predictions",
     "bench": "measure training jobs",
 }
-# Those that may run under horovodrun.
+# The commands that may run under horovodrun.
 _WORKERS = ("train", "evaluate", "predict", "export")
-# Those that end in order on SIGTERM, and are not left to end their own jobs or services.
+# The commands that end in order on SIGTERM; the others end their own jobs or services.
 _ENDING_IN_ORDER = (*_WORKERS, "convert")
 
+# The commands that use a model that `train` has trained, and accept the flags of `train`.
+_OF_TRAINED_MODELS = ("evaluate", "predict", "export", "publish")
+_HELP = ("-h", "-help", "--help", "-helpfull", "--helpfull")
 _SECONDS_TO_SPEAK = 10.0
-
-_log = logging.getLogger(__name__)
 
 
 def main(argv=None):
@@ -56,7 +59,7 @@ def main(argv=None):
         print(f"error: no command {name!r}; there are {', '.join(COMMANDS)}{hint}", file=sys.stderr)
         return errors.USAGE
     command = importlib.import_module(f"ctr_trainer.commands.{name}")
-    if any(argument in ("-h", "--help", "-help") for argument in arguments):
+    if any(argument in _HELP for argument in arguments):
         return _print_help(name, command, arguments)
     if hasattr(command, "spelled"):
         arguments = command.spelled(arguments)
@@ -94,13 +97,14 @@ def refuse_run_sh() -> int:
     return errors.USAGE
 
 
-def _parse(name, command, arguments):
-    """-> (values by flag, what `command.run` takes: its action, if it has several, what is no flag, its groups).
+def _parse(name: str, command: types.ModuleType, arguments: list[str]) -> tuple[dict[str, Any], list[Any]]:
+    """Returns the values by flag, and the arguments of `command.run`.
 
-    A command with GIVEN gets the names of the flags that were given before its groups.
+    These are its action if it has several, the arguments that are no flags if it takes any, the names of the flags that
+    were given if it has GIVEN, and its groups.
 
-    A flagfile describes an experiment, so it may hold any flag of one; on the command line itself a flag that the
-    command does not use is an error.
+    A flagfile describes an experiment, so it may hold any flag of one. On the command line itself, a flag that neither
+    the command nor `train` uses is an error.
     """
     actions = getattr(command, "ACTIONS", None)
     if actions and (not arguments or arguments[0] not in actions):
@@ -113,39 +117,45 @@ def _parse(name, command, arguments):
         flag = argument.lstrip("-").partition("=")[0]
         known = flag in values or flag.removeprefix("no") in values
         if argument.startswith("-") and known and flag not in used and flag.removeprefix("no") not in used:
-            raise UserError(f"{name} does not use --{flag}")
-    rest = values([name, *arguments])[1:]
+            if name not in _OF_TRAINED_MODELS or not _is_of_training(flag):
+                raise UserError(f"{name} does not use --{flag}")
+    rest = flags.parse(values, [name, *arguments])
     positional = [rest] if hasattr(command, "POSITIONAL") else []
     if rest and not positional:
         raise UserError(f"{name} takes flags only, not {' '.join(rest)}")
-    for former, now in FORMER.items():
-        if former in values and values[former].present and not log_lines.rank_of_this_process():
-            _log.warning("--%s is called --%s now; the next release takes that name only", former, now)
     given = [frozenset(name for name in used if values[name].present)] if getattr(command, "GIVEN", False) else []
     parsed = flags.parsed(command.GROUPS, values)
     return parsed, [*action, *positional, *given, *(replaced(group(), parsed) for group in command.GROUPS)]
 
 
-def _accepted(groups):
-    """-> the groups whose flags may be given: those of an experiment too, where the command takes some of them."""
+def _is_of_training(flag: str) -> bool:
+    values = flags.define(flags.TRAINING)
+    return flag in values or flag.removeprefix("no") in values
+
+
+def _accepted(groups: Groups) -> Groups:
+    """Returns the groups whose flags may be given: of a command that takes a part of an experiment, all of it."""
     if not set(groups) & set(flags.EXPERIMENT):
         return groups
     names = set(flags.define(groups))
     others = [group for group in flags.EXPERIMENT if group not in groups]
-    return [*groups, *(group for group in others if not names & set(flags.define([group])))]
+    return (*groups, *(group for group in others if not names & set(flags.define([group]))))
 
 
-def _overview():
+def _overview() -> str:
     lines = ["usage: python -m ctr_trainer COMMAND [--flags]", ""]
     lines += [f"  {name:<10}{summary}" for name, summary in COMMANDS.items()]
-    return "\n".join([*lines, "", "python -m ctr_trainer COMMAND --help shows a command's flags, with examples."])
+    last = "python -m ctr_trainer COMMAND --help shows a command's flags, with examples; --helpfull shows all of them."
+    return "\n".join([*lines, "", last])
 
 
-def _print_help(name, command, arguments):
-    """-> the exit status. With models, their names or the params of --model=NAME come last."""
-    lines = [_help(name, command)]
-    if "model_params" in flags.define(command.GROUPS):
-        from ctr_trainer.models.param_texts import describe_models, describe_params
+def _print_help(name: str, command: types.ModuleType, arguments: list[str]) -> int:
+    """Prints a command's help, and the models' names or the params of --model=NAME; returns the exit status."""
+    is_full = any("helpfull" in argument for argument in arguments)
+    shown = flags.shown(command, is_full)
+    lines = [_help(name, command, shown, is_full)]
+    if any(flag.name == "model_params" for group in shown.values() for flag in group):
+        from ctr_trainer.models.help import describe_models, describe_params
 
         named = [argument.partition("=")[2] for argument in arguments if argument.lstrip("-").startswith("model=")]
         try:
@@ -157,15 +167,20 @@ def _print_help(name, command, arguments):
     return 0
 
 
-def _help(name, command):
-    """-> a command's help: what it does, examples, its flags by group."""
+def _help(name: str, command: types.ModuleType, shown: dict[str, list[Flag]], is_full: bool) -> str:
+    """Returns a command's help: what it does, examples, and its flags by group."""
     positional = f"{command.POSITIONAL} " if hasattr(command, "POSITIONAL") else ""
-    lines = [f"usage: python -m ctr_trainer {name} {positional}[--flags]", "", command.__doc__.strip(), "", "Examples:"]
+    about = (command.__doc__ or "").strip()
+    lines = [f"usage: python -m ctr_trainer {name} {positional}[--flags]", "", about, "", "Examples:"]
     lines += [f"  {example}" for example in command.EXAMPLES]
     if hasattr(command, "ACTIONS"):
         lines += ["", "Actions:", *(f"  {action:<26}{text}" for action, text in command.ACTIONS.items())]
-    for title, group in flags.flags_of(command.GROUPS).items():
+    for title, group in shown.items():
         lines += ["", f"{title}:"]
         lines += [f"  --{each.name:<31}{flags.help_text(each)}; default {flags.default_text(each)}" for each in group]
     lines += ["", "  --flagfile=FILE                more flags, one a line, from a file"]
+    if name in _OF_TRAINED_MODELS:
+        lines += ["", "A flagfile of `train` may be given; what only training uses is ignored."]
+    if hasattr(command, "MAIN") and not is_full:
+        lines += ["", f"These are the flags that matter most: python -m ctr_trainer {name} --helpfull shows all."]
     return "\n".join(lines)

@@ -39,6 +39,13 @@ GROUPS = (
     NetworkFlags,
     ListedExperiment,
 )
+MAIN = (
+    *("workers", "rounds", "steps", "trace_steps", "output", "axes", "rows", "equal", "evaluations"),
+    *("costs", "check", "worker_cores", "most_workers"),
+    *("machines", "gbit", "dense_params", "scale", "ways"),
+    *("model", "hidden_units", "train_data", "eval_data", "batch_size", "accumulation_steps", "dense_sync_steps"),
+    *("dense_exchange", "fp16_allreduce", "optimizer", "learning_rate", "embedding_service", "sync_steps", "threads"),
+)
 EXAMPLES = (
     "python -m ctr_trainer bench scaling --workers=1,2",
     "python -m ctr_trainer bench scaling --workers=1,2,4 --flagfile=configs/demo.flags --dense_sync_steps=30",

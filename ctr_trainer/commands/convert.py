@@ -33,20 +33,19 @@ class ConvertFlags(Settings, title="Convert"):
     split: str = setting(
         "", "shares of the outputs: none, or e.g. random:0.8,0.1,0.1 or time:0.8,0.1,0.1:timestamp", "shares"
     )
-    split_seed: int = setting(2026, "seed of a random split", minimum=0)
+    seed: int | None = setting(
+        None, "seed of a random split, 2026 if not given, and of the synthetic data, 1 if not given", minimum=0
+    )
+    threads: int = setting(0, "threads that encode blocks of the input; 0: one per core", "threads", minimum=0)
     rows: int = setting(
         2_000_000, "training rows of the synthetic data; a tenth is added to test on", "rows", minimum=1
     )
-    synthetic_seed: int = setting(1, "seed of the synthetic data", minimum=0)
-    rows_per_file: int = setting(1_000_000, "rows of an output file", "rows", minimum=1)
-    rows_per_group: int = setting(50_000, "rows of a Parquet row group", "rows", minimum=1)
     max_bad_rows: int = setting(0, "rows that may be unreadable; each is named and counted", "rows", minimum=0)
     engine: str = setting(
         "local",
         "where to convert: on this machine, or on a Spark cluster that sees the same paths",
         choices=("local", "spark"),
     )
-    num_threads: int = setting(0, "threads that encode blocks of the input; 0: one per core", "threads", minimum=0)
 
 
 GROUPS = (ConvertFlags,)
@@ -90,15 +89,13 @@ def run(flags):
     spec = spec.without_labels() if flags.unlabelled else spec
     options = dict(
         split=flags.split,
-        split_seed=flags.split_seed,
-        rows_per_file=flags.rows_per_file,
-        rows_per_group=flags.rows_per_group,
+        split_seed=2026 if flags.seed is None else flags.seed,
         max_bad_rows=flags.max_bad_rows,
     )
     if flags.engine == "spark":
         summary = _with_spark(flags, source, spec, options)
     else:
-        more = dict(rows=flags.rows, seed=flags.synthetic_seed, num_threads=flags.num_threads)
+        more = dict(rows=flags.rows, seed=1 if flags.seed is None else flags.seed, num_threads=flags.threads)
         summary = convert(flags.format, source, flags.output, spec, **options, **more)
     print(format_summary(summary), flush=True)
 
@@ -107,8 +104,8 @@ def _with_spark(flags, source, spec, options):
     from ctr_trainer.spark import Layout, convert_files
     from ctr_trainer.spark.conversion import session
 
-    if flags.num_threads:
-        raise UserError("--num_threads is of --engine=local; Spark's own settings say how many tasks run at a time")
+    if flags.threads:
+        raise UserError("--threads is of --engine=local; Spark's own settings say how many tasks run at a time")
     with session() as spark:
         return convert_files(spark, flags.format, source, flags.output, spec, Layout(**options))
 

@@ -13,12 +13,16 @@ from ctr_trainer.experiment.checks import require_data, require_files, require_m
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.files import outputs
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.flags import CheckpointFlags, PredictFlags, SavedModelFlags
+from ctr_trainer.flags import OF_DATA, OF_MODELS, CheckpointFlags, PredictFlags, SavedModelFlags
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.evaluation_config import MetricsConfig
 
 GROUPS = (Experiment, MetricsConfig, CheckpointFlags, SavedModelFlags, PredictFlags)
+TAKES = (
+    *(*OF_MODELS, *OF_DATA),
+    *("exact_auc", "group_by", "saved_model", "format", "max_bad_rows", "output"),
+)
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer evaluate --model_dir=demo/model --eval_data=demo/data/test",
@@ -82,7 +86,7 @@ def _of_export(experiment, metrics, export):
 
     return evaluate_saved_model(
         export.saved_model,
-        export.raw_format,
+        export.format,
         experiment.data.eval_data.split(","),
         experiment.data.batch_size,
         metrics,

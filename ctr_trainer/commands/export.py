@@ -4,10 +4,11 @@ import json
 
 from ctr_trainer.experiment.checks import require_model
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.flags import CheckpointFlags, ExportFlags
+from ctr_trainer.flags import OF_MODELS, CheckpointFlags, ExportFlags
 from ctr_trainer.settings.by_flag import alike, require
 
 GROUPS = (Experiment, CheckpointFlags, ExportFlags)
+TAKES = (*OF_MODELS, "export_dir", "export_rows")
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer export --flagfile=configs/demo.flags --export_dir=serving/ctr/1",

@@ -84,7 +84,7 @@ def _experiment(arguments):
         raise UserError("launch needs the flags of `train` behind --: launch -np 2 -- --flagfile=my.flags")
     values = train_flags.define(train_flags.EXPERIMENT)
     try:
-        rest = values(["train", *arguments])[1:]
+        rest = train_flags.parse(values, ["train", *arguments])
     except absl_flags.Error as error:
         raise UserError(f"{error}; see python -m ctr_trainer train --help") from None
     if rest:

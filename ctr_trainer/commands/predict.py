@@ -10,10 +10,11 @@ from ctr_trainer.experiment.checks import require_data, require_model
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.files import outputs
 from ctr_trainer.files.paths import path_of
-from ctr_trainer.flags import CheckpointFlags, PredictFlags
+from ctr_trainer.flags import OF_DATA, OF_MODELS, CheckpointFlags, PredictFlags
 from ctr_trainer.settings.by_flag import alike, require
 
 GROUPS = (Experiment, CheckpointFlags, PredictFlags)
+TAKES = (*OF_MODELS, *OF_DATA, "output")
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer predict --flagfile=configs/demo.flags --output=predictions.parquet",

@@ -8,7 +8,7 @@ import json
 
 from ctr_trainer.experiment.checks import require_model
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.flags import CheckpointFlags
+from ctr_trainer.flags import OF_MODELS, CheckpointFlags
 from ctr_trainer.settings.by_flag import alike, require
 from ctr_trainer.settings.setting import Settings, setting
 
@@ -25,6 +25,11 @@ class PublishFlags(Settings, title="Publish"):
 
 
 GROUPS = (Experiment, CheckpointFlags, PublishFlags)
+TAKES = (
+    *OF_MODELS,
+    *("to", "from", "publish_dtype", "exit_with_stdin"),
+    *("redis_auth_file", "redis_ca", "redis_cert", "redis_key"),
+)
 GIVEN = True
 EXAMPLES = (
     "python -m ctr_trainer publish --model_dir=demo/model --to=publications/ctr",

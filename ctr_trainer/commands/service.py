@@ -9,12 +9,12 @@ GROUPS = (ServiceFlags,)
 ACTIONS = {
     "stats": "rows, bytes, requests and percentiles, by shard and in all",
     "tables": "the layout of each table",
-    "save": "write all rows below --path, a new directory inside the shards' --data_dir",
+    "save": "write all rows below --output, a new directory inside the shards' --data_dir",
 }
 EXAMPLES = (
     "python -m ctr_trainer service stats --service=127.0.0.1:7700",
     "python -m ctr_trainer service tables --service=a:7700,b:7700 --token_file=token --json",
-    "python -m ctr_trainer service save --service=a:7700,b:7700 --path=/shared/models/ctr/by-hand",
+    "python -m ctr_trainer service save --service=a:7700,b:7700 --output=/shared/models/ctr/by-hand",
 )
 
 
@@ -27,7 +27,7 @@ def run(action, flags):
 
     require(flags, "service")
     if action == "save":
-        require(flags, "path")
+        require(flags, "output")
     security = ClientSecurity.read(*vars(flags.security).values())
     client = ServiceClient(flags.service.split(","), flags.service_timeout, security)
     with contextlib.closing(client):
@@ -36,7 +36,7 @@ def run(action, flags):
         elif action == "tables":
             answer, table = client.tables(), _layout_table
         else:
-            answer, table = {"path": flags.path, "files": client.copy(flags.path)}, _files_table
+            answer, table = {"path": flags.output, "files": client.copy(flags.output)}, _files_table
     print(json.dumps(answer) if flags.json else table(answer), flush=True)
 
 

@@ -17,6 +17,15 @@ from ctr_trainer.report.tables import format_phases
 from ctr_trainer.settings.by_flag import by_flag, require
 
 GROUPS = TRAINING
+MAIN = (
+    *("model_dir", "model", "model_params", "embedding_dim", "hidden_units", "dropout"),
+    *("train_data", "eval_data", "feature_spec", "batch_size", "epochs", "max_steps"),
+    *("optimizer", "learning_rate", "embedding_optimizer", "embedding_learning_rate", "embedding_l2"),
+    *("embedding_initial_accumulator", "scale_lr", "lr_schedule", "embedding_lr_schedule", "l2"),
+    *("embedding_service", "sync_steps", "accumulation_steps", "dense_sync_steps", "dense_exchange", "autotune"),
+    *("eval_steps", "eval_epochs", "best_metric", "early_stopping_patience", "save_checkpoints_steps", "warm_start"),
+    *("deterministic", "threads", "log_steps", "log_format", "export_dir", "publish"),
+)
 GIVEN = True
 EXAMPLES = (
     "./run.sh --flagfile=configs/demo.flags",

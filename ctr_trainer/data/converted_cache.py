@@ -164,7 +164,7 @@ class _Wait:
         if time.monotonic() - self._since > self._timeout:
             raise UserError(
                 f"{why}; it has written nothing for {self._timeout:g} s: end that process and restart to continue "
-                "from its files, or name another --data_cache"
+                "from its files, or remove its directory"
             )
         time.sleep(_LOOK_SECONDS)
 

@@ -216,10 +216,7 @@ def _leased(config, model_dir, addresses, security, host_memory, ended=()):
     """Gives a client that writes, by a lease that all workers share. A collective."""
 
     def opened(lease):
-        by_socket = config.sync_transport == "socket"
-        return contextlib.closing(
-            ServiceClient(addresses, config.service_timeout, security, lease, ended, host_memory, by_socket)
-        )
+        return contextlib.closing(ServiceClient(addresses, config.service_timeout, security, lease, ended, host_memory))
 
     keep_freed_memory(_KEPT_BYTES)
     lease, client = None, None

@@ -81,7 +81,6 @@ def training_hooks(
         [MetricLines(config.log_names), *kept],
         clock,
         _lines(),
-        config.auc_window_steps,
         every_n_steps=config.log_steps,
         weight=feed.inputs.weight,
         own=functools.partial(_worker_figures, sync, feed.embeddings),

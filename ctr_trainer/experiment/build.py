@@ -59,7 +59,7 @@ def _balanced(experiment: Experiment) -> float:
             f"--positive_weight={BALANCED} is of one label, and --model={model.model} predicts several: give a number, "
             "which counts for each of them"
         )
-    source = open_source(data.train_data, model.model_dir, data.feature_spec, data.data_cache, fitted=False)
+    source = open_source(data.train_data, model.model_dir, data.feature_spec, fitted=False)
 
     def count(advanced):
         return balanced_weight(source, params.label, params.negative_sampling, advanced)
@@ -88,14 +88,13 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
     exchange = way_of_exchange(experiment)
     distributed.init(
         workers.stall_timeout,
-        workers.pin_cores,
-        workers.stall_warning,
-        workers.horovod_timeline,
-        core_shares,
-        steps_exchange(experiment.run.embedding, exchange),
-        alike(experiment),
-        gpus_each,
-        experiment.run.deterministic,
+        pin_cores=workers.pin_cores,
+        stall_warning=workers.stall_warning,
+        core_shares=core_shares,
+        steps_exchange=steps_exchange(experiment.run.embedding, exchange),
+        flags=alike(experiment),
+        gpus_each=gpus_each,
+        deterministic=experiment.run.deterministic,
         sums_by_host=exchange in ("auto", "hosts"),
     )
     dense_exchange.choose(exchange)
@@ -201,7 +200,7 @@ def reader(experiment, path, position=None, once=False, labels=True):
     """
     data, model = experiment.data, experiment.model
     return BatchReader(
-        open_source(path, model.model_dir, data.feature_spec, data.data_cache, labels),
+        open_source(path, model.model_dir, data.feature_spec, labels),
         data.batch_size,
         rank=distributed.rank(),
         size=distributed.size(),

@@ -95,7 +95,6 @@ def settings_of_horovod(experiment):
         "overlap_allreduce": train.overlap_allreduce,
         "autotune": workers.autotune,
         "autotune_log": workers.autotune_log,
-        "horovod_timeline": workers.horovod_timeline,
     }
     return [name for name, value in given.items() if value]
 

@@ -54,12 +54,6 @@ class DataSettings(Settings, title="Data"):
     feature_spec: str = setting(
         "", "feature spec of Parquet, TFRecords or CSV (.csv, .tsv) made elsewhere, read without conversion", "path"
     )
-    data_cache: str = setting(
-        "",
-        "directory where TFRecords and CSV are converted on first use; all workers must see it; by default "
-        "MODEL_DIR/data_cache",
-        "path",
-    )
     batch_size: int = setting(1024, "examples of a batch of each worker", "examples", minimum=1)
     epochs: int = setting(1, "passes over the training data; 0 goes on until --max_steps", "epochs", minimum=0)
     max_steps: int = setting(0, "global step to stop at; 0 goes on until --epochs are over", "steps", minimum=0)
@@ -91,8 +85,8 @@ class WorkersSettings(Settings, title="Workers"):
         "way of the dense gradients between workers; shared_memory: through memory that the workers of one host share; "
         "hosts: the same within each host, then hvd.DistributedOptimizer between one worker per host; horovod: "
         "hvd.DistributedOptimizer between all workers; auto: shared_memory on the processors of one host, hosts on "
-        "those of several, horovod on GPUs. --fp16_allreduce, --overlap_allreduce, --autotune, --autotune_log and "
-        "--horovod_timeline make it horovod. The log names what was taken, and why",
+        "those of several, horovod on GPUs. --fp16_allreduce, --overlap_allreduce, --autotune, and --autotune_log "
+        "make it horovod. The log names what was taken, and why",
         choices=("auto", "shared_memory", "hosts", "horovod"),
     )
     autotune: bool = setting(False, "let Horovod search for its best settings while training, and write --autotune_log")
@@ -101,7 +95,6 @@ class WorkersSettings(Settings, title="Workers"):
         "file that --autotune writes, MODEL_DIR/autotune.csv if not given; without --autotune: settings to take",
         "path",
     )
-    horovod_timeline: str = setting("", "Chrome trace of every exchange between the workers, by rank 0", "path")
 
 
 @dataclasses.dataclass(frozen=True)

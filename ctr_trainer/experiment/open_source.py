@@ -2,6 +2,8 @@
 
 import dataclasses
 import os
+from collections.abc import Callable
+from typing import Any
 
 from ctr_trainer.data import converted_cache, parquet
 from ctr_trainer.data.dataset import FILE
@@ -20,18 +22,19 @@ _TEXT = (".csv", ".tsv")
 _COMPRESSED = (".gz", ".bz2", ".zst")
 
 
-def open_source(path, model_dir, feature_spec, data_cache, labels=True, fitted=True):
-    """-> the Source of a path. A collective: rank 0 looks at the files once, for all workers.
+def open_source(
+    path: str, model_dir: str, feature_spec: str, labels: bool = True, fitted: bool = True
+) -> ConvertedData | foreign.ForeignParquet:
+    """Returns the source of a path. A collective: rank 0 looks at the files once, for all workers.
 
     Foreign data takes its feature spec from `feature_spec`, else from the model; its statistics from the model if there
     is one, as resuming must, else from one pass over the columns whose transforms or quantiles need them.
 
     Args:
       path: a directory that `convert` wrote; or Parquet, TFRecords or CSV, as a file, a directory, a URL or a pattern,
-        several comma separated. TFRecords and CSV are converted on first use.
+        several comma separated. TFRecords and CSV are converted on first use, to MODEL_DIR/data_cache.
       model_dir: of the model that is trained, evaluated or asked.
       feature_spec: a TOML file, or "".
-      data_cache: where TFRecords and CSV are converted to, or "" for MODEL_DIR/data_cache.
       labels: whether they are needed; False to predict: then weights are not looked at, and a label that is missing or
         none is NaN.
       fitted: whether statistics are needed; False where only labels are looked at.
@@ -39,10 +42,9 @@ def open_source(path, model_dir, feature_spec, data_cache, labels=True, fitted=T
     Raises:
       UserError: nothing is there, or it does not fit the spec.
     """
-    data_cache = data_cache or str(path_of(model_dir) / _CACHE)
 
-    def look(advanced):
-        return _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced)
+    def look(advanced: Callable[[str], None]) -> dict[str, Any]:
+        return _look(path, model_dir, feature_spec, labels, fitted, advanced)
 
     found = distributed.from_chief(look, "the_data_that_rank_0_found")
     if "converted" in found:
@@ -60,8 +62,10 @@ def is_readable(path: str, experiment: Experiment) -> bool:
     return load_features(experiment.model.model_dir) is not None
 
 
-def _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced):
-    """-> what rank 0 tells the others, JSON-able.
+def _look(
+    path: str, model_dir: str, feature_spec: str, labels: bool, fitted: bool, advanced: Callable[[str], None]
+) -> dict[str, Any]:
+    """Returns what rank 0 tells the others, as JSON can hold it.
 
     Args:
       advanced: of `distributed.from_chief`.
@@ -86,10 +90,11 @@ def _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced):
         return {"converted": path}  # which it is not, and opening it says so
     files = path.split(",")
     if not parquet.is_parquet(list_files(files)[0].path):
+        data_cache = str(path_of(model_dir) / _CACHE)
         if not is_local(data_cache):
             raise UserError(
                 f"{path}: TFRecords and text are converted on first use to a directory on a disk that all workers see, "
-                f"and {data_cache} is in a store: name such a --data_cache, or convert the data first"
+                f"and {data_cache} is in a store: convert the data with `convert` first"
             )
         refuse_overlap(data_cache, files, [])
         files = [file.path for file in list_files(files)]
@@ -104,8 +109,8 @@ def _look(path, model_dir, feature_spec, data_cache, labels, fitted, advanced):
     return {"spec": spec.to_dict(), "layout": layout, "statistics": statistics}
 
 
-def _format(path):
-    """-> the format of a file that is no Parquet, by the ending of its name."""
+def _format(path: str) -> str:
+    """Returns the format of a file that is not Parquet, by the ending of its name."""
     stem, ending = os.path.splitext(path.lower())
     ending = os.path.splitext(stem)[1] if ending in _COMPRESSED else ending
     return "csv" if ending in _TEXT else "tfrecord"

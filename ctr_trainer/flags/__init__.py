@@ -1,17 +1,29 @@
-"""The flags that are no settings of the library's, in groups; and absl flags made of any `Settings`.
+"""Flags that are not settings of the library, in groups; and absl flags made of any `Settings`.
 
-A command's own groups are in the module of its name.
+The flags of a command that no other module uses are in the command's own module.
 """
 
 from ctr_trainer.experiment.experiment import Experiment
-from ctr_trainer.flags.define import default_text, define, flags_of, help_text, parsed, read
+from ctr_trainer.flags.define import (
+    REMOVED,
+    Groups,
+    default_text,
+    define,
+    flags_of,
+    help_text,
+    parse,
+    parsed,
+    read,
+    shown,
+)
 from ctr_trainer.flags.trained_model import CheckpointFlags, ExportFlags, PredictFlags, SavedModelFlags
+from ctr_trainer.settings.by_flag import Flag
 from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 
 # What `train` takes, and a worker of a bench.
-TRAINING = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
+TRAINING: Groups = (Experiment, EvaluationConfig, MetricsConfig, ExportFlags)
 # What a flagfile of an experiment may hold.
-EXPERIMENT = (
+EXPERIMENT: Groups = (
     Experiment,
     EvaluationConfig,
     MetricsConfig,
@@ -21,17 +33,28 @@ EXPERIMENT = (
     PredictFlags,
 )
 
+# The flags of commands that use a trained model and read data, and of those that read none.
+OF_MODELS = (*("model_dir", "model", "checkpoint", "threads", "stall_timeout", "log_format", "log_ranks"),)
+OF_DATA = ("eval_data", "feature_spec", "batch_size", "num_readers", "prefetch_batches", "pin_cores")
+
 __all__ = [
     "EXPERIMENT",
+    "OF_DATA",
+    "OF_MODELS",
+    "REMOVED",
     "TRAINING",
     "CheckpointFlags",
     "ExportFlags",
+    "Flag",
+    "Groups",
     "PredictFlags",
     "SavedModelFlags",
     "default_text",
     "define",
     "flags_of",
     "help_text",
+    "parse",
     "parsed",
     "read",
+    "shown",
 ]

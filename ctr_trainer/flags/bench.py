@@ -77,7 +77,7 @@ class BenchFlags(Settings, title="Bench"):
     output: str = setting(
         "bench", "directory of the reports: JSON and PNG; and of data and models made for them", "path"
     )
-    job_timeout: float = setting(1800.0, "longest time that one run may take", "seconds", minimum=1.0)
+    job_timeout: float = setting(1800.0, "longest time that one run may take", "seconds", minimum=1.0, flag=None)
     axes: tuple[str, ...] = setting(
         (), "axes that `settings` varies; all by default", "name", example=("sync_steps", "batch_size")
     )

@@ -1,46 +1,124 @@
-"""From `Settings` to absl flags, and back."""
+"""Makes absl flags of `Settings`, and `Settings` of parsed flags."""
 
+import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
 
 from absl import flags as absl_flags
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.settings.by_flag import ALSO, FORMER, replaced, sections
+from ctr_trainer.settings.by_flag import ALSO, Flag, replaced, sections
 from ctr_trainer.settings.setting import Settings
 
-_NUMBERS = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
+S = TypeVar("S", bound=Settings)
+Groups = tuple[type[Settings], ...]
+_NUMBERS: dict[Any, tuple[type, str]] = {tuple[int, ...]: (int, "integers"), tuple[float, ...]: (float, "numbers")}
 
 
-def flags_of(groups):
-    """-> dict of the title of each section of the help and its list of `Flag`s; a flag stands in the first that has it.
+# What there is in place of flags that earlier versions had.
+_PARAMS, _ROW_PARAMS = "use --optimizer_params=", "use --embedding_optimizer_params="
+REMOVED = {
+    "adam_beta1": f"{_PARAMS}beta1=NUMBER",
+    "adam_beta2": f"{_PARAMS}beta2=NUMBER",
+    "adam_epsilon": f"{_PARAMS}epsilon=NUMBER",
+    "dense_accumulator": f"{_PARAMS}initial_accumulator=NUMBER",
+    "ftrl_l1": f"{_PARAMS}ftrl_l1=NUMBER",
+    "ftrl_l2": f"{_PARAMS}ftrl_l2=NUMBER",
+    "momentum": f"{_PARAMS}momentum=NUMBER",
+    "embedding_beta1": f"{_ROW_PARAMS}beta1=NUMBER",
+    "embedding_beta2": f"{_ROW_PARAMS}beta2=NUMBER",
+    "embedding_epsilon": f"{_ROW_PARAMS}epsilon=NUMBER",
+    "embedding_ftrl_l1": f"{_ROW_PARAMS}l1=NUMBER",
+    "embedding_ftrl_l2": f"{_ROW_PARAMS}l2=NUMBER",
+    "embedding_momentum": f"{_ROW_PARAMS}momentum=NUMBER",
+    "embedding_weight_decay": f"{_ROW_PARAMS}weight_decay=NUMBER",
+    "initial_accumulator": "use --embedding_initial_accumulator",
+    "auc_window_steps": "the AUC in the log is of all steps since the process started",
+    "best_direction": "in a program, EvalSpec(best_direction=...) sets it; the metrics of this package need none",
+    "cache_secs": "a cached row is used for 1 s",
+    "data_cache": "TFRecords and CSV are converted to MODEL_DIR/data_cache; `convert` writes elsewhere",
+    "early_stopping_min_delta": "in a program, EvalSpec(early_stopping_min_delta=...) sets it",
+    "full_checkpoint_every": "in a program, RunConfig(full_checkpoint_every=...) sets it",
+    "horovod_timeline": "use horovodrun --timeline-filename, with --dense_exchange=horovod",
+    "job_timeout": "a job of a benchmark ends after 1800 s",
+    "log_secs": "in a program, RunConfig(log_secs=...) sets it",
+    "max_body_bytes": "a request may have 4 KiB per example of --max_examples",
+    "max_list_length": "a list of a request may have 1000 values",
+    "max_queue": "at most 4096 examples wait",
+    "max_values": "a request may have 128 values per example of --max_examples",
+    "num_threads": "use --threads",
+    "path": "use --output",
+    "prepared_runs": "leave it out",
+    "publish_dense_secs": "each published epoch has its dense tower",
+    "raw_format": "use --format",
+    "row_copies": "--strict_sync gives each worker its own copy; in a program, EmbeddingConfig(row_copies=...) sets it",
+    "rows_per_file": "an output file has 1,000,000 rows",
+    "rows_per_group": "a row group has 50,000 rows",
+    "slots_per_host": "have --host_discovery_script print NAME:SLOTS",
+    "split_seed": "use --seed",
+    "stop_secs": "use --grace_secs",
+    "sync_transport": "leave it out; a service that cannot share memory is sent its requests through the socket",
+    "synthetic_seed": "use --seed",
+}
 
-    Args:
-      groups: `Settings` classes.
-    """
-    found, seen = {}, set()
+
+def flags_of(groups: Iterable[type[Settings]]) -> dict[str, list[Flag]]:
+    """Returns the flags of `Settings` classes by the title of their section; a flag is in the first that has it."""
+    found: dict[str, list[Flag]] = {}
+    seen: set[str] = set()
     for title, flags in (section for group in groups for section in sections(group())):
         found.setdefault(title, []).extend(flag for flag in flags if flag.name not in seen)
         seen |= {flag.name for flag in flags}
     return found
 
 
-def define(groups):
-    """-> absl FlagValues with the flags of the groups, by all of their names."""
+def shown(command: types.ModuleType, is_full: bool) -> dict[str, list[Flag]]:
+    """Returns the flags that a command's help shows, by the title of their section.
+
+    These are the flags of its GROUPS; of a command with TAKES, those named there; of a command with MAIN, those named
+    there unless the full help is asked for.
+    """
+    names = getattr(command, "TAKES", None) or (None if is_full else getattr(command, "MAIN", None))
+    found = flags_of(command.GROUPS)
+    if names is None:
+        return found
+    chosen = {title: [flag for flag in flags if flag.name in names] for title, flags in found.items()}
+    return {title: flags for title, flags in chosen.items() if flags}
+
+
+def define(groups: Iterable[type[Settings]]) -> absl_flags.FlagValues:
+    """Returns absl FlagValues with the flags of the groups, by all of their names."""
     values = absl_flags.FlagValues()
     for title, flags in flags_of(groups).items():
         for flag in flags:
             _define(flag, title, values)
-    for other, name in {**FORMER, **ALSO}.items():
+    for other, name in ALSO.items():
         if name in values:
             absl_flags.DEFINE_alias(other, name, values)
     return values
 
 
-def parsed(groups: Iterable[type[Settings]], values: absl_flags.FlagValues) -> dict[str, typing.Any]:
+def parse(values: absl_flags.FlagValues, arguments: Sequence[str]) -> list[str]:
+    """Sets the flags from a command's name and its arguments; returns the arguments that are no flags.
+
+    Raises:
+      UserError: a flag of an earlier version was given; says what there is in its place.
+      absl.flags.Error: a flag is unknown or has a wrong value.
+    """
+    try:
+        return list(values(arguments))[1:]
+    except absl_flags.UnrecognizedFlagError as error:
+        name = error.flagname if error.flagname in REMOVED else error.flagname.removeprefix("no")
+        if name not in REMOVED:
+            raise
+        raise UserError(f"--{name} is removed: {REMOVED[name]}") from None
+
+
+def parsed(groups: Iterable[type[Settings]], values: absl_flags.FlagValues) -> dict[str, Any]:
     """Returns the values of the groups' flags, by flag, from parsed FlagValues.
 
-    A flag that only some kinds of a setting have, such as `--momentum`, is None unless the user gave it, so that
+    A flag that only some kinds of a setting have, as `--embedding_initial_accumulator`, is None unless it was given. So
     `replaced` can refuse it for a kind that lacks it, whatever its value.
 
     Raises:
@@ -55,8 +133,8 @@ def parsed(groups: Iterable[type[Settings]], values: absl_flags.FlagValues) -> d
     }
 
 
-def read(group, values):
-    """-> an instance of a group, from parsed FlagValues.
+def read(group: type[S], values: absl_flags.FlagValues) -> S:
+    """Returns an instance of a group, from parsed FlagValues.
 
     Raises:
       UserError: a setting is refused, by the name of its flag.
@@ -64,7 +142,7 @@ def read(group, values):
     return replaced(group(), parsed([group], values))
 
 
-def _value(flag, value):
+def _value(flag: Flag, value: Any) -> Any:
     if flag.kind in _NUMBERS:
         kind, expected = _NUMBERS[flag.kind]
         try:
@@ -81,9 +159,9 @@ def _value(flag, value):
     return value
 
 
-def _define(flag, title, values):
+def _define(flag: Flag, title: str, values: absl_flags.FlagValues) -> None:
     name, default = flag.name, flag.default
-    common = dict(help=help_text(flag), flag_values=values, module_name=title)
+    common: dict[str, Any] = dict(help=help_text(flag), flag_values=values, module_name=title)
     kinds = typing.get_args(flag.kind) or (flag.kind,)
     if flag.kind in _NUMBERS:
         absl_flags.DEFINE_list(name, [str(part) for part in default], **common)
@@ -99,8 +177,8 @@ def _define(flag, title, values):
         absl_flags.DEFINE_float(name, default, **common)
 
 
-def help_text(flag):
-    """-> what the help says of a `Flag`: what it is, for which choices, in what unit, of which values."""
+def help_text(flag: Flag) -> str:
+    """Returns the help of a flag: what it is, its example, the kinds that have it, its unit and its choices."""
     setting = flag.setting
     of = f"; of {', '.join(setting.of)}" if setting.of else ""
     example = f", as {','.join(f'{part:g}' if isinstance(part, float) else str(part) for part in setting.example)}"
@@ -109,10 +187,10 @@ def help_text(flag):
     return f"{setting.help}{example if setting.example else ''}{of}{unit}{choices}"
 
 
-def default_text(flag):
-    """-> what the help says of a `Flag`'s default."""
+def default_text(flag: Flag) -> str:
+    """Returns what the help says of a flag's default."""
     if flag.defaults:
-        kinds = {}
+        kinds: dict[Any, list[str]] = {}
         for kind, value in flag.defaults.items():
             kinds.setdefault(value, []).append(kind)
         usual = max(kinds, key=lambda value: len(kinds[value]))

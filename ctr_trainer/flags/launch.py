@@ -22,7 +22,9 @@ class LaunchFlags(Settings, title="Launch"):
     host_discovery_script: str = setting(
         "", "command that prints the hosts there are now, a line each: NAME or NAME:SLOTS; run every second"
     )
-    slots_per_host: int = setting(1, "slots of a host that --host_discovery_script prints without", "slots", minimum=1)
+    slots_per_host: int = setting(
+        1, "slots of a host that --host_discovery_script prints without", "slots", minimum=1, flag=None
+    )
     network_interface: str = setting("", "network interface by which the workers of several hosts connect", "name")
     ssh_port: int = setting(0, "port of ssh on all hosts; 0: that of ssh's settings", minimum=0, maximum=65535)
     start_timeout: int = setting(30, "longest time that horovodrun takes to reach all hosts", "seconds", minimum=1)

@@ -42,7 +42,7 @@ class ServiceFlags(Settings, title="Service"):
     """Service."""
 
     service: str = setting("", "shards as host:port,host:port, in the order that the workers name them", "address")
-    path: str = setting("", "directory that `save` writes, inside the shards' --data_dir", "path")
+    output: str = setting("", "directory that `save` writes, inside the shards' --data_dir", "path")
     json: bool = setting(False, "print one JSON object in place of a table")
     service_timeout: float = setting(
         10.0, "time for which a shard that does not answer is asked again", "seconds", minimum=0.0
@@ -56,6 +56,7 @@ class ScoreLimits(Settings, title="Requests"):
 
     Attributes:
       batch_delay_ms: with 0 a batch takes what waits when a thread is free, so batches grow with the load.
+      max_body_bytes, max_values: their defaults grow with `max_examples`.
       max_queue: a request beyond it is refused by 429, so that those that wait are answered in time.
     """
 
@@ -67,22 +68,37 @@ class ScoreLimits(Settings, title="Requests"):
     )
     threads: int = setting(1, "batches that are scored at a time, each on one core", "threads", minimum=1)
     max_queue: int = setting(
-        4096, "examples that may wait; a request beyond them is refused by status 429", "examples", minimum=1
+        4096, "examples that may wait; a request beyond them is refused by status 429", "examples", minimum=1, flag=None
     )
     timeout_secs: float = setting(
         1.0, "how long a request may wait and be scored before status 504 answers it", "seconds", above=0.0
     )
-    max_examples: int = setting(1024, "examples that one request may have", "examples", minimum=1)
-    max_list_length: int = setting(1000, "values that a bag or sequence of one example may have", "values", minimum=1)
+    max_examples: int = setting(
+        1024,
+        "examples that one request may have; its bytes and values may be 4 KiB and 128 for each",
+        "examples",
+        minimum=1,
+    )
+    max_list_length: int = setting(
+        1000, "values that a bag or sequence of one example may have", "values", minimum=1, flag=None
+    )
     max_body_bytes: int = setting(
-        4 << 20, "size that the body of a request may have; beyond it status 413 answers", "bytes", minimum=1
+        4 << 20, "size that the body of a request may have; beyond it status 413 answers", "bytes", minimum=1, flag=None
     )
     max_values: int = setting(
         1 << 17,
         "values that one request may have, each list counted as long as the longest; beyond it status 413 answers",
         "values",
         minimum=1,
+        flag=None,
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("max_body_bytes", "max_values"):
+            default = type(self).__dataclass_fields__[name].default
+            if getattr(self, name) == default:  # 4 KiB and 128 values per example.
+                object.__setattr__(self, name, default * max(self.max_examples, 1024) // 1024)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,13 +124,17 @@ class ScoreFlags(Settings, title="Score"):
         0.0, "age of the served rows beyond which /healthz says 503; 0 is any age", "seconds", minimum=0.0
     )
     stop_secs: float = setting(
-        10.0, "how long requests under way may take to end after SIGTERM", "seconds", minimum=0.0
+        10.0,
+        "how long requests in progress may take to end after SIGTERM",
+        "seconds",
+        minimum=0.0,
+        flag="grace_secs",
     )
     cache_dir: str = setting("", "local directory for rows and towers; none takes that of temporary files", "path")
     cache_rows: int = setting(
         100_000, "rows of each table that are kept for the next batches, of a cluster's rows; 0 for none", minimum=0
     )
-    cache_secs: float = setting(1.0, "for how long such a row is given", "seconds", minimum=0.0)
+    cache_secs: float = setting(1.0, "for how long such a row is given", "seconds", minimum=0.0, flag=None)
     token_file: str = same_as(ServeFlags, "token_file")
     tls_cert: str = same_as(ServeFlags, "tls_cert")
     tls_key: str = same_as(ServeFlags, "tls_key")

@@ -19,7 +19,7 @@ class SavedModelFlags(Settings, title="Evaluation of an export"):
     saved_model: str = setting(
         "", "evaluate this SavedModel in place of a checkpoint; --eval_data is then raw data", "path"
     )
-    raw_format: str = setting(
+    format: str = setting(
         "csv",
         "format of the raw data",
         choices=("csv", "criteo", "movielens", "libsvm", "libffm", "parquet", "tfrecord"),

@@ -112,7 +112,6 @@ class MetricsHook(StepHook):
       takers: take the lines, in this order.
       clock: `Clock` of the thread of the steps, which measures the rates.
       lines: `OwnLines` or `MergedLines`; None for `OwnLines`.
-      auc_window_steps: 0 for the AUC since the start; n restarts the AUC every n steps, at a line.
       every_n_steps, every_n_secs: exactly one; the period of the lines. `MergedLines` need `every_n_steps`.
       weight: scalar tensor, the weight of this worker's batch for a model without logits; None for 1.
       own: f() -> `WorkerFigures` at the step just done; the hook adds the learning rate and the rates.
@@ -128,7 +127,6 @@ class MetricsHook(StepHook):
         takers: Sequence[LineTaker],
         clock: Clock,
         lines: OwnLines | None = None,
-        auc_window_steps: int = 0,
         every_n_steps: int | None = None,
         every_n_secs: float | None = None,
         weight: tf.Tensor | None = None,
@@ -143,7 +141,7 @@ class MetricsHook(StepHook):
         fetches = {"loss": loss, "labels": tensors}
         fetches |= {name: tensor for name, tensor in further.items() if tensor is not None}
         self._arguments = tf1.train.SessionRunArgs(fetches)  # The same object for each step.
-        self._takers, self._lines, self._auc_window_steps = takers, lines or OwnLines(), auc_window_steps
+        self._takers, self._lines = takers, lines or OwnLines()
         self._own = own
         self._owns: dict[int, WorkerFigures] = {}  # By step, until the line of the step is known.
         self._clock = clock
@@ -153,7 +151,6 @@ class MetricsHook(StepHook):
         super().after_create_session(session, coord)
         self._timer.update_last_triggered_step(self.step)
         self._start_window()
-        self._auc_from, self._auc_is_over = self.step, False
 
     def before_run(self, run_context: tf1.train.SessionRunContext) -> tf1.train.SessionRunArgs | None:
         return self._arguments
@@ -161,10 +158,6 @@ class MetricsHook(StepHook):
     def after_micro_batch(
         self, run_context: tf1.train.SessionRunContext, run_values: tf1.train.SessionRunValues
     ) -> None:
-        if self._auc_is_over:  # `auc` could read the old window until now.
-            for metrics in self._metrics.values():
-                metrics.auc.reset()
-            self._auc_from, self._auc_is_over = self._from_step, False
         weights = run_values.results.get("weight")
         for label, values in run_values.results["labels"].items():
             weights = values["weights"]
@@ -191,7 +184,7 @@ class MetricsHook(StepHook):
         self._lines.close()
 
     def auc(self, all_sum: Callable[[np.ndarray, str], np.ndarray]) -> dict[str, float]:
-        """Returns by `auc` or `auc/<label>` the AUC of all ranks' examples since the last window began. A collective.
+        """Returns by `auc` or `auc/<label>` the AUC of all ranks' examples since the start. A collective.
 
         Args:
           all_sum: see `distributed.all_sum`.
@@ -212,7 +205,6 @@ class MetricsHook(StepHook):
             examples_per_sec=self._examples / seconds,
         )
         sums = line_sums.pack(self._metrics, float(np.mean(loss)), weight, own)
-        self._auc_is_over = 0 < self._auc_window_steps <= self.step - self._auc_from
         for metrics in self._metrics.values():
             for name, metric in metrics.parts.items():
                 if name != "auc":

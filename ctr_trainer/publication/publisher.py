@@ -38,7 +38,7 @@ class Publisher:
         self._config, self._clock = config, clock
         self._offer, self._lock = None, threading.Lock()
         self._woken, self._ending, self._done = threading.Event(), threading.Event(), threading.Event()
-        self._tower_at = self._retry_at = None
+        self._retry_at = None
         self._times, self._delivered, self._begun = {}, None, time.time()
         self.failures, self._problem, self._said_at = 0, "", {}
         self._thread = threading.Thread(target=self._run, name="publishing", daemon=True)
@@ -157,10 +157,7 @@ class Publisher:
 
     def _publish(self, step, values):
         begun, is_first = self._clock(), self._spool.last is None
-        is_due = is_first or self._tower_at is None or begun - self._tower_at >= self._config.dense_secs
-        record = self._spool.write(step, (lambda path: self._tower.write(path, values)) if is_due else None)
-        if is_due:
-            self._tower_at = begun
+        record = self._spool.write(step, lambda path: self._tower.write(path, values))
         self._times[record.epoch] = record.time
         self._times.pop(record.epoch - _MOST_WAITING - 2, None)
         self._retry_at, self._problem = None, ""

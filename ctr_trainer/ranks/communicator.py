@@ -1,7 +1,6 @@
 """The library that connects the ranks of a job: Horovod, or none for a lone worker."""
 
 import importlib
-import os
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Protocol
@@ -12,7 +11,6 @@ import tensorflow.compat.v1 as tf1
 
 from ctr_trainer.messages.errors import UserError
 
-_TIMELINE_START = 200  # The first event of a timeline lies within this many bytes.
 _BUILD = "python -m ctr_trainer.installation.build_horovod"
 
 
@@ -180,29 +178,6 @@ def open_communicator() -> Communicator:
     if not hasattr(hvd, "BroadcastGlobalVariablesHook"):  # It was imported earlier, and was not built by this package.
         hvd = importlib.reload(hvd)
     return Horovod(hvd)
-
-
-def prepare_timeline(timeline: str) -> None:
-    """Has Horovod write its timeline to a file; call it before Horovod starts.
-
-    If Horovod cannot open the file, it fails later, in a thread of its own. So the file's directory is made here.
-
-    Args:
-      timeline: the file, a Chrome trace of each exchange.
-
-    Raises:
-      UserError: the file exists and does not begin as Horovod's timelines do: it would be overwritten.
-    """
-    path = os.path.abspath(timeline)
-    if os.path.lexists(path) and (not os.path.isfile(path) or os.path.getsize(path)):
-        start = b""
-        if os.path.isfile(path):
-            with open(path, "rb") as file:
-                start = file.read(_TIMELINE_START)
-        if start.strip() != b"[" and b'"ph":' not in start:
-            raise UserError(f"--horovod_timeline={path} exists and is not a timeline; name another file")
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    os.environ["HOROVOD_TIMELINE"] = path
 
 
 def array_collective(

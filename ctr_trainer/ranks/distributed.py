@@ -27,7 +27,7 @@ from ctr_trainer.processes import hardware
 from ctr_trainer.processes.watchdog import Watchdog
 from ctr_trainer.ranks import agreement, last_words
 from ctr_trainer.ranks.agreement import Introduction, meeting
-from ctr_trainer.ranks.communicator import array_collective, open_communicator, prepare_timeline
+from ctr_trainer.ranks.communicator import array_collective, open_communicator
 from ctr_trainer.ranks.device_config import config_proto
 from ctr_trainer.ranks.notices import Notices, Placement
 
@@ -45,7 +45,6 @@ def init(
     stall_timeout: float = 1800.0,
     pin_cores: bool = False,
     stall_warning: float = 0.0,
-    timeline: str = "",
     core_shares: int = 0,
     steps_exchange: bool = True,
     flags: dict[str, str] | None = None,
@@ -59,7 +58,6 @@ def init(
       stall_timeout: seconds after which a collective that some rank does not reach ends the job.
       pin_cores: whether to keep each worker of a machine on its own share of the cores, see `hardware.pin_cores`.
       stall_warning: seconds after which a wait is named in the log; 0 for never.
-      timeline: file that rank 0 writes Horovod's timeline to, a Chrome trace of each exchange; "" for none.
       core_shares: number of shares that the cores are divided into; 0 for as many as the machine has workers.
       steps_exchange: whether steps wait for what Horovod exchanges. If not, its thread looks for an exchange every
         20 ms, unless HOROVOD_CYCLE_TIME is set: at 5 ms its threads take 3% of a core.
@@ -80,8 +78,6 @@ def init(
     if pin_cores:  # Before Horovod starts its threads, so that they stay on these cores too.
         here = placement.host_ranks
         _all_cores = hardware.pin_cores(placement.rank - here[0], max(core_shares, len(here)))
-    if timeline:
-        prepare_timeline(timeline)
     if not steps_exchange:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", str(_IDLE_CYCLE_MS))
     if deterministic and placement.size > 2:

@@ -79,7 +79,7 @@ class Batcher:
                 self._drop_late()
             if self._is_full(waiting):
                 raise QueueFull(
-                    f"{self._examples} examples wait, and {self._limits.max_queue} may (--max_queue), with at most "
+                    f"{self._examples} examples wait, and {self._limits.max_queue} may (max_queue), with at most "
                     f"{self._most_values} values: send the request again later, or to another server"
                 )
             self._queue.append(waiting)

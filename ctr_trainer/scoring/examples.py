@@ -137,7 +137,7 @@ class Examples:
         if values > limits.max_values:
             raise TooLarge(
                 f"{self.count} examples have {values} values, each list as long as the longest of its feature, over "
-                f"{limits.max_values} (--max_values): send fewer examples at a time, or shorter lists"
+                f"{limits.max_values} (max_values): send fewer examples at a time, or shorter lists"
             )
         return self
 
@@ -185,7 +185,7 @@ def _of_arrow(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> np.
     if len(column) * longest > limits.max_values:
         raise TooLarge(
             f"column {feature.name!r}: {len(column)} lists of up to {longest} values are over {limits.max_values} "
-            "values (--max_values): send fewer examples at a time, or shorter lists"
+            "values (max_values): send fewer examples at a time, or shorter lists"
         )
     values = _texts(feature, _decoded(feature, column.flatten(), limits), kind)
     ends, values = np.cumsum(pc.fill_null(pc.list_value_length(column), 0).to_numpy()), values.to_pylist()
@@ -210,7 +210,7 @@ def _decoded(feature: RawFeature, column: pa.Array, limits: ScoreLimits) -> pa.A
         if size > limits.max_body_bytes:
             raise TooLarge(
                 f"column {feature.name!r}: {size} bytes without its dictionary, over {limits.max_body_bytes} "
-                "(--max_body_bytes): send fewer examples at a time"
+                "(max_body_bytes): send fewer examples at a time"
             )
     return column.dictionary_decode()
 

@@ -203,7 +203,7 @@ class HttpApp:
             self._seldom.warning("a client of %s hung up before the end of its request", request.url.path)
             raise HungUp("the client hung up before the end of its request") from None
         if size > most:
-            raise TooLarge(f"the body has over {most} bytes (--max_body_bytes): send fewer examples at a time")
+            raise TooLarge(f"the body has over {most} bytes (max_body_bytes): send fewer examples at a time")
         return b"".join(parts)
 
     def _check_token(self, request):
@@ -245,7 +245,7 @@ def _json(body: bytes, limits: ScoreLimits) -> object:
     # Each value but the first follows a comma or a bracket; an empty object takes thirty times its two characters.
     most = 2 * limits.max_values
     if len(body) > most and sum(map(body.count, (b",", b"[", b"{"))) > most:
-        raise TooLarge(f"the body has over {most} commas and brackets (--max_values): send fewer examples at a time")
+        raise TooLarge(f"the body has over {most} commas and brackets (max_values): send fewer examples at a time")
     try:
         return json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -170,7 +170,7 @@ def check_length(feature: RawFeature, length: int, place: int, most: int) -> Non
     """
     if length > most:
         raise RequestRefused(
-            f"example {place}, feature {feature.name!r}: {length} values, above the {most} of --max_list_length"
+            f"example {place}, feature {feature.name!r}: {length} values, above the {most} of max_list_length"
         )
 
 

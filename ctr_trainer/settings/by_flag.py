@@ -1,14 +1,26 @@
 """`Settings` as values by flag, and back: what the command line, `flags.json` and a job's workers know them by."""
 
 import dataclasses
-import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.settings.setting import Setting, SettingError, Settings, declared, flag_of
+from ctr_trainer.settings.setting import (
+    Setting,
+    SettingError,
+    Settings,
+    declared,
+    flag_of,
+    is_param,
+    spelled_flag,
+)
 
-# Flags by the name of before, which the command line and earlier checkpoints have; it goes with the next release.
+S = TypeVar("S", bound=Settings)
+
+
+# Former names of settings, which the checkpoints of earlier versions have.
 FORMER = {"initial_accumulator": "embedding_initial_accumulator"}
-# Names that a flag has besides: that of `MonitoredTrainingSession`.
+# Second names of flags: `MonitoredTrainingSession` calls it so.
 ALSO = {"save_checkpoint_secs": "save_checkpoints_secs"}
 
 
@@ -26,59 +38,70 @@ class Flag:
     """
 
     name: str
-    kind: typing.Any
+    kind: Any
     default: object
     setting: Setting
-    defaults: dict = dataclasses.field(default_factory=dict)
+    defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
     of_some_kinds: bool = False
 
 
-def sections(settings):
-    """-> list of (title, list of `Flag`) of `Settings` and of the `Settings` in them, in order.
+def sections(settings: Settings) -> list[tuple[str, list[Flag]]]:
+    """Returns (title, flags) of `Settings` and of the `Settings` in them, in order.
 
     Args:
       settings: an instance; its values are the flags' defaults.
     """
-    own, inner = [], []
+    own: list[Flag] = []
+    inner: list[tuple[str, list[Flag]]] = []
     for field in dataclasses.fields(settings):
         found, value = declared(field), getattr(settings, field.name)
         if found is None:
             inner += sections(value) if _is_settings(field.type) else []
         elif found.kinds is not None:
             choice = dataclasses.replace(found, choices=tuple(found.kinds), kinds=None)
-            inner.append((field.type.title, [Flag(flag_of(field), str, value.name, choice), *_of_kinds(found.kinds)]))
+            chosen = Flag(flag_of(field), str, value.name, choice)
+            inner.append((field.type.title, [chosen, *_of_kinds(found), *_params_of_kinds(found)]))
         elif flag_of(field):
             own.append(Flag(flag_of(field), field.type, value, found))
     return [(settings.title, own), *inner] if own else inner
 
 
-def _of_kinds(kinds):
-    """-> list of the `Flag`s of all kinds; one for those that have a flag in common."""
-    having = {}
-    for name, kind in kinds.items():
+def _of_kinds(choice: Setting) -> list[Flag]:
+    """Returns the flags of all kinds of a setting; one for the kinds that have a flag in common."""
+    having: dict[str, list[tuple[str, dataclasses.Field[Any]]]] = {}
+    for name, kind in choice.kinds.items():
         for field in dataclasses.fields(kind):
-            having.setdefault(flag_of(field), []).append((name, field))
+            if not is_param(field):
+                having.setdefault(flag_of(field), []).append((name, field))
     flags = []
     for name, found in having.items():
         field = found[0][1]
-        of = () if len(found) == len(kinds) else tuple(kind for kind, _ in found)
+        of = () if len(found) == len(choice.kinds) else tuple(kind for kind, _ in found)
         defaults = {kind: field.default for kind, field in found}
         differ = len(set(defaults.values())) > 1
-        flags.append(
-            Flag(
-                name,
-                field.type,
-                None if differ else field.default,
-                dataclasses.replace(declared(field), of=of),
-                defaults if differ else {},
-                of_some_kinds=bool(of),
-            )
-        )
+        setting = dataclasses.replace(declared(field), of=of)
+        default = None if differ else field.default
+        flags.append(Flag(name, field.type, default, setting, defaults if differ else {}, of_some_kinds=bool(of)))
     return flags
 
 
-def replaced(settings, values):
-    """-> `Settings` with other values.
+def _params_of_kinds(choice: Setting) -> list[Flag]:
+    """Returns the flag of the settings that some kinds have and that have no flag of their own; none if there are none.
+
+    Its help names each of them, with its default, and the kinds that have it.
+    """
+    having: dict[str, list[str]] = {}
+    for name, kind in choice.kinds.items():
+        for field in filter(is_param, dataclasses.fields(kind)):
+            having.setdefault(f"{field.name}={field.default:g}", []).append(name)
+    if not having:
+        return []
+    text = ", ".join(f"{param} ({', '.join(kinds)})" for param, kinds in having.items())
+    return [Flag(choice.params_flag, tuple[str, ...], (), Setting(f"params of it, here with their defaults: {text}"))]
+
+
+def replaced(settings: S, values: Mapping[str, Any]) -> S:
+    """Returns `Settings` with other values.
 
     Args:
       settings: an instance.
@@ -100,39 +123,49 @@ def replaced(settings, values):
     return refusing_by_flags(type(settings), taken)
 
 
-def _of_kind(field, old, values):
+def _of_kind(field: dataclasses.Field[Any], old: Any, values: Mapping[str, Any]) -> Any:
+    """Returns the settings of the kind that is chosen; of the present kind, what is not given stays."""
     flag, found = flag_of(field), declared(field)
-    kinds = found.kinds
     name = values.get(flag, old.name)
-    if name not in kinds:
+    if name not in found.kinds:
         raise UserError(f"--{flag}={name}{found.unknown_kind(name)}")
-    own = {flag_of(each): each for each in dataclasses.fields(kinds[name])}
-    for other in _of_kinds(kinds):
+    kind = found.kinds[name]
+    fields = dataclasses.fields(kind)
+    names = ", ".join(f"--{spelled_flag(each)}" for each in fields)
+    having = f"it has {names}" if names else "it has no setting"
+    own = {flag_of(each): each.name for each in fields}
+    for other in _of_kinds(found):
         value = values.get(other.name)
         if other.name not in own and value is not None:
-            having = f"it has {', '.join(f'--{each}' for each in own)}" if own else "it has no setting"
             raise UserError(f"--{flag}={name} has no --{other.name}, which is set to {value:g}; {having}")
     given = vars(old) if name == old.name else {}
-    given = given | {each.name: values[other] for other, each in own.items() if values.get(other) is not None}
-    return refusing_by_flags(kinds[name], given)
+    given = given | {own[each]: values[each] for each in own if values.get(each) is not None}
+    params = {each.name for each in fields if is_param(each)}
+    for text in values.get(found.params_flag) or ():
+        param, _, number = text.partition("=")
+        if param not in params:
+            raise UserError(f"--{flag}={name} has no --{found.params_flag}={param}, which is set to {number}; {having}")
+        try:
+            given[param] = float(number)
+        except ValueError:
+            raise UserError(f"--{found.params_flag}={text}: expected {param}=NUMBER") from None
+    return refusing_by_flags(kind, given)
 
 
-def refusing_by_flags(group, taken):
-    """-> an instance of a `Settings` class; a UserError of it names flags.
-
-    Args:
-      group: the class.
-      taken: its fields by name.
-    """
+def refusing_by_flags(group: type[S], taken: Mapping[str, Any]) -> S:
+    """Returns an instance of a `Settings` class with fields by name; a UserError of it names flags."""
     try:
         return group(**taken)
     except SettingError as error:
         raise UserError(error.by_flags) from None
 
 
-def by_flag(settings):
-    """-> the values of `Settings` by flag, those of the `Settings` in them too; `replaced` gives the settings back."""
-    values = {}
+def by_flag(settings: Settings) -> dict[str, Any]:
+    """Returns the values of `Settings`, and of the `Settings` in them, by flag; `replaced` gives the settings back.
+
+    A setting of an optimizer that has no flag of its own has a key here all the same, as `adam_beta1`.
+    """
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         found, value = declared(field), getattr(settings, field.name)
         if found is None:
@@ -144,20 +177,22 @@ def by_flag(settings):
     return values
 
 
-def alike(settings):
-    """-> as `by_flag`, those values that all ranks of a job need alike, as text."""
+def alike(settings: Settings) -> dict[str, str]:
+    """Returns, by flag, the values that all ranks of a job need alike, as text."""
     flags = {each.name: each for _, found in sections(settings) for each in found}
-    return {name: str(value) for name, value in by_flag(settings).items() if flags[name].setting.alike}
+    values = by_flag(settings)
+    return {name: str(value) for name, value in values.items() if name not in flags or flags[name].setting.alike}
 
 
-def changed(settings, usual=None):
-    """-> as `by_flag`, those values that are not at their defaults.
+def changed(settings: Settings, usual: Settings | None = None) -> dict[str, Any]:
+    """Returns, by flag, the values that are not at their defaults, as the command line takes them.
 
     Args:
       settings: an instance.
       usual: the instance whose values are the defaults; None for that of the class.
     """
-    usual, values = usual or type(settings)(), {}
+    usual = usual or type(settings)()
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(settings):
         found, value, default = declared(field), getattr(settings, field.name), getattr(usual, field.name)
         if found is None:
@@ -168,23 +203,25 @@ def changed(settings, usual=None):
                 **({flag_of(field): value.name} if is_other else {}),
                 **changed(value, None if is_other else default),
             }
+        elif value != default and is_param(field):
+            values[found.params_flag] = (*values.get(found.params_flag, ()), f"{field.name}={value!r}")
         elif flag_of(field) and value != default:
             values[flag_of(field)] = value
     return values
 
 
-def by_names_of_now(values):
-    """-> values by flag, which may be called as it was before, by the flags' names of now."""
+def by_names_of_now(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values by flag under the flags' present names; some may have a former name."""
     return {FORMER.get(name, name): value for name, value in values.items()}
 
 
-def require(settings, *names):
-    """Raises UserError where one of the named settings has no value."""
+def require(settings: Settings, *names: str) -> None:
+    """Raises UserError if one of the named settings has no value."""
     for name in names:
         if not getattr(settings, name):
             field = settings.__dataclass_fields__[name]
             raise UserError(f"--{flag_of(field)} is missing: {declared(field).help}")
 
 
-def _is_settings(kind):
+def _is_settings(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Settings)

@@ -56,6 +56,7 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         ROW_OPTIMIZERS,
         "optimizer of the embedding rows",
         flag="embedding_optimizer",
+        params_flag="embedding_optimizer_params",
         hints=NO_ROW_OPTIMIZERS,
     )
     learning_rate: float = setting(
@@ -82,6 +83,7 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         "who keeps copies of the service's rows: each host one, in memory that its workers share, or each worker its "
         "own; auto is host, but worker with --strict_sync",
         choices=("auto", "host", "worker"),
+        flag=None,
     )
     sync_steps: int = setting(30, "steps between two syncs of the rows with the service", "steps", minimum=1)
     strict_sync: bool = setting(
@@ -93,12 +95,6 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         choices=("sum", "mean", "adaptive"),
     )
     sync_compression: str = setting("none", "how rows travel: as they are, or as float16", choices=("none", "fp16"))
-    sync_transport: str = setting(
-        "auto",
-        "how large requests reach a service of the worker's own host; auto: in memory that both see; socket: through "
-        "the socket, as to another host",
-        choices=("auto", "socket"),
-    )
     service_timeout: float = setting(60.0, "how long a lost service is retried", "seconds", minimum=0.0)
     service_shards: int = setting(
         1, "services that `auto` starts for several workers, each with a share of the rows", "processes", minimum=1

@@ -42,13 +42,13 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
         "", "metric by which the best checkpoint is kept, as auc, logloss, gauc or auc/click; none if empty"
     )
     best_direction: str | None = setting(
-        "", "values of --best_metric that are better, of a metric of your own", choices=("max", "min")
+        "", "values of --best_metric that are better, of a metric of your own", choices=("max", "min"), flag=None
     )
     early_stopping_patience: int = setting(
         0, "evaluations without an improvement of --best_metric that end the training; 0 never", "times", minimum=0
     )
     early_stopping_min_delta: float = setting(
-        0.0, "least change of --best_metric that counts as an improvement", minimum=0.0
+        0.0, "least change of --best_metric that counts as an improvement", minimum=0.0, flag=None
     )
 
     def __post_init__(self):

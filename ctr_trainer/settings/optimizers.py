@@ -69,7 +69,9 @@ class Momentum(DenseOptimizer):
     """m = momentum m + g;  w -= lr m"""
 
     name: typing.ClassVar[str] = "momentum"
-    momentum: float = setting(0.9, "share of the velocity that a step keeps", "share", minimum=0.0, below=1.0)
+    momentum: float = setting(
+        0.9, "share of the velocity that a step keeps", "share", minimum=0.0, below=1.0, params_flag="optimizer_params"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,12 @@ class Adagrad(DenseOptimizer):
 
     name: typing.ClassVar[str] = "adagrad"
     initial_accumulator: float = setting(
-        0.1, "what the sum of squared gradients starts at", "gradient^2", above=0.0, flag="dense_accumulator"
+        0.1,
+        "what the sum of squared gradients starts at",
+        "gradient^2",
+        above=0.0,
+        flag="dense_accumulator",
+        params_flag="optimizer_params",
     )
 
 
@@ -95,12 +102,30 @@ class Adam(DenseOptimizer):
 
     name: typing.ClassVar[str] = "adam"
     beta1: float = setting(
-        0.9, "share of the mean gradient that a step keeps", "share", minimum=0.0, below=1.0, flag="adam_beta1"
+        0.9,
+        "share of the mean gradient that a step keeps",
+        "share",
+        minimum=0.0,
+        below=1.0,
+        flag="adam_beta1",
+        params_flag="optimizer_params",
     )
     beta2: float = setting(
-        0.999, "share of the mean square that a step keeps", "share", minimum=0.0, below=1.0, flag="adam_beta2"
+        0.999,
+        "share of the mean square that a step keeps",
+        "share",
+        minimum=0.0,
+        below=1.0,
+        flag="adam_beta2",
+        params_flag="optimizer_params",
     )
-    epsilon: float = setting(1e-8, "number added to the root of the mean square", minimum=0.0, flag="adam_epsilon")
+    epsilon: float = setting(
+        1e-8,
+        "number added to the root of the mean square",
+        minimum=0.0,
+        flag="adam_epsilon",
+        params_flag="optimizer_params",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -140,10 +165,15 @@ class Ftrl(DenseOptimizer):
 
     name: typing.ClassVar[str] = "ftrl"
     initial_accumulator: float = setting(
-        0.1, "what the sum of squared gradients starts at", "gradient^2", above=0.0, flag="dense_accumulator"
+        0.1,
+        "what the sum of squared gradients starts at",
+        "gradient^2",
+        above=0.0,
+        flag="dense_accumulator",
+        params_flag="optimizer_params",
     )
-    ftrl_l1: float = setting(0.0, "penalty l1 * |w| of each weight", minimum=0.0)
-    ftrl_l2: float = setting(0.0, "penalty l2 * w * w of each weight", minimum=0.0)
+    ftrl_l1: float = setting(0.0, "penalty l1 * |w| of each weight", minimum=0.0, params_flag="optimizer_params")
+    ftrl_l2: float = setting(0.0, "penalty l2 * w * w of each weight", minimum=0.0, params_flag="optimizer_params")
 
 
 DENSE_OPTIMIZERS = {kind.name: kind for kind in (Sgd, Momentum, Adagrad, Adam, AdamW, Lamb, Ftrl)}
@@ -171,7 +201,13 @@ class RowSgd(RowOptimizer):
 class RowMomentum(RowOptimizer):
     name: typing.ClassVar[str] = "momentum"
     momentum: float = setting(
-        0.9, "share of the velocity that a step keeps", "share", minimum=0.0, below=1.0, flag="embedding_momentum"
+        0.9,
+        "share of the velocity that a step keeps",
+        "share",
+        minimum=0.0,
+        below=1.0,
+        flag="embedding_momentum",
+        params_flag="embedding_optimizer_params",
     )
 
 
@@ -192,7 +228,13 @@ class RowwiseAdagrad(RowOptimizer):
     initial_accumulator: float = setting(
         1e-4, _ACCUMULATOR, "gradient^2", minimum=0.0, flag="embedding_initial_accumulator"
     )
-    epsilon: float = setting(1e-8, "number added to the root of the squares", above=0.0, flag="embedding_epsilon")
+    epsilon: float = setting(
+        1e-8,
+        "number added to the root of the squares",
+        above=0.0,
+        flag="embedding_epsilon",
+        params_flag="embedding_optimizer_params",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,12 +242,30 @@ class RowAdam(RowOptimizer):
     name: typing.ClassVar[str] = "adam"
     weight_decay: typing.ClassVar[float] = 0.0
     beta1: float = setting(
-        0.9, "share of the mean gradient that a step keeps", "share", minimum=0.0, below=1.0, flag="embedding_beta1"
+        0.9,
+        "share of the mean gradient that a step keeps",
+        "share",
+        minimum=0.0,
+        below=1.0,
+        flag="embedding_beta1",
+        params_flag="embedding_optimizer_params",
     )
     beta2: float = setting(
-        0.999, "share of the mean square that a step keeps", "share", minimum=0.0, below=1.0, flag="embedding_beta2"
+        0.999,
+        "share of the mean square that a step keeps",
+        "share",
+        minimum=0.0,
+        below=1.0,
+        flag="embedding_beta2",
+        params_flag="embedding_optimizer_params",
     )
-    epsilon: float = setting(1e-8, "number added to the root of the squares", above=0.0, flag="embedding_epsilon")
+    epsilon: float = setting(
+        1e-8,
+        "number added to the root of the squares",
+        above=0.0,
+        flag="embedding_epsilon",
+        params_flag="embedding_optimizer_params",
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -217,6 +277,7 @@ class RowAdamW(RowAdam):
         "1/step",
         minimum=0.0,
         flag="embedding_weight_decay",
+        params_flag="embedding_optimizer_params",
     )
 
 
@@ -226,8 +287,20 @@ class RowFtrl(RowOptimizer):
     initial_accumulator: float = setting(
         1e-4, _ACCUMULATOR, "gradient^2", minimum=0.0, flag="embedding_initial_accumulator"
     )
-    l1: float = setting(0.0, "penalty l1 * |w| of each weight", minimum=0.0, flag="embedding_ftrl_l1")
-    l2: float = setting(0.0, "penalty l2 * w * w of each weight", minimum=0.0, flag="embedding_ftrl_l2")
+    l1: float = setting(
+        0.0,
+        "penalty l1 * |w| of each weight",
+        minimum=0.0,
+        flag="embedding_ftrl_l1",
+        params_flag="embedding_optimizer_params",
+    )
+    l2: float = setting(
+        0.0,
+        "penalty l2 * w * w of each weight",
+        minimum=0.0,
+        flag="embedding_ftrl_l2",
+        params_flag="embedding_optimizer_params",
+    )
 
 
 ROW_OPTIMIZERS = with_plugins(

@@ -33,7 +33,6 @@ class PublishConfig(Settings, title="Publishing"):
 
     Attributes:
       to: "" publishes nothing.
-      dense_secs: a record then names an older tower; 0 costs a few milliseconds of a thread each epoch.
       redis: `RedisFiles`.
     """
 
@@ -53,12 +52,5 @@ class PublishConfig(Settings, title="Publishing"):
     )
     dtype: str = setting(
         "float32", "how the weights of a published row are packed", choices=DTYPES, flag="publish_dtype"
-    )
-    dense_secs: float = setting(
-        0.0,
-        "time from one published dense tower to the next; 0 publishes one with each epoch",
-        "seconds",
-        minimum=0.0,
-        flag="publish_dense_secs",
     )
     redis: RedisFiles = RedisFiles()

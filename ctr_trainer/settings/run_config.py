@@ -122,17 +122,17 @@ class RunConfig(Settings, title="Run"):
         "checkpoints from one full checkpoint to the next; those between hold the rows that changed",
         "checkpoints",
         minimum=1,
+        flag=None,
     )
     log_steps: int = setting(100, "steps between the log's lines", "steps", minimum=1)
-    log_secs: float = setting(30.0, "seconds between the log's [RunStatus] lines of latencies", "seconds", minimum=0.1)
+    log_secs: float = setting(
+        30.0, "seconds between the log's [RunStatus] lines of latencies", "seconds", minimum=0.1, flag=None
+    )
     log_names: str = setting(
         PLAIN_NAMES,
         "names in the log; graph: names of the graph, as xentropy_mean:0, the lines in the form of TensorFlow 1 "
         "programs, and TensorFlow's own line INFO:tensorflow:global_step/sec",
         choices=LOG_NAMES,
-    )
-    auc_window_steps: int = setting(
-        0, "steps that the log's AUC is of, rounded to log lines; 0 for all since the start", "steps", minimum=0
     )
     summary_steps: int = setting(
         100, "steps between TensorBoard summaries, at the log's lines; 0 writes none", "steps", minimum=0

@@ -16,6 +16,7 @@ import operator
 import re
 import types
 import typing
+from typing import Any
 
 from ctr_trainer.messages.errors import UserError, masked
 
@@ -36,6 +37,8 @@ class Setting:
       of: of a setting that only some choices of another have: these.
       minimum, maximum, above, below: bounds of a number, or of each number of a tuple; None for no bound.
       flag: the flag's name; "" for the field's own; None for a setting that has no flag.
+      params_flag: the flag that takes `name=value` pairs: of a field with `kinds`, for the settings of its kinds; of a
+        setting of such a kind, the same flag if that is how the command line sets it. "" for none.
       example: a tuple's value, as the help shows it.
       alike: whether all ranks of a job need the same value.
     """
@@ -51,7 +54,8 @@ class Setting:
     above: float | None = None
     below: float | None = None
     flag: str | None = ""
-    example: tuple = ()
+    params_flag: str = ""
+    example: tuple[Any, ...] = ()
     alike: bool = True
 
     def problem(self, kind, default, value):
@@ -150,6 +154,18 @@ def flag_of(field):
     return field.name if declared(field).flag == "" else declared(field).flag
 
 
+def spelled_flag(field: dataclasses.Field[Any]) -> str:
+    """Returns how the command line names a setting: by its flag, or as `optimizer_params=beta1`."""
+    found = declared(field)
+    return f"{found.params_flag}={field.name}" if is_param(field) else flag_of(field) or field.name
+
+
+def is_param(field: dataclasses.Field[Any]) -> bool:
+    """Returns whether the command line sets this setting of a kind by a `params_flag`."""
+    found = declared(field)
+    return bool(found.params_flag) and found.kinds is None
+
+
 class SettingError(UserError):
     """A setting that is refused.
 
@@ -239,7 +255,7 @@ class Settings:
         fields = [field for field in dataclasses.fields(self) if declared(field)]
         values = {field.name: getattr(self, field.name) for field in fields}
         in_python = {name: _InPython(name, value) for name, value in values.items()}
-        as_flags = {field.name: _AsFlag(flag_of(field) or field.name, values[field.name]) for field in fields}
+        as_flags = {field.name: _AsFlag(spelled_flag(field), values[field.name]) for field in fields}
         return SettingError(text.format(**in_python, **others), text.format(**as_flags, **others))
 
 

@@ -67,7 +67,9 @@ def _is_in(name, scope):
 class TrainSettings(Settings, title="Training"):
     """The settings of `estimator.optimize.TrainOp`, which explains them."""
 
-    optimizer: DenseOptimizer = one_of(Adagrad(), DENSE_OPTIMIZERS, "optimizer of the dense variables")
+    optimizer: DenseOptimizer = one_of(
+        Adagrad(), DENSE_OPTIMIZERS, "optimizer of the dense variables", params_flag="optimizer_params"
+    )
     learning_rate: float = setting(0.02, "learning rate of the dense variables, for one worker", "1/step", minimum=0.0)
     embedding_learning_rate: float = same_as(EmbeddingConfig, "learning_rate")
     scale_lr: str = setting(

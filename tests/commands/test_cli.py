@@ -1,3 +1,4 @@
+import importlib
 import json
 import re
 import subprocess
@@ -162,16 +163,50 @@ def test_evaluations_on_the_way_the_best_model_and_a_report(tmp_path, data, caps
     assert (tmp_path / "report" / "auc.png").exists()
 
 
-def test_a_flag_is_taken_by_its_name_of_before_with_a_warning(tmp_path, data, capsys, caplog):
-    flagfile = _flagfile(tmp_path, data, "--initial_accumulator=0.5", "--max_steps=2")
-    assert cli.main(["train", flagfile]) == 0
-    warning = "--initial_accumulator is called --embedding_initial_accumulator now"
-    assert any(record.getMessage().startswith(warning) for record in caplog.records)
-    flags_of_run = json.loads((tmp_path / "model" / "flags.json").read_text())["flags"]
-    assert flags_of_run["embedding_initial_accumulator"] == 0.5
-    assert "initial_accumulator" not in flags_of_run
-    assert cli.main(["train", flagfile, "--embedding_initial_accumulator=0.25", "--max_steps=4"]) == 1
-    assert "was trained with --embedding_initial_accumulator=0.5" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("flag", "instead"),
+    [
+        ("--adam_beta1=0.5", "--adam_beta1 is removed: use --optimizer_params=beta1=NUMBER"),
+        ("--initial_accumulator=0.5", "--initial_accumulator is removed: use --embedding_initial_accumulator"),
+        ("--nodata_cache", "--data_cache is removed: TFRecords and CSV are converted to MODEL_DIR/data_cache"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_a_removed_flag_is_refused_with_what_to_use_instead(tmp_path, data, capsys, command, flag, instead):
+    assert cli.main([command, _flagfile(tmp_path, data, flag)]) == 2
+    assert instead in capsys.readouterr().err
+
+
+def test_no_removed_flag_is_a_flag():
+    commands = [importlib.import_module(f"ctr_trainer.commands.{name}") for name in cli.COMMANDS]
+    names = {flag for command in commands for flag in flags.define(command.GROUPS)}
+    removed = set(flags.REMOVED) & names
+    assert removed == set()
+
+
+@pytest.mark.parametrize("command", ["evaluate", "predict", "export", "publish"])
+def test_a_command_of_a_trained_model_takes_few_flags_and_ignores_what_only_training_uses(capsys, command):
+    module = importlib.import_module(f"ctr_trainer.commands.{command}")
+    shown = {flag.name for group in flags.shown(module, is_full=True).values() for flag in group}
+    assert shown == set(module.TAKES)
+    assert len(shown) <= 35
+    assert cli.main([command, "--model_dir=nowhere", "--early_stopping_patience=3", "--learning_rate=0.1"]) == 1
+    assert "does not use" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_help_shows_at_most_40_flags_and_helpfull_all(capsys, command):
+    module = importlib.import_module(f"ctr_trainer.commands.{command}")
+    assert cli.main([command, "--help"]) == 0
+    few = re.findall(r"^  --(\w+) ", capsys.readouterr().out, re.MULTILINE)
+    assert len(few) <= 40
+    assert cli.main([command, "--helpfull"]) == 0
+    all_flags = re.findall(r"^  --(\w+) ", capsys.readouterr().out, re.MULTILINE)
+    assert set(few) <= set(all_flags)
+    if not hasattr(module, "TAKES"):
+        assert set(all_flags) - {"flagfile"} == {
+            flag.name for group in flags.flags_of(module.GROUPS).values() for flag in group
+        }
 
 
 def test_the_checkpoint_of_an_earlier_version_has_the_former_name(tmp_path, data, capsys):
@@ -306,9 +341,9 @@ def test_help_shows_what_the_command_does_examples_and_its_flags_by_group(capsys
     assert "Examples:" in text
     names = ("launch", "convert", "serve", "service", "score", "report")
     groups_of_their_own = {name: [name.capitalize()] for name in names}
-    groups = groups_of_their_own.get(command, ["Model", "Data", "Training"])
+    groups = groups_of_their_own.get(command, ["Model"])
     assert all(f"\n{group}:\n" in text for group in groups)
-    assert ("--max_steps" in text) == (command not in groups_of_their_own)
+    assert ("--max_steps" in text) == (command == "train")
 
 
 def test_every_flag_has_a_help_text_and_no_two_groups_of_an_experiment_share_one():

@@ -61,13 +61,13 @@ def test_a_model_is_the_same_with_and_without_conversion(directory, tmp_path, ca
     assert metrics[1] == pytest.approx(metrics[0], rel=1e-4)
 
     export = ["evaluate", f"--saved_model={tmp_path / 'e'}", f"--eval_data={directory / 'clicks'}", "--threads=1"]
-    assert cli.main([*export, "--raw_format=parquet"]) == 0
+    assert cli.main([*export, "--format=parquet"]) == 0
     served = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {name: served[name] for name in ("examples", "auc")} == pytest.approx(
         {name: metrics[1][name] for name in ("examples", "auc")}, abs=1e-4
     )
     write(tmp_path / "a.tfrecord", map(_with_day, map(row, range(ROWS)), _days().to_pylist()))
-    assert cli.main([*export[:2], f"--eval_data={tmp_path / 'a.tfrecord'}", "--raw_format=tfrecord"]) == 0
+    assert cli.main([*export[:2], f"--eval_data={tmp_path / 'a.tfrecord'}", "--format=tfrecord"]) == 0
     of_records = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert of_records.pop("saved_model") == served.pop("saved_model") == str(tmp_path / "e")
     assert of_records == pytest.approx(served, rel=1e-6)
@@ -111,7 +111,7 @@ def test_tfrecords_are_converted_on_first_use(directory, tmp_path, capsys):
     records = tmp_path / "records"
     records.mkdir()
     (tmp_path / "a.tfrecord").rename(records / "a.tfrecord")
-    assert cli.main(["evaluate", flagfile, f"--eval_data={records}", f"--data_cache={records / 'cache'}"]) == 1
+    assert cli.main(["evaluate", flagfile, f"--eval_data={records}", f"--model_dir={records / 'model'}"]) == 1
     assert "cache: is inside the input" in capsys.readouterr().err
     (tmp_path / "a.tfrecord").write_text("no TFRecord at all, but a text that is long enough\n")
     assert cli.main(["evaluate", flagfile]) == 1

@@ -116,12 +116,6 @@ def test_each_record_names_its_tower_and_is_the_table(store, publish):
     )
 
 
-def test_a_tower_goes_out_less_often_if_it_is_to(store, publish):
-    publisher, spool, _ = publish(dense_secs=1000.0)
-    first, second = (_published(publisher, spool, step) for step in (1, 2))
-    assert (second.dense, second.dense_files) == (first.dense, first.dense_files)
-
-
 def test_two_records_wait_at_most_and_what_changes_gathers_in_one(store, publish, caplog):
     publisher, spool, _ = publish(Alive())
     for step in (1, 2):

@@ -111,7 +111,7 @@ def test_flight_names_what_is_wrong_with_a_batch(server, small_model):
         ("age_group", True, "feature 'age_group': true is not a number"),
         ("tags", "t1", "feature 'tags': \"t1\" is not a list of texts"),
         ("tags", [1.5], "feature 'tags': [1.5] is not a list of texts"),
-        ("tags", ["t"] * 1001, "feature 'tags': 1001 values, above the 1000 of --max_list_length"),
+        ("tags", ["t"] * 1001, "feature 'tags': 1001 values, above the 1000 of max_list_length"),
         ("topics", ["p1:half"], "feature 'topics': \"p1:half\" is not a text whose weight is a number"),
         ("topics", ["p1:1e999"], "is not a text whose weight is a number"),
         ("colour", "red", 'unknown feature "colour"; the model reads price, age, user'),

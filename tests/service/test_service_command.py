@@ -78,10 +78,10 @@ def test_tables_show_their_layout(shards, capsys):
 
 
 def test_save_writes_all_rows_and_only_below_the_data_dir(shards, data_dir, capsys):
-    saved = _json(capsys, "save", *shards, f"--path={data_dir / 'by-hand'}")
+    saved = _json(capsys, "save", *shards, f"--output={data_dir / 'by-hand'}")
     assert sum(entry["rows"] for entry in saved["files"]) == 100
     assert all((data_dir / "by-hand" / entry["file"]).exists() for entry in saved["files"])
-    assert cli.main(["service", "save", *shards, f"--path={data_dir.parent / 'elsewhere'}"]) == 1
+    assert cli.main(["service", "save", *shards, f"--output={data_dir.parent / 'elsewhere'}"]) == 1
     assert "outside the service's data_dir" in capsys.readouterr().err
 
 

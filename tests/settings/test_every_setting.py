@@ -14,7 +14,7 @@ from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.by_flag import by_flag, changed, replaced
 from ctr_trainer.settings.publish_config import PublishConfig
 from ctr_trainer.settings.schedule import Schedule
-from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of
+from ctr_trainer.settings.setting import SettingError, Settings, declared, flag_of, spelled_flag
 
 GROUPS = [
     *flags.EXPERIMENT,
@@ -100,7 +100,7 @@ def _read(group, *arguments):
 )
 def test_a_setting_given_by_its_flag_arrives(group, path, owner, field, before):
     value = _other(field.type, declared(field), field.default)
-    found = _read(group, *before, *_context(owner, field), f"--{flag_of(field)}={_as_text(value)}")
+    found = _read(group, *before, *_context(owner, field), f"--{spelled_flag(field)}={_as_text(value)}")
     holder = found
     for name in path:
         holder = getattr(holder, name)
@@ -128,8 +128,8 @@ def test_a_wrong_value_is_refused_from_python_and_from_the_command_line(group, p
             owner(**{field.name: value})
         assert "--" not in str(error.value).partition(":")[0]
         if flag_of(field):
-            with pytest.raises((UserError, absl_flags.Error), match=flag_of(field)):
-                _read(group, *before, *_context(owner, field), f"--{flag_of(field)}={_as_text(value)}")
+            with pytest.raises((UserError, absl_flags.Error), match=spelled_flag(field)):
+                _read(group, *before, *_context(owner, field), f"--{spelled_flag(field)}={_as_text(value)}")
 
 
 def test_settings_of_one_flag_are_declared_once():

@@ -53,7 +53,7 @@ class SharedMemory:
         if not self.is_possible():
             raise UserError(
                 "this system has no memory that workers can share (memfd_create); use "
-                "embedding_service=auto with row_copies=worker"
+                "embedding_service=auto with strict_sync"
             )
         self.is_own = address is None
         self.address = address or f"{os.getpid()}/{uuid.uuid4().hex[:12]}"
@@ -108,7 +108,7 @@ class SharedMemory:
         except OSError as error:
             raise UserError(
                 f"{size >> 20} MiB of address space for the shared embedding rows: {error.strerror}; is there a limit "
-                "on it (ulimit -v)? With embedding_service=auto and row_copies=worker the workers need none"
+                "on it (ulimit -v)? With embedding_service=auto and strict_sync the workers need none"
             ) from None
 
     def _open(self, name: str) -> int:
@@ -136,5 +136,5 @@ def _unreachable(pid: str, why: str) -> str:
     return (
         f"this worker cannot open the memory of the worker with process id {pid}: {why}. Workers that share "
         "embedding rows have to be on one host, of one user, and in one container: use embedding_service=auto "
-        "with row_copies=worker"
+        "with strict_sync"
     )
