@@ -155,7 +155,7 @@ def _print_help(name: str, command: types.ModuleType, arguments: list[str]) -> i
     shown = flags.shown(command, is_full)
     lines = [_help(name, command, shown, is_full)]
     if any(flag.name == "model_params" for group in shown.values() for flag in group):
-        from ctr_trainer.models.help import describe_models, describe_params
+        from ctr_trainer.models.param_texts import describe_models, describe_params
 
         named = [argument.partition("=")[2] for argument in arguments if argument.lstrip("-").startswith("model=")]
         try:
