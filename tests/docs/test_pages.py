@@ -67,7 +67,7 @@ def test_each_file_of_the_repository_that_a_page_names_is_there(path):
 
 @pytest.fixture(scope="module")
 def known(tmp_path_factory):
-    """Returns the names of all flags: of the commands, as their full helps have them, and of the project's own programs."""
+    """Returns the names of all flags: of the commands, by their full help, and of the project's own programs."""
     names = {"flagfile", "help", "helpfull", "version", *ALSO}
     for command in cli.COMMANDS:
         with contextlib.redirect_stdout(io.StringIO()) as out:

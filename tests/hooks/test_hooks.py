@@ -212,7 +212,7 @@ def test_the_figures_of_ranks_that_are_gone_hold_up_no_end_and_errors_come_out_a
         lines.put(200, np.ones(1))
 
 
-def test_a_windowed_auc_starts_anew(caplog):
+def test_the_auc_of_the_lines_is_of_all_steps_since_the_start(caplog):
     class Flips(tf1.train.SessionRunHook):
         """Right order for the first two steps, wrong from then on."""
 
@@ -223,30 +223,24 @@ def test_a_windowed_auc_starts_anew(caplog):
             self.step += 1
             return tf1.train.SessionRunArgs(None, {"logits:0": [1.0, 0.0] if self.step <= 2 else [0.0, 1.0]})
 
-    def hooks(window):
+    def hooks():
         tensors = _constants([0, 0], [1, 0], [1, 1])
         tensors[""]["logits"] = tf1.placeholder(tf.float32, [2], "logits")
-        lines = [MetricLines()], _running(), None, window
-        return [Flips(), MetricsHook(tensors, tf.constant(0.0), *lines, every_n_steps=2)]
+        return [Flips(), MetricsHook(tensors, tf.constant(0.0), [MetricLines()], _running(), every_n_steps=2)]
 
-    def aucs(window):
-        caplog.clear()
-        with caplog.at_level(logging.INFO):
-            _run(lambda: hooks(window), steps=4)
-        return [r.getMessage().split(" (")[0] for r in caplog.records if ", auc = " in r.getMessage()]
-
-    assert aucs(0) == ["step 2, auc = 1.0000", "step 4, auc = 0.5000"]
-    assert aucs(2) == ["step 2, auc = 1.0000", "step 4, auc = 0.0000"]
+    with caplog.at_level(logging.INFO):
+        _run(hooks, steps=4)
+    aucs = [r.getMessage().split(" (")[0] for r in caplog.records if ", auc = " in r.getMessage()]
+    assert aucs == ["step 2, auc = 1.0000", "step 4, auc = 0.5000"]
 
 
-@pytest.mark.parametrize(("window", "weight"), [(0, 3), (2, 1), (3, 3)])
-def test_the_auc_of_a_run_is_that_of_all_ranks_in_the_last_window(window, weight):
-    """This rank has a positive at 0 and a negative at 1, each `weight` times; another, three of each the other way."""
+def test_the_auc_of_a_run_is_of_all_examples_of_all_ranks():
+    """This rank has a positive at 0 and a negative at 1, each three times; another, three of each the other way."""
     hooks = []
 
     def make():
         tensors = _constants([0, 1], [1, 0], [1, 1])
-        hooks.append(MetricsHook(tensors, tf.constant(0.0), [], _running(), None, window, every_n_steps=1))
+        hooks.append(MetricsHook(tensors, tf.constant(0.0), [], _running(), every_n_steps=1))
         return hooks
 
     _run(make, steps=3)
@@ -255,8 +249,8 @@ def test_the_auc_of_a_run_is_that_of_all_ranks_in_the_last_window(window, weight
         assert name == "train_auc"
         return state + 3 * (state > 0)[::-1]
 
-    right, tied = 3 * 3, 3 * weight + weight * 3
-    assert hooks[0].auc(all_sum)["auc"] == pytest.approx((right + tied / 2) / (weight + 3) ** 2)
+    right, tied = 3 * 3, 3 * 3 + 3 * 3
+    assert hooks[0].auc(all_sum)["auc"] == pytest.approx((right + tied / 2) / 6**2)
 
 
 def test_the_learning_rate_of_a_line_s_step_follows_its_figures(caplog):
