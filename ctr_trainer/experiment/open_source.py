@@ -24,7 +24,7 @@ _COMPRESSED = (".gz", ".bz2", ".zst")
 
 def open_source(
     path: str, model_dir: str, feature_spec: str, labels: bool = True, fitted: bool = True
-) -> ConvertedData | foreign.ForeignParquet:
+) -> ConvertedData | parquet.ForeignParquet:
     """Returns the source of a path. A collective: rank 0 looks at the files once, for all workers.
 
     Foreign data takes its feature spec from `feature_spec`, else from the model; its statistics from the model if there
