@@ -82,7 +82,7 @@ class BatchReader:
             )
         self._statistics = self._source.statistics
         self._groups = RowGroups(self._source, self._spec, self._statistics)
-        self._order = row_order.RowOrder(self._groups.rows, shuffle, seed, shuffle_buffer, self._source.files)
+        self._order = row_order.EpochOrder(self._groups.rows, shuffle, seed, shuffle_buffer, self._source.files)
         self._rank, self._num_readers, self.epochs = rank, num_readers, epochs
         self._start = Position.beginning(0, self.rows, size)
         if position is not None:

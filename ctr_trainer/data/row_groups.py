@@ -10,7 +10,7 @@ import pyarrow as pa
 from ctr_trainer.data import row_order
 from ctr_trainer.data.batch import Bag, Rows, concatenate
 from ctr_trainer.data.blocks import ID_PREFIX, WEIGHT, WEIGHTS_PREFIX, label_columns
-from ctr_trainer.data.row_order import RowOrder, Share
+from ctr_trainer.data.row_order import EpochOrder, Share
 from ctr_trainer.data.source import Source
 from ctr_trainer.features import hashing
 from ctr_trainer.features.columns import SparseFeature
@@ -118,11 +118,11 @@ class Place:
     stop: int
 
 
-def places(order: RowOrder, epoch: int, share: Share) -> Iterator[Place]:
+def places(order: EpochOrder, epoch: int, share: Share) -> Iterator[Place]:
     """Yields the Places of a worker's share of an epoch, in order. A share without rows has one Place without rows.
 
     Args:
-      order: RowOrder.
+      order: EpochOrder.
       epoch: number of the epoch.
       share: list of ranges [start, stop) of the epoch's order.
     """
@@ -137,10 +137,10 @@ class PieceReader:
 
     Args:
       groups: RowGroups that no other thread uses; `close` closes them.
-      order: RowOrder of all rows.
+      order: EpochOrder of all rows.
     """
 
-    def __init__(self, groups: RowGroups, order: RowOrder) -> None:
+    def __init__(self, groups: RowGroups, order: EpochOrder) -> None:
         self._groups, self._order = groups, order
 
     def __call__(self, place: Place | None) -> Rows | None:

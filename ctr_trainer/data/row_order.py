@@ -29,7 +29,7 @@ class Buffer:
 
 
 @dataclasses.dataclass(frozen=True)
-class RowOrder:
+class EpochOrder:
     """The order of the rows in each epoch.
 
     Attributes:
@@ -50,7 +50,7 @@ class RowOrder:
     def rows(self) -> int:
         return sum(self.group_rows)
 
-    @functools.lru_cache(maxsize=2)  # noqa: B019 (a RowOrder lives as long as its reader)
+    @functools.lru_cache(maxsize=2)  # noqa: B019 (a EpochOrder lives as long as its reader)
     def buffers(self, epoch: int) -> tuple[Buffer, ...]:
         """Returns the epoch's Buffers, in order."""
         groups = list(range(len(self.group_rows)))
@@ -137,7 +137,7 @@ class Position:
         return Position(epoch, even_shares([[0, rows]], workers))
 
     @staticmethod
-    def restore(values: Any, order: RowOrder, workers: int) -> "Position":
+    def restore(values: Any, order: EpochOrder, workers: int) -> "Position":
         """Makes a position from what `to_dict` returned. Cuts new shares if the number of workers differs.
 
         Raises:
@@ -162,7 +162,7 @@ class Position:
             shares = even_shares([r for share in shares for r in share], workers)
         return Position(values["epoch"], shares)
 
-    def to_dict(self, order: RowOrder) -> dict[str, Any]:
+    def to_dict(self, order: EpochOrder) -> dict[str, Any]:
         """Returns the position as values that JSON can hold."""
         return dict(epoch=self.epoch, shares=self.shares, order=_order(order))
 
@@ -189,7 +189,7 @@ def progress(values: Any) -> tuple[float, int] | None:
     return values["epoch"] + 1 - left / values["order"]["rows"], len(values["shares"])
 
 
-def _order(order: RowOrder) -> dict[str, Any]:
+def _order(order: EpochOrder) -> dict[str, Any]:
     return dict(
         rows=order.rows,
         shuffle=order.shuffle,

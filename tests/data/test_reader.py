@@ -280,7 +280,7 @@ def test_shares_are_cut_evenly_across_ranges():
 
 
 def test_buffers_hold_every_row_group_once():
-    order = row_order.RowOrder((5, 5, 5, 2), shuffle=True, seed=3, shuffle_buffer=8)
+    order = row_order.EpochOrder((5, 5, 5, 2), shuffle=True, seed=3, shuffle_buffer=8)
     buffers = order.buffers(0)
     assert sorted(g for b in buffers for g in b.groups) == [0, 1, 2, 3]
     assert [b.start for b in buffers] == [0, *[b.stop for b in buffers[:-1]]] and buffers[-1].stop == 17
