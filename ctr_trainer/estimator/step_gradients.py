@@ -8,7 +8,7 @@ import tensorflow as tf
 from ctr_trainer.graph_notes.notes import notes
 from ctr_trainer.layers.batch_norm import batch_statistics
 from ctr_trainer.ranks import dense_exchange
-from ctr_trainer.ranks.mean_optimizer import Fused, MeanOptimizer
+from ctr_trainer.ranks.mean_optimizer import Fused, MeanOptimizer, mean_over_ranks
 
 tf1 = tf.compat.v1
 
@@ -77,7 +77,7 @@ def step_gradients(
         only_horovod = "a gradient is sparse (tf.IndexedSlices)"
     of_ranks = dense_exchange.exchange(only_horovod)
     if exchange:
-        outer = dense_exchange.optimizer(outer, of_ranks, fp16)
+        outer = mean_over_ranks(outer, of_ranks, fp16)
     pairs = outer.compute_gradients()
     dense = len(pairs) - len(batch.statistics)
     means = [mean for mean, _ in pairs[dense:]]

@@ -32,7 +32,7 @@ from ctr_trainer.hooks.ending_hooks import StopHook
 from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.ranks import distributed, last_words
-from ctr_trainer.ranks.dense_exchange import average_of_ranks
+from ctr_trainer.ranks.mean_optimizer import average_of_ranks
 from ctr_trainer.ranks.notices import Notices
 from ctr_trainer.ranks.stopping import Stopping
 from ctr_trainer.settings.run_config import RunConfig

@@ -35,7 +35,7 @@ class TrainedRows(Protocol):
         """Adds the gradients, and steps all rows of the step."""
 
 
-class RowOrder(Protocol):
+class StepRows(Protocol):
     """When the rows of a step are looked up and trained: `RowsInTurn` or `RowPipeline`."""
 
     def read(self) -> tuple[Any, Any]:
@@ -79,7 +79,7 @@ class InputHook(tf1.train.SessionRunHook):
         self,
         features: BatchFeatures,
         embeddings: TrainedRows,
-        rows: RowOrder,
+        rows: StepRows,
         training: RowTraining | None = None,
         clock: Clock | None = None,
         has_read: Callable[[], None] | None = None,

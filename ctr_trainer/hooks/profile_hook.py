@@ -125,7 +125,7 @@ class ProfileHook(StepHook):
         self._profiling = False
         path = os.path.join(self._directory, "trace.json")
         with self._clock.within(self.phase):
-            spans, self._clock.spans = self._clock.spans, None
+            spans, self._clock.spans = self._clock.spans or [], None
             tf.profiler.experimental.stop()
             with open(path, "w") as file:
                 json.dump(chrome_trace(spans, self._step_stats), file)

@@ -1,11 +1,13 @@
 """The clock of a training: the phase that the training thread is in, and the seconds that it spent in each phase."""
 
+import contextlib
 import time
+from collections.abc import Callable
 
 from ctr_trainer.measuring.latency import Latency
 from ctr_trainer.measuring.phases import PHASES
 
-_BESIDE = tuple(name for name, phase in PHASES.items() if not phase.is_training)
+_NOT_TRAINING = tuple(name for name, phase in PHASES.items() if not phase.is_training)
 
 
 class Clock:
@@ -29,17 +31,18 @@ class Clock:
       follow: f(phase, step), called at each change of the phase; None for no call.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.phase, self.step = next(iter(PHASES)), 0
         self._made = self.began = time.perf_counter()
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self.last = dict.fromkeys(PHASES, (self.began, self.began))
         self._latencies = {name: Latency(phase.log_name) for name, phase in PHASES.items() if phase.log_name}
         self.latencies = list(self._latencies.values())
-        self.spans = self.follow = None
+        self.spans: list[tuple[str, float, float]] | None = None
+        self.follow: Callable[[str, int], None] | None = None
 
-    def enter(self, phase):
-        """Ends the present phase and enters another. -> the phase that ended"""
+    def enter(self, phase: str) -> str:
+        """Ends the present phase and enters another; returns the phase that ended."""
         now, before, began = time.perf_counter(), self.phase, self.began
         self.seconds[before] += now - began
         self.last[before] = began, now
@@ -52,36 +55,36 @@ class Clock:
             self.follow(phase, self.step)
         return before
 
-    def within(self, phase):
-        """-> context manager that enters `phase` for its body, and then returns to the phase before."""
+    def within(self, phase: str) -> contextlib.AbstractContextManager[None]:
+        """Returns a context manager that enters `phase` for its body, and then returns to the previous phase."""
         return _Within(self, phase)
 
-    def training_seconds(self):
-        """-> seconds of training since the first step began, without evaluations."""
+    def training_seconds(self) -> float:
+        """Returns the seconds of training since the first step began, without evaluations."""
         now = time.perf_counter()
-        beside = sum(self.seconds[name] for name in _BESIDE) + (now - self.began) * (self.phase in _BESIDE)
-        return now - self._made - beside
+        other = sum(self.seconds[name] for name in _NOT_TRAINING) + (now - self.began) * (self.phase in _NOT_TRAINING)
+        return now - self._made - other
 
-    def lasted(self):
-        """-> seconds since the thread entered or returned to the present phase."""
+    def lasted(self) -> float:
+        """Returns the seconds since the thread entered or returned to the present phase."""
         return time.perf_counter() - self.began
 
 
-def since_1970(at):
-    """-> a time of the clock as seconds since 1970, the unit of TensorFlow's traces."""
+def since_1970(at: float) -> float:
+    """Returns a time of the clock as seconds since 1970, the unit of TensorFlow's traces."""
     return at + time.time() - time.perf_counter()
 
 
-class _Within:
+class _Within(contextlib.AbstractContextManager[None]):
     """The context manager of `Clock.within`; a class, since a generator is slower and steps enter it several times."""
 
     __slots__ = ("_before", "_clock", "_phase")
 
-    def __init__(self, clock, phase):
+    def __init__(self, clock: Clock, phase: str) -> None:
         self._clock, self._phase = clock, phase
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self._before = self._clock.enter(self._phase)
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         self._clock.enter(self._before)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 from hdrh.histogram import HdrHistogram
 
+Item = TypeVar("Item")
 UNIT = "[RunStatus]: all in microseconds; Ops, Ps: of one operation, in any thread; Step: of the thread of the steps"
 _LONGEST_US = 3_600_000_000
 
@@ -16,11 +18,11 @@ _LONGEST_US = 3_600_000_000
 class Latency:
     """Percentiles of one operation's duration, in microseconds, to three significant digits.
 
-    Several threads may record. `reset` starts a new interval; `total_seconds` and `total_count` go on.
+    Several threads may record. `reset` starts a new interval; `total_seconds` and `total_count` are kept.
 
     Args:
       name: name of the operation in the log.
-      of: whose operations are counted, as `the host`; "" for those of this process alone.
+      of: whose operations are counted, such as `the host`; "" for this process alone.
 
     Attributes:
       shows_none: whether the log has a line also for an interval without operations, with the count 0.
@@ -30,11 +32,11 @@ class Latency:
         self.name, self._of, self.shows_none = name, of and f", of {of}", False
         self._histogram = HdrHistogram(1, _LONGEST_US, 3)
         self._lock = threading.Lock()
-        self._total_us = 0
+        self._total_us = 0.0
         self.total_count = 0
 
     @contextlib.contextmanager
-    def measure(self):
+    def measure(self) -> Iterator[None]:
         """Records the duration of the body of the `with`."""
         start = time.perf_counter_ns()
         try:
@@ -42,8 +44,8 @@ class Latency:
         finally:
             self.record((time.perf_counter_ns() - start) // 1000)
 
-    def each(self, iterable):
-        """Yields the items, and records how long each item took to come."""
+    def each(self, iterable: Iterable[Item]) -> Iterator[Item]:
+        """Yields the items, and records the time that each item took."""
         iterator = iter(iterable)
         while True:
             start = time.perf_counter_ns()
@@ -54,7 +56,7 @@ class Latency:
             self.record((time.perf_counter_ns() - start) // 1000)
             yield item
 
-    def record(self, microseconds):
+    def record(self, microseconds: float) -> None:
         """Adds one duration."""
         with self._lock:
             self._histogram.record_value(min(max(int(microseconds), 1), _LONGEST_US))
@@ -68,13 +70,12 @@ class Latency:
 
     @classmethod
     def between(cls, name: str, of: str, earlier: Iterable[str], later: Iterable[str]) -> Latency:
-        """Returns the durations that the `encoded` texts `later` have more than the texts `earlier`.
+        """Returns the durations that the `encoded` texts `later` have in addition to the texts `earlier`.
 
-        Each text of `later` is of one process, and so is each text of `earlier`; the durations of all processes are
-        added up.
+        Each text comes from one process; the durations of all processes are added up.
 
         Args:
-          name, of: of the `Latency`.
+          name, of: see `Latency`.
           earlier, later: texts of `encoded`.
         """
         latency = cls(name, of)
@@ -89,21 +90,21 @@ class Latency:
                 latency._histogram.record_value(value, count)
         return latency
 
-    def reset(self):
+    def reset(self) -> None:
         """Starts a new interval for the percentiles, as after each line of the log."""
         with self._lock:
             self._histogram.reset()
 
     @property
-    def count(self):
+    def count(self) -> int:
         return self._histogram.get_total_count()
 
     @property
-    def total_seconds(self):
+    def total_seconds(self) -> float:
         return self._total_us / 1e6
 
-    def percentiles(self):
-        """-> dict of `count`, and `P50`, `P95`, `P99`, `Max` in microseconds; all 0 if nothing was recorded."""
+    def percentiles(self) -> dict[str, int]:
+        """Returns `count`, and `P50`, `P95`, `P99`, `Max` in microseconds; all 0 if nothing was recorded."""
         with self._lock:
             at = self._histogram.get_value_at_percentile
             if not self.count:

@@ -1,37 +1,39 @@
 """The resident memory of a process, and the load and memory of its GPU."""
 
 import os
+from types import ModuleType
+from typing import Any
 
 import psutil
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
-def resident_bytes():
-    """-> bytes of this process's memory that are in RAM; memory shared by processes counts in each of them."""
+def resident_bytes() -> int:
+    """Returns the bytes of this process's memory that are in RAM; memory shared by processes counts in each of them."""
     return psutil.Process().memory_info().rss
 
 
 class NoGpu:
     """A process without a GPU, or with a GPU that NVML cannot ask."""
 
-    def read(self):
-        """-> (share of the last second or less that the GPU worked, bytes of its memory in use), None if unknown."""
-        return
+    def read(self) -> tuple[float, int] | None:
+        """Returns the share of the last second in which the GPU worked, and the bytes of its memory in use, or None."""
+        return None
 
 
 class Gpu(NoGpu):
-    """The GPU of a worker, measured by NVIDIA's NVML. What other processes do on the GPU counts too.
+    """The GPU of a worker, measured by NVIDIA's NVML. It includes what other processes do on the GPU.
 
     Args:
       nvml: the module `pynvml` of the package `nvidia-ml-py`, initialized.
       handle: NVML's handle of the device.
     """
 
-    def __init__(self, nvml, handle):
+    def __init__(self, nvml: ModuleType, handle: Any) -> None:
         self._nvml, self._handle = nvml, handle
 
-    def read(self):
+    def read(self) -> tuple[float, int] | None:
         try:
             busy = self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
             return busy, self._nvml.nvmlDeviceGetMemoryInfo(self._handle).used
@@ -39,7 +41,7 @@ class Gpu(NoGpu):
             return None
 
 
-def open_gpu(local_rank):
+def open_gpu(local_rank: int) -> NoGpu:
     """Finds the GPU of a worker of this host.
 
     Args:

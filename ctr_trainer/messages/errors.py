@@ -13,7 +13,7 @@ REFUSED = 1
 USAGE = 2
 # An error that nobody expected (EX_SOFTWARE of BSD's sysexits.h).
 FAILED = 70
-# A rank, a host or a service is gone, or hangs: the same command may go on (EX_TEMPFAIL there).
+# A rank, a host or a service is gone, or hangs: the same command may succeed later (EX_TEMPFAIL there).
 LOST = 75
 # SIGINT, SIGTERM.
 INTERRUPTED, TERMINATED = 130, 143
@@ -51,7 +51,7 @@ class UserError(Exception):
 
 
 class Lost(UserError):
-    """A rank, a host or a service that the job needs is gone: the same command may go on when it is back."""
+    """A rank, a host or a service that the job needs is gone: the same command may resume when it is back."""
 
 
 class ServiceLost(Lost):
@@ -59,17 +59,17 @@ class ServiceLost(Lost):
 
 
 class StoppedInOrder(UserError):
-    """A training has ended as a signal asked it to: after a step, and with its checkpoint saved.
+    """A training has ended because of a signal: after a step, and with its checkpoint saved.
 
     Args:
-      text: what it says last.
-      number: of the signal.
+      text: the last line of the process.
+      number: number of the signal.
 
     Attributes:
       status: the exit status of a process that ends so.
     """
 
-    def __init__(self, text, number):
+    def __init__(self, text: str, number: int) -> None:
         super().__init__(text)
         self.status = 128 + number
 
@@ -79,7 +79,7 @@ class ErrorEnd:
     """How an exception ends a process.
 
     Attributes:
-      told: what it tells the user, in whole sentences; "" of an exception that was not made for users.
+      told: what it tells the user, in whole sentences; "" for an exception that is not for users.
       status: the exit status.
       is_in_order: whether nothing is wrong.
     """
@@ -95,7 +95,7 @@ def is_loss(error: BaseException | None) -> bool:
     An outage of a store, a timeout and a refused connection are losses, also if the error is only the cause of the
     `UserError` that names the file.
     """
-    seen = set()
+    seen: set[int] = set()
     while error is not None and id(error) not in seen:  # Causes and contexts may form a circle.
         seen.add(id(error))
         if isinstance(error, (Lost, ConnectionError, TimeoutError)):
@@ -107,23 +107,23 @@ def is_loss(error: BaseException | None) -> bool:
 
 
 @functools.singledispatch
-def end_of(error):
+def end_of(error: BaseException | None) -> ErrorEnd:
     """Returns the `ErrorEnd` of an exception."""
     return ErrorEnd()
 
 
 @end_of.register
-def _(error: OSError):
+def _(error: OSError) -> ErrorEnd:
     return ErrorEnd(status=LOST if is_loss(error) else FAILED)
 
 
 @end_of.register
-def _(error: UserError):
+def _(error: UserError) -> ErrorEnd:
     return ErrorEnd(str(error), LOST if is_loss(error) else REFUSED)
 
 
 @end_of.register
-def _(error: StoppedInOrder):
+def _(error: StoppedInOrder) -> ErrorEnd:
     return ErrorEnd(str(error), error.status, is_in_order=True)
 
 
@@ -133,22 +133,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def reason(error):
-    """-> the message of an exception in one line; of TensorFlow's errors the part that is not about the graph."""
+def reason(error: BaseException) -> str:
+    """Returns the message of an exception in one line; for TensorFlow's errors without the part about the graph."""
     text = str(error)
     found = _OF_A_NODE.search(text)
     lines = [line.strip() for line in (found.group(1) if found else text).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__
 
 
-def diverged(what):
-    """Makes the error that the training diverged, with advice on how to go on.
+def diverged(what: str) -> UserError:
+    """Makes the error that the training diverged, with advice on how to continue.
 
     Args:
-      what: a clause that names the number that is not finite, as `the loss of step 7 is nan`.
-
-    Returns:
-      UserError.
+      what: a clause that names the number that is not finite, such as `the loss of step 7 is nan`.
     """
     return UserError(
         f"{what}: the training diverged. Go on with a lower --learning_rate and --embedding_learning_rate, or with "

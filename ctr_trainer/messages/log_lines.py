@@ -14,14 +14,14 @@ from ctr_trainer.messages.errors import masked
 
 FORMATS = ("plain", "json")
 RANKS = ("all", "chief")
-# Of a logging call, as `extra`: in the form `plain` the line is the message alone, without time and place.
+# The `extra` of a logging call whose line is the message alone in the form `plain`, without time and place.
 AS_IT_IS = {"as_it_is": True}
 _NAME = "ctr_trainer"
 _LINE = "%(asctime)s - %(levelname)s [%(filename)s:%(lineno)d - %(funcName)s] - %(message)s"
 _EVERY_SECONDS = 10.0
 
 
-def install(form="plain", rank=None, ranks="all"):
+def install(form: str = "plain", rank: int | None = None, ranks: str = "all") -> None:
     """Writes the log of this process to standard error, line by line. A further call changes the form.
 
         2024-10-02 00:21:29,534 - INFO [log_hooks.py:45 - take] - current lr: 0.050000
@@ -58,49 +58,46 @@ def written_to(stream: TextIO) -> Iterator[None]:
     try:
         yield
     finally:
-        if before:
+        if handler and before:
             handler.setStream(before)
 
 
-def rank_of_this_process():
-    """-> the rank that `horovodrun` gave to this process; 0 without `horovodrun`."""
+def rank_of_this_process() -> int:
+    """Returns the rank that `horovodrun` gave to this process; 0 without `horovodrun`."""
     return int(os.environ.get("HOROVOD_RANK", 0))
 
 
-def installed_form():
-    """-> the installed form, one of `FORMATS`."""
+def installed_form() -> str:
+    """Returns the installed form, one of `FORMATS`."""
     handler = _installed()
-    return "plain" if handler is None else handler.formatter.form
+    return "json" if handler is not None and isinstance(handler.formatter, _Json) else "plain"
 
 
-def last_line(text, level=logging.ERROR):
-    """Makes the last line of a command: the text, or an object like all others in the form `json`.
+def last_line(text: str, level: int = logging.ERROR) -> str:
+    """Makes the last line of a command: the text, or in the form `json` an object as for all lines.
 
     The caller writes the line directly and not by the log, because a thread that hangs may hold the log's lock.
 
     Args:
-      text: of the line.
-      level: ERROR for a command that has failed: then `error: ` stands before the text.
+      text: text of the line.
+      level: ERROR for a command that has failed: then the line begins with `error: `.
     """
-    if installed_form() == "plain":
+    handler = _installed()
+    if handler is None or installed_form() == "plain":
         return f"error: {text}" if level == logging.ERROR else text
     caller = sys._getframe(1)
     code = caller.f_code
     record = logging.LogRecord(__name__, level, code.co_filename, caller.f_lineno, text, (), None, func=code.co_name)
-    return _installed().format(record)
+    return handler.format(record)
 
 
 class _Plain(logging.Formatter):
-    form = "plain"
-
     def format(self, record: logging.LogRecord) -> str:
         return masked(record.getMessage() if hasattr(record, "as_it_is") else super().format(record))
 
 
 class _Json(logging.Formatter):
-    form = "json"
-
-    def __init__(self, rank):
+    def __init__(self, rank: int | None) -> None:
         super().__init__()
         self._rank = rank
 
@@ -119,9 +116,10 @@ class _Json(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def _installed():
-    """-> the handler that `install` made; None if there is none."""
-    return next((handler for handler in logging.getLogger().handlers if handler.name == _NAME), None)
+def _installed() -> logging.StreamHandler | None:
+    """Returns the handler that `install` made; None if there is none."""
+    found = (handler for handler in logging.getLogger().handlers if handler.name == _NAME)
+    return next((handler for handler in found if isinstance(handler, logging.StreamHandler)), None)
 
 
 class Seldom:
@@ -145,8 +143,8 @@ class Seldom:
         self._log.warning(f"{text}{more}", *arguments, stacklevel=2)
 
 
-def format_seconds(seconds):
-    """-> a duration in seconds as text: `45 s`, `2 min 10 s`, `1 h 5 min`, `3 d 4 h`."""
+def format_seconds(seconds: float) -> str:
+    """Returns a duration in seconds as text: `45 s`, `2 min 10 s`, `1 h 5 min`, `3 d 4 h`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

@@ -1,6 +1,8 @@
 """The error of a checkpoint whose variables do not fit the graph."""
 
 import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 import tensorflow as tf
 
@@ -9,8 +11,18 @@ from ctr_trainer.messages.errors import UserError
 _NAMED = 3
 
 
+class _Checkpoint(Protocol):
+    """What this module reads of a `Checkpoint`."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def dense_prefix(self) -> str: ...
+
+
 @contextlib.contextmanager
-def refusing_other_variables(checkpoint, variables):
+def refusing_other_variables(checkpoint: _Checkpoint | None, variables: Iterable[tf.Variable]) -> Iterator[None]:
     """Turns TensorFlow's errors within the block, which restores a graph's variables, into a message for the user.
 
     TensorFlow's own error for a missing variable is long, and TensorFlow accepts a variable of another shape.
@@ -41,7 +53,7 @@ def refusing_other_variables(checkpoint, variables):
         raise _refusal(checkpoint, missing) from None
 
 
-def _refusal(checkpoint, differing):
+def _refusal(checkpoint: _Checkpoint, differing: list[str]) -> UserError:
     more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
     return UserError(
         f"{checkpoint.path} is of another model: this one has the variables {', '.join(differing[:_NAMED])}{more}. "

@@ -9,7 +9,8 @@ import os
 import pathlib
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import psutil
 
@@ -32,17 +33,16 @@ _CLOCK_LOOKS = 4
 
 @contextlib.contextmanager
 def meeting(notices: Notices, placement: Placement, interface: str | None, seconds: float) -> Iterator[list[int]]:
-    """Waits for all ranks, and has the first rank of each host look whether it reaches the other hosts.
+    """Waits for all ranks, and has the first rank of each host check whether it reaches the other hosts.
 
-    Within it, the other hosts can look for this one. Without notices there is no meeting.
+    Within the block, the other hosts can check this host. Without notices there is no meeting.
 
-    Gives the first rank of each host, as a sorted list, the same on all ranks; [0] for a lone rank, and [] without a
-    meeting.
+    Yields the sorted first ranks of the hosts, the same on all ranks; [0] for a lone rank, and [] without a meeting.
 
     Args:
       notices: `Notices` of the job.
       placement: `Placement` of this process.
-      interface: that Horovod connects the ranks by.
+      interface: network interface by which Horovod connects the ranks.
       seconds: the longest wait.
 
     Raises:
@@ -55,8 +55,11 @@ def meeting(notices: Notices, placement: Placement, interface: str | None, secon
         raise Lost(f"horovodrun at {notices.address} cannot be reached: {why}")
     here, own = socket.gethostname(), _address_of(interface)
     looks = placement.is_first_of_host and not placement.is_on_one_host and own
-    with socket.create_server((own, 0), backlog=placement.size) if looks else contextlib.nullcontext() as server:
-        place = f"{own}:{server.getsockname()[1]}" if looks else ""
+    with contextlib.ExitStack() as resources:
+        place = ""
+        if looks:
+            server = resources.enter_context(socket.create_server((own, 0), backlog=placement.size))
+            place = f"{own}:{server.getsockname()[1]}"
         notices.put(f"ready.{placement.rank}", json.dumps([here, place, placement.is_first_of_host]))
         hosts, first_ranks = _all_hosts(notices, placement.rank, placement.size, seconds)
         if looks:
@@ -65,8 +68,9 @@ def meeting(notices: Notices, placement: Placement, interface: str | None, secon
 
 
 def _all_hosts(notices: Notices, rank: int, size: int, seconds: float) -> tuple[list[list[str]], list[int]]:
-    """Returns the [name, `host:port` that a host listens at] of the hosts, and the first ranks, once all have come."""
-    began, told, came = time.monotonic(), time.monotonic(), {}
+    """Returns once all ranks have come: [name, `host:port` to connect to] of each host, and the first ranks."""
+    began = told = time.monotonic()
+    came: dict[int, str] = {}
     while True:
         if rank == 0:
             missing = [each for each in range(size) if each not in came]
@@ -87,40 +91,40 @@ def _all_hosts(notices: Notices, rank: int, size: int, seconds: float) -> tuple[
         time.sleep(min(_POLL_SECONDS + waited / 10, 1.0))
 
 
-def _named(notices, size, came):
+def _named(notices: Notices, size: int, came: dict[int, str]) -> str:
     missing = [each for each in range(size) if each not in came]
     hosts = [(notices.get(f"process.{each}") or "").partition(" ")[2] for each in missing[:_NAMED]]
     parts = [f"rank {each}{f' on {host}' if host else ''}" for each, host in zip(missing, hosts, strict=False)]
     return ", ".join(parts) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
 
 
-def _look_for(hosts, own):
+def _look_for(hosts: list[list[str]], own: str) -> None:
     for name, address in hosts:
         if address != own and (why := reach.why_not(address)):
             raise Lost(
-                f"the workers of {socket.gethostname()} cannot reach those of {name}: {why}. Workers connect at ports "
-                "that the system picks, those of /proc/sys/net/ipv4/ip_local_port_range: open these between all hosts"
+                f"the workers of {socket.gethostname()} cannot reach the workers of {name}: {why}. Workers connect at "
+                "ports of /proc/sys/net/ipv4/ip_local_port_range, which the system picks: open these between all hosts"
             )
 
 
-def _address_of(interface):
-    """-> the first IPv4 address of a network interface; "" where it has none."""
-    addresses = psutil.net_if_addrs().get(interface, [])
+def _address_of(interface: str | None) -> str:
+    """Returns the first IPv4 address of a network interface; "" if it has none."""
+    addresses = psutil.net_if_addrs().get(interface or "", [])
     return next((each.address for each in addresses if each.family == socket.AF_INET), "")
 
 
 @dataclasses.dataclass(frozen=True)
 class Introduction:
-    """What a rank tells the others.
+    """What a rank tells the other ranks.
 
     Attributes:
-      rank: which.
-      host: what its host calls itself.
-      started_as: what `horovodrun -H` calls its host.
+      rank: the rank.
+      host: name that its host gives itself.
+      started_as: name of its host in `horovodrun -H`.
       machine: `hardware.machine_id`.
-      package: version and sources of this package; "" where all ranks are on one host.
-      flags: by name, the values that have to be alike.
-      clock: seconds since 1970, by its host.
+      package: version and sources of this package; "" if all ranks are on one host.
+      flags: values by name that must be equal on all ranks.
+      clock: seconds since 1970, by the clock of its host.
     """
 
     rank: int
@@ -128,36 +132,37 @@ class Introduction:
     started_as: str
     machine: str
     package: str
-    flags: dict
+    flags: dict[str, str]
     clock: float
 
     @classmethod
-    def of_this_process(cls, rank, has_other_hosts, flags):
-        """-> what this process says of itself now."""
+    def of_this_process(cls, rank: int, has_other_hosts: bool, flags: dict[str, str]) -> "Introduction":
+        """Returns the introduction of this process."""
         host = socket.gethostname()
         package = package_version() if has_other_hosts else ""
         started_as = os.environ.get("HOROVOD_HOSTNAME", host)
         return cls(rank, host, started_as, hardware.machine_id(), package, flags, time.time())
 
     @classmethod
-    def parse(cls, values):
-        """-> that of which `values` are the fields, or, of another version of this package, some of them."""
-        return cls(**{field.name: values.get(field.name) for field in dataclasses.fields(cls)})
+    def parse(cls, values: dict[str, Any]) -> "Introduction":
+        """Returns the introduction with these fields; another version of this package may give some of them only."""
+        found: dict[str, Any] = {field.name: values.get(field.name) for field in dataclasses.fields(cls)}
+        return cls(**found)
 
 
-def package_version():
-    """-> the version of this package, with a fingerprint of its sources."""
+def package_version() -> str:
+    """Returns the version of this package, with a fingerprint of its sources."""
     found, root = hashlib.blake2b(digest_size=4), pathlib.Path(__file__).parents[1]
     for path in sorted(root.rglob("*.py")):
         found.update(f"{path.relative_to(root)} {path.stat().st_size} ".encode() + path.read_bytes())
     return f"{__version__} (sources {found.hexdigest()})"
 
 
-def agree(introductions):
-    """Raises UserError where the ranks are not one job. A collective, if `introductions` is one.
+def agree(introductions: Callable[[], list[Introduction]]) -> None:
+    """Raises UserError if the ranks are not one job. A collective if `introductions` is one.
 
     Args:
-      introductions: f() -> the `Introduction` of each rank, of about the same moment.
+      introductions: f() -> the `Introduction` of each rank, all made at about the same moment.
     """
     ranks = introductions()
     for _ in range(_CLOCK_LOOKS):
@@ -168,41 +173,41 @@ def agree(introductions):
         raise UserError(found)
 
 
-def fault(ranks):
-    """-> what keeps these ranks from being one job, and what to do; "" for nothing.
+def fault(ranks: list[Introduction]) -> str:
+    """Returns what keeps these ranks from being one job, and what to do; "" for nothing.
 
     Args:
-      ranks: the `Introduction` of each, by rank.
+      ranks: the `Introduction` of each rank, by rank.
     """
     return _of_packages(ranks) or _of_machines(ranks) or _of_flags(ranks) or _of_clocks(ranks)
 
 
-def are_apart(ranks):
-    """-> whether the clocks of their hosts seem too far apart: a host whose ranks were all held up looks like it."""
+def are_apart(ranks: list[Introduction]) -> bool:
+    """Returns whether the clocks of the hosts seem too far apart; ranks that were all held up look the same."""
     clocks = _clocks(ranks).values()
     return max(clocks) - min(clocks) > MOST_SECONDS_APART
 
 
-def _clocks(ranks):
-    """-> by host, what its clock said to the first of its ranks; a rank that was held up looks at it later."""
-    clocks = {}
+def _clocks(ranks: list[Introduction]) -> dict[str, float]:
+    """Returns by host the earliest time that its ranks have read; a rank that was held up reads the clock later."""
+    clocks: dict[str, float] = {}
     for each in ranks:
         clocks[each.host] = min(each.clock, clocks.get(each.host, each.clock))
     return clocks
 
 
-def _of_packages(ranks):
+def _of_packages(ranks: list[Introduction]) -> str:
     if len({each.package for each in ranks}) == 1:
         return ""
     return (
         f"the hosts run different versions of ctr_trainer: {_by_value(ranks, lambda each: each.package)}. Install the "
-        "same one on each, as by the same commit of a checkout"
+        "same version on each, for example the same commit of a checkout"
     )
 
 
-def _of_machines(ranks):
-    """horovodrun takes each name that leads to loopback for its own host, and starts the workers there."""
-    names = {}
+def _of_machines(ranks: list[Introduction]) -> str:
+    """Finds hosts that horovodrun took for its own, because their names lead to loopback there."""
+    names: dict[tuple[str, str], dict[str, bool]] = {}
     for each in ranks:
         names.setdefault((each.machine, each.host), {})[each.started_as] = True
     for (_, host), several in names.items():
@@ -216,13 +221,11 @@ def _of_machines(ranks):
     return ""
 
 
-def _of_flags(ranks):
+def _of_flags(ranks: list[Introduction]) -> str:
     differing = [name for name in ranks[0].flags if any(each.flags[name] != ranks[0].flags[name] for each in ranks)]
     if not differing:
         return ""
-    named = [
-        f"--{name} is {_by_value(ranks, lambda each, name=name: each.flags[name])}" for name in differing[:_NAMED_FLAGS]
-    ]
+    named = [f"--{name} is {_by_value(ranks, _flag(name))}" for name in differing[:_NAMED_FLAGS]]
     if len(differing) > _NAMED_FLAGS:
         named.append(f"{len(differing) - _NAMED_FLAGS} more flags differ")
     return (
@@ -230,7 +233,11 @@ def _of_flags(ranks):
     )
 
 
-def _of_clocks(ranks):
+def _flag(name: str) -> Callable[[Introduction], str]:
+    return lambda each: each.flags[name]
+
+
+def _of_clocks(ranks: list[Introduction]) -> str:
     if not are_apart(ranks):
         return ""
     of_hosts = _clocks(ranks)
@@ -243,13 +250,13 @@ def _of_clocks(ranks):
     )
 
 
-def _time(clock):
+def _time(clock: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(clock))
 
 
-def _by_value(ranks, value_of):
-    """-> `30 on host-1 (ranks 0, 1), 10 on host-2 (ranks 2, 3)`."""
-    found = {}
+def _by_value(ranks: list[Introduction], value_of: Callable[[Introduction], str]) -> str:
+    """Returns text such as `30 on host-1 (ranks 0, 1), 10 on host-2 (ranks 2, 3)`."""
+    found: dict[tuple[str, str], list[str]] = {}
     for each in ranks:
         found.setdefault((str(value_of(each)), each.host), []).append(str(each.rank))
     return ", ".join(

@@ -18,16 +18,16 @@ _COLUMNS = {"cache_enabled", "cycle_time_ms", "tensor_fusion_threshold", _SCORE}
 _log = logging.getLogger(__name__)
 
 
-def prepare(tune, log_file, model_dir):
-    """Sets Horovod's environment variables; call it before Horovod starts, alike on every rank.
+def prepare(tune: bool, log_file: str, model_dir: str) -> str | None:
+    """Sets Horovod's environment variables; call it before Horovod starts, with the same arguments on every rank.
 
     Args:
       tune: whether Horovod searches. Then it writes `log_file`, or MODEL_DIR/autotune.csv if `log_file` is "".
-      log_file: without `tune`, the log of an earlier search, whose best settings are taken; "" for Horovod's defaults.
+      log_file: without `tune`, the log of an earlier search, whose best settings are used; "" for Horovod's defaults.
       model_dir: directory of the log if `log_file` is "".
 
     Returns:
-      the path of the log that will be written; None if none will be.
+      the path of the log that Horovod will write, or None.
 
     Raises:
       UserError: `log_file` is not such a log, or has no row; or it would be overwritten and is some other file.
@@ -50,7 +50,7 @@ def prepare(tune, log_file, model_dir):
     return None
 
 
-def _refuse_foreign(path):
+def _refuse_foreign(path: str) -> None:
     if os.path.isdir(path):
         raise UserError(f"--autotune_log={path} is a directory; name a file")
     if os.path.exists(path) and os.path.getsize(path):
@@ -60,8 +60,8 @@ def _refuse_foreign(path):
             raise UserError(f"--autotune_log={path} exists and is not a log of Horovod's; name another file")
 
 
-def best_row(path):
-    """-> the row of a log with the highest score, a dict as `parse` gives it.
+def best_row(path: str) -> dict[str, float]:
+    """Returns the row of a log with the highest score, see `parse`.
 
     Raises:
       UserError: the file is not such a log, or has no row.
@@ -80,7 +80,7 @@ def best_row(path):
     return max(rows, key=lambda row: row[_SCORE])
 
 
-def report(path):
+def report(path: str) -> None:
     """Logs the best settings that a search has found; call it on rank 0, at the end of training."""
     try:
         found = best_row(path)
@@ -90,7 +90,7 @@ def report(path):
     _log.info("Horovod was fastest with %s; take it in later runs: --autotune_log=%s", format_row(found), path)
 
 
-def parse(text):
+def parse(text: str) -> list[dict[str, float]]:
     """Reads the text of a log.
 
     Returns:
@@ -111,8 +111,8 @@ def parse(text):
     return rows
 
 
-def environment_of(row):
-    """-> the environment variables that start Horovod with a row's settings."""
+def environment_of(row: dict[str, float]) -> dict[str, str]:
+    """Returns the environment variables that start Horovod with a row's settings."""
     variables = {
         "HOROVOD_CYCLE_TIME": f"{row['cycle_time_ms']:g}",
         "HOROVOD_FUSION_THRESHOLD": str(int(row["tensor_fusion_threshold"] * 1024 * 1024)),
@@ -122,8 +122,8 @@ def environment_of(row):
     return variables | {variable: f"{row[name]:.0f}" for name, variable in _FLAGS.items() if name in row}
 
 
-def format_row(row):
-    """-> a row's settings as text: `cycle time 5 ms, fusion 4 MB, cache on`, then other settings that are on."""
+def format_row(row: dict[str, float]) -> str:
+    """Returns a row's settings as text: `cycle time 5 ms, fusion 4 MB, cache on`, then other settings that are on."""
     on = [name.replace("_", " ") for name in _FLAGS if row.get(name)]
     cache = "on" if row["cache_enabled"] else "off"
     texts = [

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Protocol
 
-import numpy as np
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
@@ -178,24 +177,3 @@ def open_communicator() -> Communicator:
     if not hasattr(hvd, "BroadcastGlobalVariablesHook"):  # It was imported earlier, and was not built by this package.
         hvd = importlib.reload(hvd)
     return Horovod(hvd)
-
-
-def array_collective(
-    ranks: Communicator, kind: str, dtype: np.dtype, name: str, config: tf1.ConfigProto
-) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns a function that runs one collective on NumPy arrays, in a graph and session of its own.
-
-    Args:
-      ranks: connects the ranks.
-      kind: `sum`, `gather` or `broadcast`.
-      dtype: dtype of the arrays.
-      name: name of the collective, the same on every rank.
-      config: options of the session.
-    """
-    graph = tf.Graph()
-    with graph.as_default(), tf.device("/cpu:0"):
-        value = tf1.placeholder(dtype, [None] if kind == "gather" else None)
-        call = {"sum": ranks.allreduce, "gather": ranks.allgather, "broadcast": ranks.broadcast}[kind]
-        result = call(value, f"{name}.{kind}")
-    session = tf1.Session(graph=graph, config=config)
-    return lambda array: session.run(result, {value: array})

@@ -13,23 +13,23 @@ _ON = rewriter_config_pb2.RewriterConfig.ON
 def config_proto(
     gpus: int, local_rank: int, threads: int = 0, precision: str = "none", gpus_each: int = 1
 ) -> tf1.ConfigProto:
-    """Makes the options of a worker's sessions. If there are GPUs, each process uses those of its local rank.
+    """Makes the options of a worker's sessions. If there are GPUs, each process uses the GPUs of its local rank.
 
-    With `bfloat16`, for CPUs, TensorFlow has oneDNN multiply matrices in bfloat16 and add the products up in float32; 8
-    of the 24 bits of a factor remain. With `float16`, for GPUs, TensorFlow rewrites the graph so that matrix products
-    and the operations around them are in float16, for Tensor Cores. With both, variables, the sums of their gradients,
-    the loss and all else stay float32.
+    With `bfloat16`, for CPUs, oneDNN multiplies matrices in bfloat16 and adds the products up in float32; 8 of the 24
+    bits of a factor remain. With `float16`, for GPUs, TensorFlow rewrites the graph so that matrix products and the
+    operations around them are in float16, for Tensor Cores. In both cases, variables, the sums of their gradients, the
+    loss and everything else stay float32.
 
     Args:
       gpus: number of GPUs that this process sees, see CUDA_VISIBLE_DEVICES.
-      local_rank: rank of this process among those of its host.
+      local_rank: rank of this process among the processes of its host.
       threads: number of threads within an operation, and between operations; 0 lets TensorFlow choose.
       precision: one of `PRECISIONS`.
-      gpus_each: number of GPUs that each process uses; local rank r uses those from r * gpus_each on.
+      gpus_each: number of GPUs that each process uses; local rank r uses the GPUs from r * gpus_each on.
 
     Raises:
-      UserError: there are too few GPUs for this local rank; `bfloat16` where this processor has no instructions for
-        it, or on a GPU; `float16` without a GPU.
+      UserError: there are too few GPUs for this local rank; `bfloat16` on a GPU, or if this processor has no
+        instructions for it; `float16` without a GPU.
     """
     config = tf1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=threads)
     # Idle threads that spin would take the core that Horovod's background thread wants.
@@ -57,7 +57,7 @@ def config_proto(
     return config
 
 
-def _check_bfloat16(gpus):
+def _check_bfloat16(gpus: int) -> None:
     if gpus:
         raise UserError(
             "--mixed_precision=bfloat16 is for CPUs: on a GPU TensorFlow multiplies float32 as TF32 already; "

@@ -1,21 +1,17 @@
-"""The public face of the ranks: start, numbers of the ranks, optimizer, and collectives on values of the host.
+"""The public face of the ranks: start, numbers of the ranks, optimizer, and collectives.
 
 Every function that communicates is a collective: all ranks call it, in the same order, never inside a branch on the
 rank. If some rank does not reach a collective, the job ends after the `stall_timeout` of `init`, and the message has
 the name that the collective was given.
 """
 
-import contextlib
 import dataclasses
 import functools
 import json
-import logging
 import math
 import os
 import secrets
-import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -27,12 +23,12 @@ from ctr_trainer.processes import hardware
 from ctr_trainer.processes.watchdog import Watchdog
 from ctr_trainer.ranks import agreement, last_words
 from ctr_trainer.ranks.agreement import Introduction, meeting
-from ctr_trainer.ranks.communicator import array_collective, open_communicator
+from ctr_trainer.ranks.collectives import Collectives
+from ctr_trainer.ranks.communicator import open_communicator
 from ctr_trainer.ranks.device_config import config_proto
 from ctr_trainer.ranks.notices import Notices, Placement
 
 _IDLE_CYCLE_MS = 20
-_log = logging.getLogger(__name__)
 
 _ranks = open_communicator()
 _watchdog: Watchdog | None = None
@@ -251,100 +247,10 @@ def broadcast_hook() -> tf1.train.SessionRunHook:
     return _ranks.broadcast_hook()
 
 
-@functools.cache
-def _on_arrays(kind: str, dtype: np.dtype, name: str, watched: bool = True) -> Callable[[np.ndarray], np.ndarray]:
-    config = session_config(threads=1)
-    # An unwatched collective runs while steps run: a step that waits for other ranks holds the threads of TensorFlow.
-    config.use_per_session_threads = not watched
-    run = array_collective(_ranks, kind, dtype, name, config)
-
-    def exchange(array: np.ndarray) -> np.ndarray:
-        with watchdog().waiting(f"the other ranks in {name}") if watched else contextlib.nullcontext():
-            return run(array)
-
-    return exchange
-
-
-def all_sum(array: np.ndarray, name: str, watched: bool = True) -> np.ndarray:
-    """Returns the sum of all ranks' arrays, on every rank. A collective.
-
-    Args:
-      array: its shape and dtype are the same on every rank.
-      name: name of this collective in the watchdog's messages, the same on every rank.
-      watched: whether the watchdog watches the wait; False in a thread if its caller watches the wait for the thread.
-    """
-    array = np.asarray(array)
-    return array if size() == 1 else _on_arrays("sum", array.dtype, name, watched)(array)
-
-
-def all_gather(array: np.ndarray, name: str) -> np.ndarray:
-    """Returns the arrays of all ranks one after another, in the order of the ranks, on every rank. A collective.
-
-    Args:
-      array: [n], with any n; its dtype is the same on every rank.
-      name: see `all_sum`.
-    """
-    array = np.asarray(array)
-    return array if size() == 1 else _on_arrays("gather", array.dtype, name)(array)
-
-
-def broadcast_arrays(arrays: list[np.ndarray], name: str) -> list[np.ndarray]:
-    """Returns rank 0's arrays, on every rank. A collective.
-
-    Args:
-      arrays: their number, shapes and dtypes are the same on every rank.
-      name: see `all_sum`.
-    """
-    if size() == 1:
-        return arrays
-    packed = np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays])
-    packed = _on_arrays("broadcast", packed.dtype, name)(packed)
-    ends = np.cumsum([array.nbytes for array in arrays])
-    parts = np.split(packed, ends[:-1])
-    return [part.view(array.dtype).reshape(array.shape) for part, array in zip(parts, arrays, strict=True)]
-
-
-def broadcast_object(value: Any, name: str) -> Any:
-    """Returns rank 0's `value`, which must be representable in JSON, on every rank. A collective."""
-    if size() == 1:
-        return value
-    text = np.frombuffer(json.dumps(value if is_chief() else None).encode(), np.uint8)
-    length = _on_arrays("broadcast", np.dtype(np.int64), f"{name}.length")(np.array([len(text)]))[0]
-    text = text if is_chief() else np.zeros(length, np.uint8)
-    return json.loads(_on_arrays("broadcast", np.dtype(np.uint8), name)(text).tobytes())
-
-
-def barrier(name: str) -> None:
-    """Returns when every rank has called it. A collective."""
-    all_sum(np.zeros(1, np.int32), f"barrier.{name}")
-
-
-def from_chief(work: Callable[[Callable[[str], None]], Any], name: str) -> Any:
-    """Has rank 0 do some work while the other ranks wait, for as long as it takes. A collective.
-
-    Args:
-      work: f(advanced), called on rank 0; returns what JSON can represent. It calls `advanced(text)`, such as
-        `12,000 rows`, whenever it has advanced. As long as it does, the `stall_timeout` ends no rank's wait, and rank 0
-        logs the text every 30 s.
-      name: name of this wait in the watchdog's messages, the same on every rank.
-
-    Returns:
-      what `work` returned, on every rank.
-    """
-    if not is_chief():
-        while "result" not in (said := broadcast_object(None, name)):
-            pass  # Rank 0 has advanced.
-        return said["result"]
-    told = time.monotonic()
-
-    def advanced(text: str) -> None:
-        nonlocal told
-        watchdog().progress()
-        if time.monotonic() - told >= watchdog().tell_seconds:
-            _log.info("%s", text)
-            broadcast_object({"advanced": text}, name)
-            told = time.monotonic()
-
-    with watchdog().waiting(f"its own work in {name}"):
-        result = work(advanced)
-    return broadcast_object({"result": result}, name)["result"]
+_collectives = Collectives(_ranks, watchdog, lambda: session_config(threads=1))
+all_sum = _collectives.all_sum
+all_gather = _collectives.all_gather
+broadcast_arrays = _collectives.broadcast_arrays
+broadcast_object = _collectives.broadcast_object
+barrier = _collectives.barrier
+from_chief = _collectives.from_chief

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Callable, Iterator
 
 from ctr_trainer.messages import errors, log_lines
 from ctr_trainer.messages.errors import StoppedInOrder, end_of, reason
@@ -31,7 +32,6 @@ _NOT_SAVED_YET = (
     "told to end 4 s ago, and still saving. horovodrun kills its workers 5 s after it was told to end: if it was, the "
     "last steps are lost"
 )
-_CTRL_C = {signal.SIGINT: "Ctrl-C"}
 _log = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 15.0
 _OF_ANOTHER_RANK = re.compile(r"Horovod has been shut down|HorovodInternalError|gloo/transport|rank \d+ has ended, and")
@@ -40,24 +40,24 @@ _OF_ANOTHER_RANK = re.compile(r"Horovod has been shut down|HorovodInternalError|
 class LastWords:
     """Says why a job ends, once.
 
-    The rank that fails first claims the word where its error is raised, before it closes a connection, so before the
-    others can notice. A rank that fails since another one has ended finds the claim, keeps silent, and waits for
-    `horovodrun` to end it. Of a rank that was killed, and claimed nothing, one of the others speaks: one on the host of
-    `horovodrun`, which closes its connections to the other hosts first, so that nobody would hear their ranks.
+    The rank that fails first claims the word when its error is raised, before it closes a connection, and so before the
+    other ranks can notice. A rank that fails because another rank has ended finds the claim, keeps silent, and waits
+    for `horovodrun` to end it. If a rank was killed and has claimed nothing, a rank on the host of `horovodrun` speaks:
+    `horovodrun` closes its connections to the other hosts first, so nobody would hear the ranks there.
 
     Args:
       notices: `Notices` of the job.
       placement: `Placement` of this process.
 
     Attributes:
-      model_dir: where the traceback of an unexpected error is kept; it is printed where there is no such directory.
-      going_on: f() -> a sentence on what the same command would do now; None where there is nothing to go on with.
+      model_dir: directory for the traceback of an unexpected error; it is printed if there is no such directory.
+      going_on: f() -> a sentence on what the same command would do now; None if there is nothing to resume.
       signals: `StopSignals` of this process.
     """
 
-    def __init__(self, notices, placement):
+    def __init__(self, notices: Notices, placement: Placement) -> None:
         self._notices, self._rank, self._size = notices, placement.rank, placement.size
-        self._is_one_host, self._is_beside_rank_0 = placement.is_on_one_host, 0 in placement.host_ranks
+        self._is_one_host, self._is_on_host_of_rank_0 = placement.is_on_one_host, 0 in placement.host_ranks
         self._roll_call = RollCall(notices, placement)
         # A rank of several is at its end once its work is done: if horovodrun ends it then, the reason has been said.
         self.signals = StopSignals(
@@ -65,41 +65,42 @@ class LastWords:
         )
         self._forget()
         self._lock = threading.RLock()
-        self.model_dir, self.going_on = "", None
+        self.model_dir = ""
+        self.going_on: Callable[[], str] | None = None
 
     def sign(self, secret: str) -> None:
-        """Has the notices of this rank signed, see `Notices.sign`."""
+        """Signs the notices of this rank, see `Notices.sign`."""
         self._notices.sign(secret)
         self._roll_call.introduce()
 
-    def is_one_lost(self):
-        """-> whether a rank is known to have ended without a word, while none may end in order."""
+    def is_one_lost(self) -> bool:
+        """Returns whether a rank is known to have ended without a word; to be called while no rank may end in order."""
         return self._roll_call.is_one_lost()
 
     @contextlib.contextmanager
-    def claimed_on_error(self):
-        """Claims the word as soon as the body of the `with` statement raises; a training that has stopped says so."""
+    def claimed_on_error(self) -> Iterator[None]:
+        """Claims the word as soon as the block raises; says at once that a training has stopped in order."""
         try:
             yield
         except StoppedInOrder as error:
-            self._say_of(error)  # Before horovodrun ends this process, which has more to close.
+            self._say_of(error)  # Before horovodrun ends this process, which still has files to close.
             raise
         except Exception as error:
             self._claim(error)
             raise
 
-    def take_back(self):
-        """Gives the word back: the job goes on after an error, and all ranks know that."""
+    def take_back(self) -> None:
+        """Gives the word back: the job continues after an error, and all ranks know that."""
         with self._lock:
             if self._size > 1 and self._is_ours:
                 self._notices.put(_CLAIM, "")
             self._forget()
 
-    def run(self, function, takes_signals=True):
+    def run(self, function: Callable[[], object], takes_signals: bool = True) -> int:
         """Calls the function; if it raises, or on a signal to end, says why the process ends.
 
         Args:
-          function: f(), the whole work of the process.
+          function: f(), the work of the process.
           takes_signals: whether `StopSignals` handles SIGTERM and SIGINT; False if the function handles them.
 
         Returns:
@@ -123,7 +124,7 @@ class LastWords:
                 return errors.LOST if self._is_of_another_rank(error) else end_of(error).status
         return 0
 
-    def of(self, error):
+    def of(self, error: BaseException) -> None:
         """Says which exception ends this rank."""
         self._claim(error)
         if os.environ.get(TRACEBACKS):
@@ -131,26 +132,27 @@ class LastWords:
         if not self._say_of(error) and not end_of(error).is_in_order:
             if not self._is_of_another_rank(error) and not self._is_said:
                 self._keep(error)
-            if not self.signals.have_come:  # Else horovodrun has told this rank to end.
+            if not self.signals.have_come:  # If one has come, horovodrun has told this rank to end.
                 time.sleep(_PATIENCE_SECONDS)
 
-    def say(self, text):
+    def say(self, text: str) -> None:
         """Says a sentence, and what the same command would do now, unless another rank has spoken."""
         self._roll_call.end()
         if not self._say_once(lambda: self._with_going_on(text)):
             time.sleep(2 * _SETTLE_SECONDS)
 
-    def _forget(self):
-        self._is_ours = self._error = None
+    def _forget(self) -> None:
+        self._is_ours: bool | None = None
+        self._error: BaseException | None = None
         self._is_said = self._over = self.signals.has_failed = False
 
-    def _claim(self, error=None):
-        """-> whether this rank has the word."""
+    def _claim(self, error: BaseException | None = None) -> bool:
+        """Claims the word unless another rank has it; returns whether this rank has it."""
         with self._lock:
             if self._error is None and error is not None:
                 self._error, self.signals.has_failed = error, True
             if self._is_ours is None:
-                if end_of(error).is_in_order and self._is_beside_rank_0 and self._notices.is_here():
+                if end_of(error).is_in_order and self._is_on_host_of_rank_0 and self._notices.is_here():
                     self._is_ours = self._rank == 0  # All ranks have the same to say.
                     return self._is_ours
                 if error is not None and self._is_of_another_rank(error):
@@ -163,24 +165,24 @@ class LastWords:
                     time.sleep(_SETTLE_SECONDS)
                 found = self._notices.get(_CLAIM) if self._size > 1 else claim
                 self._is_ours = not found or found == claim
-                self._is_said = not self._is_ours and found.partition(": ")[2] == str(error)
+                self._is_said = found is not None and not self._is_ours and found.partition(": ")[2] == str(error)
             return self._is_ours
 
-    def _say_of(self, error):
-        """-> as `_say_once`."""
+    def _say_of(self, error: BaseException) -> bool:
+        """Says what an exception says; returns whether this rank speaks, or has spoken."""
         level = logging.INFO if end_of(error).is_in_order else logging.ERROR
         return self._say_once(lambda: self._sentence(error), level)
 
-    def _say_once(self, make, level=logging.ERROR):
-        """-> whether this rank speaks, or has spoken."""
+    def _say_once(self, make: Callable[[], str], level: int = logging.ERROR) -> bool:
+        """Writes the line that `make` returns if this rank has the word; returns whether it speaks, or has spoken."""
         with self._lock:
             if self._claim() and not self._over:
                 self._over = True
                 with contextlib.suppress(OSError):  # horovodrun was killed, and nobody hears it.
                     print(log_lines.last_line(make(), level), file=sys.stderr, flush=True)
-            return self._is_ours
+            return bool(self._is_ours)
 
-    def _sentence(self, error):
+    def _sentence(self, error: BaseException) -> str:
         if self._is_of_another_rank(error):
             lost = self._roll_call.lost()
             return self._with_going_on(lost or f"the connection to another rank is lost: {reason(error)}")
@@ -192,7 +194,7 @@ class LastWords:
         text = f"{type(error).__name__}: {reason(error)}{_place(error)}"
         return self._with_going_on(f"{text}; its traceback is {f'in {kept}' if kept else 'above'}")
 
-    def _with_going_on(self, text):
+    def _with_going_on(self, text: str) -> str:
         if self.going_on is None:
             return text
         try:
@@ -200,12 +202,12 @@ class LastWords:
         except Exception:  # The error may be about the disk that `going_on` reads.
             return text
 
-    def _is_of_another_rank(self, error):
-        is_expected = end_of(error).told or isinstance(error, KeyboardInterrupt)
+    def _is_of_another_rank(self, error: BaseException) -> bool:
+        is_expected = bool(end_of(error).told) or isinstance(error, KeyboardInterrupt)
         return self._size > 1 and not is_expected and _OF_ANOTHER_RANK.search(str(error)) is not None
 
-    def _keep(self, error):
-        """Keeps the traceback. -> the file that it is in; "" if it was printed."""
+    def _keep(self, error: BaseException) -> str:
+        """Writes the traceback to a file, and returns the file's path; "" if the traceback was printed."""
         lines = traceback.format_exception(error)
         path = os.path.join(self.model_dir, f"error-rank{self._rank}.txt")
         try:
@@ -218,10 +220,10 @@ class LastWords:
             return ""
         return path
 
-    def _say_of_signal(self, number, late=""):
+    def _say_of_signal(self, number: int, late: str = "") -> None:
         within(_SAY_SECONDS, lambda: self._of_signal(number, late))
 
-    def _of_signal(self, number, late):
+    def _of_signal(self, number: int, late: str) -> None:
         self._roll_call.end()
         with self._lock:
             if self._error is not None:  # The main thread has an error, and is still closing what is open.
@@ -229,7 +231,7 @@ class LastWords:
             else:
                 self._say_once(lambda: self._with_going_on(self._roll_call.lost() or self._stopped(number, late)))
 
-    def _stopped(self, number, late):
+    def _stopped(self, number: int, late: str) -> str:
         how = f"stopped by {name_of(number)}"
         if late:
             return f"{how}; {late}"
@@ -240,28 +242,28 @@ class LastWords:
         how = f"{how}: Ctrl-C at horovodrun, a scheduler, or by hand"
         return how if self._is_one_host else f"{how}; or a worker of another host has ended"
 
-    def _warn_of_launcher(self):
+    def _warn_of_launcher(self) -> None:
         """Says, before horovodrun may kill this process in the middle of a checkpoint, what would be lost."""
         if self._rank == 0 and self._notices.address and self._error is None:
             _log.warning("%s", self._with_going_on(_NOT_SAVED_YET))
 
 
 @functools.cache
-def of_this_process():
-    """-> the `LastWords` of this process; rank and size are those that `horovodrun` has set in the environment."""
+def of_this_process() -> LastWords:
+    """Returns the `LastWords` of this process; rank and size are those that `horovodrun` has set in the environment."""
     return LastWords(Notices.of_this_job(), Placement.of_this_process())
 
 
-def name_of(number):
-    """-> what a person calls a signal."""
-    return _CTRL_C.get(number, signal.Signals(number).name)
+def name_of(number: int) -> str:
+    """Returns the name of a signal for people, such as `Ctrl-C`."""
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
-def _place(error):
-    """-> ` (FILE:LINE)` of the last line of the traceback that is not in a library; "" if there is none."""
+def _place(error: BaseException) -> str:
+    """Returns ` (FILE:LINE)` of the last line of the traceback that is not in a library; "" if there is none."""
     places = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
     return f" ({places[-1].filename}:{places[-1].lineno})" if places else ""
 
 
-def _is_library(path):
+def _is_library(path: str) -> bool:
     return path == __file__ or re.search(r"^<|site-packages|lib/python", path) is not None

@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 
+from ctr_trainer.measuring.clock import Clock
 from ctr_trainer.measuring.phases import PHASES
 
 DIRECTORY = ".ranks"
@@ -47,21 +48,21 @@ class Heartbeat:
     """Writes what this rank does to `MODEL_DIR/.ranks/RANK`, which the other ranks read while they wait.
 
     A change of phase costs a copy of 32 bytes within the process. A thread writes these bytes to the file every
-    `period` seconds, together with the time: a stopped process gives no such sign of life. So a file system that hangs
-    holds up that thread only. When a process is stopped or killed, the file is up to `period` seconds old.
+    `period` seconds, together with the time, which a stopped process does not do. A file system that hangs holds up
+    only that thread. When a process is stopped or killed, the file is up to `period` seconds old.
 
     Args:
       model_dir: directory of the job.
       rank: rank of this process.
-      clock: `Clock`, whose phases are written.
-      shared: whether ranks on other hosts have to see the file: then it is written through to the file system's server.
+      clock: the clock whose phases are written.
+      shared: whether ranks on other hosts must see the file: then it is flushed to the server of the file system.
       period: seconds between two writes.
 
     Raises:
-      OSError: the file cannot be made.
+      OSError: the file cannot be created.
     """
 
-    def __init__(self, model_dir, rank, clock, shared=False, period=0.5):
+    def __init__(self, model_dir: str, rank: int, clock: Clock, shared: bool = False, period: float = 0.5) -> None:
         os.makedirs(os.path.join(model_dir, DIRECTORY), exist_ok=True)
         self._path = os.path.join(model_dir, DIRECTORY, str(rank))
         # A new file, so that no rank reads what an earlier run has left.
@@ -78,22 +79,22 @@ class Heartbeat:
         self._thread = threading.Thread(target=self._live, name="heartbeat", daemon=True)
         self._thread.start()
 
-    def close(self):
+    def close(self) -> None:
         """Removes the file: the rank has left the job in order."""
         self._clock.follow = None
         self._closed.set()
         self._thread.join(_CLOSE_SECONDS)
 
-    def _say(self, phase, step):
+    def _say(self, phase: str, step: int) -> None:
         _STATE.pack_into(self._said, 0, step, time.time(), phase.encode())
 
-    def _write(self):
+    def _write(self) -> None:
         _BEAT.pack_into(self._said, _STATE.size, time.time())
         os.pwrite(self._file.fileno(), bytes(self._said), 0)
         if self._shared:
             os.fsync(self._file.fileno())
 
-    def _live(self):
+    def _live(self) -> None:
         while not self._closed.wait(self._period):
             with contextlib.suppress(OSError):  # If the disk is full, the other ranks see no sign of life.
                 self._write()
@@ -105,8 +106,8 @@ class Heartbeat:
             os.rmdir(os.path.dirname(self._path))  # Succeeds for the last rank.
 
 
-def read_beat(model_dir, rank):
-    """-> the `Beat` of a rank; None if it has none: its host does not share the directory, or the rank has left."""
+def read_beat(model_dir: str, rank: int) -> Beat | None:
+    """Returns the `Beat` of a rank; None if its host does not share the directory, or the rank has left."""
     try:
         with open(os.path.join(model_dir, DIRECTORY, str(rank)), "rb") as file:
             data = file.read(_SIZE)
@@ -120,19 +121,19 @@ def read_beat(model_dir, rank):
     return Beat(rank, step, _text(phase), since, alive, _text(host))
 
 
-def _text(padded):
+def _text(padded: bytes) -> str:
     return padded.rstrip(b"\0").decode(errors="replace")
 
 
-def missing(beats, now):
-    """Finds the ranks that the others wait for: those whose process stands still, else those with the lowest step.
+def missing(beats: list[Beat], now: float) -> list[Beat]:
+    """Finds the ranks that the others wait for: ranks whose process stands still, or else ranks with the lowest step.
 
     Args:
-      beats: list of `Beat`.
+      beats: the heartbeats.
       now: seconds since 1970.
 
     Returns:
-      list of `Beat`; [] if all ranks wait in one step.
+      their heartbeats; [] if all ranks wait in one step.
     """
     silent = [beat for beat in beats if now - beat.alive > _SILENT_SECONDS]
     if silent or not beats:
@@ -143,8 +144,8 @@ def missing(beats, now):
     return working or (behind if len(behind) < len(beats) else [])
 
 
-def describe_missing(model_dir, size, own=None, now=None):
-    """-> a sentence that names the ranks that a job waits for, the phase that each is in, and since when.
+def describe_missing(model_dir: str, size: int, own: int | None = None, now: float | None = None) -> str:
+    """Returns a sentence that names the ranks that a job waits for, the phase of each, and since when it lasts.
 
     Args:
       model_dir: directory of the ranks' heartbeats.
@@ -160,7 +161,7 @@ def describe_missing(model_dir, size, own=None, now=None):
         parts.append(f"and {len(found) - _NAMED} more ranks")
     if beats and not found:
         steps = ", ".join(f"rank {beat.rank} in {beat.phase} of step {beat.step}" for beat in beats[:_NAMED])
-        parts.append(f"no rank is behind ({steps}): the exchange itself does not go on")
+        parts.append(f"no rank is behind ({steps}): the exchange itself makes no progress")
     unknown = sorted(set(range(size)) - {beat.rank for beat in beats})
     if unknown:
         parts.append(
@@ -170,7 +171,7 @@ def describe_missing(model_dir, size, own=None, now=None):
     return "; ".join(parts)
 
 
-def _describe(beat, now):
+def _describe(beat: Beat, now: float) -> str:
     seconds, clock = now - beat.since, time.strftime("%H:%M:%S", time.localtime(beat.since))
     where = f"rank {beat.rank} on {beat.host} is missing: in {beat.phase} of step {beat.step} since {clock}"
     text = f"{where}, for {seconds:.0f} s"
@@ -183,24 +184,25 @@ def _describe(beat, now):
 class SignsOfLife:
     """Watches the heartbeats of the ranks, while this one waits for them.
 
-    It goes by its own clock and by what changes: clocks of other hosts need not agree with it, and what a file system
-    shows late is no silence. A rank that works has its heartbeat, whatever it does and however long that takes.
+    It uses the clock of this host only and looks for changes, so the clocks of other hosts need not agree with it, and
+    a file system that shows changes late does no harm. A rank that works has a heartbeat, however long its work takes.
 
     Args:
       model_dir: directory of the heartbeats.
       size: number of ranks.
-      seconds: after which a rank without a new heartbeat is lost.
+      seconds: time after which a rank without a new heartbeat is lost.
     """
 
-    def __init__(self, model_dir, size, seconds):
+    def __init__(self, model_dir: str, size: int, seconds: float) -> None:
         self._model_dir, self._size, self._seconds = model_dir, size, seconds
-        self._seen = {}  # By rank: when its process ran last, by its host's clock; since when that is known here.
+        # By rank: when its process ran last, by the clock of its host; and since when that is known here.
+        self._seen: dict[int, tuple[float | None, float]] = {}
 
-    def problem(self):
-        """-> which rank is lost, a sentence; "" if none is known to be."""
+    def problem(self) -> str:
+        """Returns a sentence that says which rank is lost; "" if no rank is known to be lost."""
         if not self._silent():
             return ""
-        # If this host was stopped too, as a machine that is moved, the others have as little time behind them.
+        # If this host was stopped too, for example because a virtual machine was moved, the others were as well.
         time.sleep(_AGAIN_SECONDS)
         named = [
             f"rank {beat.rank} on {beat.host} has given no sign of life for {seconds:.0f} s, in {beat.phase} of step "
@@ -209,9 +211,10 @@ class SignsOfLife:
         ]
         return f"{'; '.join(named)}: its process is stopped or dead, or its host hangs or is gone" if named else ""
 
-    def _silent(self):
-        """-> list of (`Beat`, seconds since when it has been known)."""
-        now, found = time.monotonic(), []
+    def _silent(self) -> list[tuple[Beat, float]]:
+        """Returns the heartbeats that have not changed for too long, and for how many seconds."""
+        now = time.monotonic()
+        found: list[tuple[Beat, float]] = []
         for beat in (read_beat(self._model_dir, rank) for rank in range(self._size)):
             if beat is None:
                 continue

@@ -1,14 +1,21 @@
-"""Optimizers around another optimizer, whose gradients are means of the inner one's."""
+"""Optimizers around another optimizer, whose gradients are means over the workers."""
+
+from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 import tensorflow.compat.v1 as tf1
 
+from ctr_trainer.graph_notes.batch_weight import share_of
+from ctr_trainer.graph_notes.notes import BatchWeight
+from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks.dense_exchange import Exchange, from_first_of_host, sum_of_ranks, to_first_of_host
+
 
 class MeanOptimizer(tf1.train.Optimizer):
-    """An optimizer around another one, as `hvd.DistributedOptimizer` is: its gradients are means of the other's.
+    """An optimizer around another optimizer, whose gradients are means of the inner gradients.
 
-    Each mean comes with the sum of the weights that it is of. So means of means are right however the examples are
-    split:
+    Each mean comes with the sum of its weights. So means of means are right however the examples are split:
 
         mean = sum_i W_i t_i / sum_i W_i, and 0 if all W are 0
 
@@ -16,27 +23,26 @@ class MeanOptimizer(tf1.train.Optimizer):
       optimizer: a `tf.compat.v1.train.Optimizer` with a `weight`.
 
     Attributes:
-      weight: scalar float32, the sum of the weights of the examples that the gradients are the mean of; set by
-        `compute_gradients`.
+      weight: scalar float32, the sum of the weights of the examples; set by `compute_gradients`.
     """
 
-    def __init__(self, optimizer):
+    def __init__(self, optimizer: Any) -> None:
         super().__init__(use_locking=False, name=type(self).__name__)
         self._optimizer = optimizer
-        self.weight = None
+        self.weight: tf.Tensor = None
 
-    def compute_gradients(self, *args, **kwargs):
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
         """Does as `tf.compat.v1.train.Optimizer.compute_gradients`; every pair has a gradient."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         tensors, self.weight = self._mean([gradient for gradient, _ in pairs], self._optimizer.weight)
         return [(tensor, variable) for tensor, (_, variable) in zip(tensors, pairs, strict=True)]
 
-    def apply_gradients(self, *args, **kwargs):
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> tf.Operation:
         """Calls `apply_gradients` of the inner optimizer."""
         return self._optimizer.apply_gradients(*args, **kwargs)
 
-    def _mean(self, tensors, weight):
-        """-> (means of the tensors, sum of the weights), given tensors and the weight that they are of."""
+    def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Returns the means of the tensors, and the sum of the weights; `weight` is the weight of these tensors."""
         raise NotImplementedError(f"{type(self).__name__} must define _mean")
 
 
@@ -49,15 +55,15 @@ class Fused:
       tensors: list of dense tensors of static shapes.
     """
 
-    def __init__(self, tensors):
+    def __init__(self, tensors: list[tf.Tensor]) -> None:
         self._tensors = tensors
-        self._by_dtype = {tf.float32: []}  # Even if no tensor is float32: the weight is.
+        self._by_dtype: dict[tf.DType, list[int]] = {tf.float32: []}  # Even if no tensor is float32: the weight is.
         for place, tensor in enumerate(tensors):
             dtype = tensor.dtype.base_dtype
             self._by_dtype.setdefault(dtype if dtype.size >= 4 else tf.float32, []).append(place)
 
-    def vectors(self, weight):
-        """-> dict of dtype -> vector: all tensors of the dtype times the weight, then the weight."""
+    def vectors(self, weight: tf.Tensor | float) -> dict[tf.DType, tf.Tensor]:
+        """Returns a vector per dtype: all tensors of the dtype times the weight, then the weight."""
         vectors = {}
         for dtype, places in self._by_dtype.items():
             parts = [tf.reshape(tf.cast(self._tensors[place], dtype), [-1]) for place in places]
@@ -65,9 +71,9 @@ class Fused:
             vectors[dtype] = tf.concat([*parts, tf.ones([1], dtype)], 0) * tf.cast(weight, dtype)
         return vectors
 
-    def means(self, vectors):
-        """Sums over workers of what `vectors` returned -> (each tensor's mean, the sum of the weights)."""
-        means = [None] * len(self._tensors)
+    def means(self, vectors: dict[tf.DType, tf.Tensor]) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Returns each tensor's mean and the sum of the weights, given the sums of all workers' `vectors`."""
+        means: list[tf.Tensor] = [None] * len(self._tensors)
         for dtype, vector in vectors.items():
             places = self._by_dtype[dtype]
             sizes = [self._tensors[place].shape.num_elements() for place in places]
@@ -76,3 +82,140 @@ class Fused:
                 like = self._tensors[place]
                 means[place] = tf.cast(tf.reshape(part, like.shape), like.dtype)
         return means, vectors[tf.float32][-1]
+
+
+def mean_over_ranks(inner: Any, exchange: Exchange, fp16: bool = False) -> MeanOptimizer:
+    """Makes an optimizer whose gradients are means over all workers, weighted by the workers' examples.
+
+    Args:
+      inner: the optimizer of one worker, with a `weight`.
+      exchange: see `exchange`; of several workers.
+      fp16: whether Horovod sends float16; the sum is then in float16 too.
+    """
+    if exchange.way == "horovod":
+        return HorovodOptimizer(inner, fp16)
+    return {"shared_memory": HostSumOptimizer, "hosts": HostsOptimizer}[exchange.way](inner)
+
+
+class HorovodOptimizer(MeanOptimizer):
+    """`hvd.DistributedOptimizer` with `op=hvd.Sum`, around gradients multiplied by this worker's share of the examples.
+
+    Each gradient is reduced by itself, as soon as the backward pass has computed it. Horovod fuses gradients that come
+    together.
+
+    Args:
+      inner: the optimizer of one worker, with a `weight`.
+      fp16: whether to send float16; the sum is then in float16 too.
+    """
+
+    def __init__(self, inner: Any, fp16: bool = False) -> None:
+        self._of_examples = _ShareOfExamples(inner)
+        super().__init__(distributed.optimizer(self._of_examples, fp16=fp16, op="sum"))
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
+        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        self.weight = self._of_examples.weight
+        return pairs[:-1]
+
+
+class _ShareOfExamples(MeanOptimizer):
+    """Multiplies gradients by this worker's share of all workers' examples; the last pair is the share itself.
+
+    The share is known long before the gradients: the weights are reduced during the forward pass.
+    """
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
+        pairs = super().compute_gradients(*args, **kwargs)
+        return [*pairs, (self._share, self._share)]  # `hvd.DistributedOptimizer` wants one pair at least.
+
+    def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        with tf.name_scope("dense_exchange"):
+            total = distributed.allreduce(weight, "examples")
+            self._share = tf.math.divide_no_nan(weight, total)
+            return [share_of(tensor, BatchWeight(weight, total)) for tensor in tensors], total
+
+
+class HostSumOptimizer(MeanOptimizer):
+    """Sums through memory that the workers of one host share, see `HostSum`; otherwise like `HorovodOptimizer`.
+
+    All tensors of a dtype are one vector, with the weight as its last element, so the workers meet once per step.
+    """
+
+    def _mean(self, tensors: list[tf.Tensor], weight: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        with tf.name_scope("dense_exchange"):
+            fused = Fused(tensors)
+            name = "dense_gradients"
+            return fused.means(_in_turn(fused.vectors(weight), lambda v, dtype: sum_of_ranks(v, f"{name}.{dtype}")))
+
+
+class HostsOptimizer(MeanOptimizer):
+    """Sums like `HostSumOptimizer` within each host, and by `hvd.DistributedOptimizer` between the hosts' first ranks.
+
+    Each host sends one vector, for any number of workers on it. The other ranks of a host wait for their first one in
+    the shared memory, and so all ranks get the same bits.
+
+    Args:
+      inner: the optimizer of one worker, with a `weight`.
+    """
+
+    def __init__(self, inner: Any) -> None:
+        self._of_host = _SumOfHost(inner)
+        super().__init__(distributed.optimizer(self._of_host, op="sum", between_hosts=True))
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, Any]]:
+        totals = [total for total, _ in self._optimizer.compute_gradients(*args, **kwargs)]
+        with tf.name_scope("dense_exchange"), tf.control_dependencies(self._of_host.sums):
+            sums = _in_turn(dict(zip(self._of_host.dtypes, totals, strict=True)), from_first_of_host)
+            means, self.weight = self._of_host.fused.means(sums)
+        return [(mean, variable) for mean, (_, variable) in zip(means, self._of_host.pairs, strict=True)]
+
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> tf.Operation:
+        """Calls `apply_gradients` of the inner optimizer."""
+        return self._of_host.apply_gradients(*args, **kwargs)
+
+
+class _SumOfHost(MeanOptimizer):
+    """The sums of a host's workers, as vectors, on the first rank of the host.
+
+    Attributes:
+      pairs: (gradient, variable) of the inner optimizer.
+      fused: `Fused` of these gradients.
+      dtypes, sums: of the vectors.
+    """
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[tf.Tensor, tf.Tensor]]:
+        """Returns a pair for each vector; the vector itself stands for its variable, whose name Horovod wants."""
+        self.pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        with tf.name_scope("dense_exchange"):
+            self.fused = Fused([gradient for gradient, _ in self.pairs])
+            sums = _in_turn(self.fused.vectors(self._optimizer.weight), to_first_of_host)
+        self.dtypes, self.sums = list(sums), list(sums.values())
+        return [(total, total) for total in self.sums]
+
+
+def _in_turn(
+    vectors: dict[tf.DType, tf.Tensor], call: Callable[[tf.Tensor, str], tf.Tensor]
+) -> dict[tf.DType, tf.Tensor]:
+    """Returns what call(vector, name of its dtype) makes of each vector, one after another.
+
+    Otherwise a session with one thread would wait in one call while the session of another rank waits in another call.
+    """
+    found: dict[tf.DType, tf.Tensor] = {}
+    for dtype, vector in vectors.items():
+        with tf.control_dependencies(list(found.values())):
+            found[dtype] = call(vector, dtype.name)
+    return found
+
+
+def average_of_ranks(variables: list[tf.Variable], name: str) -> tf.Operation:
+    """Returns the operation that sets float variables to their mean over the ranks. A collective.
+
+    Args:
+      variables: list of variables.
+      name: name of the reduction, the same on every rank.
+    """
+    with tf.name_scope("dense_exchange"):
+        fused = Fused([variable.read_value() for variable in variables])
+        vectors = fused.vectors(1.0)
+        means, _ = fused.means(_in_turn(vectors, lambda v, dtype: sum_of_ranks(v, f"{name}.{dtype}")))
+        return tf.group(*(v.assign(mean, read_value=False) for v, mean in zip(variables, means, strict=True)))

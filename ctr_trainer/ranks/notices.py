@@ -9,6 +9,7 @@ import os
 import socket
 import time
 import urllib.parse
+from collections.abc import Callable
 
 import psutil
 
@@ -25,11 +26,11 @@ _WITHOUT_A_WORD = "without a word: it was killed, as the system does when memory
 
 @dataclasses.dataclass(frozen=True)
 class Placement:
-    """A rank among all, and among those of its host.
+    """A rank among all ranks, and among the ranks of its host.
 
     Attributes:
-      rank, size: which, and how many there are.
-      host_ranks: range of the ranks of its host.
+      rank, size: the rank, and the number of ranks.
+      host_ranks: the ranks of its host.
     """
 
     rank: int
@@ -37,8 +38,8 @@ class Placement:
     host_ranks: range
 
     @classmethod
-    def of_this_process(cls):
-        """-> that of this process; rank 0 of 1 without `horovodrun`."""
+    def of_this_process(cls) -> "Placement":
+        """Returns the placement of this process; rank 0 of 1 without `horovodrun`."""
         rank, size, host_rank, host_size = (
             int(os.environ.get(f"HOROVOD_{what}", default))
             for what, default in (("RANK", 0), ("SIZE", 1), ("LOCAL_RANK", 0), ("LOCAL_SIZE", 1))
@@ -47,17 +48,17 @@ class Placement:
         return cls(rank, size, range(first, first + host_size))
 
     @property
-    def job(self):
+    def job(self) -> str:
         """Name of the job that `launch` has started this process for; "" without it."""
         return os.environ.get(ATTEMPT, "").partition(".")[0]
 
     @property
-    def is_first_of_host(self):
+    def is_first_of_host(self) -> bool:
         """Whether it is the first rank of its host."""
         return self.rank == self.host_ranks[0]
 
     @property
-    def is_on_one_host(self):
+    def is_on_one_host(self) -> bool:
         """Whether all ranks are on its host."""
         return len(self.host_ranks) == self.size
 
@@ -65,20 +66,17 @@ class Placement:
 class Notices:
     """Texts by key, the same for all ranks on all hosts.
 
-    They are kept by the server that `horovodrun` runs for its ranks to find each other, as long as it lives; one takes
-    about a millisecond. Where it does not answer, or did not in time once, or another launcher was used, nothing is
-    kept and nothing found.
+    They are kept by the server that `horovodrun` runs for its ranks to find each other; a request takes about a
+    millisecond. If the server does not answer in time, or another launcher was used, nothing is kept and nothing is
+    found.
 
-    That server takes what any program sends. So texts are signed once the ranks share a secret, and from then on a text
-    without the signature of its key counts as none.
+    That server accepts texts from any program. So texts are signed once the ranks share a secret, and from then on a
+    text without a valid signature is ignored.
 
-    Caveat: whoever reaches the server can still remove or replace a text, which is then missing.
+    Caveat: any program that reaches the server can still remove or replace a text, which is then missing.
 
     Args:
-      address: `host:port` of the server; "" for none.
-
-    Attributes:
-      address: likewise.
+      address: `host:port` of the server; "" for none; also an attribute.
     """
 
     def __init__(self, address: str) -> None:
@@ -92,11 +90,11 @@ class Notices:
         return _of(f"{address}:{port}" if address and port else "")
 
     def sign(self, secret: str) -> None:
-        """Signs all further texts with a secret that all ranks have, and believes no others."""
+        """Signs all further texts with a secret that all ranks have, and ignores other texts."""
         self._secret = secret.encode()
 
-    def is_here(self):
-        """-> whether the server runs on this host."""
+    def is_here(self) -> bool:
+        """Returns whether the server runs on this host."""
         try:
             socket.create_server(
                 (self.address.rpartition(":")[0], 0)
@@ -111,7 +109,7 @@ class Notices:
         self._ask("PUT", key, signed.encode())
 
     def get(self, key: str) -> str | None:
-        """Returns the text under `key`; None if there is none, or none that is signed."""
+        """Returns the text under `key`; None if there is no text, or no signed text."""
         found = self._ask("GET", key)
         if found is None:
             return None
@@ -127,7 +125,7 @@ class Notices:
     def _signature(self, key: str, text: str) -> str:
         return hmac.digest(self._secret, f"{key}\0{text}".encode(), "sha256").hex()
 
-    def _ask(self, method, key, body=None):
+    def _ask(self, method: str, key: str, body: bytes | None = None) -> bytes | None:
         if not self.address or self._is_silent:
             return None
         try:
@@ -137,7 +135,7 @@ class Notices:
                 answer = connection.getresponse()
                 return answer.read() if answer.status == http.client.OK else None
         except TimeoutError:
-            self._is_silent = True  # Whoever asks again would wait as long again.
+            self._is_silent = True  # Another request would wait as long.
         except (OSError, http.client.HTTPException):
             pass
         return None
@@ -149,10 +147,10 @@ def _of(address: str) -> Notices:
 
 
 class RollCall:
-    """Tells a rank that was killed from those that end because of it.
+    """Distinguishes a rank that was killed from ranks that end because of it.
 
     Each rank writes its process and its host into the job's notices. A rank that notices the end of the job writes that
-    too, and names the ranks of its own host whose process has gone without having done so. One that is stopped cannot
+    too, and names the ranks of its own host whose process has ended without doing so. A process that is stopped cannot
     end by itself, so it is killed.
 
     Args:
@@ -160,7 +158,7 @@ class RollCall:
       placement: `Placement` of this process.
     """
 
-    def __init__(self, notices, placement):
+    def __init__(self, notices: Notices, placement: Placement) -> None:
         self._notices, self._placement = notices, placement
         self.introduce()
 
@@ -169,31 +167,31 @@ class RollCall:
         if self._placement.size > 1:
             self._notices.put(f"process.{self._placement.rank}", f"{os.getpid()} {socket.gethostname()}")
 
-    def end(self):
-        """Writes that this rank ends, and which processes of its host have gone."""
+    def end(self) -> None:
+        """Writes that this rank ends, and which processes of its host have ended without a word."""
         self._notices.put(f"ends.{self._placement.rank}", "")
         self._name_those_gone(_kill_if_stopped)
 
-    def is_one_lost(self):
-        """-> whether a rank is known to have ended without a word, while none may end in order."""
+    def is_one_lost(self) -> bool:
+        """Returns whether a rank is known to have ended without a word; to be called while no rank may end in order."""
         self._name_those_gone()
         return bool(self._ranks_of("lost"))
 
-    def lost(self):
-        """-> a sentence that names the ranks that ended without a word; "" if none is known. Call it after `end`."""
+    def lost(self) -> str:
+        """Returns a sentence that names the ranks that ended without a word, or ""; call it after `end`."""
         deadline = time.monotonic() + _ANSWER_SECONDS
         while not (lost := self._ranks_of("lost")):
             if time.monotonic() > deadline or len(self._ranks_of("ends")) == self._placement.size:
                 return ""
             time.sleep(_POLL_SECONDS)
-        hosts = {}
+        hosts: dict[str, list[str]] = {}
         for rank in lost:
             hosts.setdefault(self._process(rank)[1], []).append(str(rank))
         named = [f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)} on {host}" for host, ranks in hosts.items()]
         return f"{' and '.join(named)} ha{'ve' if len(lost) > 1 else 's'} ended {_WITHOUT_A_WORD}"
 
-    def unheard(self):
-        """-> which ranks have never written anything, as a sentence; "" where all have."""
+    def unheard(self) -> str:
+        """Returns a sentence that names the ranks that have never written anything; "" if there are none."""
         known = self._ranks_of("process")
         unheard = [str(rank) for rank in range(self._placement.size) if rank not in known]
         if not known or not unheard:
@@ -201,8 +199,8 @@ class RollCall:
         ranks = f"rank{'s' * (len(unheard) > 1)} {', '.join(unheard)}"
         return f"nothing was heard of {ranks}, whose host may not reach horovodrun at {self._notices.address}"
 
-    def _name_those_gone(self, has_gone_too=lambda process, rank: False):
-        """Writes which processes of this host have gone without a word, or are counted so."""
+    def _name_those_gone(self, has_gone_too: Callable[[int, int], bool] = lambda process, rank: False) -> None:
+        """Writes which processes of this host have ended without a word, or count as such."""
         for rank in self._placement.host_ranks:
             process, host = self._process(rank)
             if host != socket.gethostname():
@@ -211,18 +209,18 @@ class RollCall:
             if is_gone and self._notices.get(f"ends.{rank}") is None:
                 self._notices.put(f"lost.{rank}", "")
 
-    def _ranks_of(self, kind):
-        """-> the ranks that have such a notice."""
+    def _ranks_of(self, kind: str) -> list[int]:
+        """Returns the ranks that have such a notice."""
         return [rank for rank in range(self._placement.size) if self._notices.get(f"{kind}.{rank}") is not None]
 
-    def _process(self, rank):
-        """-> (a rank's process id as text, its host); "" for what is not known."""
+    def _process(self, rank: int) -> tuple[str, str]:
+        """Returns a rank's process id as text, and its host; "" for what is not known."""
         process, _, host = (self._notices.get(f"process.{rank}") or "").partition(" ")
         return process, host
 
 
-def _kill_if_stopped(process, rank):
-    """-> whether the process of a rank was stopped, as by SIGSTOP: then it is killed."""
+def _kill_if_stopped(process: int, rank: int) -> bool:
+    """Kills the process of a rank if it is stopped, for example by SIGSTOP; returns whether it was."""
     with contextlib.suppress(psutil.Error):
         found = psutil.Process(process)
         if found.status() == psutil.STATUS_STOPPED and found.environ().get("HOROVOD_RANK") == str(rank):
@@ -231,7 +229,7 @@ def _kill_if_stopped(process, rank):
     return False
 
 
-def _runs(process):
+def _runs(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:

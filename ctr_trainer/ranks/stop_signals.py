@@ -6,20 +6,24 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from ctr_trainer.ranks.stopping import Stopping
 
 ABORT_SECONDS = int(signal.SIGABRT)
-# A scheduler and horovodrun may both pass on one and the same wish; and who presses Ctrl-C twice means it.
+# A scheduler and horovodrun may both pass on the same request; later signals count as a second request.
 _SAME_SECONDS = 1.0
 _WARN_SECONDS, _LOOK_SECONDS = 4.0, 0.25
 _CLOSING_SECONDS = 3.0
 NUMBERS = (signal.SIGTERM, signal.SIGINT)
 
 
-def delay_abort():
-    """Has an abort of this process wait for 6 s, in which its other threads go on.
+def delay_abort() -> None:
+    """Delays an abort of this process by 6 s, in which its other threads continue.
 
-    Where a rank is lost in the middle of an exchange, the rest of a message may meet the next one in a rank that is
-    left: a thread of Gloo's raises `gloo::EnforceNotMet`, which nobody catches, and C++ aborts the process. Meanwhile
+    If a rank is lost in the middle of an exchange, another rank may receive the rest of one message followed by the
+    next one: a thread of Gloo raises `gloo::EnforceNotMet`, which nobody catches, and C++ aborts the process. Meanwhile
     `horovodrun` asks the ranks to end, and within these seconds `LastWords` says which rank was lost.
 
     The handler of SIGABRT is the C library's own `sleep`: it takes no lock and runs no Python, so that it cannot hang,
@@ -31,42 +35,51 @@ def delay_abort():
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, raised in the main thread as Ctrl-C is: what is open is closed, and drafts of files are removed."""
+    """SIGTERM, raised in the main thread like Ctrl-C: files are closed, and drafts of files are removed."""
 
 
 class StopSignals:
     """What the process does on SIGTERM and SIGINT (Ctrl-C).
 
-    While a training runs that can stop in order, the first signal asks it to. Another signal ends the process at once,
-    and so does the end of `grace_secs`. Otherwise SIGTERM raises `Terminated` and SIGINT KeyboardInterrupt in the main
-    thread, and a process that does not end within 3 s of a SIGTERM, as its main thread is in a collective, is ended.
+    While a training runs that can stop in order, the first signal asks it to stop. Another signal ends the process at
+    once, and so does the end of `grace_secs`. If no such training runs, SIGTERM raises `Terminated` and SIGINT raises
+    KeyboardInterrupt in the main thread; a process that does not end within 3 s of a SIGTERM, because its main thread
+    is in a collective, is ended.
 
     Args:
-      say: f(number, late) that says why the process ends now; `late` is "", or what a training took too long for.
-      warn: f(), called after 4 s in which a training has not stopped.
-      is_one_lost: f() -> whether a rank was lost: then horovodrun ends the others, and they cannot stop in order.
+      say: f(number, late) that says why the process ends now; `late` is "", or says that a training took too long.
+      warn: f(), called if a training has not stopped after 4 s.
+      is_one_lost: f() -> whether a rank was lost: then horovodrun ends the other ranks, and they cannot stop in order.
       is_ignored_after: whether SIGTERM is ignored once the block of `handled` has ended.
 
     Attributes:
-      has_failed: whether the work has failed and what is open is being closed: then a signal ends the process at once.
+      has_failed: whether the work has failed and the process is closing its files: then a signal ends it at once.
     """
 
-    def __init__(self, say, warn, is_one_lost, is_ignored_after):
+    def __init__(
+        self,
+        say: Callable[[int, str], None],
+        warn: Callable[[], None],
+        is_one_lost: Callable[[], bool],
+        is_ignored_after: bool,
+    ) -> None:
         self._say, self._warn, self._is_one_lost, self._is_ignored_after = say, warn, is_one_lost, is_ignored_after
-        self._stopping, self._grace_secs = None, 0.0
+        self._stopping: Stopping | None = None
+        self._grace_secs = 0.0
         self._begin()
 
-    def _begin(self):
-        self._first = self._since = None
+    def _begin(self) -> None:
+        self._first: int | None = None
+        self._since = 0.0
         self._has_raised = self.has_failed = False
 
     @property
-    def have_come(self):
-        """Whether one has."""
+    def have_come(self) -> bool:
+        """Whether a signal has come."""
         return self._first is not None
 
     @contextlib.contextmanager
-    def handled(self):
+    def handled(self) -> Iterator[None]:
         """Handles the signals within the block, whatever the main thread waits for."""
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -90,19 +103,19 @@ class StopSignals:
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.close(write)
 
-    def hand_to(self, stopping, grace_secs):
-        """From now on a first signal asks `stopping` to stop, see `Stopping.ask`; 0 seconds of grace leave it alone."""
+    def hand_to(self, stopping: Stopping, grace_secs: float) -> None:
+        """Has a first signal ask `stopping` to stop from now on; does nothing if `grace_secs` is 0."""
         if not grace_secs:
             return
         self._stopping, self._grace_secs = stopping, grace_secs
-        if self._first is not None:  # The training before it was lost with its service, after it was asked.
+        if self._first is not None:  # The previous training lost its service after the signal.
             stopping.ask(self._first)
 
-    def keep(self):
-        """From now on a signal ends the process: the training is saved, or has failed."""
+    def keep(self) -> None:
+        """Has a signal end the process from now on: the training is saved, or has failed."""
         self._stopping = None
 
-    def _in_main_thread(self, number, frame):
+    def _in_main_thread(self, number: int, frame: FrameType | None) -> None:
         stopping = self._stopping
         if stopping is not None:
             stopping.ask(number)
@@ -110,13 +123,13 @@ class StopSignals:
             self._has_raised = True
             raise KeyboardInterrupt if number == signal.SIGINT else Terminated
 
-    def _read(self, read):
+    def _read(self, read: int) -> None:
         while number := os.read(read, 1):
             if number[0] in NUMBERS:
                 self._came(number[0])
         os.close(read)
 
-    def _came(self, number):
+    def _came(self, number: int) -> None:
         now, stopping = time.monotonic(), self._stopping
         if self._first is not None:
             if now - self._since > _SAME_SECONDS:
@@ -131,7 +144,7 @@ class StopSignals:
         elif number == signal.SIGTERM:
             threading.Thread(target=self._end, args=[number, "", _CLOSING_SECONDS], name="end", daemon=True).start()
 
-    def _end_late(self, number, stopping):
+    def _end_late(self, number: int, stopping: Stopping) -> None:
         is_warned = False
         while (seconds := time.monotonic() - self._since) < self._grace_secs:
             if self._stopping is stopping and self._is_one_lost():
@@ -143,7 +156,7 @@ class StopSignals:
         late = f"the training did not end within --grace_secs={self._grace_secs:g}{stopping.explain()}"
         self._end(number, late)
 
-    def _end(self, number, late="", seconds=0.0):
+    def _end(self, number: int, late: str = "", seconds: float = 0.0) -> None:
         try:
             self._say(number, late)
             time.sleep(seconds)

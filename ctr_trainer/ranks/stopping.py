@@ -2,11 +2,15 @@
 
 import threading
 import time
+from collections.abc import Callable
 
 import numpy as np
 
+from ctr_trainer.processes.watchdog import Watchdog
+from ctr_trainer.ranks.notices import Notices
+
 _PERIOD_SECONDS, _SETTLE_SECONDS = 1.0, 0.7
-# That many ranks ask the server of the notices in one second at most.
+# At most so many ranks ask the server of the notices within a second.
 _ASKED_A_SECOND = 200
 _CLOSE_SECONDS = 1.0
 _ASKED, _BEGUN = range(2)  # Rows of what the ranks tell each other.
@@ -15,57 +19,69 @@ _ASKED, _BEGUN = range(2)  # Rows of what the ranks tell each other.
 class Stopping:
     """Stops a training once one of its ranks was asked to: after the same step on all of them.
 
-    A thread of each rank looks about once a second, beside the steps, for a notice that a rank was asked. Once it finds
-    one, its rank begins no further step until all ranks have told, in a collective, which step they have begun last.
-    The latest of these is the last one: every rank can reach it, and none has gone beyond.
+    A thread of each rank looks about once a second, while steps run, for a notice that a rank was asked. Once it finds
+    a notice, its rank begins no further step until all ranks have told, in a collective, which step they have begun
+    last. The latest of these steps is the last one: every rank can reach it, and no rank has passed it.
 
-    It looks for a notice, and asks in no collective: where a rank is killed, one that is under way beside the gradients
-    of a step has Gloo abort the ranks that are left, before they can say which rank is lost.
+    The threads look for a notice and use no collective until then: if a rank is killed during a collective that runs
+    concurrently with a step, Gloo aborts the remaining ranks before they can say which rank is lost.
 
     A lone worker needs no thread.
 
     Args:
-      rank, size: of this worker, and how many there are.
-      name: of the training, another one than those that this job had before.
+      rank, size: rank of this worker, and number of workers.
+      name: name of the training, different for each training of this job.
       notices: `Notices` of the job.
       all_sum: f(int64[2, size]) -> the sum of all ranks' arrays; called once, by the thread or at the end.
       watchdog: `Watchdog` of this process.
-      is_one_lost: f() -> whether a rank was lost, for which horovodrun ends the others.
+      is_one_lost: f() -> whether a rank was lost, so that horovodrun ends the other ranks.
       period: seconds between two looks.
 
     Attributes:
-      explain: f() -> which ranks the others wait for, in brackets; "" if none is known.
+      explain: f() -> the ranks that the others wait for, in brackets; "" if none is known.
       signal: number of the signal that the training stops for, once all ranks know; 0 until then.
       asked: the ranks that were asked by then.
     """
 
-    def __init__(self, rank, size, name, notices, all_sum, watchdog, is_one_lost, period=_PERIOD_SECONDS):
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        name: str,
+        notices: Notices,
+        all_sum: Callable[[np.ndarray], np.ndarray],
+        watchdog: Watchdog,
+        is_one_lost: Callable[[], bool],
+        period: float = _PERIOD_SECONDS,
+    ) -> None:
         self._rank, self._size, self._notices, self._all_sum = rank, size, notices, all_sum
         self._is_one_lost = is_one_lost
         self._period = max(period, size / _ASKED_A_SECOND)
         self._waiting, self.explain = watchdog.waiting, watchdog.explanation
         self._key = f"stopping/{name}"
-        self.signal, self.asked = 0, []
+        self.signal = 0
+        self.asked: list[int] = []
         self._own = np.zeros(2, np.int64)
-        self._last, self._has_told = None, False
-        # The thread of the steps asks too, in its handler of signals, wherever that finds it.
+        self._last: int | None = None
+        self._has_told = False
+        # The thread of the steps also takes the lock in its signal handler, which may interrupt it while it holds it.
         self._lock, self._holds = threading.RLock(), False
         self._woken, self._leaving, self._over = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._agree, name="stopping", daemon=True)
 
     @property
-    def is_asked(self):
+    def is_asked(self) -> bool:
         """Whether this rank knows that one was asked; all know within a second or two."""
         return self._holds
 
-    def begin(self, step):
-        """Begins: `step` is about to begin."""
+    def begin(self, step: int) -> None:
+        """Starts the thread; `step` is the first step."""
         self._own[_BEGUN] = step
         if self._size > 1:
             self._thread.start()
 
-    def ask(self, signal):
-        """Asks all ranks to stop. From any thread; more than once is as once.
+    def ask(self, signal: int) -> None:
+        """Asks all ranks to stop; callable from any thread and repeatedly.
 
         Args:
           signal: number of the signal to stop for.
@@ -76,8 +92,8 @@ class Stopping:
                 self._conclude(self._own[:, None])
         self._woken.set()
 
-    def done(self, step):
-        """-> whether the training stops after this step, which was just done; waits for the other ranks to say so."""
+    def done(self, step: int) -> bool:
+        """Returns whether the training stops after this step, which was just done; may wait for the other ranks."""
         with self._lock:
             if not self._holds:
                 self._own[_BEGUN] = step + 1
@@ -86,8 +102,8 @@ class Stopping:
             self._over.wait()
         return self._last is not None and step >= self._last
 
-    def leave(self):
-        """Ends: the training has ended in order. -> `signal`. A collective."""
+    def leave(self) -> int:
+        """Ends the thread when the training has ended in order; returns `signal`. A collective."""
         self._leaving.set()
         self._woken.set()
         if self._size > 1:
@@ -97,14 +113,14 @@ class Stopping:
                 self._tell()
         return self.signal
 
-    def close(self):
-        """Ends, also after an error: what the other ranks have no part in any more is left alone after a second."""
+    def close(self) -> None:
+        """Ends the thread, also after an error; waits at most one second for the other ranks."""
         self._leaving.set()
         self._woken.set()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_SECONDS)
 
-    def _agree(self):
+    def _agree(self) -> None:
         try:
             while not self._is_asked_for():
                 if self._leaving.is_set():
@@ -113,7 +129,7 @@ class Stopping:
                 self._woken.clear()
             with self._lock:
                 self._holds = True
-            time.sleep(min(_SETTLE_SECONDS, self._period))  # Until a loss is known, for which horovodrun asks.
+            time.sleep(min(_SETTLE_SECONDS, self._period))  # Then it is known if horovodrun asks because of a loss.
             if not self._is_one_lost():
                 if self._own[_ASKED]:
                     threading.Thread(target=self._repeat, name="stopping notice", daemon=True).start()
@@ -123,20 +139,20 @@ class Stopping:
         finally:
             self._over.set()
 
-    def _is_asked_for(self):
-        """-> whether this rank was asked, or another one as far as it has given notice."""
+    def _is_asked_for(self) -> bool:
+        """Returns whether this rank was asked, or another rank has left a notice that it was."""
         if self._own[_ASKED]:
             self._notices.put(self._key, str(self._rank))
             return True
         return self._notices.get(self._key) is not None
 
     def _repeat(self) -> None:
-        """Gives the notice again until all ranks have told: another program may have removed it from the server."""
+        """Repeats the notice until all ranks have told: another program may have removed it from the server."""
         while not self._over.wait(self._period):
             self._notices.put(self._key, str(self._rank))
 
-    def _tell(self):
-        """Tells the other ranks, waits for what they tell."""
+    def _tell(self) -> None:
+        """Tells the other ranks the last step of this rank, and waits for theirs. A collective."""
         self._has_told = True
         own = np.zeros((len(self._own), self._size), np.int64)
         own[:, self._rank] = self._own
@@ -144,7 +160,7 @@ class Stopping:
         if told[_ASKED].any():
             self._conclude(told)
 
-    def _conclude(self, told):
+    def _conclude(self, told: np.ndarray) -> None:
         self.asked = np.flatnonzero(told[_ASKED]).tolist()
         self.signal, self._last, self._holds = int(told[_ASKED].max()), int(told[_BEGUN].max()), True
         self._over.set()
