@@ -57,8 +57,6 @@ class Metric(Protocol):
 
     def result(self) -> float: ...
 
-    def reset(self) -> None: ...
-
 
 class ClickMetrics:
     """AUC, cross entropy, accuracy, mean prediction and mean label of one label's examples.
