@@ -41,8 +41,8 @@ class BadRow(NamedTuple):
       file: path of the source file.
       line: line or number of the row in the file, from 1; None if unknown.
       column: name of the column; None if the row as a whole is wrong.
-      value: value that is there.
-      expected: description of what should be there, as `a finite number`.
+      value: value that was found.
+      expected: description of what was expected, as `a finite number`.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""Encodes the blocks of a source in several threads, and hands their tables on in the source's order."""
+"""Encodes the blocks of a source in several threads, and yields their tables in the source's order."""
 
 import contextlib
 import dataclasses
@@ -17,10 +17,10 @@ from ctr_trainer.processes import hardware
 
 
 class _Work(NamedTuple):
-    """A block to encode; None in its place at the end of the input.
+    """A block to encode.
 
     Attributes:
-      block: the block, or None.
+      block: the block; None at the end of the input.
       bad_rows: bad rows that the reader met before it.
       left_out: whether all its rows are to be left out.
       first: whether it is the first block.
@@ -39,7 +39,7 @@ class EncodedBlock:
     Attributes:
       table: the encoded table of the good rows (see `encode.Encoder`); without rows if they were to be left out.
       good_rows: number of good rows.
-      statistics: Statistics of the table; without rows if they were not asked for.
+      statistics: Statistics of the table; without rows if they are not measured.
       observed: Observations of the block.
       bad_rows: the bad rows, in the order of the source.
     """
@@ -66,7 +66,7 @@ def encoded(
     What comes out is the same for any number of threads: tables, statistics, and the row that ends the conversion.
 
     Args:
-      read: f(bad_rows) -> iterable of the source's blocks (see `chunk.Block`).
+      read: f(bad_rows) -> iterable of the source's blocks (see `blocks.Block`).
       spec: FeatureSpec.
       bad_rows: BadRows, which counts each row that is left out.
       observed: Observations, which get what is seen in all blocks; to be checked in the end.
@@ -74,10 +74,10 @@ def encoded(
       num_threads: number of blocks that are encoded at a time; 0 for one per core of this process.
       skip: number of good rows, from the first one on, to leave out. A block of such rows yields an empty table, so
         that the caller sees progress.
-      measured: whether statistics are wanted; if not, those without rows take their place.
+      measured: whether to compute statistics; if not, the yielded Statistics have no rows.
 
     Yields:
-      (table, Statistics), and in the end nothing more.
+      (table, Statistics)
 
     Raises:
       UserError: there are too many bad rows, or source and spec do not fit.

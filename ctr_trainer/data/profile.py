@@ -53,8 +53,8 @@ class Profile:
 def sample_csv(source: Input, rows: int, bad_rows: int, progress: bool = True) -> tuple[list[Profile], CsvFormat, int]:
     """Returns the Profiles, the CsvFormat and the number of rows of the first rows of delimited files.
 
-    The form is what `sniff.see_form` finds in the first file. A word such as NA is a missing value if all other values
-    of its column are numbers.
+    The form is what `csv_header.see_form` finds in the first file. A word such as NA is a missing value if all other
+    values of its column are numbers.
 
     Args:
       source: paths as `delimited.stream` takes them.

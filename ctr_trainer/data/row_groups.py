@@ -40,7 +40,7 @@ class RowGroups:
         """Returns the Rows of the groups, in the order given.
 
         Raises:
-          UserError: a file is gone or has changed.
+          UserError: a file was removed or changed.
         """
         spec, total = self._spec, sum(self.rows[g] for g in groups)
         keys = {t.name: np.empty((total, len(t.single)), np.int64) for t in spec.tables}
@@ -147,7 +147,7 @@ class PieceReader:
         """Returns the Rows of a Place; None for None, which marks the end of an epoch.
 
         Raises:
-          UserError: a file is gone or has changed.
+          UserError: a file was removed or changed.
         """
         if place is None:
             return None

@@ -43,7 +43,7 @@ class Source(abc.ABC):
         """Returns the encoded table of a group, with `group_rows[group]` rows.
 
         Raises:
-          UserError: a file is gone or has changed.
+          UserError: a file was removed or changed.
         """
 
     @abc.abstractmethod

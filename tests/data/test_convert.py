@@ -256,7 +256,7 @@ def test_adult_converts_with_both_spellings_of_its_labels(real_data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["random", "time"])
-def test_movielens_parts_are_those_of_the_peers_measurements(real_data, tmp_path, kind):
+def test_movielens_parts_equal_the_parts_of_the_peers_measurements(real_data, tmp_path, kind):
     spec = FeatureSpec.load(CONFIGS / "movielens.toml")
     split = "random:0.8,0.1,0.1" if kind == "random" else "time:0.8,0.1,0.1:timestamp"
     parts = run("movielens", real_data / "movielens", tmp_path / "out", spec, split=split)["parts"]

@@ -53,7 +53,7 @@ def read(path):
     return pa.concat_tables([pq.read_table(os.path.join(path, file["name"])) for file in open_dataset(path).files])
 
 
-def test_a_killed_conversion_goes_on_after_its_whole_files(source, tmp_path, caplog):
+def test_a_killed_conversion_continues_after_its_whole_files(source, tmp_path, caplog):
     arguments = [sys.executable, "-c", KILLED, source, tmp_path / "cache"]
     assert subprocess.run(arguments, timeout=300).returncode == -9
     (draft,) = (tmp_path / "cache").iterdir()

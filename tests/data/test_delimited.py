@@ -21,7 +21,7 @@ COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".zst": lambda b: pa.com
 
 
 def read(tmp_path, text, form=FORM, budget=0, name="a.csv"):
-    """-> ([(line, fields)], BadRows) of a file of these bytes."""
+    """Returns ([(line, fields)], BadRows) of a file of these bytes."""
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     bad_rows, found = BadRows(budget), []
@@ -131,7 +131,7 @@ def test_what_is_no_text_of_rows_is_named(tmp_path, monkeypatch, text, message):
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
-def test_a_compressed_file_that_was_cut_or_goes_on_with_something_else_is_no_whole_one(tmp_path, ending):
+def test_a_compressed_file_that_is_cut_or_followed_by_other_bytes_is_refused(tmp_path, ending):
     whole = COMPRESS[ending]("".join(f"{i},{i * i}\n" for i in range(20_000)).encode())
     assert len(read(tmp_path, whole + whole, name=f"a.csv{ending}")[0]) == 40_000
     for damaged in (whole[: len(whole) // 2], whole[:-1], whole + whole[:5], whole + b"and more"):

@@ -67,7 +67,7 @@ def test_every_row_comes_once_an_epoch_whatever_the_number_of_workers(path, size
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 1), (2, 2), (2, 3), (3, 1)])
-def test_a_run_goes_on_where_it_stood(path, before, after):
+def test_a_run_resumes_at_its_position(path, before, after):
     taken = [itertools.islice(reader(path, rank=rank, size=before), 3) for rank in range(before)]
     rows = [row for batches in taken for row in rows_of(batches)]
     position = json.loads(json.dumps(reader(path, size=before).position_after(3)))

@@ -23,7 +23,7 @@ BASE = {"name": "kinds", "label": {"column": "y"}}
 
 
 def encode(feature, *columns, bad_rows=0, **more):
-    """-> the encoded table of a spec of one sparse feature `f` and a column of it."""
+    """Returns the encoded table of a spec of one sparse feature `f` and a column of it."""
     spec = FeatureSpec.from_dict({**BASE, **more, "sparse": [{"name": "f", "dim": 2, **feature}]})
     encoder = Encoder(spec)
     (values,) = columns
@@ -194,7 +194,7 @@ def test_shuffled_rows_keep_their_values_and_weights(tmp_path):
 
 
 def dense(values):
-    """-> float32, the feature of a column, and the number of bad rows."""
+    """Returns the feature of a column, float32, and the number of bad rows."""
     spec = FeatureSpec.from_dict({**BASE, "dense": [{"name": "x"}]})
     encoder, bad_rows = None, BadRows(10)
     try:
@@ -216,7 +216,7 @@ def test_whole_numbers_beyond_float32_are_rounded_to_the_nearest_even(kind):
     assert np.array_equal(found, as_text, equal_nan=True)
 
 
-def test_many_different_numbers_are_cast_at_once_whatever_stands_beside_them():
+def test_many_different_numbers_are_cast_at_once_whatever_other_values_there_are():
     rng = np.random.default_rng(0)
     whole = rng.integers(2**24, 2**60, 200_000)
     start = time.process_time()

@@ -27,7 +27,7 @@ def test_only_what_was_liked_earlier_is_in_a_history():
     assert histories.before("3", "301") == []
 
 
-def test_the_order_is_that_of_time_whatever_the_files():
+def test_a_history_is_in_the_order_of_time_whatever_the_files_order():
     assert Histories(RATINGS[::-1], "liked").before("1", "301") == ["10", "12", "13"]
 
 
@@ -60,8 +60,8 @@ def test_a_rating_without_a_time_is_named(spec, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_histories_of_the_real_data_are_those_of_a_plain_count(real_data, spec, tmp_path):
-    """Of 200 ratings: the newest 20 that the user rated 4 or better in an earlier second."""
+def test_the_histories_of_the_real_data_equal_a_plain_count(real_data, spec, tmp_path):
+    """A history has, of 200 ratings, the newest 20 that the user rated 4 or better in an earlier second."""
     run("movielens", real_data / "movielens", tmp_path / "out", spec)
     table = read(tmp_path / "out")
     lines = (real_data / "movielens" / "ratings.dat").read_text().splitlines()

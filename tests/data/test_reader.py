@@ -111,7 +111,7 @@ def test_without_an_end_epoch_follows_epoch(path):
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("taken", [0, 1, 3, 5, 7, 13, 14, 20])
-def test_the_same_workers_go_on_bit_by_bit(path, size, taken):
+def test_the_same_workers_resume_bit_by_bit(path, size, taken):
     for rank in range(size):
         whole = list(reader(path, rank=rank, size=size, epochs=2))
         position = json.loads(json.dumps(reader(path, rank=rank, size=size).position_after(taken)))
@@ -123,7 +123,7 @@ def test_the_same_workers_go_on_bit_by_bit(path, size, taken):
 
 @pytest.mark.parametrize("before, after", [(1, 2), (2, 1), (2, 3), (3, 2), (3, 7)])
 @pytest.mark.parametrize("batch_size", [8, 5])
-def test_other_workers_go_on_and_no_row_is_lost_or_repeated(path, before, after, batch_size):
+def test_other_workers_resume_and_no_row_is_lost_or_repeated(path, before, after, batch_size):
     taken = 3
     rows = [i for r in range(before) for i in rows_of(itertools.islice(reader(path, rank=r, size=before), taken))]
     position = reader(path, size=before).position_after(taken)
@@ -132,7 +132,7 @@ def test_other_workers_go_on_and_no_row_is_lost_or_repeated(path, before, after,
     assert sorted(rows + rows_of(itertools.chain(*workers))) == list(range(ROWS))
 
 
-def test_a_position_can_be_taken_from_a_reader_that_went_on_itself(path):
+def test_a_position_can_be_taken_from_a_reader_that_was_resumed_itself(path):
     first = reader(path, size=3).position_after(2)
     rows = [i for r in range(3) for i in rows_of(itertools.islice(reader(path, rank=r, size=3), 2))]
     for rank in range(2):

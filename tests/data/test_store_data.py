@@ -23,7 +23,7 @@ BUCKET = f"s3://{object_store.BUCKET}"
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
-    """A converted data set beside its CSV file `rows.csv` and its spec `spec.toml`."""
+    """A converted data set next to its CSV file `rows.csv` and its spec `spec.toml`."""
     return small.make(tmp_path_factory.mktemp("local"), 400)
 
 
@@ -63,11 +63,11 @@ def _table(name):
 
 
 def _text(table):
-    """-> a text that is equal for equal tables: NaN is equal to NaN there."""
+    """Returns a text that is equal for equal tables, in which NaN is equal to NaN."""
     return str(table.to_pydict())
 
 
-def test_a_reader_goes_on_in_a_store_where_it_stood_on_a_disk(store, local, no_copies):
+def test_a_reader_resumes_in_a_store_at_its_position_on_a_disk(store, local, no_copies):
     for file in local.iterdir():
         store.put(f"data/{file.name}", file)
     whole = list(BatchReader(str(local), 32, seed=3, epochs=2))

@@ -107,7 +107,7 @@ def test_a_damaged_file_and_another_kind_of_file_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("compression", ["", "GZIP"])
-def test_a_file_that_was_cut_or_goes_on_with_something_else_is_no_whole_one(tmp_path, compression):
+def test_a_file_that_is_cut_or_followed_by_other_bytes_is_refused(tmp_path, compression):
     whole = write(tmp_path / "a.tfrecord", map(row, range(100)), compression).read_bytes()
     cut = {
         "": [whole[:-1], whole + b"\0" * 5, whole + whole[:11]],  # of a header there are 12 bytes

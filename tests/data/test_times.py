@@ -37,7 +37,7 @@ SPEC = FeatureSpec.from_dict(
 
 
 def _read(path):
-    """-> (rows, keys of hour and weekday) of a data set, in its order."""
+    """Returns (rows, keys of hour and weekday) of a data set, in its order."""
     (batch,) = BatchReader(path, 5, shuffle=False, epochs=1)
     return batch.ids["row"].tolist(), batch.keys["dim2"].tolist()
 

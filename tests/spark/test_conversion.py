@@ -46,7 +46,7 @@ def spark(tmp_path_factory):
     application = session.sparkContext.applicationId
     yield session
     session.stop()
-    # Workers of a local cluster keep the executors' logs beside PySpark.
+    # Workers of a local cluster keep the executors' logs next to PySpark.
     shutil.rmtree(pathlib.Path(pyspark.__file__).parent / "work" / application, ignore_errors=True)
 
 
