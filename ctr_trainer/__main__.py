@@ -9,7 +9,7 @@ from ctr_trainer.cli import main
 from ctr_trainer.messages import errors
 
 
-def _end(status):
+def _end(status: int) -> None:
     """Ends the process, after a loss at once: TensorFlow and Horovod take seconds of the restart to be taken down."""
     if status in (errors.LOST, errors.FAILED):
         logging.shutdown()

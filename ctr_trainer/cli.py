@@ -5,6 +5,7 @@ import os
 import sys
 import time
 import types
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags as absl_flags
@@ -42,8 +43,8 @@ _HELP = ("-h", "-help", "--help", "-helpfull", "--helpfull")
 _SECONDS_TO_SPEAK = 10.0
 
 
-def main(argv=None):
-    """Runs one command. -> the exit status: 0, or a status of `messages.errors`."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns the exit status: 0, or a status of `messages.errors`."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     tensorflow_import.install()
     log_lines.install()

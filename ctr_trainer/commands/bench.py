@@ -57,11 +57,18 @@ EXAMPLES = (
 )
 
 
-def run(action, bench, compared, simulation, machines, experiment):
+def run(
+    action: str,
+    bench: BenchFlags,
+    compared: AccumulationFlags,
+    simulation: SimulateFlags,
+    machines: NetworkFlags,
+    experiment: ListedExperiment,
+) -> None:
     """Runs the action."""
     module = _MODULES[action]
     sizes = _SIZES_OF.get(module, _SIZES)
-    bench = dataclasses.replace(bench, **{name: getattr(bench, name) or size for name, size in sizes.items()})
+    bench = dataclasses.replace(bench, rounds=bench.rounds or sizes["rounds"], steps=bench.steps or sizes["steps"])
     if bench.steps < bench.trace_steps:
         raise UserError(
             f"--steps={bench.steps} must be at least --trace_steps={bench.trace_steps}, so that a step is traced"

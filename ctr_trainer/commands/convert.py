@@ -2,11 +2,15 @@
 
 import dataclasses
 import importlib.resources
+from typing import TYPE_CHECKING, Any
 
 from ctr_trainer.experiment.checks import require_files
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.by_flag import require
 from ctr_trainer.settings.setting import Settings, setting
+
+if TYPE_CHECKING:  # Imported where it is used, so that the help is printed at once.
+    from ctr_trainer.features.spec import FeatureSpec
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +72,7 @@ _SPEC_OF_FORMAT = {
 }
 
 
-def run(flags):
+def run(flags: ConvertFlags) -> None:
     """Converts."""
     from ctr_trainer.features.spec import FeatureSpec
 
@@ -87,7 +91,7 @@ def run(flags):
 
     source = flags.input.split(",") if flags.input else None
     spec = spec.without_labels() if flags.unlabelled else spec
-    options = dict(
+    options: dict[str, Any] = dict(
         split=flags.split,
         split_seed=2026 if flags.seed is None else flags.seed,
         max_bad_rows=flags.max_bad_rows,
@@ -95,22 +99,26 @@ def run(flags):
     if flags.engine == "spark":
         summary = _with_spark(flags, source, spec, options)
     else:
-        more = dict(rows=flags.rows, seed=1 if flags.seed is None else flags.seed, num_threads=flags.threads)
+        more: dict[str, Any] = dict(
+            rows=flags.rows, seed=1 if flags.seed is None else flags.seed, num_threads=flags.threads
+        )
         summary = convert(flags.format, source, flags.output, spec, **options, **more)
     print(format_summary(summary), flush=True)
 
 
-def _with_spark(flags, source, spec, options):
+def _with_spark(
+    flags: ConvertFlags, source: list[str] | None, spec: "FeatureSpec", options: dict[str, Any]
+) -> dict[str, Any]:
     from ctr_trainer.spark import Layout, convert_files
     from ctr_trainer.spark.conversion import session
 
     if flags.threads:
         raise UserError("--threads is of --engine=local; Spark's own settings say how many tasks run at a time")
     with session() as spark:
-        return convert_files(spark, flags.format, source, flags.output, spec, Layout(**options))
+        return convert_files(spark, flags.format, source or [], flags.output, spec, Layout(**options))
 
 
-def _infer(flags):
+def _infer(flags: ConvertFlags) -> None:
     require(flags, "input", "output")
     if flags.format not in ("", "csv", "parquet", "libsvm", "libffm"):
         raise UserError(f"--infer looks at csv, parquet, libsvm and libffm, not at format {flags.format}")

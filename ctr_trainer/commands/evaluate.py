@@ -8,10 +8,12 @@ happened. Scores of single examples, each with its label, are what `predict` wri
 """
 
 import json
+from typing import Any
 
 from ctr_trainer.experiment.checks import require_data, require_files, require_model
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.files import outputs
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.flags import OF_DATA, OF_MODELS, CheckpointFlags, PredictFlags, SavedModelFlags
 from ctr_trainer.messages.errors import UserError
@@ -34,7 +36,14 @@ EXAMPLES = (
 _MARK = {"ctr_trainer": "evaluation"}
 
 
-def run(given, experiment, metrics, checkpoint, export, output):
+def run(
+    given: frozenset[str],
+    experiment: Experiment,
+    metrics: MetricsConfig,
+    checkpoint: CheckpointFlags,
+    export: SavedModelFlags,
+    output: PredictFlags,
+) -> None:
     """Evaluates; rank 0 prints."""
     data = experiment.data
     require(data, "eval_data")
@@ -62,15 +71,17 @@ def run(given, experiment, metrics, checkpoint, export, output):
         _show(results, output.output)
 
 
-def _is_ours(path):
-    """-> whether a file is what this command wrote."""
+def _is_ours(path: Path) -> bool:
+    """Returns whether a file is what this command wrote."""
     try:
         return path_of(path).read_json("").items() >= _MARK.items()
     except UserError:
         return False
 
 
-def _of_checkpoint(given, experiment, metrics, checkpoint):
+def _of_checkpoint(
+    given: frozenset[str], experiment: Experiment, metrics: MetricsConfig, checkpoint: CheckpointFlags
+) -> dict[str, Any]:
     from ctr_trainer.experiment.as_trained import as_trained
     from ctr_trainer.experiment.build import make_estimator, progress, reader
 
@@ -81,7 +92,7 @@ def _of_checkpoint(given, experiment, metrics, checkpoint):
     return estimator.evaluate(lambda: batches, hooks=progress("evaluating", batches), checkpoint=found, metrics=metrics)
 
 
-def _of_export(experiment, metrics, export):
+def _of_export(experiment: Experiment, metrics: MetricsConfig, export: SavedModelFlags) -> dict[str, Any]:
     from ctr_trainer.export.saved_model_evaluation import evaluate_saved_model
 
     return evaluate_saved_model(
@@ -95,7 +106,7 @@ def _of_export(experiment, metrics, export):
     )
 
 
-def _show(results, output):
+def _show(results: dict[str, Any], output: str) -> None:
     from ctr_trainer.estimator.evaluation_history import without_nan
     from ctr_trainer.report.tables import format_metrics
 

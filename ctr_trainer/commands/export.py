@@ -17,7 +17,7 @@ EXAMPLES = (
 )
 
 
-def run(given, experiment, checkpoint, export):
+def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFlags, export: ExportFlags) -> None:
     """Exports; the last line printed is one JSON object."""
     require(export, "export_dir")
     require_model(experiment.model)

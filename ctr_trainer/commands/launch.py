@@ -1,4 +1,4 @@
-"""Trains under horovodrun, and goes on by itself after a loss: all workers start again, from the last checkpoint.
+"""Trains under horovodrun, and resumes automatically after a loss: all workers restart from the last checkpoint.
 
 The flags behind `--` are those of `train`. The launcher's options have the names and the meanings of horovodrun's.
 After a loss of a worker, a host or a service all workers stop, and --min-np to --max-np of them start on the hosts that
@@ -15,12 +15,14 @@ from absl import flags as absl_flags
 
 from ctr_trainer import flags as train_flags
 from ctr_trainer.experiment.checks import check_training
+from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.flags.launch import LaunchFlags
 from ctr_trainer.messages import log_lines
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.ranks import last_words
 from ctr_trainer.settings.by_flag import require
+from ctr_trainer.settings.evaluation_config import EvaluationConfig
 
 GROUPS = (LaunchFlags,)
 POSITIONAL = "[--options] -- TRAIN_FLAGS"
@@ -38,13 +40,13 @@ _ROOT = str(pathlib.Path(__file__).resolve().parents[2])
 _ENDING_SECONDS = 5.0
 
 
-def spelled(arguments):
-    """-> the arguments with the launcher's options, those before `--`, as they are spelled here."""
+def spelled(arguments: list[str]) -> list[str]:
+    """Returns the arguments with the launcher's options, those before `--`, as they are spelled here."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     return [*map(_as_here, arguments[:end]), *arguments[end:]]
 
 
-def _as_here(argument):
+def _as_here(argument: str) -> str:
     option = _OPTION.fullmatch(argument)
     if not option:
         return argument
@@ -52,7 +54,7 @@ def _as_here(argument):
     return f"--{name}{option[2] or ''}"
 
 
-def run(arguments, flags):
+def run(arguments: list[str], flags: LaunchFlags) -> None:
     """Supervises a training.
 
     Args:
@@ -74,8 +76,8 @@ def run(arguments, flags):
             Supervisor(flags, hosts, command, _environment(), model_dir, grace_seconds, outlet).run()
 
 
-def _experiment(arguments):
-    """-> the `Experiment` of the flags of `train`, whose values are checked as `train` does.
+def _experiment(arguments: list[str]) -> Experiment:
+    """Returns the `Experiment` of the flags of `train`, whose values are checked as `train` does.
 
     Raises:
       UserError: a flag is wrong or missing.
@@ -89,16 +91,16 @@ def _experiment(arguments):
         raise UserError(f"{error}; see python -m ctr_trainer train --help") from None
     if rest:
         raise UserError(f"launch takes flags of `train` behind --, not {' '.join(rest)}")
-    experiment, evaluation, *_ = (train_flags.read(group, values) for group in train_flags.TRAINING)
+    experiment = train_flags.read(Experiment, values)
     require(experiment.data, "train_data")
     require(experiment.model, "model_dir")
     require_known(experiment.model.model)
-    check_training(experiment, evaluation)
+    check_training(experiment, train_flags.read(EvaluationConfig, values))
     return experiment
 
 
-def _environment():
-    """-> the environment of the workers: this Python first, and this package."""
+def _environment() -> dict[str, str]:
+    """Returns the environment of the workers: this Python first, and this package."""
     python_path = [path for path in (_ROOT, os.environ.get("PYTHONPATH")) if path]
     return {
         **os.environ,

@@ -9,6 +9,7 @@ import json
 from ctr_trainer.experiment.checks import require_data, require_model
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.files import outputs
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.flags import OF_DATA, OF_MODELS, CheckpointFlags, PredictFlags
 from ctr_trainer.settings.by_flag import alike, require
@@ -25,7 +26,7 @@ EXAMPLES = (
 _MARK = {b"ctr_trainer": b"predictions"}
 
 
-def run(given, experiment, checkpoint, predict):
+def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFlags, predict: PredictFlags) -> None:
     """Predicts; each rank writes its share, rank 0 prints how many there are in all."""
     import numpy as np
     import pyarrow as pa
@@ -53,7 +54,7 @@ def run(given, experiment, checkpoint, predict):
     predictions = estimator.predict(
         lambda: batches, hooks=progress("predicting", batches), checkpoint=found, yield_single_examples=False
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path_of(path).parent.mkdir(parents=True, exist_ok=True)
     rows = 0
     with path.writing() as file, contextlib.ExitStack() as stack:
         writer = None
@@ -62,13 +63,13 @@ def run(given, experiment, checkpoint, predict):
             writer = writer or stack.enter_context(pq.ParquetWriter(file, table.schema, write_page_checksum=True))
             writer.write_table(table)
             rows += len(table)
-    rows = int(distributed.all_sum(np.int64(rows), "predicted_rows"))
+    rows = int(distributed.all_sum(np.array(rows, np.int64), "predicted_rows"))
     if distributed.is_chief():
         print(json.dumps({"output": predict.output, "examples": rows, "parts": distributed.size()}), flush=True)
 
 
-def _is_ours(path):
-    """-> whether a file is predictions."""
+def _is_ours(path: Path) -> bool:
+    """Returns whether a file is predictions."""
     import pyarrow as pa
 
     try:
@@ -78,7 +79,7 @@ def _is_ours(path):
         return False
 
 
-def _part(output, rank, size):
-    """-> the `Path` of this rank's file: `output` itself for one, `name-00001-of-00002.parquet` for several."""
+def _part(output: str, rank: int, size: int) -> Path:
+    """Returns the `Path` of this rank's file: `output` itself for one, `name-00001-of-00002.parquet` for several."""
     path = path_of(output)
     return path if size == 1 else path.with_name(f"{path.stem}-{rank:05d}-of-{size:05d}{path.suffix}")

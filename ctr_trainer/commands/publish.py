@@ -10,6 +10,7 @@ from ctr_trainer.experiment.checks import require_model
 from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.flags import OF_MODELS, CheckpointFlags
 from ctr_trainer.settings.by_flag import alike, require
+from ctr_trainer.settings.publish_config import RedisFiles
 from ctr_trainer.settings.setting import Settings, setting
 
 
@@ -41,7 +42,7 @@ EXAMPLES = (
 )
 
 
-def run(given, experiment, checkpoint, publish):
+def run(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFlags, publish: PublishFlags) -> None:
     """Publishes; the last line printed of a checkpoint is one JSON object."""
     require(publish, "to")
     if publish.source:
@@ -50,7 +51,7 @@ def run(given, experiment, checkpoint, publish):
         _publish(given, experiment, checkpoint, publish)
 
 
-def _deliver(publish, redis):
+def _deliver(publish: PublishFlags, redis: RedisFiles) -> None:
     """Delivers a spool until SIGTERM, or until standard input closes."""
     import functools
     import signal
@@ -70,7 +71,7 @@ def _deliver(publish, redis):
         deliver(publish.source, publish.to, functools.partial(open_target, publish.to, redis), ended)
 
 
-def _publish(given, experiment, checkpoint, publish):
+def _publish(given: frozenset[str], experiment: Experiment, checkpoint: CheckpointFlags, publish: PublishFlags) -> None:
     require_model(experiment.model)
 
     import contextlib

@@ -21,7 +21,7 @@ EXAMPLES = (
 )
 
 
-def run(directories, flags):
+def run(directories: list[str], flags: ReportFlags) -> None:
     """Prints the table; writes the curves to --output, where that is given."""
     from ctr_trainer.report.comparison import format_comparison
     from ctr_trainer.report.training_run import read_runs

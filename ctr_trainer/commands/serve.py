@@ -12,7 +12,7 @@ EXAMPLES = (
 )
 
 
-def run(flags):
+def run(flags: ServeFlags) -> None:
     """Serves."""
     from ctr_trainer.embedding.service.security import ServerSecurity
     from ctr_trainer.embedding.service.serving import serve

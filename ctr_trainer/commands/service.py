@@ -1,6 +1,8 @@
-"""Looks into running shards of the embedding lookup service: rows, memory, rates; or has them save their rows."""
+"""Inspects running shards of the embedding lookup service: rows, memory, rates; or has them save their rows."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 from ctr_trainer.flags.servers import ServiceFlags
 from ctr_trainer.settings.by_flag import require
@@ -18,7 +20,7 @@ EXAMPLES = (
 )
 
 
-def run(action, flags):
+def run(action: str, flags: ServiceFlags) -> None:
     """Prints what the shards answer, as a table or, with --json, as one JSON object."""
     import contextlib
 
@@ -30,6 +32,8 @@ def run(action, flags):
         require(flags, "output")
     security = ClientSecurity.read(*vars(flags.security).values())
     client = ServiceClient(flags.service.split(","), flags.service_timeout, security)
+    answer: Any
+    table: Callable[[Any], str]
     with contextlib.closing(client):
         if action == "stats":
             answer, table = client.stats(), _stats_table
@@ -40,7 +44,7 @@ def run(action, flags):
     print(json.dumps(answer) if flags.json else table(answer), flush=True)
 
 
-def _stats_table(stats):
+def _stats_table(stats: dict[str, Any]) -> str:
     lines = [f"{'table':<12}{'rows':>14}{'MB':>10}{'created':>14}{'restored':>14}{'evicted':>12}"]
     for name, table in stats["tables"].items():
         figures = f"{table['rows']:>14,}{table['bytes'] / 1e6:>10,.1f}{table['created']:>14,}"
@@ -56,7 +60,7 @@ def _stats_table(stats):
     return "\n".join(lines)
 
 
-def _layout_table(tables):
+def _layout_table(tables: list[dict[str, Any]]) -> str:
     lines = [f"{'table':<12}{'dims':<12}{'optimizer':<18}{'floats a row':>12}{'rows':>14}"]
     for table in tables:
         dims = ",".join(map(str, table["dims"]))
@@ -64,6 +68,6 @@ def _layout_table(tables):
     return "\n".join(lines)
 
 
-def _files_table(saved):
+def _files_table(saved: dict[str, Any]) -> str:
     lines = [f"{entry['file']:<60}{entry['rows']:>14,} rows{entry['bytes']:>16,} bytes" for entry in saved["files"]]
     return "\n".join([f"saved in {saved['path']}:", *lines])

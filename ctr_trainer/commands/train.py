@@ -3,18 +3,23 @@
 import contextlib
 import dataclasses
 import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from ctr_trainer import __version__
 from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.experiment.checks import check_training, require_data, require_files
+from ctr_trainer.experiment.experiment import Experiment
 from ctr_trainer.export import directory
 from ctr_trainer.files.paths import is_local, path_of
-from ctr_trainer.flags import TRAINING
+from ctr_trainer.flags import TRAINING, ExportFlags
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.processes import hardware
 from ctr_trainer.ranks.notices import Placement
 from ctr_trainer.report.tables import format_phases
 from ctr_trainer.settings.by_flag import by_flag, require
+from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
+from ctr_trainer.settings.setting import Settings
 
 GROUPS = TRAINING
 MAIN = (
@@ -40,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def services_ahead(experiment):
+def services_ahead(experiment: Experiment) -> Iterator[LocalServices]:
     """Gives the `LocalServices` of an `Experiment`, which rank 0 has begun to start if its training will use them.
 
     They take a second to start, and TensorFlow takes three to import. Not a collective: what `horovodrun` says of this
@@ -57,7 +62,13 @@ def services_ahead(experiment):
         yield services
 
 
-def run(given, experiment, evaluation, metrics, export):
+def run(
+    given: frozenset[str],
+    experiment: Experiment,
+    evaluation: EvaluationConfig,
+    metrics: MetricsConfig,
+    export: ExportFlags,
+) -> None:
     """Trains; rank 0 leaves `flags.json` at the start and `train_summary.json` at the end in the model directory.
 
     With --eval_data it evaluates at the end, and while it trains if --eval_steps or --eval_epochs say so.
@@ -79,8 +90,15 @@ def run(given, experiment, evaluation, metrics, export):
         _train(given, experiment, evaluation, metrics, export, services)
 
 
-def _train(given, experiment, evaluation, metrics, export, services):
-    """As `run`, with settings that have been checked, and the `LocalServices` of the training."""
+def _train(
+    given: frozenset[str],
+    experiment: Experiment,
+    evaluation: EvaluationConfig,
+    metrics: MetricsConfig,
+    export: ExportFlags,
+    services: LocalServices,
+) -> None:
+    """Trains with settings that have been checked."""
     from ctr_trainer.estimator import run_summary
     from ctr_trainer.estimator.evaluation_history import without_nan
     from ctr_trainer.experiment.as_trained import as_trained
@@ -104,7 +122,7 @@ def _train(given, experiment, evaluation, metrics, export, services):
     if eval_spec and distributed.broadcast_object(is_readable(data.eval_data, experiment), "eval_data"):
         eval_spec.input_fn()  # Data that cannot be read is found now, before the graph is made.
 
-    def train_input_fn(position):
+    def train_input_fn(position: Any) -> Any:
         batches = training_reader(experiment, position)
         if distributed.is_chief() and batches.steps != 0:
             groups = (experiment, evaluation, metrics, export)
@@ -129,13 +147,14 @@ def _train(given, experiment, evaluation, metrics, export, services):
     if export.export_dir:
         checkpoint = estimator.find_checkpoint("best" if evaluation.best_metric else "latest")
         # The best one may be of before --negative_sampling changed: it is exported as it was trained.
-        estimator.params = dataclasses.replace(estimator.params, negative_sampling=None)
+        params: Any = estimator.params
+        estimator.params = dataclasses.replace(params, negative_sampling=None)
         if distributed.is_chief():
             path = estimator.export_to(export.export_dir, checkpoint=checkpoint, rows=export.export_rows)
             _log.info("exported step %d to %s", checkpoint.step, path)
 
 
-def _describe(groups, workers):
-    """-> what `report` compares of two runs."""
+def _describe(groups: Iterable[Settings], workers: int) -> dict[str, Any]:
+    """Returns what `report` compares of two runs."""
     flags = {name: value for group in groups for name, value in by_flag(group).items()}
     return {"command": "train", "version": __version__, "workers": workers, "flags": flags}

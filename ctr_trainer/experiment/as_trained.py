@@ -1,19 +1,21 @@
 """The settings of a model that was trained are the defaults of every command on its directory."""
 
 import dataclasses
+from typing import Any
 
 from ctr_trainer.estimator import model_directory, model_record
 from ctr_trainer.estimator.model_directory import load_features
+from ctr_trainer.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.models import param_texts
-from ctr_trainer.models.params import SHARED
+from ctr_trainer.models.params import SHARED, ModelParams
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import distributed
 from ctr_trainer.settings.by_flag import by_flag, by_names_of_now, replaced, require
 from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
 
 
-def as_trained(given, experiment):
-    """-> `Experiment`: in place of defaults, what the model directory's model has.
+def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
+    """Returns the `Experiment` with what the model directory's model has in place of defaults.
 
     A collective: rank 0 looks. Of a directory without checkpoints, or with those of an earlier version, they stay as
     they are. Whether what is given fits the model, the `Estimator` says, except for the model itself and
@@ -51,8 +53,8 @@ def as_trained(given, experiment):
     return replaced(dataclasses.replace(experiment, model=model), values)
 
 
-def _look(model_dir):
-    """-> what rank 0 tells the others, JSON-able; None where there is no record."""
+def _look(model_dir: str) -> dict[str, Any] | None:
+    """Returns what rank 0 tells the others, as JSON can hold it; None if there is no record."""
     record = model_directory.newest_model_record(model_dir)
     if record is None:
         return None
@@ -63,7 +65,7 @@ def _look(model_dir):
     }
 
 
-def _name(given, model, trained):
+def _name(given: frozenset[str], model: ModelSettings, trained: str) -> str:
     name = model_record.canonical(model.model)
     if "model" not in given or model_record.is_same(name, trained):
         return name if "model" in given else trained
@@ -72,16 +74,16 @@ def _name(given, model, trained):
     )
 
 
-def _dim(given, model, dims):
-    """-> `embedding_dim` for data whose feature spec may have other widths than the model."""
+def _dim(given: frozenset[str], model: ModelSettings, dims: list[int]) -> int:
+    """Returns `embedding_dim` for data whose feature spec may have other widths than the model."""
     if "embedding_dim" not in given or not model.embedding_dim or dims in ([], [model.embedding_dim]):
         return dims[0] if len(dims) == 1 else 0
     text = model_record.flag("embedding_dim", dims[0] if len(dims) == 1 else 0)
     raise model_record.refusal(model.model_dir, [(model_record.flag("embedding_dim", model.embedding_dim), text)])
 
 
-def _own_params(params_class, recorded):
-    """-> those params of a model that have no flag, as `--model_params` gives them."""
+def _own_params(params_class: type[ModelParams], recorded: dict[str, Any]) -> list[str]:
+    """Returns the params of a model that have no flag, as `--model_params` gives them."""
     return [
         param_texts.written(field.name, recorded[field.name])
         for field in dataclasses.fields(params_class)

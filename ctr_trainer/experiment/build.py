@@ -3,12 +3,14 @@
 import dataclasses
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
 from ctr_trainer.data.class_weight import BALANCED, NegativeSampling, balanced_weight
 from ctr_trainer.data.dataset import FILE, open_dataset
 from ctr_trainer.data.reader import BatchReader
+from ctr_trainer.embedding.service.local_service import LocalServices
 from ctr_trainer.estimator import Estimator, EvalSpec
 from ctr_trainer.estimator.optimize import TrainOp
 from ctr_trainer.experiment.checks import way_of_exchange
@@ -21,6 +23,7 @@ from ctr_trainer.models import param_texts
 from ctr_trainer.models.registry import find_model
 from ctr_trainer.ranks import autotune, dense_exchange, distributed
 from ctr_trainer.settings.by_flag import alike, refusing_by_flags, require
+from ctr_trainer.settings.embedding_config import EmbeddingConfig
 from ctr_trainer.settings.evaluation_config import EvaluationConfig, MetricsConfig
 from ctr_trainer.settings.setting import declared
 
@@ -38,7 +41,7 @@ def with_label_rates(experiment: Experiment) -> Experiment:
     """
     params, path = experiment.params, experiment.data.train_data
 
-    def look(advanced):
+    def look(advanced: Callable[[str], None]) -> dict[str, float]:
         return open_dataset(path).label_means if (path_of(path) / FILE).exists() else {}
 
     means = distributed.from_chief(look, "the_shares_of_positive_examples")
@@ -61,7 +64,7 @@ def _balanced(experiment: Experiment) -> float:
         )
     source = open_source(data.train_data, model.model_dir, data.feature_spec, fitted=False)
 
-    def count(advanced):
+    def count(advanced: Callable[[str], None]) -> float:
         return balanced_weight(source, params.label, params.negative_sampling, advanced)
 
     weight = distributed.from_chief(count, "counting_the_positive_examples")
@@ -101,8 +104,8 @@ def start_workers(experiment: Experiment, core_shares: int = 0, gpus_each: int =
     return tuning
 
 
-def make_estimator(experiment, services=None):
-    """-> the Estimator of an `Experiment`; to train, of one `with_label_rates`.
+def make_estimator(experiment: Experiment, services: LocalServices | None = None) -> Estimator:
+    """Returns the Estimator of an `Experiment`; to train, of one `with_label_rates`.
 
     Args:
       experiment: `Experiment`.
@@ -126,12 +129,12 @@ def make_estimator(experiment, services=None):
     return Estimator(found.model_fn, model.model_dir, own, config, name=model.model, services=services)
 
 
-def make_train_op(experiment):
-    """-> the TrainOp of an `Experiment`."""
+def make_train_op(experiment: Experiment) -> TrainOp:
+    """Returns the TrainOp of an `Experiment`."""
     return TrainOp(**vars(experiment.train))
 
 
-def _quiet_tensorflow():
+def _quiet_tensorflow() -> None:
     """Has TensorFlow log its errors, and what its session hooks say.
 
     Its warnings are about TensorFlow 1 names, which are used on purpose.
@@ -140,13 +143,13 @@ def _quiet_tensorflow():
     tf.get_logger().addFilter(_is_error_or_of_a_hook)
 
 
-def _is_error_or_of_a_hook(record):
+def _is_error_or_of_a_hook(record: logging.LogRecord) -> bool:
     says = record.levelno == logging.INFO and record.module == "basic_session_run_hooks"
     return says or record.levelno >= logging.ERROR
 
 
-def steps_exchange(embedding, exchange):
-    """-> `steps_exchange` of `distributed.init`: whether steps wait for Horovod.
+def steps_exchange(embedding: EmbeddingConfig, exchange: str) -> bool:
+    """Returns `steps_exchange` of `distributed.init`: whether steps wait for Horovod.
 
     Args:
       embedding: `EmbeddingConfig`.
@@ -177,19 +180,21 @@ def make_eval_spec(
     return refusing_by_flags(EvalSpec, dict(input_fn=input_fn, metrics=metrics, **settings))
 
 
-def progress(what, batches):
-    """-> the hooks of a pass over a `BatchReader`'s data set: a progress bar on rank 0."""
+def progress(what: str, batches: BatchReader) -> list[ProgressHook]:
+    """Returns the hooks of a pass over a `BatchReader`'s data set: a progress bar on rank 0."""
     return [ProgressHook(what, batches.steps_per_epoch)] if distributed.is_chief() else []
 
 
-def training_reader(experiment, position):
-    """-> this rank's batches of --train_data, of the negative examples the share that --negative_sampling keeps."""
+def training_reader(experiment: Experiment, position: Any) -> BatchReader | NegativeSampling:
+    """Returns this rank's batches of --train_data; --negative_sampling keeps a share of their negative examples."""
     batches, share = reader(experiment, experiment.data.train_data, position), experiment.params.negative_sampling
     return batches if share in (None, 1) else NegativeSampling(batches, share, distributed.rank(), experiment.run.seed)
 
 
-def reader(experiment, path, position=None, once=False, labels=True):
-    """-> this rank's batches of a data set, converted or foreign. A collective.
+def reader(
+    experiment: Experiment, path: str, position: Any = None, once: bool = False, labels: bool = True
+) -> BatchReader:
+    """Returns this rank's batches of a data set, converted or foreign. A collective.
 
     Args:
       experiment: `Experiment`.

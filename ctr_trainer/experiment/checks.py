@@ -6,6 +6,7 @@ from ctr_trainer.experiment.experiment import Experiment, ModelSettings
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.models.registry import require_known
 from ctr_trainer.settings.by_flag import require
+from ctr_trainer.settings.evaluation_config import EvaluationConfig
 from ctr_trainer.settings.schedule import check_plateau
 
 # Where `estimator.checkpoint` keeps checkpoints; written out here, as that module imports TensorFlow.
@@ -59,7 +60,7 @@ def require_model(model: ModelSettings) -> None:
         raise UserError(f"there is no checkpoint in {model.model_dir}; train first, with this --model_dir")
 
 
-def check_training(experiment, evaluation):
+def check_training(experiment: Experiment, evaluation: EvaluationConfig) -> None:
     """Raises UserError where settings of a training cannot go together.
 
     Args:
@@ -87,8 +88,8 @@ def check_training(experiment, evaluation):
     way_of_exchange(experiment)
 
 
-def settings_of_horovod(experiment):
-    """-> the flags that are given and are about an exchange by Horovod, and so make it one."""
+def settings_of_horovod(experiment: Experiment) -> list[str]:
+    """Returns the given flags that are about an exchange by Horovod, and so select it."""
     train, workers = experiment.train, experiment.workers
     given = {
         "fp16_allreduce": train.fp16_allreduce,
@@ -99,7 +100,7 @@ def settings_of_horovod(experiment):
     return [name for name, value in given.items() if value]
 
 
-def way_of_exchange(experiment):
+def way_of_exchange(experiment: Experiment) -> str:
     """Returns how the dense gradients are exchanged, one of `dense_exchange.WAYS`.
 
     Raises:

@@ -94,7 +94,7 @@ class BenchFlags(Settings, title="Bench"):
 class ListedTraining(TrainSettings):
     """Training settings whose batches of a step are a list."""
 
-    accumulation_steps: tuple[int, ...] = setting(
+    accumulation_steps: tuple[int, ...] = setting(  # type: ignore[assignment]  # A list is what sets it apart.
         (),
         "batches of an optimizer step, 1 if not given; of `accumulation` a list to compare, 1,2,4,8 if not given; 0 or "
         "1 accumulates none",
@@ -110,7 +110,7 @@ class ListedExperiment(Experiment):
 
     train: ListedTraining = ListedTraining()
 
-    def of_job(self, accumulation_steps):
-        """-> the `Experiment` of jobs that have --accumulation_steps in common."""
+    def of_job(self, accumulation_steps: int) -> Experiment:
+        """Returns the `Experiment` of jobs that have --accumulation_steps in common."""
         train = TrainSettings(**{**vars(self.train), "accumulation_steps": accumulation_steps})
         return Experiment(**{**vars(self), "train": train})

@@ -160,7 +160,8 @@ def _value(flag: Flag, value: Any) -> Any:
 
 
 def _define(flag: Flag, title: str, values: absl_flags.FlagValues) -> None:
-    name, default = flag.name, flag.default
+    name = flag.name
+    default: Any = flag.default
     common: dict[str, Any] = dict(help=help_text(flag), flag_values=values, module_name=title)
     kinds = typing.get_args(flag.kind) or (flag.kind,)
     if flag.kind in _NUMBERS:

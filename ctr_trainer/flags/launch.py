@@ -15,7 +15,7 @@ class LaunchFlags(Settings, title="Launch"):
     """
 
     np: int = setting(1, "workers to start with", "workers", minimum=1)
-    min_np: int = setting(0, "fewest workers to go on with; 0: --np", "workers", minimum=0)
+    min_np: int = setting(0, "fewest workers to continue with; 0: --np", "workers", minimum=0)
     max_np: int = setting(0, "most workers, if more slots come; 0: --np", "workers", minimum=0)
     hosts: str = setting("", "hosts and their slots, as a:4,b:4; the first is this one; this host alone if not given")
     hostfile: str = setting("", "file of the hosts, a line each: NAME slots=NUMBER", "path")
@@ -37,7 +37,7 @@ class LaunchFlags(Settings, title="Launch"):
 
     standby: bool = setting(True, "keep workers of this host ready for the next start, with all that they import")
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if not self.fewest <= self.np <= self.most:
             raise UserError(
@@ -48,11 +48,11 @@ class LaunchFlags(Settings, title="Launch"):
             raise UserError(f"{' and '.join(given)} exclude each other: each says which hosts there are")
 
     @property
-    def fewest(self):
-        """Fewest workers to go on with."""
+    def fewest(self) -> int:
+        """The fewest workers to continue with."""
         return self.min_np or self.np
 
     @property
-    def most(self):
-        """Most workers."""
+    def most(self) -> int:
+        """The most workers."""
         return self.max_np or self.np

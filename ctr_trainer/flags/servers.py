@@ -1,6 +1,7 @@
 """Flags of the commands that run or ask servers: `serve`, `service` and `score`."""
 
 import dataclasses
+from typing import Any
 
 from ctr_trainer.messages import log_lines
 from ctr_trainer.settings.embedding_config import SecurityFiles
@@ -96,7 +97,7 @@ class ScoreLimits(Settings, title="Requests"):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("max_body_bytes", "max_values"):
-            default = type(self).__dataclass_fields__[name].default
+            default: Any = type(self).__dataclass_fields__[name].default
             if getattr(self, name) == default:  # 4 KiB and 128 values per example.
                 object.__setattr__(self, name, default * max(self.max_examples, 1024) // 1024)
 

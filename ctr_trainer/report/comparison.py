@@ -1,8 +1,12 @@
 """Compares runs, as text tables and as pictures."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from ctr_trainer.files import outputs
+from ctr_trainer.files.path import Path
 from ctr_trainer.report.tables import format_value
-from ctr_trainer.report.training_run import Run, best, last
+from ctr_trainer.report.training_run import Curve, Run, best, last
 
 # (name of the figure, its name in the training's log, its name in the evaluations, label of the axis)
 _FIGURES = (
@@ -16,7 +20,7 @@ _PLACES = {"model_dir", "export_dir", "output", "checkpoint"}
 _WIDTH = 120
 
 
-def write_curves(runs, directory):
+def write_curves(runs: Sequence[Run], directory: str) -> list[Path]:
     """Writes one PNG per figure, over the steps: `auc.png`, `logloss.png`, `examples_per_sec.png`.
 
     With several labels the names are `auc-click.png` and so on. The training's log is a thin line; the evaluations are
@@ -45,7 +49,7 @@ def write_curves(runs, directory):
     return list(paths.values())
 
 
-def _draw(runs, path, trained, evaluated, axis):
+def _draw(runs: Sequence[Run], path: Path, trained: str, evaluated: str | None, axis: str) -> None:
     # A `Figure` made directly needs no display and none of pyplot's state.
     from matplotlib.figure import Figure
 
@@ -59,17 +63,17 @@ def _draw(runs, path, trained, evaluated, axis):
             label = run.name if not evaluations else f"{run.name}, training"
             axes.plot(*zip(*training, strict=True), color=color, linewidth=0.8, alpha=0.7, label=label)
         if evaluations:
-            points = dict(marker="o", markersize=4, linewidth=2)
+            points: dict[str, Any] = dict(marker="o", markersize=4, linewidth=2)
             axes.plot(*zip(*evaluations, strict=True), color=color, label=f"{run.name}, evaluation", **points)
     axes.set_xlabel("step")
     axes.set_ylabel(axis)
     axes.grid(alpha=0.3)
     axes.legend()
-    figure.savefig(path, dpi=120)
+    figure.savefig(str(path), dpi=120)
 
 
-def metric_names(runs, base):
-    """-> the names of a metric in the runs' figures, in order of appearance: `auc`, or `auc/click` and `auc/buy`."""
+def metric_names(runs: Sequence[Run], base: str) -> list[str]:
+    """Returns the names of a metric in the runs' figures, in order of appearance: `auc`, or `auc/click`, `auc/buy`."""
     names = dict.fromkeys(
         name for run in runs for line in (*run.evaluations, *run.training) for name in line if _base(name) == base
     )
@@ -115,8 +119,8 @@ def format_comparison(runs: list[Run]) -> str:
     return "\n".join(lines)
 
 
-def _curve(run, base, in_training, label):
-    """-> (curve of the evaluations, or of the training's log if there are none; the mark, "" or "*")."""
+def _curve(run: Run, base: str, in_training: str, label: str) -> tuple[Curve, str]:
+    """Returns (curve of the evaluations, or of the training's log if there are none; the mark, "" or "*")."""
     evaluated = run.curve(f"{base}/{label}" if label else base, evaluated=True)
     if evaluated:
         return evaluated, ""
@@ -124,23 +128,23 @@ def _curve(run, base, in_training, label):
     return trained, "*" if trained else ""
 
 
-def _base(name):
+def _base(name: str) -> str:
     return name.split("/")[0]
 
 
-def _best(curve, direction):
+def _best(curve: Curve, direction: str) -> str:
     point = best(curve, direction)
     return f"{format_value(point[1])} @{point[0]:,}" if point else "-"
 
 
-def _differing(runs):
-    """-> dict of flag -> the value in each run, for flags that differ; `-` for a run without the flag."""
+def _differing(runs: Sequence[Run]) -> dict[str, list[str]]:
+    """Returns by flag the value in each run, for flags that differ; `-` for a run without the flag."""
     names = dict.fromkeys(name for run in runs for name in run.settings if name not in _PLACES)
     texts = {name: [_text(run.settings.get(name, "-")) for run in runs] for name in names}
     return {name: values for name, values in texts.items() if len(set(values)) > 1}
 
 
-def _text(value):
+def _text(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     return str(value) if value != "" else '""'
@@ -148,7 +152,8 @@ def _text(value):
 
 def _tables(names: tuple[str, list[str]], columns: list[tuple[str, list[str]]]) -> list[str]:
     """Returns the lines of as many tables as the columns need, each with the column of names first."""
-    tables, taken = [], []
+    tables: list[list[str]] = []
+    taken: list[tuple[str, list[str]]] = []
     for column in columns:
         if taken and max(map(len, _table([names, *taken, column]))) > _WIDTH:
             tables.append(_table([names, *taken]))
@@ -165,6 +170,6 @@ def _table(columns: list[tuple[str, list[str]]]) -> list[str]:
     return ["  ".join(_padded(row, widths)).rstrip() for row in rows]
 
 
-def _padded(row, widths):
+def _padded(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     # The first column, of names, is aligned left, the columns of figures right.
     return [cell.ljust(w) if not i else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))]

@@ -1,9 +1,12 @@
 """The metrics of one evaluation, and the phases of a training step, as text."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from ctr_trainer.measuring.phases import STEP_TITLES
 
 
-def format_metrics(results):
+def format_metrics(results: Mapping[str, Any]) -> str:
     """Makes the text of an evaluation: one metric per line, then each reliability table.
 
     Args:
@@ -27,14 +30,14 @@ def format_metrics(results):
     return "\n".join(lines)
 
 
-def format_value(value):
-    """-> text: a figure with five digits after the point, a count in full, a text as it is, `-` if not defined."""
+def format_value(value: Any) -> str:
+    """Returns a figure with five digits after the point, a count in full, a text as it is, and `-` for None."""
     if value is None or isinstance(value, str):
         return value or "-"
     return f"{value:,}" if isinstance(value, int) else f"{value:.5f}"
 
 
-def format_phases(result):
+def format_phases(result: Mapping[str, Any]) -> list[str]:
     """Lists the phases of a step, and the locks and memory of the run.
 
     The phases are those of rank 0. The shares of time at the rows' lock, over the whole run, and the memory of a

@@ -5,6 +5,8 @@ import json
 import math
 import os
 import pathlib
+from collections.abc import Sequence
+from typing import Any
 
 from ctr_trainer.files import durable_file
 from ctr_trainer.messages.errors import UserError
@@ -12,6 +14,7 @@ from ctr_trainer.messages.errors import UserError
 # Names that the hooks and commands use. They are written out here, so that a report need not import TensorFlow.
 METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.json"
 FLAGS_FILE, SUMMARY_FILE = "flags.json", "train_summary.json"
+Curve = list[tuple[int, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,33 +31,33 @@ class Run:
     """
 
     name: str
-    training: list
-    evaluations: list
-    best: dict | None
-    settings: dict
-    summary: dict
+    training: list[dict[str, Any]]
+    evaluations: list[dict[str, Any]]
+    best: dict[str, Any] | None
+    settings: dict[str, Any]
+    summary: dict[str, Any]
 
     @property
-    def steps(self):
+    def steps(self) -> int:
         """The last step in the log, the evaluations or the summary."""
         known = [self.summary.get("global_step", 0)]
         return max(known + [line["step"] for line in (*self.training, *self.evaluations)])
 
     @property
-    def examples_per_sec(self):
+    def examples_per_sec(self) -> float | None:
         """Examples/s of all workers: over the whole run if it has ended, else of the log's last line, or None."""
         if "examples_per_sec" in self.summary:
             return self.summary["examples_per_sec"]
         rates = [line["examples_per_sec"] for line in self.training if "examples_per_sec" in line]
         return rates[-1] if rates else None
 
-    def curve(self, name, evaluated):
-        """-> list of (step, value) of a figure in the evaluations or the log; undefined values are left out."""
+    def curve(self, name: str, evaluated: bool) -> Curve:
+        """Returns the (step, value) of a figure in the evaluations or the log; undefined values are left out."""
         lines = self.evaluations if evaluated else self.training
         return [(line["step"], line[name]) for line in lines if line.get(name) is not None]
 
 
-def read_runs(directories):
+def read_runs(directories: Sequence[str]) -> list[Run]:
     """Reads the runs in some directories. A run's name is the shortest end of its path that no other run has.
 
     Args:
@@ -74,7 +77,7 @@ def read_runs(directories):
     return [_read(path, os.path.join(*path.parts[-depth:])) for path in unique]
 
 
-def _read(path, name):
+def _read(path: pathlib.Path, name: str) -> Run:
     if not any((path / file).exists() for file in (METRICS_FILE, EVALUATIONS_FILE, SUMMARY_FILE)):
         why = (
             f"it has no {METRICS_FILE}, which `train` writes below --model_dir"
@@ -94,9 +97,9 @@ def _read(path, name):
     return Run(name, training, evaluated.get("evaluations", []), evaluated.get("best"), settings, summary)
 
 
-def _lines(path):
-    """-> the lines of the file, without lines of steps that a later run trained again."""
-    kept = []
+def _lines(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Returns the lines of the file, without lines of steps that a later run trained again."""
+    kept: list[dict[str, Any]] = []
     if not path.exists():
         return kept
     with open(path) as file:
@@ -113,18 +116,18 @@ def _lines(path):
     return kept
 
 
-def _json(path):
+def _json(path: pathlib.Path) -> dict[str, Any]:
     cure = "`train` writes it anew; remove it to compare without it"
     return durable_file.read_json(path, cure) if path.exists() else {}
 
 
-def last(curve):
-    """-> the value of a curve's last point; None if the curve has no points."""
+def last(curve: Curve) -> Any:
+    """Returns the value of a curve's last point; None if the curve has no points."""
     return curve[-1][1] if curve else None
 
 
-def best(curve, direction):
-    """-> (step, value) of a curve's best point, by `max` or `min`; None if the curve has no points."""
+def best(curve: Curve, direction: str) -> tuple[int, Any] | None:
+    """Returns the (step, value) of a curve's best point, by `max` or `min`; None if the curve has no points."""
     points = [point for point in curve if math.isfinite(point[1])]
     if not points:
         return None

@@ -39,7 +39,7 @@ class Flag:
 
     name: str
     kind: Any
-    default: object
+    default: Any
     setting: Setting
     defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
     of_some_kinds: bool = False
@@ -60,7 +60,7 @@ def sections(settings: Settings) -> list[tuple[str, list[Flag]]]:
         elif found.kinds is not None:
             choice = dataclasses.replace(found, choices=tuple(found.kinds), kinds=None)
             chosen = Flag(flag_of(field), str, value.name, choice)
-            inner.append((field.type.title, [chosen, *_of_kinds(found), *_params_of_kinds(found)]))
+            inner.append((type(value).title, [chosen, *_of_kinds(found), *_params_of_kinds(found)]))
         elif flag_of(field):
             own.append(Flag(flag_of(field), field.type, value, found))
     return [(settings.title, own), *inner] if own else inner

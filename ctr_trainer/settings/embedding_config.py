@@ -104,7 +104,7 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
     )
     security: SecurityFiles = SecurityFiles()
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.service_shards > 1 and self.service != "auto":
             raise self.refused(

@@ -7,7 +7,7 @@ from ctr_trainer.settings.setting import Settings, setting
 
 @dataclasses.dataclass(frozen=True)
 class MetricsConfig(Settings, title="Metrics"):
-    """Which metrics an evaluation computes beside those that it always does; both take memory, see `ScoredExamples`."""
+    """Which metrics an evaluation computes in addition to the usual ones; both take memory, see `ScoredExamples`."""
 
     exact_auc: bool = setting(
         False, "compute AUC and AUC-PR from all scores, not from bins; 24 bytes of memory an example"
@@ -51,12 +51,12 @@ class EvaluationConfig(Settings, title="Evaluation while training"):
         0.0, "least change of --best_metric that counts as an improvement", minimum=0.0, flag=None
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.every_n_steps and self.every_n_epochs:
             raise self.refused("{every_n_steps} and {every_n_epochs} exclude each other: leave out one of the two")
 
     @property
-    def evaluates(self):
+    def evaluates(self) -> bool:
         """Whether there are evaluations while training, and not only one at its end."""
         return bool(self.every_n_steps or self.every_n_epochs)

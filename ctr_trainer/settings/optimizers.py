@@ -3,16 +3,18 @@
 import dataclasses
 import importlib.metadata
 import typing
+from collections.abc import Mapping
+from typing import Any
 
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.setting import Settings, setting
 
-_DECAY = dict(unit="1/step", minimum=0.0)
+_DECAY: dict[str, Any] = dict(unit="1/step", minimum=0.0)
 _DECAY_HELP = "share of the dense kernels that a step takes off, times the learning rate"
 
 
-def with_plugins(own, group):
-    """-> dict of name -> object: our own, and those that installed packages declare as entry points of a group.
+def with_plugins(own: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """Returns objects by name: our own, and those that installed packages declare as entry points of a group.
 
     Every process has them, a shard of the embedding service too, and the flags of their settings are in `--help`.
 
@@ -25,14 +27,15 @@ def with_plugins(own, group):
     """
     found = dict(own)
     for point in importlib.metadata.entry_points(group=group):
-        which = f"{point.name} = {point.value}, an entry point of {group} that {point.dist.name} has"
+        package = point.dist.name if point.dist else "a package"
+        which = f"{point.name} = {point.value}, an entry point of {group} that {package} has"
         if point.name in found:
             raise UserError(f"{which}, has the name of another one: give it a name of its own")
         try:
             found[point.name] = point.load()
         except Exception as error:
             raise UserError(
-                f"{which}, cannot be loaded ({type(error).__name__}: {error}): mend or uninstall {point.dist.name}"
+                f"{which}, cannot be loaded ({type(error).__name__}: {error}): correct or uninstall {package}"
             ) from error
     return found
 
@@ -271,7 +274,7 @@ class RowAdam(RowOptimizer):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowAdamW(RowAdam):
     name: typing.ClassVar[str] = "adamw"
-    weight_decay: float = setting(
+    weight_decay: float = setting(  # type: ignore[misc]  # Adam has a constant in its place.
         0.01,
         "decoupled decay of the rows of a batch: share of a weight that a step takes off, times the learning rate",
         "1/step",

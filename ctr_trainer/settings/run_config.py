@@ -194,11 +194,11 @@ class RunConfig(Settings, title="Run"):
             object.__setattr__(self, field.name, given[name])
         for name in ("save_checkpoints_secs", "keep_checkpoint_max"):  # tf.estimator's None for none, and for all.
             if getattr(self, name) is None:
-                object.__setattr__(self, name, type(self.__dataclass_fields__[name].default)(0))
+                object.__setattr__(self, name, 0.0 if name == "save_checkpoints_secs" else 0)
         super().__post_init__()
-        given = [f"{{{name}}}" for name in _PERIODS if getattr(self, name)]
-        if len(given) > 1:
-            raise self.refused(f"{' and '.join(given)} exclude each other: give one of them")
+        periods = [f"{{{name}}}" for name in _PERIODS if getattr(self, name)]
+        if len(periods) > 1:
+            raise self.refused(f"{' and '.join(periods)} exclude each other: give one of them")
         if self.phase_steps == 1:
             raise self.refused(
                 "{phase_steps} would trace every step, and a traced one tells no times: name 2 or more, or 0"
@@ -232,7 +232,7 @@ class RunConfig(Settings, title="Run"):
         return dataclasses.replace(self, **{_ALSO.get(name, name): value for name, value in changes.items()})
 
     @property
-    def checkpoint_steps(self):
+    def checkpoint_steps(self) -> int:
         """Steps between checkpoints; 0 if there are none by steps."""
         if self.save_checkpoints_steps is not None:
             return self.save_checkpoints_steps

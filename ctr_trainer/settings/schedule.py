@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 from ctr_trainer.messages.errors import UserError
+from ctr_trainer.settings.evaluation_config import EvaluationConfig
 from ctr_trainer.settings.setting import Settings, declared, setting
 
 # Those whose length is the run's where `decay_steps` is 0.
@@ -112,7 +113,7 @@ class Schedule(Settings, title="Schedule of the learning rate"):
         example=(1.0, 0.1, 0.01),
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         for field in dataclasses.fields(self):
             of = declared(field).of
@@ -122,7 +123,7 @@ class Schedule(Settings, title="Schedule of the learning rate"):
         self._refuse_missing()
         self._refuse_units()
 
-    def _refuse_missing(self):
+    def _refuse_missing(self) -> None:
         if self.name in ("exponential", "step") and not self.decay_steps:
             raise self.refused(
                 "{name} needs {decay_steps:name}, the optimizer steps or epochs that one {decay_rate:name} takes"
@@ -140,7 +141,7 @@ class Schedule(Settings, title="Schedule of the learning rate"):
             if list(self.boundaries) != sorted(set(self.boundaries)):
                 raise self.refused("{boundaries}: expected ascending numbers above 0")
 
-    def _refuse_units(self):
+    def _refuse_units(self) -> None:
         counted = {
             "warmup_steps": (self.warmup_steps,),
             "decay_steps": (self.decay_steps,),
@@ -154,12 +155,12 @@ class Schedule(Settings, title="Schedule of the learning rate"):
                 raise self.refused(f"{{{name}}}: steps are whole; with {{unit:name}}=epoch it is in epochs")
 
     @property
-    def depends_on_end(self):
+    def depends_on_end(self) -> bool:
         """Whether the factor depends on the step that the run ends at."""
         return self.name == "cooldown" or (self.name in OF_THE_RUN and not self.decay_steps)
 
 
-def check_plateau(patience, evaluation):
+def check_plateau(patience: int, evaluation: EvaluationConfig | None) -> None:
     """Raises UserError if the evaluations of a run cannot lower its learning rates.
 
     Args:

@@ -16,6 +16,7 @@ import operator
 import re
 import types
 import typing
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ctr_trainer.messages.errors import UserError, masked
@@ -26,7 +27,7 @@ _WITH_PASSWORD = re.compile(r"rediss?://.*@")
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """What a field says beside its type and its default.
+    """What a field says in addition to its type and its default.
 
     Attributes:
       help: begins with a verb or with its noun.
@@ -58,8 +59,8 @@ class Setting:
     example: tuple[Any, ...] = ()
     alike: bool = True
 
-    def problem(self, kind, default, value):
-        """-> what is wrong with a value, to stand behind `name=value`; "" if nothing is.
+    def problem(self, kind: Any, default: Any, value: Any) -> str:
+        """Returns what is wrong with a value, as text to follow `name=value`; "" if nothing is.
 
         Args:
           kind: the type that the field is annotated with.
@@ -92,30 +93,30 @@ class Setting:
             )
         return "" if not number or value is None or self._is_within(value) else f" must be {self._bounds()}"
 
-    def unknown_kind(self, name):
-        """-> what is wrong with the name of a kind that there is not, to stand behind `name=value`."""
+    def unknown_kind(self, name: Any) -> str:
+        """Returns what is wrong with the name of an unknown kind, as text to follow `name=value`."""
         hint = f"; {self.hints[name]}" if name in self.hints else ""
         return f": choose one of {', '.join(self.kinds)}{hint}"
 
-    def _is_within(self, value):
+    def _is_within(self, value: Any) -> bool:
         return all(is_within(value, bound) for _, is_within, bound in self._given_bounds())
 
-    def _bounds(self):
+    def _bounds(self) -> str:
         return " and ".join(f"{words} {bound:g}" for words, _, bound in self._given_bounds())
 
-    def _given_bounds(self):
-        """-> list of (words, whether a value is within a bound, the bound)."""
+    def _given_bounds(self) -> list[tuple[str, Callable[[Any, Any], bool], float]]:
+        """Returns (words, whether a value is within a bound, the bound) of each bound that is set."""
         bounds = [
             ("at least", operator.ge, self.minimum),
             ("above", operator.gt, self.above),
             ("at most", operator.le, self.maximum),
             ("below", operator.lt, self.below),
         ]
-        return [each for each in bounds if each[-1] is not None]
+        return [(words, is_within, bound) for words, is_within, bound in bounds if bound is not None]
 
 
-def setting(default, text, unit="", **rest):
-    """-> the dataclass field of a setting.
+def setting(default: Any, text: str, unit: str = "", **rest: Any) -> Any:
+    """Returns the dataclass field of a setting.
 
     Args:
       default: of the field.
@@ -125,8 +126,8 @@ def setting(default, text, unit="", **rest):
     return dataclasses.field(default=default, metadata={_KEY: Setting(text, unit, **rest)})
 
 
-def one_of(default, kinds, text, **rest):
-    """-> the dataclass field of a setting that is an instance of one of several `Settings` classes, or its name.
+def one_of(default: Any, kinds: Mapping[str, type["Settings"]], text: str, **rest: Any) -> Any:
+    """Returns the dataclass field of a setting that is an instance of one of several `Settings` classes, or its name.
 
     Args:
       default: an instance.
@@ -137,20 +138,20 @@ def one_of(default, kinds, text, **rest):
     return dataclasses.field(default=default, metadata={_KEY: Setting(text, kinds=kinds, **rest)})
 
 
-def same_as(settings, name):
-    """-> the dataclass field of a setting that `settings` declares as its field `name`: one flag sets both."""
+def same_as(settings: type["Settings"], name: str) -> Any:
+    """Returns the dataclass field of a setting that `settings` declares as its field `name`: one flag sets both."""
     field = settings.__dataclass_fields__[name]
     declared = dataclasses.replace(field.metadata[_KEY], flag=flag_of(field))
     return dataclasses.field(default=field.default, metadata={_KEY: declared})
 
 
-def declared(field):
-    """-> the `Setting` of a dataclass field; None if it is none."""
+def declared(field: dataclasses.Field[Any]) -> Any:
+    """Returns the `Setting` of a dataclass field; None if it is not a setting."""
     return field.metadata.get(_KEY)
 
 
-def flag_of(field):
-    """-> the flag of a dataclass field that is a setting; None if it has none."""
+def flag_of(field: dataclasses.Field[Any]) -> Any:
+    """Returns the flag of a dataclass field that is a setting; None if it has none."""
     return field.name if declared(field).flag == "" else declared(field).flag
 
 
@@ -174,7 +175,7 @@ class SettingError(UserError):
       by_flags: the message as the command line words it, with `--flag=value`.
     """
 
-    def __init__(self, text, by_flags):
+    def __init__(self, text: str, by_flags: str) -> None:
         super().__init__(text)
         self.by_flags = by_flags
 
@@ -184,7 +185,7 @@ class _InPython:
     name: str
     value: object
 
-    def __format__(self, spec):
+    def __format__(self, spec: str) -> str:
         return self.name if spec else f"{self.name}={_text(self.value)}"
 
 
@@ -193,18 +194,18 @@ class _AsFlag:
     name: str
     value: object
 
-    def __format__(self, spec):
+    def __format__(self, spec: str) -> str:
         if isinstance(self.value, bool):
             return f"--{'' if self.value or spec else 'no'}{self.name}"
         return f"--{self.name}" if spec else f"--{self.name}={_text(self.value)}"
 
 
-def _text(value):
-    """-> a value as a user writes it, on the command line or as an argument."""
+def _text(value: Any) -> str:
+    """Returns a value as a user writes it, on the command line or as an argument."""
     if isinstance(value, tuple):
         return ",".join(map(_text, value))
-    if dataclasses.is_dataclass(value):  # One of several kinds.
-        return value.name
+    if isinstance(value, Settings):  # One of several kinds, which have names.
+        return str(getattr(value, "name"))
     return f"{value:g}" if isinstance(value, float) else masked(str(value))
 
 
@@ -215,13 +216,14 @@ class Settings:
     """
 
     title: typing.ClassVar[str] = ""
+    __dataclass_fields__: typing.ClassVar[dict[str, dataclasses.Field[Any]]]  # Every subclass is a dataclass.
 
-    def __init_subclass__(cls, title="", **rest):
+    def __init_subclass__(cls, title: str = "", **rest: Any) -> None:
         super().__init_subclass__(**rest)
         if title:
             cls.title = title
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             found = declared(field)
             if found is None:
@@ -237,7 +239,7 @@ class Settings:
             if problem:
                 raise self.refused(f"{{{field.name}}}{problem}")
 
-    def _choose(self, name, found, value):
+    def _choose(self, name: str, found: Setting, value: Any) -> None:
         """Makes an instance of what is given by name."""
         if type(value) in found.kinds.values():
             return
@@ -245,8 +247,8 @@ class Settings:
             raise self.refused(f"{{{name}}}{found.unknown_kind(value)}")
         object.__setattr__(self, name, found.kinds[value]())
 
-    def refused(self, text, **others):
-        """-> the `SettingError` of these settings.
+    def refused(self, text: str, **others: object) -> SettingError:
+        """Returns the `SettingError` of these settings.
 
         Args:
           text: the message; `{name}` in it stands for a setting and its value, `{name:name}` for the setting alone.
@@ -259,7 +261,7 @@ class Settings:
         return SettingError(text.format(**in_python, **others), text.format(**as_flags, **others))
 
 
-def _is(kind, value):
+def _is(kind: Any, value: Any) -> bool:
     if kind is float:
         return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
     if kind is int:

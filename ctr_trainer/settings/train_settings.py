@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from ctr_trainer.messages.errors import UserError
 from ctr_trainer.settings.embedding_config import EmbeddingConfig
@@ -23,9 +25,9 @@ class LrGroups:
     factors: tuple[tuple[str, float], ...] = ()
 
     @classmethod
-    def parse(cls, texts):
-        """`["mlp:0.1", "linear:2"]` -> LrGroups; raises ValueError for what is none."""
-        factors = {}
+    def parse(cls, texts: Iterable[str]) -> "LrGroups":
+        """Parses `["mlp:0.1", "linear:2"]`; raises ValueError for other texts."""
+        factors: dict[str, float] = {}
         for text in texts:
             scope, _, factor = text.rpartition(":")
             try:
@@ -39,8 +41,8 @@ class LrGroups:
             factors[scope] = value
         return cls(tuple(factors.items()))
 
-    def factors_of(self, variables):
-        """-> the factor of each variable.
+    def factors_of(self, variables: Sequence[Any]) -> list[float]:
+        """Returns the factor of each variable.
 
         Raises:
           UserError: a scope has no variable; names those that there are.
@@ -54,12 +56,12 @@ class LrGroups:
                 )
         return [self._factor(name) for name in names]
 
-    def _factor(self, name):
+    def _factor(self, name: str) -> float:
         found = [(len(scope), factor) for scope, factor in self.factors if _is_in(name, scope)]
         return max(found)[1] if found else 1.0
 
 
-def _is_in(name, scope):
+def _is_in(name: str, scope: str) -> bool:
     return name == scope or name.startswith(f"{scope}/")
 
 
@@ -111,7 +113,7 @@ class TrainSettings(Settings, title="Training"):
         example=("mlp:0.1", "linear:2"),
     )
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if self.accumulation_steps == 0:  # The other name of 1, so that all that divides by it and compares it sees 1.
             object.__setattr__(self, "accumulation_steps", 1)
