@@ -204,8 +204,9 @@ def _text(value: Any) -> str:
     """Returns a value as a user writes it, on the command line or as an argument."""
     if isinstance(value, tuple):
         return ",".join(map(_text, value))
-    if isinstance(value, Settings):  # One of several kinds, which have names.
-        return str(getattr(value, "name"))
+    if dataclasses.is_dataclass(value):  # One of several kinds, which have names.
+        kind: Any = value
+        return kind.name
     return f"{value:g}" if isinstance(value, float) else masked(str(value))
 
 
