@@ -14,42 +14,49 @@ A scale is the largest \\|w\\| of its segment, divided by 127. A float16 weight 
 
 import contextlib
 import itertools
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.embedding.snapshot.snapshot import CONFIG, KEY, config_to_json, key_array
-from ctr_trainer.embedding.snapshot.snapshot_writer import arrow_file
+from ctr_trainer.embedding.snapshot.snapshot_writer import ArrowFile, arrow_file
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
+from ctr_trainer.embedding.table.row_watchers import Taking
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError, diverged
 from ctr_trainer.settings.publish_config import DTYPES
 
 ROWS, REMOVED = "rows", "removed"
-_CURE = "make room there; the training goes on, and tries it again"
+_CURE = "make room there; training continues, and tries it again"
 _LARGEST = {"float16": float(np.finfo(np.float16).max), "int8": 127}
 
 
-def file_name(table, kind, shard=0, shards=1):
-    """-> the name of a file of a table's `kind`, `rows` or `removed`."""
+def file_name(table: str, kind: str, shard: int = 0, shards: int = 1) -> str:
+    """Returns the name of a file of a table's `kind`, `rows` or `removed`."""
     return f"{table}-{shard:05d}-of-{shards:05d}.{kind}.arrow"
 
 
-def schema(config, dtype, kind):
-    """-> the pyarrow schema of a table's files of a kind."""
+def schema(config: TableConfig, dtype: str, kind: str) -> pa.Schema:
+    """Returns the pyarrow schema of a table's files of a kind."""
     row = pa.field("row", pa.binary(value_bytes(config, dtype)), nullable=False)
     fields = {ROWS: [KEY, row], REMOVED: [KEY]}[kind]
     return pa.schema(fields, {CONFIG: config_to_json(config)})
 
 
-def value_array(values):
+def value_array(values: np.ndarray) -> pa.Array:
     """uint8[n, value_bytes], C-contiguous -> an Arrow array, without a copy."""
     return pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(values.shape[1]), len(values), [None, pa.py_buffer(values.reshape(-1))]
     )
 
 
-def read_rows(path, config, dtype):
+def read_rows(path: str | os.PathLike, config: TableConfig, dtype: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (keys int64[n], values uint8[n, value_bytes]) of a file of rows, views of its blocks.
 
     Args:
@@ -64,13 +71,13 @@ def read_rows(path, config, dtype):
         yield batch.column("key").to_numpy(), values.reshape(-1, width)
 
 
-def read_removed(path, config, dtype):
+def read_removed(path: str | os.PathLike, config: TableConfig, dtype: str) -> Iterator[np.ndarray]:
     """Yields int64[n], the keys of a file of removed keys; arguments as for `read_rows`."""
     for batch in _batches(path, schema(config, dtype, REMOVED)):
         yield batch.column("key").to_numpy()
 
 
-def _batches(path, expected):
+def _batches(path: str | os.PathLike, expected: pa.Schema) -> Iterator[pa.RecordBatch]:
     path = path_of(path)
     try:
         with path.open_input() as source, pa.ipc.open_file(source) as reader:
@@ -82,7 +89,15 @@ def _batches(path, expected):
         raise UserError(f"{path}: not an Arrow IPC file of published rows: {error}") from None
 
 
-def write(path, taking, lock, dtype, epoch, shard=0, shards=1):
+def write(
+    path: str | os.PathLike,
+    taking: Taking,
+    lock: AbstractContextManager[Table],
+    dtype: str,
+    epoch: int,
+    shard: int = 0,
+    shards: int = 1,
+) -> list[dict[str, Any]]:
     """Writes what one shard's rows of a table give to an epoch; a table that gives nothing has no file.
 
     Args:
@@ -103,7 +118,7 @@ def write(path, taking, lock, dtype, epoch, shard=0, shards=1):
     entries = []
 
     @contextlib.contextmanager
-    def writing(kind):
+    def writing(kind: str) -> Iterator[ArrowFile]:
         name = file_name(config.name, kind, shard, shards)
         with arrow_file(path, name, schema(config, dtype, kind), _CURE) as file:
             yield file
@@ -122,7 +137,7 @@ def write(path, taking, lock, dtype, epoch, shard=0, shards=1):
     return entries
 
 
-def _blocks(taking, lock):
+def _blocks(taking: Taking, lock: AbstractContextManager[Table]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     while True:
         with lock as table, table.locked():
             block = taking.read(table)
@@ -131,14 +146,14 @@ def _blocks(taking, lock):
         yield block
 
 
-def _refuse_not_finite(table, epoch, keys, rows):
+def _refuse_not_finite(table: str, epoch: int, keys: np.ndarray, rows: np.ndarray) -> None:
     first = first_not_finite(rows)
     if first >= 0:
         raise diverged(f"table {table}, epoch {epoch} of the publication: the row of key {keys[first]} is not finite")
 
 
-def value_bytes(config, dtype):
-    """-> the number of bytes of a packed row of a table.
+def value_bytes(config: TableConfig, dtype: str) -> int:
+    """Returns the number of bytes of a packed row of a table.
 
     Args:
       config: the table's `TableConfig`.
@@ -150,7 +165,7 @@ def value_bytes(config, dtype):
     return _layout(config, dtype).itemsize
 
 
-def pack(rows, config, dtype, epoch):
+def pack(rows: np.ndarray, config: TableConfig, dtype: str, epoch: int) -> np.ndarray:
     """Packs rows.
 
     Args:
@@ -180,7 +195,7 @@ def pack(rows, config, dtype, epoch):
     return values.view(np.uint8).reshape(len(rows), layout.itemsize)
 
 
-def unpack(values, config, dtype):
+def unpack(values: np.ndarray, config: TableConfig, dtype: str) -> tuple[np.ndarray, np.ndarray]:
     """Unpacks what `pack` made.
 
     Args:
@@ -199,15 +214,15 @@ def unpack(values, config, dtype):
     return weights, packed["epoch"].astype(np.uint32)
 
 
-def _layout(config, dtype):
-    """-> the structured dtype of a value."""
+def _layout(config: TableConfig, dtype: str) -> np.dtype:
+    """Returns the structured dtype of a value."""
     if dtype not in DTYPES:
         raise UserError(f"rows are published as one of {', '.join(DTYPES)}, not as {dtype!r}")
     scales = [("scales", "<f4", (len(config.dims),))] if dtype == "int8" else []
     return np.dtype([("epoch", "<u4"), *scales, ("weights", np.dtype(dtype).newbyteorder("<"), (config.weights,))])
 
 
-def _segments(config):
-    """-> list of (first column, column behind the last) of each segment."""
+def _segments(config: TableConfig) -> list[tuple[int, int]]:
+    """Returns a list of (first column, column behind the last) of each segment."""
     stops = np.cumsum(config.dims)
     return list(zip((stops - config.dims).tolist(), stops.tolist(), strict=True))

@@ -5,12 +5,16 @@ optimizer's state, as `TableConfig` lays them out.
 """
 
 import contextlib
+import os
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from ctr_trainer.embedding.index.hash_index import Index
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -19,27 +23,27 @@ _ROWS = 1 << 16  # Rows in memory at a time.
 _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
-def files_of(directory, table):
-    """-> the files of a table below a directory: `TABLE.parquet`, `TABLE-*.parquet` and `TABLE/*.parquet`, sorted."""
+def files_of(directory: str | os.PathLike, table: str) -> list[Path]:
+    """Returns the files of a table below a directory: `TABLE.parquet`, `TABLE-*.parquet`, `TABLE/*.parquet`."""
     root = path_of(directory)
     return [root / name for name in root.files() if _table_of(name) == table or _is_part_of(name, table)]
 
 
-def has_files(directory):
-    """-> whether there is any Parquet file below a directory."""
+def has_files(directory: str | os.PathLike) -> bool:
+    """Returns whether there is any Parquet file below a directory."""
     return any(name.endswith(_SUFFIX) for name in path_of(directory).files())
 
 
-def _table_of(name):
-    """-> `dim16` of `dim16.parquet` and of `dim16/part-0.parquet`."""
+def _table_of(name: str) -> str | None:
+    """Returns `dim16` of `dim16.parquet` and of `dim16/part-0.parquet`."""
     return name.split("/")[0].removesuffix(_SUFFIX) if name.endswith(_SUFFIX) else None
 
 
-def _is_part_of(name, table):
+def _is_part_of(name: str, table: str) -> bool:
     return "/" not in name and name.startswith(f"{table}-") and name.endswith(_SUFFIX)
 
 
-def blocks(files, config):
+def blocks(files: Sequence[Path], config: TableConfig) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields (keys int64[n], rows float32[n, m]) of a table's files.
 
     Args:
@@ -60,7 +64,7 @@ def blocks(files, config):
             first += len(batch)
 
 
-def _batches(file):
+def _batches(file: Path) -> Iterator[pa.RecordBatch]:
     with _told(file), file.open_parquet() as parquet:
         there = parquet.schema_arrow
         missing = [name for name in ("key", "row") if name not in there.names]
@@ -74,7 +78,7 @@ def _batches(file):
         yield from parquet.iter_batches(_ROWS, columns=["key", "row"], use_threads=False)
 
 
-def _keys(file, batch, first):
+def _keys(file: Path, batch: pa.RecordBatch, first: int) -> np.ndarray:
     keys = batch.column("key")
     if keys.null_count:
         raise UserError(f"{file}, row {first + _first(keys.is_null()) + 1}: key is null")
@@ -84,7 +88,7 @@ def _keys(file, batch, first):
     return keys
 
 
-def _rows(file, batch, first, config):
+def _rows(file: Path, batch: pa.RecordBatch, first: int, config: TableConfig) -> np.ndarray:
     column = batch.column("row")
     if column.null_count or column.flatten().null_count:
         raise UserError(f"{file}: a row among rows {first + 1} to {first + len(batch)} is null, or a value in it is")
@@ -107,7 +111,7 @@ def _rows(file, batch, first, config):
     return rows
 
 
-def _refuse_repeated(file, keys, first, seen):
+def _refuse_repeated(file: Path, keys: np.ndarray, first: int, seen: Index) -> None:
     before = len(seen)
     known = seen.find(keys) >= 0
     if not known.any():
@@ -121,12 +125,12 @@ def _refuse_repeated(file, keys, first, seen):
     raise UserError(f"{file}, row {first + at + 1}: the key {keys[at]} has a row before this one: give each key once")
 
 
-def _first(mask):
+def _first(mask: pa.Array) -> int:
     return int(np.argmax(mask.to_numpy(zero_copy_only=False)))
 
 
 @contextlib.contextmanager
-def _told(file):
+def _told(file: Path) -> Iterator[None]:
     """Says which file cannot be read."""
     try:
         yield

@@ -17,13 +17,17 @@ them, with their sizes and checksums, in its manifest.
 
 import contextlib
 import json
+import os
 import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.embedding.index.hash_index import Index
 from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import bytes_and_crc32, path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -36,12 +40,12 @@ _COUNTS = [pa.field(name, pa.uint8(), nullable=False) for name in ("first", "sec
 _USE = [KEY, *(pa.field(name, pa.uint32(), nullable=False) for name in ("last_used", "frequency"))]
 
 
-def config_to_json(config):
+def config_to_json(config: TableConfig) -> str:
     """TableConfig -> str."""
     return json.dumps(config.to_dict())
 
 
-def config_from_json(text):
+def config_from_json(text: str | bytes) -> TableConfig:
     """str -> TableConfig.
 
     Raises:
@@ -58,38 +62,42 @@ def config_from_json(text):
         raise UserError(f"not a table's configuration: {error}") from None
 
 
-def schema(config, kind="full", counted=None):
-    """-> the pyarrow schema of this table's files of a kind; `counted` is part of that of `counts`."""
+def schema(config: TableConfig, kind: str = "full", counted: int | None = None) -> pa.Schema:
+    """Returns the pyarrow schema of this table's files of a kind; `counted` is part of that of `counts`."""
     rows = [KEY, pa.field("row", row_type(config.width), nullable=False)]
     fields = {"full": rows, "delta": rows, "removed": [KEY], "use": _USE, "counts": _COUNTS}[kind]
     metadata = {CONFIG: config_to_json(config)}
     return pa.schema(fields, metadata if counted is None else {**metadata, _COUNTED: str(counted)})
 
 
-def row_type(width):
-    """-> the Arrow type of a row of `width` floats."""
+def row_type(width: int) -> pa.DataType:
+    """Returns the Arrow type of a row of `width` floats."""
     return pa.list_(pa.field("item", pa.float32(), nullable=False), width)
 
 
-def row_array(rows):
+def row_array(rows: np.ndarray) -> pa.Array:
     """float32[n, width], C-contiguous -> an Arrow array of rows, without a copy."""
     flat = pa.Array.from_buffers(pa.float32(), rows.size, [None, pa.py_buffer(rows)])
     return pa.FixedSizeListArray.from_arrays(flat, type=row_type(rows.shape[1]))
 
 
-def key_array(keys):
+def key_array(keys: np.ndarray) -> pa.Array:
     """int64[n], contiguous -> an Arrow array, without a copy."""
     return pa.Array.from_buffers(pa.int64(), len(keys), [None, pa.py_buffer(keys)])
 
 
-def row_blocks(keys, rows, bytes_a_block=_BATCH_BYTES):
+def row_blocks(
+    keys: np.ndarray,
+    rows: np.ndarray,
+    bytes_a_block: int = _BATCH_BYTES,
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Cuts int64[n] and float32[n, width] into (keys, rows) views of about `bytes_a_block`."""
     step = max(bytes_a_block // (rows.shape[1] * 4 + 8), 1)
     for first in range(0, len(keys), step):
         yield keys[first : first + step], rows[first : first + step]
 
 
-def check(path, entry):
+def check(path: str | os.PathLike, entry: dict[str, Any]) -> None:
     """Checks that a file is as `write` left it, by its size, its checksum and its number of rows.
 
     Raises:
@@ -110,7 +118,7 @@ def check(path, entry):
         raise UserError(f"{file}: {rows} rows, expected {entry['rows']}; use another snapshot")
 
 
-def read(path, entry):
+def read(path: str | os.PathLike, entry: dict[str, Any]) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Yields (TableConfig, keys int64[n], rows float32[n, width]) of one rows file that was checked; at least once.
 
     An empty file yields one block of no rows, so that its table is known.
@@ -121,20 +129,20 @@ def read(path, entry):
         yield config, *columns(batch)
 
 
-def read_config(path, entry):
-    """-> the TableConfig of a file that was checked."""
+def read_config(path: str | os.PathLike, entry: dict[str, Any]) -> TableConfig:
+    """Returns the TableConfig of a file that was checked."""
     with _open(path, entry) as (config, _):
         return config
 
 
-def read_use(path, entry):
+def read_use(path: str | os.PathLike, entry: dict[str, Any]) -> Iterator[tuple[np.ndarray, ...]]:
     """Yields (keys int64[n], last_used uint32[n], frequency uint32[n]) of a `use` file that was checked."""
     for batch in _batches(path, entry):
         yield tuple(column.to_numpy() for column in batch.columns)
 
 
 @contextlib.contextmanager
-def _open(path, entry):
+def _open(path: str | os.PathLike, entry: dict[str, Any]) -> Iterator[tuple[TableConfig, pa.RecordBatchFileReader]]:
     """Gives (TableConfig, Arrow file reader)."""
     file = _file(path, entry)
     try:
@@ -148,7 +156,7 @@ def _open(path, entry):
         raise UserError(f"{file}: not an Arrow IPC file of a table: {error}") from None
 
 
-def _batches(path, entry):
+def _batches(path: str | os.PathLike, entry: dict[str, Any]) -> Iterator[pa.RecordBatch]:
     with _open(path, entry) as (_, reader):
         count = reader.num_record_batches
     for i in range(count):
@@ -158,15 +166,15 @@ def _batches(path, entry):
         del batch
 
 
-def read_counts(path, entry):
-    """-> (counters uint8[2, width], counted) of a `counts` file that was checked, see `Admission.counts`."""
+def read_counts(path: str | os.PathLike, entry: dict[str, Any]) -> tuple[np.ndarray, int]:
+    """Returns (counters uint8[2, width], counted) of a `counts` file that was checked, see `Admission.counts`."""
     with _open(path, entry) as (_, reader):
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
         lines = [np.concatenate([batch.column(line).to_numpy() for batch in batches]) for line in range(len(_COUNTS))]
         return np.stack(lines), int(reader.schema.metadata[_COUNTED])
 
 
-def check_chain(files):
+def check_chain(files: Sequence[dict[str, Any]]) -> None:
     """Checks that files are one full snapshot and the deltas after it, in order.
 
     Raises:
@@ -182,7 +190,10 @@ def check_chain(files):
         before = snapshot
 
 
-def iterate(path, files):
+def iterate(
+    path: str | os.PathLike,
+    files: Sequence[dict[str, Any]],
+) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Checks each file, then yields the rows as `merged` does."""
     check_chain(files)
     for entry in files:
@@ -190,7 +201,10 @@ def iterate(path, files):
     yield from merged(path, files)
 
 
-def merged(path, files):
+def merged(
+    path: str | os.PathLike,
+    files: Sequence[dict[str, Any]],
+) -> Iterator[tuple[TableConfig, np.ndarray, np.ndarray]]:
     """Yields the (TableConfig, keys int64[n], rows float32[n, width]) blocks of a chain that was checked.
 
     Each key comes once, with its last row; removed keys do not come. For that, an index of the keys in the deltas is
@@ -216,13 +230,13 @@ def merged(path, files):
                     seen.find_or_add(np.require(keys, requirements=("C", "A")))
 
 
-def columns(batch):
+def columns(batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
     """A record batch of keys and rows -> (int64[n], float32[n, width]), views of its buffers."""
     rows = batch.column("row")
     return batch.column("key").to_numpy(), rows.flatten().to_numpy().reshape(len(batch), rows.type.list_size)
 
 
-def _file(path, entry):
+def _file(path: str | os.PathLike, entry: dict[str, Any]) -> Path:
     if pathlib.PurePath(entry["file"]).name != entry["file"]:
         raise UserError(f"snapshot file {entry['file']!r}: expected a name without a directory")
     return path_of(path) / entry["file"]

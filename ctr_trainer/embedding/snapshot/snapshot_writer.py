@@ -1,24 +1,94 @@
 """Writes the files of a snapshot; see `snapshot` for what they are."""
 
 import contextlib
+import os
 import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
 
 from ctr_trainer.embedding.snapshot.snapshot import key_array, row_array, schema
+from ctr_trainer.embedding.table.changes import Block, Capture
 from ctr_trainer.embedding.table.row_kernels import first_not_finite
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.files.path import Path
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError, diverged
 
 _CURE = (
-    "make room there (the snapshots before it are whole), then start the same command again to go on from the last "
+    "make room there (the earlier snapshots are whole), then start the same command again to resume from the last "
     "checkpoint"
 )
 
 
 @contextlib.contextmanager
-def arrow_file(path, name, of_schema, cure="make room there", direct=False):
+def _told(target: Path, cure: str) -> Iterator[None]:
+    """Says which file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{target}: cannot be written: {error.strerror or error}; {cure}") from None
+
+
+class ArrowFile:
+    """An Arrow file that knows its rows, its size and its CRC-32."""
+
+    def __init__(self, file: IO[bytes], target: Path, of_schema: pa.Schema, cure: str) -> None:
+        self._file, self._target, self._schema, self._cure = file, target, of_schema, cure
+        self._sink, self._rows = _ChecksumFile(file), 0
+        with _told(target, cure):
+            self._arrow_file = pa.PythonFile(self._sink, mode="w")
+            self._writer = pa.ipc.new_file(self._arrow_file, self._schema)
+
+    def write(self, columns: Sequence[pa.Array]) -> None:
+        """Writes a batch."""
+        self._rows += len(columns[0])
+        with _told(self._target, self._cure):
+            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
+
+    def finish(self) -> dict[str, int]:
+        """Returns a dict of `rows`, `bytes` and `crc32`, once all is written."""
+        with _told(self._target, self._cure):
+            self._writer.close()
+            self._arrow_file.close()
+            self._file.flush()
+        return dict(rows=self._rows, bytes=self._sink.bytes, crc32=self._sink.crc32)
+
+
+class _ChecksumFile:
+    """A file to write to that knows its size and its CRC-32."""
+
+    closed = False
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.bytes = 0
+        self.crc32 = 0
+
+    def write(self, data: bytes) -> int:
+        self.crc32 = zlib.crc32(data, self.crc32)
+        self.bytes += len(data)
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        """Left open: who opened it closes it."""
+
+
+@contextlib.contextmanager
+def arrow_file(
+    path: str | os.PathLike,
+    name: str,
+    of_schema: pa.Schema,
+    cure: str = "make room there",
+    direct: bool = False,
+) -> Iterator[ArrowFile]:
     """Gives the `ArrowFile` of a file that has its name, and is on the disk, once the block has ended.
 
     Args:
@@ -36,63 +106,16 @@ def arrow_file(path, name, of_schema, cure="make room there", direct=False):
         yield ArrowFile(file, target, of_schema, cure)
 
 
-@contextlib.contextmanager
-def _told(target, cure):
-    """Says which file cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        raise UserError(f"{target}: cannot be written: {error.strerror or error}; {cure}") from None
-
-
-class ArrowFile:
-    """An Arrow file that knows its rows, its size and its CRC-32."""
-
-    def __init__(self, file, target, of_schema, cure):
-        self._file, self._target, self._schema, self._cure = file, target, of_schema, cure
-        self._sink, self._rows = _ChecksumFile(file), 0
-        with _told(target, cure):
-            self._arrow_file = pa.PythonFile(self._sink, mode="w")
-            self._writer = pa.ipc.new_file(self._arrow_file, self._schema)
-
-    def write(self, columns):
-        """Writes a batch."""
-        self._rows += len(columns[0])
-        with _told(self._target, self._cure):
-            self._writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._schema))
-
-    def finish(self):
-        """-> dict of `rows`, `bytes` and `crc32`, once all is written."""
-        with _told(self._target, self._cure):
-            self._writer.close()
-            self._arrow_file.close()
-            self._file.flush()
-        return dict(rows=self._rows, bytes=self._sink.bytes, crc32=self._sink.crc32)
-
-
-class _ChecksumFile:
-    """A file to write to that knows its size and its CRC-32."""
-
-    closed = False
-
-    def __init__(self, file):
-        self._file = file
-        self.bytes = 0
-        self.crc32 = 0
-
-    def write(self, data):
-        self.crc32 = zlib.crc32(data, self.crc32)
-        self.bytes += len(data)
-        return self._file.write(data)
-
-    def flush(self):
-        self._file.flush()
-
-    def close(self):
-        """Left open: who opened it closes it."""
-
-
-def write(path, capture, lock, identity, since, step, shard=0, shards=1):
+def write(
+    path: str | os.PathLike,
+    capture: Capture,
+    lock: AbstractContextManager[Table],
+    identity: str,
+    since: str | None,
+    step: int,
+    shard: int = 0,
+    shards: int = 1,
+) -> list[dict[str, Any]]:
     """Writes one shard's rows of a table, as they were when the capture began.
 
     Args:
@@ -118,7 +141,7 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
     kind = "full" if since is None else "delta"
     with contextlib.ExitStack() as stack:
 
-        def begin(kind, file, counted=None):
+        def begin(kind: str, file: str, counted: int | None = None) -> ArrowFile:
             files.append(stack.enter_context(arrow_file(path, file, schema(config, kind, counted), _CURE, True)))
             entries.append(dict(file=file, kind=kind, **common))
             return files[-1]
@@ -142,7 +165,12 @@ def write(path, capture, lock, identity, since, step, shard=0, shards=1):
         return [{**entry, **file.finish()} for entry, file in zip(entries, files, strict=True)]
 
 
-def write_blocks(path, config, blocks, identity):
+def write_blocks(
+    path: str | os.PathLike,
+    config: TableConfig,
+    blocks: Iterable[tuple[np.ndarray, np.ndarray]],
+    identity: str,
+) -> dict[str, Any]:
     """Writes rows that are in no store, as a full snapshot of a table.
 
     Args:
@@ -152,7 +180,7 @@ def write_blocks(path, config, blocks, identity):
       identity: str, of the snapshot.
 
     Returns:
-      a dict as those of `write`.
+      a dict as `write` returns for each file.
 
     Raises:
       UserError: the file cannot be written; names it.
@@ -165,7 +193,7 @@ def write_blocks(path, config, blocks, identity):
     return dict(file=file, kind="full", table=config.name, snapshot=identity, since=None, **written)
 
 
-def _blocks(capture, lock):
+def _blocks(capture: Capture, lock: AbstractContextManager[Table]) -> Iterator[Block]:
     while True:
         with lock as table:
             block = capture.read(table)
@@ -174,7 +202,7 @@ def _blocks(capture, lock):
         yield block
 
 
-def _finite(blocks, table, step):
+def _finite(blocks: Iterable[Block], table: str, step: int) -> Iterator[Block]:
     """Yields the (keys, rows, use) blocks of a snapshot until a row is not finite; then counts those rows to the end.
 
     Raises:

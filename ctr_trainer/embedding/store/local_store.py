@@ -1,20 +1,25 @@
 """The store in this process."""
 
 import contextlib
+import os
 import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
+from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.snapshot import snapshot
-from ctr_trainer.embedding.store.locked_tables import LockedTables
-from ctr_trainer.embedding.store.row_codec import PLAIN
-from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.embedding.store.locked_tables import LockedTables, MakeTable
+from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
+from ctr_trainer.embedding.store.store import MakeCopies, Store
 from ctr_trainer.embedding.store.store_snapshots import StoreSnapshots
-from ctr_trainer.embedding.store.versions import merge_changes as merge
-from ctr_trainer.embedding.store.versions import newer
+from ctr_trainer.embedding.store.versions import ChangedRows, merge_changes, newer
 from ctr_trainer.embedding.store.worker_rows import WorkerRows
 from ctr_trainer.embedding.table import row_kernels
 from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.messages.errors import UserError, diverged
 
 # Seconds between two holds of a table's lock. A thread that asks again at once would overtake the requests that wait.
@@ -22,13 +27,13 @@ _BETWEEN_SECONDS = 1e-4
 _NOTHING = contextlib.nullcontext()
 
 
-def check_versions(table, keys, versions):
+def check_versions(table: str, keys: np.ndarray, versions: np.ndarray) -> None:
     """Raises UserError if the versions are not one uint32 per key."""
     if versions.dtype != np.uint32 or versions.shape != keys.shape:
         raise UserError(f"table {table}: versions {versions.dtype}{list(versions.shape)}, expected uint32[{len(keys)}]")
 
 
-def check_rows(table, keys, rows):
+def check_rows(table: Table, keys: np.ndarray, rows: np.ndarray) -> None:
     """Raises UserError if rows, or changes, are not one finite row of the table's width per key, or if a key is 0."""
     name, width = table.config.name, table.config.width
     if rows.dtype != np.float32 or rows.shape != (len(keys), width):
@@ -40,7 +45,7 @@ def check_rows(table, keys, rows):
         raise diverged(f"table {name}: the change of key {keys[bad]} is not finite")
 
 
-def check_unlimited(table):
+def check_unlimited(table: Table) -> None:
     """Raises UserError if the table's limits say which keys have rows."""
     if table.config.has_limits:
         raise UserError(f"table {table.config.name}: a put to a table with limits; push changes")
@@ -55,28 +60,28 @@ class TableRows(WorkerRows):
       table: a `Table`.
     """
 
-    def __init__(self, table):
+    def __init__(self, table: Table) -> None:
         self.config = table.config
         self._table = table
 
     @property
-    def rows(self):
+    def rows(self) -> np.ndarray:
         return self._table.rows
 
     @property
-    def lock_times(self):
+    def lock_times(self) -> LockTimes:
         return self._table.lock_times
 
-    def find(self, keys):
+    def find(self, keys: np.ndarray) -> np.ndarray:
         return self._table.find(keys)
 
-    def find_or_create(self, keys, since=None):
+    def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
         return self._table.find_or_create(keys)
 
-    def apply_gradients(self, slots, gradients, learning_rate):
+    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
         self._table.apply_gradients(slots, gradients, learning_rate)
 
-    def found_again(self, keys, slots):
+    def found_again(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
         # New rows of a later micro-batch may have evicted rows of an earlier micro-batch.
         return self._table.find(keys)
 
@@ -84,39 +89,39 @@ class TableRows(WorkerRows):
 class LocalStore(Store):
     """The Store in this process. Safe to use from several threads: each table has a lock."""
 
-    def __init__(self, make_table=Table):
+    def __init__(self, make_table: MakeTable = Table) -> None:
         """`make_table`: see `LockedTables`."""
         self._tables = LockedTables(make_table)
         self._snapshots = StoreSnapshots(self._tables)
-        self._sequences = {}
+        self._sequences: dict[tuple[str, str], int] = {}
 
     @property
-    def tables(self):
+    def tables(self) -> dict[str, Table]:
         """dict[str, Table], by name."""
         return self._tables.tables
 
-    def create_table(self, config, shard=0, shards=1):
+    def create_table(self, config: TableConfig, shard: int = 0, shards: int = 1) -> None:
         """Makes an empty table, as `Store.create_table`; for the arguments see `LockedTables.create`."""
         self._tables.create(config, shard, shards)
 
-    def config(self, name):
-        """-> the TableConfig of a table."""
+    def config(self, name: str) -> TableConfig:
+        """Returns the TableConfig of a table."""
         return self._tables.config(name)
 
-    def worker_rows(self, config, copies):
+    def worker_rows(self, config: TableConfig, copies: MakeCopies) -> WorkerRows:
         return TableRows(self.tables[config.name])
 
-    def pull(self, table, keys, missing="initial"):
+    def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
         with self._locked(table) as target:
             return target.read(keys, missing)
 
-    def pull_newer(self, table, keys, versions, codec=PLAIN):
+    def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
         check_versions(table, keys, versions)
         with self._locked(table) as target:
             answer = newer(target, self._tables.versions(table), keys, versions)
         return answer.encoded(codec)
 
-    def push(self, table, keys, deltas, worker, sequence):
+    def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
         deltas = np.require(deltas, requirements=("C",))
         with self._locked(table) as target:
             check_rows(target, keys, deltas)
@@ -124,7 +129,7 @@ class LocalStore(Store):
                 self._tables.mark(target, target.add(keys, deltas))
                 self._sequences[table, worker] = sequence
 
-    def put(self, table, keys, rows, worker, sequence):
+    def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
         rows = np.require(rows, requirements=("C",))
         with self._locked(table) as target:
             check_unlimited(target)
@@ -133,20 +138,29 @@ class LocalStore(Store):
                 self._tables.mark(target, target.find_or_insert(keys, rows))
                 self._sequences[table, worker] = sequence
 
-    def sync(self, table, keys, deltas, worker, sequence, versions=None, codec=PLAIN):
+    def sync(
+        self,
+        table: str,
+        keys: np.ndarray,
+        deltas: np.ndarray,
+        worker: str,
+        sequence: int,
+        versions: np.ndarray | None = None,
+        codec: RowCodec = PLAIN,
+    ) -> ChangedRows:
         deltas = codec.decode(deltas)
         if versions is not None:
             check_versions(table, keys, versions)
         with self._locked(table) as target:
             check_rows(target, keys, deltas)
             if self._is_new(table, worker, sequence):
-                answer = merge(target, self._tables.versions(table), keys, deltas, versions)
+                answer = merge_changes(target, self._tables.versions(table), keys, deltas, versions)
                 self._sequences[table, worker] = sequence
             else:
                 answer = newer(target, self._tables.versions(table), keys, None)
         return answer.encoded(codec)
 
-    def advance(self, step):
+    def advance(self, step: int) -> None:
         for name in self._tables:
             with self._locked(name) as table:
                 table.advance(step)
@@ -156,7 +170,15 @@ class LocalStore(Store):
                 with self._locked(name) as table:
                     stop = table.expire(stop)
 
-    def save(self, path, step, since=None, shard=0, shards=1, identity=None):
+    def save(
+        self,
+        path: str | os.PathLike,
+        step: int,
+        since: str | None = None,
+        shard: int = 0,
+        shards: int = 1,
+        identity: str | None = None,
+    ) -> list[dict[str, Any]]:
         """Writes every table, as `Store.save`.
 
         Args:
@@ -167,7 +189,15 @@ class LocalStore(Store):
         *_, files = self.saving(path, step, since, shard, shards, identity)
         return files
 
-    def saving(self, path, step, since=None, shard=0, shards=1, identity=None):
+    def saving(
+        self,
+        path: str | os.PathLike,
+        step: int,
+        since: str | None = None,
+        shard: int = 0,
+        shards: int = 1,
+        identity: str | None = None,
+    ) -> Generator[Any, None, None]:
         """Yields what the snapshot is a delta of, None for nothing, once all rows are captured; then what `save` does.
 
         Args:
@@ -175,11 +205,26 @@ class LocalStore(Store):
         """
         return self._snapshots.saving(path, step, since, shard, shards, identity)
 
-    def publish(self, path, epoch, dtype, after=None, shard=0, shards=1):
+    def publish(
+        self,
+        path: str | os.PathLike,
+        epoch: int,
+        dtype: str,
+        after: int | None = None,
+        shard: int = 0,
+        shards: int = 1,
+    ) -> list[dict[str, Any]]:
         """Writes an epoch of a publication, as `Store.publish`; `shard` and `shards` are as for `save`."""
         return self._snapshots.publish(path, epoch, dtype, after, shard, shards)
 
-    def restore(self, path, files, shard=0, shards=1, replacing=_NOTHING):
+    def restore(
+        self,
+        path: str | os.PathLike,
+        files: Sequence[dict[str, Any]],
+        shard: int = 0,
+        shards: int = 1,
+        replacing: AbstractContextManager[None] = _NOTHING,
+    ) -> None:
         """Replaces all rows, as `Store.restore`; keeps only the rows that belong to `shard` of `shards`.
 
         Args:
@@ -190,23 +235,23 @@ class LocalStore(Store):
         """
         self._snapshots.restore(path, files, shard, shards, replacing)
 
-    def reopen(self):
+    def reopen(self) -> None:
         """Does nothing: the rows lie in this process."""
 
-    def look(self):
+    def look(self) -> None:
         """Does nothing: the rows go with this process."""
 
-    def clear(self, replacing=_NOTHING):
+    def clear(self, replacing: AbstractContextManager[None] = _NOTHING) -> None:
         """Forgets every row, as `Store.clear`; `replacing` is as for `restore`."""
         self._snapshots.clear(replacing)
 
-    def stats(self):
+    def stats(self) -> dict[str, Any]:
         return self._tables.stats()
 
-    def close(self):
+    def close(self) -> None:
         """Does nothing."""
 
-    def read_blocks(self, name):
+    def read_blocks(self, name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yields copies (keys, rows) of a table's blocks. A row that comes or goes meanwhile may be missing."""
         first = 0
         while True:
@@ -220,8 +265,8 @@ class LocalStore(Store):
             yield keys, rows
             first += len(there)
 
-    def _is_new(self, table, worker, sequence):
+    def _is_new(self, table: str, worker: str, sequence: int) -> bool:
         return sequence > self._sequences.get((table, worker), -1)
 
-    def _locked(self, name):
+    def _locked(self, name: str) -> AbstractContextManager[Table]:
         return self._tables.locked(name)

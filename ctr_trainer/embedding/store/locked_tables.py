@@ -1,36 +1,64 @@
 """The tables of a store in this process, each with its lock and with the versions of its rows."""
 
+import os
 import re
 import threading
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
 
 from ctr_trainer.embedding.store.versions import Versions
-from ctr_trainer.embedding.table.table_config import LIMITS
+from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import LIMITS, TableConfig
 from ctr_trainer.messages.errors import UserError
 
 _TABLE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+class MakeTable(Protocol):
+    """Makes the tables of a store: `Table`, `PublishedTables` or `SharedTables`."""
+
+    def __call__(self, config: TableConfig, tracked: bool, most_rows: int | None) -> Table: ...
+
+
+class _Locked:
+    """A table while its lock is held."""
+
+    def __init__(self, lock: threading.RLock, table: Table) -> None:
+        self._lock = lock
+        self._table = table
+
+    def __enter__(self) -> Table:
+        self._lock.acquire()
+        return self._table
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class LockedTables:
     """Tables by name. Safe to use from several threads: a table is used while its lock is held.
 
     Args:
-      make_table: f(TableConfig, tracked=True, most_rows) -> Table.
+      make_table: makes a table.
 
     Attributes:
       tables: dict[str, Table].
     """
 
-    def __init__(self, make_table):
+    def __init__(self, make_table: MakeTable) -> None:
         self._make_table = make_table
-        self.tables = {}
-        self._versions, self._locks = {}, {}
+        self.tables: dict[str, Table] = {}
+        self._versions: dict[str, Versions] = {}
+        self._locks: dict[str, threading.RLock] = {}
         self._lock = threading.RLock()
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         """Yields the names, ascending, of the tables that there are now."""
         return iter(sorted(self.tables))
 
-    def create(self, config, shard, shards):
+    def create(self, config: TableConfig, shard: int, shards: int) -> None:
         """Makes a table if there is none of that name.
 
         Args:
@@ -47,8 +75,8 @@ class LockedTables:
                 "the service".format(config.name, *different)
             )
 
-    def create_restored(self, config, path, shard, shards):
-        """As `create`, for a table whose rows are in a snapshot in `path`.
+    def create_restored(self, config: TableConfig, path: str | os.PathLike, shard: int, shards: int) -> None:
+        """Makes a table as `create` does, for a table whose rows are in a snapshot in `path`.
 
         It may have other limits and other optimizer settings than it was saved with, but not another layout of its
         rows.
@@ -61,33 +89,33 @@ class LockedTables:
                 f"{saved}: give that value, or another --model_dir"
             )
 
-    def config(self, name):
-        """-> the TableConfig of a table."""
+    def config(self, name: str) -> TableConfig:
+        """Returns the TableConfig of a table."""
         return self._there(name).config
 
-    def versions(self, name):
-        """-> the `Versions` of a table's rows; use them while its lock is held."""
+    def versions(self, name: str) -> Versions:
+        """Returns the `Versions` of a table's rows; use them while its lock is held."""
         return self._versions[name]
 
-    def locked(self, name):
-        """-> context manager that gives the Table while its lock is held; may be entered again and again."""
+    def locked(self, name: str) -> _Locked:
+        """Returns a context manager that gives the Table while its lock is held; may be entered again and again."""
         table = self._there(name)
         return _Locked(self._locks[name], table)
 
-    def mark(self, table, slots):
+    def mark(self, table: Table, slots: np.ndarray) -> None:
         """Gives the rows at `slots`, int64[U], the version of a new push; -1 is skipped. Call it under the lock."""
         versions = self._versions[table.config.name]
         versions.reserve(len(table.keys))[slots[slots >= 0]] = versions.next()
 
-    def clear(self):
+    def clear(self) -> None:
         """Forgets every row; the tables stay."""
         for name in self:
             with self.locked(name) as table:
                 table.clear()
                 self._versions[name].clear()
 
-    def stats(self):
-        """-> as `Store.stats`"""
+    def stats(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Returns what `Store.stats` does."""
         return {
             "tables": {
                 name: {**table.stats(), "bytes": table.nbytes + self._versions[name].nbytes}
@@ -95,13 +123,13 @@ class LockedTables:
             }
         }
 
-    def _there(self, name):
+    def _there(self, name: str) -> Table:
         if name not in self.tables:
             raise UserError(f"no table {name!r}; there are: {', '.join(self) or 'none'}")
         return self.tables[name]
 
-    def _created(self, config, shard, shards):
-        """-> the Table of that name; makes it if there is none."""
+    def _created(self, config: TableConfig, shard: int, shards: int) -> Table:
+        """Returns the Table of that name; makes it if there is none."""
         if not _TABLE_NAME.fullmatch(config.name):
             raise UserError(
                 f"table name {config.name!r}: expected up to 100 characters, each a letter, a digit or one of _ . -"
@@ -114,18 +142,3 @@ class LockedTables:
                 table.watchers.follow(self._versions[config.name])
                 self.tables[config.name] = table
             return self.tables[config.name]
-
-
-class _Locked:
-    """A table while its lock is held."""
-
-    def __init__(self, lock, table):
-        self._lock = lock
-        self._table = table
-
-    def __enter__(self):
-        self._lock.acquire()
-        return self._table
-
-    def __exit__(self, *_):
-        self._lock.release()

@@ -28,7 +28,7 @@ _REBIASED = _I32((127 - 15) << 23)
 _BIG_TO_SMALL, _HALF_END = np.float32(2.0**112), np.float32(2.0**16)
 
 
-def pack(rows):
+def pack(rows: np.ndarray) -> np.ndarray:
     """float32[n, width] -> float16[n, width + 1].
 
     Each row is scaled by its own power of two, so that a large accumulator does not overflow and a small change does
@@ -45,7 +45,7 @@ def pack(rows):
     return out
 
 
-def unpack(packed):
+def unpack(packed: np.ndarray) -> np.ndarray:
     """Undoes `pack`, with an error of at most 2**-11 of the value or 2**-38 of the row's largest value.
 
     Args:
@@ -60,18 +60,18 @@ def unpack(packed):
 
 
 @numba.njit(nogil=True, cache=True)
-def _bits(value):
+def _bits(value: np.float32) -> np.int32:
     return np.float32(value).view(np.int32)
 
 
 @numba.njit(nogil=True, cache=True)
-def _float(bits):
+def _float(bits: np.int32) -> np.float32:
     return _I32(bits).view(np.float32)
 
 
 # Integers are narrowed after each operation: Numba widens them to 64 bits, and half as many fit a vector then.
 @numba.njit(nogil=True, cache=True)
-def _to_half(value):
+def _to_half(value: np.float32) -> np.uint16:
     """The bits of float16 of a value below 65520, rounded to nearest, ties to even."""
     bits = _bits(value)
     size = _I32(bits & _SIZE)
@@ -84,8 +84,8 @@ def _to_half(value):
 
 
 @numba.njit(nogil=True, cache=True)
-def _from_half(half):
-    """-> the value of a float16, given its bits; infinity if the float16 is not finite."""
+def _from_half(half: np.uint16) -> np.float32:
+    """Returns the value of a float16, given its bits; infinity if the float16 is not finite."""
     bits = _I32(half)
     size = _float(_I32(_I32(bits & _HALF_SIZE) << _NARROWED)) * _BIG_TO_SMALL
     size = _INFINITY if size >= _HALF_END else size
@@ -93,12 +93,12 @@ def _from_half(half):
 
 
 @numba.njit(nogil=True, cache=True)
-def _power_of_two(power):
+def _power_of_two(power: np.int32) -> np.float32:
     return _float(_I32(_I32(_BIAS + power) << _FRACTION))
 
 
 @numba.njit(types.void(ROWS, _HALVES_OUT), nogil=True, cache=True, error_model="numpy")
-def _pack(rows, out):
+def _pack(rows: np.ndarray, out: np.ndarray) -> None:
     for i in range(rows.shape[0]):
         largest = _I32(0)
         for d in range(np.uint64(rows.shape[1])):
@@ -112,7 +112,7 @@ def _pack(rows, out):
 
 
 @numba.njit(types.void(_HALVES, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
-def _unpack(packed, out):
+def _unpack(packed: np.ndarray, out: np.ndarray) -> None:
     for i in range(out.shape[0]):
         power = _from_half(packed[i, 0])
         if _LEAST_POWER <= power <= _MOST_POWER and power == np.floor(power):
@@ -136,16 +136,16 @@ class RowCodec(abc.ABC):
     is_exact: bool
 
     @abc.abstractmethod
-    def encode(self, rows):
+    def encode(self, rows: np.ndarray) -> np.ndarray:
         """float32[n, width], finite -> an array of the dtype and columns that `schema` gives."""
 
     @abc.abstractmethod
-    def decode(self, encoded):
+    def decode(self, encoded: np.ndarray) -> np.ndarray:
         """An array from `encode`, contiguous or not, aligned or not -> float32[n, width], C-contiguous."""
 
     @abc.abstractmethod
-    def schema(self, width):
-        """-> (dtype, columns) of the array [n, columns] that rows of `width` floats are encoded as."""
+    def schema(self, width: int) -> tuple[str, int]:
+        """Returns (dtype, columns) of the array [n, columns] that rows of `width` floats are encoded as."""
 
 
 class PlainCodec(RowCodec):
@@ -154,14 +154,14 @@ class PlainCodec(RowCodec):
     name = "none"
     is_exact = True
 
-    def encode(self, rows):
+    def encode(self, rows: np.ndarray) -> np.ndarray:
         return rows
 
-    def decode(self, encoded):
-        """As `RowCodec.decode`. Rows that are not aligned are not copied: the kernels of a merge take them as well."""
+    def decode(self, encoded: np.ndarray) -> np.ndarray:
+        """Returns the rows without a copy, even if they are not aligned: the kernels of a merge take them as well."""
         return np.require(encoded, requirements=("C",))
 
-    def schema(self, width):
+    def schema(self, width: int) -> tuple[str, int]:
         return "<f4", width
 
 
@@ -171,13 +171,13 @@ class Float16Codec(RowCodec):
     name = "fp16"
     is_exact = False
 
-    def encode(self, rows):
+    def encode(self, rows: np.ndarray) -> np.ndarray:
         return pack(rows)
 
-    def decode(self, encoded):
+    def decode(self, encoded: np.ndarray) -> np.ndarray:
         return unpack(encoded)
 
-    def schema(self, width):
+    def schema(self, width: int) -> tuple[str, int]:
         return "<f2", width + 1
 
 
@@ -185,8 +185,8 @@ PLAIN = PlainCodec()
 CODECS = {codec.name: codec for codec in (PLAIN, Float16Codec())}
 
 
-def find_codec(name):
-    """-> the RowCodec of that name.
+def find_codec(name: str) -> RowCodec:
+    """Returns the RowCodec of that name.
 
     Raises:
       UserError: there is no codec of that name; the message names the codecs.

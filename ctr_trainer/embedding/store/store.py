@@ -1,15 +1,29 @@
 """The interface of the place that keeps the embedding rows of a training."""
 
-import abc
+from __future__ import annotations
 
-from ctr_trainer.embedding.store.row_codec import PLAIN
+import abc
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ctr_trainer.embedding.memory.shared_memory import SharedMemory
+from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
+from ctr_trainer.embedding.store.versions import ChangedRows
+from ctr_trainer.embedding.store.worker_rows import WorkerRows
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.messages.errors import ServiceLost
+
+MakeCopies = Callable[["Store", TableConfig], WorkerRows]  # Makes the copies of a worker, see `Store.worker_rows`.
 
 
 class Store(abc.ABC):
     """Embedding tables by name, shared by the workers of a job.
 
     Keys are int64[U], distinct within a call and not 0; rows and deltas are float32[U, width] as TableConfig lays them
-    out. A user's mistake raises UserError, and so does a store that is gone.
+    out. A user's mistake raises UserError, and so does a store that is lost.
 
     A row has a version, uint32, which each push to it changes. A key without a row has the version 0 and reads its
     initial row. Versions can be compared for one key only, and only within one life of the store.
@@ -21,28 +35,31 @@ class Store(abc.ABC):
       host_memory: `SharedMemory` for one copy of the rows per host; None if each worker has copies of its own.
     """
 
-    silent_seconds = 0.0
     is_guarded = False
-    lost = None
-    host_memory = None
+    lost: ServiceLost | None = None
+    host_memory: SharedMemory | None = None
+
+    @property
+    def silent_seconds(self) -> float:
+        return 0.0
 
     @abc.abstractmethod
-    def create_table(self, config):
+    def create_table(self, config: TableConfig) -> None:
         """Makes an empty table. If the table exists with the same TableConfig, it stays as it is."""
 
-    def worker_rows(self, config, copies):
-        """-> the `WorkerRows` of a table that `create_table` made: a worker's copies of them.
+    def worker_rows(self, config: TableConfig, copies: MakeCopies) -> WorkerRows:
+        """Returns the `WorkerRows` of a table that `create_table` made: a worker's copies of them.
 
         Args:
           config: the table's TableConfig.
-          copies: f(Store, TableConfig) -> `WorkerRows`, makes the copies. A store in this process does not call it:
+          copies: makes the copies. A store in this process does not call it:
             its workers train the store's own rows.
         """
         return copies(self, config)
 
     @abc.abstractmethod
-    def pull(self, table, keys, missing="initial"):
-        """-> the rows of `keys`, float32[U, width]; creates no row.
+    def pull(self, table: str, keys: np.ndarray, missing: str = "initial") -> np.ndarray:
+        """Returns the rows of `keys`, float32[U, width]; creates no row.
 
         Args:
           table: the table's name.
@@ -51,8 +68,8 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def pull_newer(self, table, keys, versions, codec=PLAIN):
-        """-> `ChangedRows`: the rows whose version is not the one that the asker knows.
+    def pull_newer(self, table: str, keys: np.ndarray, versions: np.ndarray, codec: RowCodec = PLAIN) -> ChangedRows:
+        """Returns `ChangedRows`: the rows whose version is not the one that the asker knows.
 
         Args:
           table: the table's name.
@@ -62,7 +79,7 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def push(self, table, keys, deltas, worker, sequence):
+    def push(self, table: str, keys: np.ndarray, deltas: np.ndarray, worker: str, sequence: int) -> None:
         """Adds deltas to rows. A missing row is created with its initial values first.
 
         A push is applied exactly once: if `sequence` is not greater than the worker's last one for that table, the push
@@ -77,7 +94,7 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def put(self, table, keys, rows, worker, sequence):
+    def put(self, table: str, keys: np.ndarray, rows: np.ndarray, worker: str, sequence: int) -> None:
         """Sets rows, whatever they were; for rows that one host alone changes.
 
         A put is applied exactly once, and never after a later one, as a `push` is.
@@ -90,7 +107,16 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def sync(self, table, keys, deltas, worker, sequence, versions=None, codec=PLAIN):
+    def sync(
+        self,
+        table: str,
+        keys: np.ndarray,
+        deltas: np.ndarray,
+        worker: str,
+        sequence: int,
+        versions: np.ndarray | None = None,
+        codec: RowCodec = PLAIN,
+    ) -> ChangedRows:
         """Pushes deltas and brings back the rows that others changed, in one round trip.
 
         Args:
@@ -105,12 +131,12 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def advance(self, step):
+    def advance(self, step: int) -> None:
         """Sets the clock of `lru` and `ttl_steps` to the global step `step`, and evicts the rows that have expired."""
 
     @abc.abstractmethod
-    def save(self, path, step, since=None):
-        """Writes every table, as it is at the moment of the call, into the directory `path`; pulls and pushes go on.
+    def save(self, path: str | os.PathLike, step: int, since: str | None = None) -> list[dict[str, Any]]:
+        """Writes every table, as it is at the moment of the call, into the directory `path`; pulls and pushes continue.
 
         Args:
           path: the directory; made if it does not exist.
@@ -123,20 +149,31 @@ class Store(abc.ABC):
           written.
         """
 
-    def begin_save(self, path, step, since=None):
-        """As `save`, in two parts: all rows are known as they are now when this returns, and may change from then on.
+    def begin_save(
+        self,
+        path: str | os.PathLike,
+        step: int,
+        since: str | None = None,
+    ) -> Callable[[], list[dict[str, Any]]]:
+        """Saves in two parts: all rows are known as they are now when this returns, and may change from then on.
 
-        A store in this process writes them at once, since its rows change without a word to it.
+        A store in this process writes them at once, since it is not told when its rows change.
 
         Returns:
-          f() -> what `save` returns, once all files are written; may be called in another thread.
+          a function that returns what `save` does, once all files are written; it may be called in another thread.
         """
         files = self.save(path, step, since)
         return lambda: files
 
     @abc.abstractmethod
-    def publish(self, path, epoch, dtype, after=None):
-        """Writes the rows that changed since an epoch of a publication into the directory `path`; rows go on changing.
+    def publish(
+        self,
+        path: str | os.PathLike,
+        epoch: int,
+        dtype: str,
+        after: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Writes the rows that changed since an epoch of a publication into the directory `path`; rows may change.
 
         Each row is whole, and as it was at the call or later.
 
@@ -155,8 +192,8 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def restore(self, path, files):
-        """Replaces all rows by those of a chain of snapshots, written by any number of shards.
+    def restore(self, path: str | os.PathLike, files: Sequence[dict[str, Any]]) -> None:
+        """Replaces all rows by the rows of a chain of snapshots, written by any number of shards.
 
         If a file is bad, the rows stay as they are.
 
@@ -166,28 +203,29 @@ class Store(abc.ABC):
         """
 
     @abc.abstractmethod
-    def clear(self):
+    def clear(self) -> None:
         """Forgets every row; the tables stay."""
 
     @abc.abstractmethod
-    def reopen(self):
-        """Goes on with the rows as they are now.
+    def reopen(self) -> None:
+        """Continues with the rows as they are now.
 
         When one of several users of a store calls `restore` or `clear`, each other user forgets the rows that it knows
         and calls `reopen`. Until then its requests are refused with ServiceLost.
         """
 
     @abc.abstractmethod
-    def look(self):
+    def look(self) -> None:
         """Raises ServiceLost if the rows are known to be gone, without a request; takes microseconds."""
 
     @abc.abstractmethod
-    def stats(self):
-        """-> {"tables": {name: {"rows", "bytes", "created", "restored", "admitted", "evicted", "refused": int}}, ...}
+    def stats(self) -> dict[str, Any]:
+        """Returns the counters of `Table` for each table.
 
-        See `Table` for the counters.
+        Returns:
+          {"tables": {name: {"rows", "bytes", "created", "restored", "admitted", "evicted", "refused": int}}, ...}
         """
 
     @abc.abstractmethod
-    def close(self):
+    def close(self) -> None:
         """Ends the use of the store."""

@@ -1,13 +1,18 @@
-"""The files of a store in this process: snapshots, which a training goes back to, and epochs of a publication."""
+"""The files of a store in this process: snapshots, which a training resumes from, and epochs of a publication."""
 
 import contextlib
+import os
 import threading
 import uuid
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
 from ctr_trainer.embedding.index.key_kernels import shard_of
 from ctr_trainer.embedding.snapshot import packed_rows, snapshot, snapshot_writer
+from ctr_trainer.embedding.store.locked_tables import LockedTables
 from ctr_trainer.files.paths import path_of
 from ctr_trainer.messages.errors import UserError
 
@@ -24,12 +29,20 @@ class StoreSnapshots:
       tables: `LockedTables`.
     """
 
-    def __init__(self, tables):
+    def __init__(self, tables: LockedTables) -> None:
         self._tables = tables
         self._one, self._one_epoch = threading.Lock(), threading.Lock()
         self._last = None
 
-    def saving(self, path, step, since, shard, shards, identity):
+    def saving(
+        self,
+        path: str | os.PathLike,
+        step: int,
+        since: str | None,
+        shard: int,
+        shards: int,
+        identity: str | None,
+    ) -> Generator[Any, None, None]:
         """Yields twice, see `LocalStore.saving`."""
         path = path_of(path)
         with self._alone("save"):
@@ -58,7 +71,15 @@ class StoreSnapshots:
             self._last = identity
             yield files
 
-    def publish(self, path, epoch, dtype, after, shard, shards):
+    def publish(
+        self,
+        path: str | os.PathLike,
+        epoch: int,
+        dtype: str,
+        after: int | None,
+        shard: int,
+        shards: int,
+    ) -> list[dict[str, Any]]:
         """Writes an epoch of a publication, see `LocalStore.publish`."""
         path = path_of(path)
         with self._one_epoch:
@@ -76,7 +97,14 @@ class StoreSnapshots:
             except OSError as error:
                 raise UserError(f"epoch {epoch} in {path}: {error.strerror} ({error.filename})") from None
 
-    def restore(self, path, files, shard, shards, replacing):
+    def restore(
+        self,
+        path: str | os.PathLike,
+        files: Sequence[dict[str, Any]],
+        shard: int,
+        shards: int,
+        replacing: AbstractContextManager[None],
+    ) -> None:
         """Replaces all rows, see `LocalStore.restore`."""
         with self._alone("restore"):
             snapshot.check_chain(files)
@@ -88,16 +116,16 @@ class StoreSnapshots:
                 self._fill(path, files, shard, shards)
             self._last = files[-1].get("snapshot") if files else None
 
-    def clear(self, replacing):
+    def clear(self, replacing: AbstractContextManager[None]) -> None:
         """Forgets every row, see `LocalStore.clear`."""
         with self._alone("clear"), replacing:
             self._clear()
 
-    def _clear(self):
+    def _clear(self) -> None:
         self._last = None
         self._tables.clear()
 
-    def _fill(self, path, files, shard, shards):
+    def _fill(self, path: str | os.PathLike, files: Sequence[dict[str, Any]], shard: int, shards: int) -> None:
         for config, keys, rows in snapshot.merged(path, files):
             own = _owned(keys, shard, shards)
             with self._tables.locked(config.name) as table:
@@ -117,7 +145,7 @@ class StoreSnapshots:
                 table.trim()
 
     @contextlib.contextmanager
-    def _alone(self, what):
+    def _alone(self, what: str) -> Iterator[None]:
         """Lets one save, restore or clear run at a time."""
         if not self._one.acquire(timeout=_SNAPSHOT_SECONDS):
             raise UserError(
@@ -130,8 +158,8 @@ class StoreSnapshots:
             self._one.release()
 
 
-def _owned(keys, shard, shards):
-    """-> which of the keys int64[n] belong to a shard: bool[n], or a slice."""
+def _owned(keys: np.ndarray, shard: int, shards: int) -> np.ndarray | slice:
+    """Returns which of the keys int64[n] belong to a shard: bool[n], or a slice."""
     if shards == 1:
         return slice(None)
     owner = np.empty(len(keys), np.int32)

@@ -1,5 +1,7 @@
 """Which rows changed since somebody last saw them."""
 
+from __future__ import annotations
+
 import dataclasses
 
 import numba
@@ -9,7 +11,9 @@ from numba import types
 from ctr_trainer.embedding.index.cpu_prefetch import AHEAD, prefetch, prefetch_row
 from ctr_trainer.embedding.index.index_kernels import SLOTS
 from ctr_trainer.embedding.memory.growable_array import GrowableArray
+from ctr_trainer.embedding.store.row_codec import RowCodec
 from ctr_trainer.embedding.table.row_kernels import MESSAGE_ROWS, ROWS_OUT
+from ctr_trainer.embedding.table.table import Table
 from ctr_trainer.messages.errors import UserError
 
 VERSIONS = types.Array(types.uint32, 1, "C", readonly=True)
@@ -22,7 +26,13 @@ NONE_KNOWN = 2**32 - 1
 
 
 @numba.njit(types.int64(VERSIONS, SLOTS, VERSIONS, VERSIONS_OUT, POSITIONS_OUT), nogil=True, cache=True)
-def differing_versions(current, slots, known, versions, positions):
+def differing_versions(
+    current: np.ndarray,
+    slots: np.ndarray,
+    known: np.ndarray,
+    versions: np.ndarray,
+    positions: np.ndarray,
+) -> int:
     """versions[i] = the version at slots[i], 0 for the slot -1; `positions` gets each i whose version is not known[i].
 
     Returns:
@@ -48,7 +58,16 @@ def differing_versions(current, slots, known, versions, positions):
     cache=True,
     error_model="numpy",
 )
-def merge_rows(rows, current, slots, known, deltas, number, positions, newer):
+def merge_rows(
+    rows: np.ndarray,
+    current: np.ndarray,
+    slots: np.ndarray,
+    known: np.ndarray,
+    deltas: np.ndarray,
+    number: int,
+    positions: np.ndarray,
+    newer: np.ndarray,
+) -> int:
     """Adds `deltas` to the rows at `slots`, and collects the rows whose version was not known[i].
 
     Args:
@@ -79,7 +98,7 @@ def merge_rows(rows, current, slots, known, deltas, number, positions, newer):
     return count
 
 
-def newer(table, versions, keys, known):
+def newer(table: Table, versions: Versions, keys: np.ndarray, known: np.ndarray | None) -> ChangedRows:
     """Finds the rows whose version is not the one that the asker knows.
 
     Args:
@@ -101,7 +120,13 @@ def newer(table, versions, keys, known):
     return ChangedRows(new_versions, positions, rows)
 
 
-def merge_changes(table, versions, keys, deltas, known):
+def merge_changes(
+    table: Table,
+    versions: Versions,
+    keys: np.ndarray,
+    deltas: np.ndarray,
+    known: np.ndarray | None,
+) -> ChangedRows:
     """Adds deltas to rows, as one push.
 
     Args:
@@ -127,8 +152,8 @@ def merge_changes(table, versions, keys, deltas, known):
     return answer if there is None else _with_refused(answer, there, refused, table.initial_rows(keys[refused]))
 
 
-def _with_refused(answer, there, refused, initial_rows):
-    """-> the `ChangedRows` of all keys, from the `answer` for the keys `there`; a refused key has its initial row."""
+def _with_refused(answer: ChangedRows, there: np.ndarray, refused: np.ndarray, initial_rows: np.ndarray) -> ChangedRows:
+    """Returns the `ChangedRows` of all keys from the `answer` for the keys `there`; refused keys have initial rows."""
     versions, positions = answer.versions, np.concatenate([there[answer.positions], refused])
     versions[refused] = ABSENT
     order = np.argsort(positions)
@@ -150,8 +175,8 @@ class ChangedRows:
     positions: np.ndarray
     rows: np.ndarray
 
-    def encoded(self, codec):
-        """-> the same ChangedRows, its rows encoded by a `RowCodec`."""
+    def encoded(self, codec: RowCodec) -> ChangedRows:
+        """Returns the same ChangedRows, its rows encoded by a `RowCodec`."""
         return dataclasses.replace(self, rows=codec.encode(self.rows))
 
 
@@ -162,17 +187,17 @@ class Versions:
     the row is, bit by bit, the row that the asker knows. Not safe to use from several threads at a time.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._array = GrowableArray(np.uint32)
         self._count = 0
         self._last = ABSENT
 
     @property
-    def nbytes(self):
+    def nbytes(self) -> int:
         return self._count * 4
 
-    def next(self):
-        """-> the number of the push that begins now.
+    def next(self) -> int:
+        """Returns the number of the push that begins now.
 
         Raises:
           UserError: all 4 billion numbers are used up.
@@ -184,17 +209,17 @@ class Versions:
         self._last += 1
         return self._last
 
-    def created(self, slots, size):
+    def created(self, slots: np.ndarray, size: int) -> None:
         """Told by the table: the slots, int64[U], got new rows, which nobody knows; the table has `size` slots now."""
         self.reserve(size)[slots] = ABSENT
 
-    def reserve(self, count):
-        """-> the array uint32[>= count], by slot; ABSENT where no push has reached the slot."""
+    def reserve(self, count: int) -> np.ndarray:
+        """Returns the array uint32[>= count], by slot; ABSENT where no push has reached the slot."""
         self._array.reserve(count)
         self._count = max(self._count, count)
         return self._array.array
 
-    def differ(self, slots, known):
+    def differ(self, slots: np.ndarray, known: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Compares the rows at `slots` with what an asker knows.
 
         Args:
@@ -211,7 +236,7 @@ class Versions:
         count = differing_versions(self._array.array, slots, known, versions, positions)
         return versions, positions[:count]
 
-    def clear(self):
+    def clear(self) -> None:
         """Forgets all versions; the table has forgotten its rows."""
         self._array.array[: self._count] = ABSENT
         self._count = 0

@@ -1,14 +1,21 @@
 """The interface through which one worker looks up and trains the rows of one table."""
 
+from __future__ import annotations
+
 import abc
 import contextlib
 import dataclasses
-from typing import Protocol
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.table.table_config import TableConfig
+
+if TYPE_CHECKING:
+    from ctr_trainer.embedding.store.store import Store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +32,7 @@ class RowTotals:
     misses: int = 0
     bytes_synced: int = 0
 
-    def __add__(self, other):
+    def __add__(self, other: RowTotals) -> RowTotals:
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
         return RowTotals(*(one + another for one, another in pairs))
 
@@ -48,15 +55,15 @@ class WorkerRows(Protocol):
 
     @property
     @abc.abstractmethod
-    def rows(self):
+    def rows(self) -> np.ndarray:
         """float32[n, width], in slot order; a view, valid within `locked`."""
 
     @abc.abstractmethod
-    def find(self, keys):
+    def find(self, keys: np.ndarray) -> np.ndarray:
         """int64[U] keys -> int64[U] slots; creates no row. A key without a row has the slot -1 or a row of zeros."""
 
     @abc.abstractmethod
-    def find_or_create(self, keys, since=None):
+    def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
         """int64[U] keys -> int64[U] slots; a key without a row gets its initial row.
 
         Args:
@@ -65,18 +72,18 @@ class WorkerRows(Protocol):
         """
 
     @abc.abstractmethod
-    def apply_gradients(self, slots, gradients, learning_rate):
+    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
         """Makes one optimizer step of the rows at `slots`; see `Table.apply_gradients` for the arguments."""
 
-    def begin(self):
+    def begin(self) -> None:
         """Called before the first lookup, when the store has the rows that the training begins with."""
 
-    def locked(self):
-        """-> context manager to hold while `rows` is read."""
+    def locked(self) -> AbstractContextManager[None]:
+        """Returns a context manager to hold while `rows` is read."""
         return contextlib.nullcontext()
 
-    def found_again(self, keys, slots):
-        """-> int64[U], the present slots of keys looked up earlier in this step; -1 if a row has gone since.
+    def found_again(self, keys: np.ndarray, slots: np.ndarray) -> np.ndarray:
+        """Returns int64[U], the present slots of keys looked up earlier in this step; -1 if a row has gone since.
 
         Args:
           keys: int64[U].
@@ -84,34 +91,36 @@ class WorkerRows(Protocol):
         """
         return slots
 
-    def l2_shares(self, slots):
-        """-> float32[U], the factor on L2 of each row at `slots`, see `merging`; None if all factors are 1."""
+    def l2_shares(self, slots: np.ndarray) -> np.ndarray | None:
+        """Returns float32[U], the factor on L2 of each row at `slots`, see `merging`; None if all factors are 1."""
+        return None
 
     @property
     def asks(self) -> bool:
         """Whether the store may have rows that are not here, so that `pull_ahead` is worth its time."""
         return False
 
-    def pull_ahead(self, keys):
-        """Pulls the rows of `keys`, int64[U], before they are looked up. -> `since` for that lookup"""
+    def pull_ahead(self, keys: np.ndarray) -> int | None:
+        """Pulls the rows of `keys`, int64[U], before they are looked up. Returns `since` for that lookup."""
+        return None
 
-    def begin_window(self):
-        """Begins a window and so ends the one before; `sync_window` has to follow before the next call."""
+    def begin_window(self) -> None:
+        """Begins a window and so ends the previous one; `sync_window` has to follow before the next call."""
 
-    def sync_window(self):
+    def sync_window(self) -> None:
         """Syncs the window that ended: sends what this worker changed and takes what others changed."""
 
-    def flush(self):
+    def flush(self) -> None:
         """Syncs so that the store has, bit by bit, all that this worker changed."""
 
-    def push(self):
+    def push(self) -> None:
         """Makes the first half of a strict sync: a flush. A barrier and `refresh` have to follow."""
 
-    def refresh(self):
+    def refresh(self) -> None:
         """Makes the second half of a strict sync: takes the rows with the pushes of all workers."""
 
-    def totals(self):
-        """-> RowTotals."""
+    def totals(self) -> RowTotals:
+        """Returns RowTotals."""
         return RowTotals()
 
 
@@ -123,23 +132,23 @@ class StoreReader(WorkerRows):
       config: the TableConfig.
     """
 
-    def __init__(self, store, config):
+    def __init__(self, store: Store, config: TableConfig) -> None:
         self.config = config
         self._rows = np.empty((0, config.width), np.float32)
         self._store = store
 
     @property
-    def rows(self):
+    def rows(self) -> np.ndarray:
         """float32[U, width], the rows of the last lookup; valid until the next lookup."""
         return self._rows
 
-    def find(self, keys):
+    def find(self, keys: np.ndarray) -> np.ndarray:
         """int64[U] keys -> int64[U], the places of their rows in `rows`; an unknown key has a row of zeros."""
         self._rows = self._store.pull(self.config.name, keys, missing="zeros")
         return np.arange(len(keys))
 
-    def find_or_create(self, keys, since=None):
+    def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
         raise RuntimeError(f"table {self.config.name} is only read here: no key gets a row")
 
-    def apply_gradients(self, slots, gradients, learning_rate):
+    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
         raise RuntimeError(f"table {self.config.name} is only read here: no row is trained")

@@ -2,43 +2,20 @@
 
 import numpy as np
 
-from ctr_trainer.embedding.store.versions import ABSENT
+from ctr_trainer.embedding.memory.growable_array import GrowableArray, TableMemory
+from ctr_trainer.embedding.memory.row_lock import RowLock
+from ctr_trainer.embedding.store.row_codec import RowCodec
+from ctr_trainer.embedding.store.versions import ABSENT, ChangedRows
 from ctr_trainer.embedding.table import row_kernels
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import kept_row_kernels
-from ctr_trainer.embedding.worker.kept_rows import KeptRows
+from ctr_trainer.embedding.worker.kept_rows import KeptMessage, KeptRows
+from ctr_trainer.embedding.worker.merging import Shares
 
 # After this many steps the counts of a row are halved, so that p follows a row that becomes frequent, or rare.
 _HALVED_STEPS = 512
 # The places of three of the worker's steps: the present one, and those at which the last two windows began.
 _NOW, _BEGAN, _LAST_BEGAN = range(3)
-
-
-class KeptMessage:
-    """Arrays for a sync: the slots of its rows, the columns of a request; each of one worker takes the same memory.
-
-    New memory costs more than the rows that are copied into it: where the machine is a virtual one, a request of 65,536
-    rows of 34 floats took 22 ms of CPU in new memory, and takes 1 ms in memory that was used before.
-
-    Caveat: a request has to have ended before the next one is made.
-    """
-
-    def __init__(self):
-        self._bytes = {}
-
-    def column(self, name, dtype, count, width=None):
-        """-> an array [count], or [count, width], of any values.
-
-        Args:
-          name: of the column, as `keys`.
-          dtype: of the array.
-          count: rows.
-          width: None for one dimension.
-        """
-        shape = (count,) if width is None else (count, width)
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        if name not in self._bytes or len(self._bytes[name]) < size:
-            self._bytes[name] = np.empty(size, np.uint8)
-        return self._bytes[name][:size].view(dtype).reshape(shape)
 
 
 class RowFrequency:
@@ -58,30 +35,30 @@ class RowFrequency:
       most_rows: the most rows that there may be.
     """
 
-    def __init__(self, memory, most_rows):
+    def __init__(self, memory: TableMemory, most_rows: int) -> None:
         self._numbers = memory.counts("frequency", 3)
         self._steps = memory.array("steps", np.uint16, most_rows=most_rows)  # Since the row's change was taken.
         self._met = memory.array("met", np.float32, most_rows=most_rows)  # n, up to when it was taken.
         self._since = memory.array("since", np.uint32, most_rows=most_rows)
 
     @property
-    def arrays(self):
+    def arrays(self) -> tuple[GrowableArray, GrowableArray, GrowableArray]:
         """The arrays with one element per row; the element of a new row is 0."""
         return self._steps, self._met, self._since
 
-    def step(self, slots):
+    def step(self, slots: np.ndarray) -> None:
         """Counts a step of the rows at `slots`, int64[U], C-contiguous; -1 is skipped."""
         kept_row_kernels.count_step(self._steps.array, slots)
         self._numbers[_NOW] += 1
 
-    def begin_window(self):
+    def begin_window(self) -> None:
         """Begins a window: from here on, `take` ends the window before it."""
         self._numbers[[_LAST_BEGAN, _BEGAN]] = self._numbers[[_BEGAN, _NOW]]
 
-    def take(self, slots):
+    def take(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Ends the window of the rows at `slots`, int64[U].
 
-        Training goes on between `begin_window` and `take`; its steps in between count for this window.
+        Training continues between `begin_window` and `take`; its steps in between count for this window.
 
         Returns:
           (p float32[U], steps int64[U]): p of each row, and the row's steps in the window.
@@ -94,7 +71,7 @@ class RowFrequency:
 
 
 class CachedRows(KeptRows):
-    """Copies of rows that others change too: each has, beside its state, a base and a version.
+    """Copies of rows that others change too: each has a state, a base and a version.
 
     The base of a row is the service's row as far as this worker knows it, with the changes that this worker has sent. A
     row without a change to send equals its base, except for what a codec rounded away. A row is `STEPPED` from a step
@@ -105,46 +82,46 @@ class CachedRows(KeptRows):
       shares: `merging.Shares`, the part of a row's change that `take` gives; None for the whole change.
     """
 
-    def __init__(self, config, shares, memory):
+    def __init__(self, config: TableConfig, shares: Shares | None, memory: TableMemory) -> None:
         super().__init__(config, memory)
         self._shares = shares
         most = self._most_rows
         self._base = memory.array("base", np.float32, (config.width,), most)
         self._versions = memory.array("versions", np.uint32, most_rows=most)
         self._frequency = RowFrequency(memory, most)
-        self._shares_met = memory.array("shares_met", np.float32, most_rows=most)  # As of the last take.
+        self._shares_met = memory.array("shares_met", np.float32, most_rows=most)  # At the last take.
 
     @property
-    def nbytes(self):
-        """As `KeptRows.nbytes`: the rows and their bases."""
+    def nbytes(self) -> int:
+        """About how many bytes the rows and their bases take."""
         return 2 * self.table.nbytes
 
-    def mark_stepped(self, slots):
-        """As `KeptRows.mark_stepped`."""
+    def mark_stepped(self, slots: np.ndarray) -> None:
+        """Does what `KeptRows.mark_stepped` does."""
         super().mark_stepped(slots)
         if self._shares is not None:
             self._frequency.step(np.require(slots, np.int64, ("C",)))
 
-    def checked_in(self, window):
-        """-> (keys int64[n], versions uint32[n]) of the rows that were last checked in `window`."""
+    def checked_in(self, window: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns (keys int64[n], versions uint32[n]) of the rows that were last checked in `window`."""
         slots = np.flatnonzero(self._stamps.array[: len(self)] == window)
         return self.table.keys[slots], self._versions.array[slots]
 
-    def end_window(self, lock, message):
-        """As `KeptRows.end_window`."""
+    def end_window(self, lock: RowLock, message: KeptMessage) -> np.ndarray:
+        """Does what `KeptRows.end_window` does."""
         with lock.alone():
             self._frequency.begin_window()
             return self._stepped(message)
 
-    def l2_shares(self, slots):
-        """-> float32[U], the factor on L2 of each row, as of the last `take` of the row; None without `shares`.
+    def l2_shares(self, slots: np.ndarray) -> np.ndarray | None:
+        """Returns float32[U], the factor on L2 of each row, as of the last `take` of the row; None without `shares`.
 
         Args:
           slots: int64[U]; the factor at the slot -1 has no meaning.
         """
         return None if self._shares is None else self._shares.l2_factor * self._shares_met.array[slots]
 
-    def take(self, slots, codec):
+    def take(self, slots: np.ndarray, codec: RowCodec) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Puts the changes of the rows at `slots` in flight.
 
         What the codec rounds away from a change stays in the row and goes out with the next change. With `shares`, the
@@ -160,7 +137,14 @@ class CachedRows(KeptRows):
         take = self._take_exact if codec.is_exact else self._take_rounded
         return self.table.keys[slots], self._versions.array[slots], take(slots, codec)
 
-    def land(self, slots, versions, positions, rows, window):
+    def land(
+        self,
+        slots: np.ndarray,
+        versions: np.ndarray,
+        positions: np.ndarray,
+        rows: np.ndarray,
+        window: int,
+    ) -> None:
         """Ends the flight of `slots`: `rows` become the base at slots[positions]; steps since then stay on top.
 
         Args:
@@ -172,20 +156,28 @@ class CachedRows(KeptRows):
         """
         kept_row_kernels.land(*self._arrays(), slots, versions, positions, rows, window)
 
-    def accept(self, keys, known, newer, rows, window, create):
-        """As `KeptRows.accept`; steps since the request stay on top of the rows that came."""
+    def accept(
+        self,
+        keys: np.ndarray,
+        known: np.ndarray,
+        newer: ChangedRows,
+        rows: np.ndarray,
+        window: int,
+        create: bool,
+    ) -> None:
+        """Does what `KeptRows.accept` does; steps since the request stay on top of the rows that came."""
         slots = self.table.find(keys)
         if (slots < 0).any():
             self._add(keys, slots < 0, newer.positions, create)
             slots = self.table.find(keys)
         kept_row_kernels.accept(*self._arrays(), slots, known, newer.versions, newer.positions, rows, window)
 
-    def mark_unsent(self):
-        """As `KeptRows.mark_unsent`."""
+    def mark_unsent(self) -> None:
+        """Does what `KeptRows.mark_unsent` does."""
         unsent = (self.table.rows != self._base.array[: len(self)]).any(axis=1)
         self._state.array[: len(self)][unsent] |= kept_row_kernels.STEPPED
 
-    def _take_exact(self, slots, codec):
+    def _take_exact(self, slots: np.ndarray, codec: RowCodec) -> np.ndarray:
         rows, base, state = self.table.rows, self._base.array, self._state.array
         deltas = np.empty((len(slots), rows.shape[1]), np.float32)
         if self._shares is None:
@@ -195,7 +187,7 @@ class CachedRows(KeptRows):
             kept_row_kernels.take_shares(rows, base, state, slots, self._shares.bounds, shares, deltas)
         return codec.encode(deltas)
 
-    def _take_rounded(self, slots, codec):
+    def _take_rounded(self, slots: np.ndarray, codec: RowCodec) -> np.ndarray:
         rows, base = self.table.rows, self._base.array
         changes = np.empty((len(slots), rows.shape[1]), np.float32)
         row_kernels.difference(rows, base, slots, changes)
@@ -208,26 +200,26 @@ class CachedRows(KeptRows):
         self._state.array[slots] = kept_row_kernels.IN_FLIGHT
         return deltas
 
-    def _take_shares(self, slots):
-        """-> float32[2, U], see `Shares.of`, by the rows' steps until now; keeps the shares for `l2_shares`."""
+    def _take_shares(self, slots: np.ndarray) -> np.ndarray:
+        """Returns float32[2, U], see `Shares.of`, by the rows' steps until now; keeps the shares for `l2_shares`."""
         rates, steps = self._frequency.take(slots)
         share = self._shares.by_rates(rates)
         self._shares_met.array[slots] = share
         return self._shares.of(share, steps)
 
-    def _known(self, slots):
+    def _known(self, slots: np.ndarray) -> np.ndarray:
         known = np.full(len(slots), ABSENT, np.uint32)
         known[slots >= 0] = self._versions.array[slots[slots >= 0]]
         return known
 
-    def _beside(self):
+    def _row_arrays(self) -> tuple[GrowableArray, ...]:
         more = self._base, self._versions, self._shares_met, *self._frequency.arrays
-        return *super()._beside(), *more
+        return *super()._row_arrays(), *more
 
-    def _arrays(self):
+    def _arrays(self) -> tuple[np.ndarray, ...]:
         return self.table.rows, self._base.array, self._state.array, self._versions.array, self._stamps.array
 
-    def _add(self, keys, unknown, answered, create):
+    def _add(self, keys: np.ndarray, unknown: np.ndarray, answered: np.ndarray, create: bool) -> None:
         """Makes rows for unknown keys: rows of zeros at the positions `answered`, initial rows at the others."""
         first = len(self)
         came = np.zeros(len(keys), bool)
@@ -238,7 +230,7 @@ class CachedRows(KeptRows):
             self.table.find_or_create(absent)
         self._begin(first)
 
-    def _begin(self, first):
+    def _begin(self, first: int) -> None:
         super()._begin(first)
         count = len(self)
         self._base.array[first:count] = self.table.rows[first:]

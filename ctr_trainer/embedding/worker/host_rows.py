@@ -1,16 +1,24 @@
 """The rows of one table that all workers of a host train together, and that the host syncs with the service."""
 
 import contextlib
+from contextlib import AbstractContextManager
+from typing import Any
 
 import numpy as np
 
+from ctr_trainer.embedding.memory.growable_array import TableMemory
 from ctr_trainer.embedding.memory.memory_limits import memory_total
-from ctr_trainer.embedding.store.versions import ABSENT
+from ctr_trainer.embedding.memory.row_lock import RowLock
+from ctr_trainer.embedding.store.row_codec import RowCodec
+from ctr_trainer.embedding.store.versions import ABSENT, ChangedRows
 from ctr_trainer.embedding.worker import kept_row_kernels
-from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS, KeptRows
+from ctr_trainer.embedding.worker.cached_rows import CachedRows
+from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS, KeptMessage, KeptRows
+from ctr_trainer.embedding.worker.merging import Shares
 from ctr_trainer.embedding.worker.row_cache import RowCache
 
-# Of the machine's memory: a copy that takes less drops nothing at a flush. To drop and to pull again costs steps.
+# A copy that takes less than this share of the machine's memory drops nothing at a flush: to pull rows again costs
+# steps.
 _MUCH = 0.1
 _HAS_ALL = 1  # Which of the cache's numbers says whether all rows that the service has are here.
 
@@ -19,21 +27,21 @@ class OnlyCopy(KeptRows):
     """Rows of a table that nobody else changes: a sync sends whole rows, and the service puts them in place of its own.
 
     A row that is here is never older than the service's. So it has no base and no version, and takes half the memory
-    of a row of `CachedRows`. Of an answer to a pull only the rows count that are still missing here.
+    of a row of `CachedRows`. An answer to a pull only adds the rows that are still missing here.
 
     Args:
       config: the TableConfig, without limits: else the service, too, would change rows.
       memory: see `KeptRows`.
     """
 
-    def end_window(self, lock, message):
-        """As `KeptRows.end_window`, without the lock: a row that is stepped meanwhile goes as it is when taken."""
+    def end_window(self, lock: RowLock, message: KeptMessage) -> np.ndarray:
+        """Ends a window without the lock: a row that is stepped meanwhile is sent as it is when it is taken."""
         return self._stepped(message)
 
-    def mark_unsent(self):
+    def mark_unsent(self) -> None:
         """Does nothing: nothing is rounded away."""
 
-    def take(self, slots, window, keys, rows):
+    def take(self, slots: np.ndarray, window: int, keys: np.ndarray, rows: np.ndarray) -> None:
         """Takes rows to send; they have no change to send after that, and count as checked in `window`.
 
         Args:
@@ -45,8 +53,16 @@ class OnlyCopy(KeptRows):
         kept_row_kernels.take_rows(self.table.rows, self._state.array, self._stamps.array, slots, window, rows)
         np.take(self.table.keys, slots, out=keys)
 
-    def accept(self, keys, known, newer, rows, window, create):
-        """As `KeptRows.accept`."""
+    def accept(
+        self,
+        keys: np.ndarray,
+        known: np.ndarray,
+        newer: ChangedRows,
+        rows: np.ndarray,
+        window: int,
+        create: bool,
+    ) -> None:
+        """Does what `KeptRows.accept` does."""
         missing = self.table.find(keys) < 0
         if not missing.any():
             return
@@ -58,10 +74,10 @@ class OnlyCopy(KeptRows):
         self._begin(first)
         self._stamps.array[first : len(self)] = window
 
-    def l2_shares(self, slots):
-        """-> None: all factors on L2 are 1, see `CachedRows.l2_shares`."""
+    def l2_shares(self, slots: np.ndarray) -> None:
+        """Returns None: all factors on L2 are 1, see `CachedRows.l2_shares`."""
 
-    def _known(self, slots):
+    def _known(self, slots: np.ndarray) -> np.ndarray:
         return np.full(len(slots), ABSENT, np.uint32)
 
 
@@ -74,13 +90,13 @@ class HostRows(RowCache):
 
     If nobody else changes the rows (there are no other hosts, and the table has no limits), a sync sends each changed
     row as it is, and the service puts it in place of its own: that takes half the memory and half the time of a change,
-    see `OnlyCopy`. A codec that rounds sends changes all the same: of them it loses nothing.
+    see `OnlyCopy`. If the codec rounds, changes are sent all the same: what is rounded away from them is not lost.
 
     Staleness: none between the workers of the host. A step reads the rows with every step that another worker has
-    finished; beside a step that is under way, it reads some rows before that step and some after it. No update is lost:
+    finished; while a step is under way, it reads some rows before that step and some after it. No update is lost:
     workers step rows one after the other, under a lock. Behind other hosts a row is as stale as in a `RowCache`. If
-    there are no other hosts, a row that is here is never checked. If, besides, the service had no rows at the
-    beginning, none is asked for until rows are dropped here.
+    there are no other hosts, a row that is here is never checked. If the service had no rows at the
+    beginning either, none is asked for until rows are dropped here.
 
     Threads: as in `RowCache`, in each worker. Slots are valid until a `flush`, for which all workers of the host wait.
 
@@ -95,50 +111,58 @@ class HostRows(RowCache):
       settings: the keyword arguments of `RowCache`.
     """
 
-    def __init__(self, *others, memory, is_syncer, has_others, is_alone=False, **settings):
+    def __init__(
+        self,
+        *others: Any,
+        memory: TableMemory,
+        is_syncer: bool,
+        has_others: bool,
+        is_alone: bool = False,
+        **settings: Any,
+    ) -> None:
         self.is_synced_here, self._has_others, self._is_alone = is_syncer, has_others, is_alone
         super().__init__(*others, memory=memory, **settings)
 
-    def begin(self):
+    def begin(self) -> None:
         if self.is_synced_here and not self._has_others:
             self._numbers[_HAS_ALL] = self._store.stats()["tables"][self.config.name]["rows"] == 0
 
-    def locked(self):
-        """Holds no lock: rows do not move, and a read beside a step sees each row as it is at that moment."""
+    def locked(self) -> AbstractContextManager[None]:
+        """Holds no lock: rows do not move, and a read during a step sees each row as it is at that moment."""
         return contextlib.nullcontext()
 
-    def begin_window(self):
+    def begin_window(self) -> None:
         if self.is_synced_here:
             with self._lock.alone():
                 if self._is_alone and not self._window % KEPT_WINDOWS:
                     self._tidy()
                 self._window += 1
 
-    def sync_window(self, codec=None):
+    def sync_window(self, codec: RowCodec | None = None) -> None:
         if self.is_synced_here:
             super().sync_window(codec)
 
-    def flush(self):
-        """As `RowCache.flush`. Slots may change: all workers of the host wait for the flush."""
+    def flush(self) -> None:
+        """Does what `RowCache.flush` does. Slots may change: all workers of the host wait for the flush."""
         if self.is_synced_here:
             if self._copies.nbytes > _MUCH * memory_total():
                 with self._lock.alone():
                     self._tidy()
             super().flush()
 
-    def pull_ahead(self, keys):
+    def pull_ahead(self, keys: np.ndarray) -> int:
         """Pulls rows as `RowCache.pull_ahead` does; none if the service has no row that is missing here."""
         return super().pull_ahead(keys) if self.asks else self._window
 
     @property
-    def _is_only(self):
+    def _is_only(self) -> bool:
         """Whether nobody else changes the rows, and nothing is rounded on the way."""
         return not self._has_others and self._codec.is_exact and not self.config.has_limits
 
-    def _keep(self, shares, memory):
+    def _keep(self, shares: Shares | None, memory: TableMemory) -> OnlyCopy | CachedRows:
         return OnlyCopy(self.config, memory) if self._is_only else super()._keep(shares, memory)
 
-    def _sync_part(self, slots, codec):
+    def _sync_part(self, slots: np.ndarray, codec: RowCodec) -> None:
         if not self._is_only:
             super()._sync_part(slots, codec)
             return
@@ -152,7 +176,7 @@ class HostRows(RowCache):
             self._store.put(self.config.name, keys, rows, self._worker, self._sequence)
         self.bytes_synced += keys.nbytes + rows.nbytes
 
-    def _tidy(self):
+    def _tidy(self) -> None:
         """Drops rows; if any is dropped, the service is asked for rows from then on. Call it under the lock."""
         count = len(self)
         self._copies.tidy(self._window)
@@ -163,7 +187,7 @@ class HostRows(RowCache):
     def asks(self) -> bool:
         return not self._numbers[_HAS_ALL]
 
-    def _find(self, keys, since, create):
+    def _find(self, keys: np.ndarray, since: int | None, create: bool) -> np.ndarray:
         if self.asks:
             return super()._find(keys, since, create)
         with self._lock.shared():
@@ -175,5 +199,5 @@ class HostRows(RowCache):
                 slots[missing] = self._copies.make(keys[missing], self._window)
         return slots
 
-    def _oldest(self, since):
+    def _oldest(self, since: int | None) -> int:
         return super()._oldest(since) if self._has_others else 0

@@ -31,7 +31,14 @@ _FLOATS_OUT = types.Array(types.float32, 1, "C")
     nogil=True,
     cache=True,
 )
-def find_stale(keys, slots, state, stamps, since, positions):
+def find_stale(
+    keys: np.ndarray,
+    slots: np.ndarray,
+    state: np.ndarray,
+    stamps: np.ndarray,
+    since: int,
+    positions: np.ndarray,
+) -> int:
     """Finds the keys without a slot, and the keys whose row was not stepped and last checked before `since`.
 
     Returns:
@@ -53,7 +60,7 @@ def find_stale(keys, slots, state, stamps, since, positions):
 
 
 @numba.njit(types.void(_STATE_OUT, SLOTS), nogil=True, cache=True)
-def mark_stepped(state, slots):
+def mark_stepped(state: np.ndarray, slots: np.ndarray) -> None:
     """state[slots[i]] |= STEPPED; the slot -1 is skipped."""
     for i in range(slots.size):
         if slots[i] >= 0:
@@ -61,8 +68,8 @@ def mark_stepped(state, slots):
 
 
 @numba.njit(types.int64(_STATE), nogil=True, cache=True)
-def count_stepped(state):
-    """-> how many rows are STEPPED."""
+def count_stepped(state: np.ndarray) -> int:
+    """Returns how many rows are STEPPED."""
     count = 0
     for slot in range(state.size):
         count += state[slot] & STEPPED
@@ -70,8 +77,8 @@ def count_stepped(state):
 
 
 @numba.njit(types.int64(_STATE, POSITIONS_OUT), nogil=True, cache=True)
-def find_stepped(state, slots):
-    """`slots` gets the slots of the STEPPED rows, ascending, as many as it has room for. -> how many it got."""
+def find_stepped(state: np.ndarray, slots: np.ndarray) -> int:
+    """`slots` gets the slots of the STEPPED rows, ascending, as many as it has room for. Returns how many it got."""
     words, count = state[: state.size // 8 * 8].view(np.uint64), 0
     for word in range(words.size):
         if words[word] & _EIGHT_STEPPED == 0:
@@ -89,7 +96,7 @@ def find_stepped(state, slots):
 
 
 @numba.njit(types.void(_STEPS_OUT, SLOTS), nogil=True, cache=True)
-def count_step(steps, slots):
+def count_step(steps: np.ndarray, slots: np.ndarray) -> None:
     """steps[slots[i]] += 1, up to the largest uint16; the slot -1 is skipped."""
     for i in range(slots.size):
         if slots[i] >= 0:
@@ -112,7 +119,17 @@ def count_step(steps, slots):
     cache=True,
     error_model="numpy",
 )
-def take_rates(steps, met, since, slots, now, began, most, rates, taken):
+def take_rates(
+    steps: np.ndarray,
+    met: np.ndarray,
+    since: np.ndarray,
+    slots: np.ndarray,
+    now: int,
+    began: int,
+    most: int,
+    rates: np.ndarray,
+    taken: np.ndarray,
+) -> None:
     """Ends the window of the rows at `slots`, see `RowFrequency`.
 
     Args:
@@ -140,7 +157,7 @@ def take_rates(steps, met, since, slots, now, began, most, rates, taken):
 
 
 @numba.njit(types.void(ROWS_OUT, ROWS_OUT, _STATE_OUT, SLOTS, ROWS_OUT), nogil=True, cache=True, error_model="numpy")
-def take_changes(rows, base, state, slots, deltas):
+def take_changes(rows: np.ndarray, base: np.ndarray, state: np.ndarray, slots: np.ndarray, deltas: np.ndarray) -> None:
     """deltas[i] = row - base at slots[i]; then row and base become base + deltas[i], as the service computes it.
 
     The rows are in flight after that.
@@ -162,8 +179,16 @@ def take_changes(rows, base, state, slots, deltas):
     cache=True,
     error_model="numpy",
 )
-def take_shares(rows, base, state, slots, bounds, shares, deltas):
-    """As `take_changes`, with deltas[i] = share * (row - base); the rest of the change is dropped.
+def take_shares(
+    rows: np.ndarray,
+    base: np.ndarray,
+    state: np.ndarray,
+    slots: np.ndarray,
+    bounds: np.ndarray,
+    shares: np.ndarray,
+    deltas: np.ndarray,
+) -> None:
+    """Does what `take_changes` does, with deltas[i] = share * (row - base); the rest of the change is dropped.
 
     Args:
       bounds: float32[3, width], of `merging.Shares`.
@@ -187,7 +212,14 @@ def take_shares(rows, base, state, slots, bounds, shares, deltas):
     cache=True,
     error_model="numpy",
 )
-def take_rows(rows, state, stamps, slots, window, taken):
+def take_rows(
+    rows: np.ndarray,
+    state: np.ndarray,
+    stamps: np.ndarray,
+    slots: np.ndarray,
+    window: int,
+    taken: np.ndarray,
+) -> None:
     """taken[i] = the row at slots[i], which has no change to send after that; stamps[slots[i]] = window."""
     for i in range(slots.size):
         if i + AHEAD < slots.size:
@@ -206,7 +238,18 @@ def take_rows(rows, state, stamps, slots, window, taken):
     cache=True,
     error_model="numpy",
 )
-def land(rows, base, state, versions, stamps, slots, new_versions, positions, newer, window):
+def land(
+    rows: np.ndarray,
+    base: np.ndarray,
+    state: np.ndarray,
+    versions: np.ndarray,
+    stamps: np.ndarray,
+    slots: np.ndarray,
+    new_versions: np.ndarray,
+    positions: np.ndarray,
+    newer: np.ndarray,
+    window: int,
+) -> None:
     """Ends the flight of `slots`: newer[k] becomes the base at slots[positions[k]]; steps since then stay on top."""
     for k in range(positions.size):
         slot = slots[positions[k]]
@@ -238,7 +281,19 @@ def land(rows, base, state, versions, stamps, slots, new_versions, positions, ne
     cache=True,
     error_model="numpy",
 )
-def accept(rows, base, state, versions, stamps, slots, known, new_versions, positions, newer, window):
+def accept(
+    rows: np.ndarray,
+    base: np.ndarray,
+    state: np.ndarray,
+    versions: np.ndarray,
+    stamps: np.ndarray,
+    slots: np.ndarray,
+    known: np.ndarray,
+    new_versions: np.ndarray,
+    positions: np.ndarray,
+    newer: np.ndarray,
+    window: int,
+) -> None:
     """Takes the answer to a pull: newer[k] becomes the base at slots[positions[k]]; steps since then stay on top.
 
     If a row is in flight, or its version is no longer the known[i] that the request named, another answer has overtaken

@@ -3,18 +3,50 @@
 import abc
 
 import numpy as np
+import numpy.typing as npt
 
-from ctr_trainer.embedding.memory.growable_array import row_bytes
+from ctr_trainer.embedding.memory.growable_array import GrowableArray, TableMemory, row_bytes
 from ctr_trainer.embedding.memory.memory_limits import memory_total
+from ctr_trainer.embedding.memory.row_lock import RowLock
+from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.table.table import Table
+from ctr_trainer.embedding.table.table_config import TableConfig
 from ctr_trainer.embedding.worker import kept_row_kernels
 
 # A row that was not used in this many windows may be dropped.
 KEPT_WINDOWS = 8
-# Of fewer rows none is dropped.
+# If there are fewer rows, none is dropped.
 _TIDY_ROWS = 1 << 16
 # Rows per hold of the lock, about a millisecond's work, so that no thread waits for long.
 _LOCKED_ROWS = 1 << 13
+
+
+class KeptMessage:
+    """Arrays for a sync, its slots and the columns of a request; each request of a worker uses the same memory.
+
+    New memory costs more than the rows that are copied into it: where the machine is a virtual one, a request of 65,536
+    rows of 34 floats took 22 ms of CPU in new memory, and takes 1 ms in memory that was used before.
+
+    Caveat: a request has to have ended before the next one is made.
+    """
+
+    def __init__(self) -> None:
+        self._bytes = {}
+
+    def column(self, name: str, dtype: npt.DTypeLike, count: int, width: int | None = None) -> np.ndarray:
+        """Returns an array [count], or [count, width], of any values.
+
+        Args:
+          name: of the column, as `keys`.
+          dtype: of the array.
+          count: rows.
+          width: None for one dimension.
+        """
+        shape = (count,) if width is None else (count, width)
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        if name not in self._bytes or len(self._bytes[name]) < size:
+            self._bytes[name] = np.empty(size, np.uint8)
+        return self._bytes[name][:size].view(dtype).reshape(shape)
 
 
 class KeptRows(abc.ABC):
@@ -32,22 +64,22 @@ class KeptRows(abc.ABC):
       table: the Table of the rows.
     """
 
-    def __init__(self, config, memory):
+    def __init__(self, config: TableConfig, memory: TableMemory) -> None:
         self.table = Table(config.without_limits(), memory=memory)  # The service says which keys have rows.
         # As many rows as fit into the memory; without this bound each array would reserve address space for all of it.
         self._most_rows = memory_total() // row_bytes(np.float32, (config.width,))
         self._state = memory.array("state", np.uint8, most_rows=self._most_rows)
         self._stamps = memory.array("stamps", np.uint32, most_rows=self._most_rows)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self.table)
 
     @property
-    def nbytes(self):
-        """About how many bytes the rows take, with what is kept beside them."""
+    def nbytes(self) -> int:
+        """About how many bytes the rows take, with what is kept for each row."""
         return self.table.nbytes
 
-    def stale(self, keys, since):
+    def stale(self, keys: np.ndarray, since: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Looks keys up, and says which rows have to be pulled.
 
         Args:
@@ -62,26 +94,26 @@ class KeptRows(abc.ABC):
         positions = positions[:count]
         return slots, keys[positions], self._known(slots[positions])
 
-    def mark_stepped(self, slots):
+    def mark_stepped(self, slots: np.ndarray) -> None:
         """Marks the rows at `slots`, int64[U], as changed by an optimizer step."""
         kept_row_kernels.mark_stepped(self._state.array, np.require(slots, np.int64, ("C",)))
 
-    def _stepped(self, message):
-        """-> int64[n], the slots of the rows that have a change to send, in memory of a `KeptMessage`.
+    def _stepped(self, message: KeptMessage) -> np.ndarray:
+        """Returns int64[n], the slots of the rows that have a change to send, in memory of a `KeptMessage`.
 
-        Beside a step it may miss rows of that step, never others.
+        During a step it may miss rows of that step, never others.
         """
         state = self._state.array[: len(self)]
         slots = message.column("slots", np.int64, kept_row_kernels.count_stepped(state))
         return slots[: kept_row_kernels.find_stepped(state, slots)]
 
     @staticmethod
-    def blocks(count):
-        """-> the slices of `count` rows that are taken in one hold of the lock each."""
+    def blocks(count: int) -> list[slice]:
+        """Returns the slices of `count` rows that are taken in one hold of the lock each."""
         return [slice(first, min(first + _LOCKED_ROWS, count)) for first in range(0, count, _LOCKED_ROWS)]
 
     @abc.abstractmethod
-    def end_window(self, lock, message):
+    def end_window(self, lock: RowLock, message: KeptMessage) -> np.ndarray:
         """Ends a window: from here on, its changes are taken.
 
         Args:
@@ -92,8 +124,8 @@ class KeptRows(abc.ABC):
           int64[n], the slots of the rows that have a change to send.
         """
 
-    def make(self, keys, window):
-        """-> int64[U] slots of `keys`; a key without a row here gets an initial row, checked in `window`."""
+    def make(self, keys: np.ndarray, window: int) -> np.ndarray:
+        """Returns int64[U] slots of `keys`; a key without a row here gets an initial row, checked in `window`."""
         first = len(self)
         slots = self.table.find_or_create(keys)
         self._begin(first)
@@ -101,7 +133,15 @@ class KeptRows(abc.ABC):
         return slots
 
     @abc.abstractmethod
-    def accept(self, keys, known, newer, rows, window, create):
+    def accept(
+        self,
+        keys: np.ndarray,
+        known: np.ndarray,
+        newer: ChangedRows,
+        rows: np.ndarray,
+        window: int,
+        create: bool,
+    ) -> None:
         """Takes the answer to a pull, except for rows that another answer has overtaken.
 
         Args:
@@ -114,10 +154,10 @@ class KeptRows(abc.ABC):
         """
 
     @abc.abstractmethod
-    def mark_unsent(self):
+    def mark_unsent(self) -> None:
         """Marks the rows that hold something that a codec rounded away from an earlier change, so that it is sent."""
 
-    def tidy(self, window):
+    def tidy(self, window: int) -> None:
         """Drops the rows that were not used in the last eight windows, and renumbers the slots.
 
         Nothing is dropped if there are fewer than 65,536 rows, or if more than half of them were used. A row with a
@@ -132,23 +172,23 @@ class KeptRows(abc.ABC):
         self.mark_unsent()
         kept = np.flatnonzero(used | (self._state.array[:count] > 0))
         keys, rows = self.table.keys[kept], self.table.take(kept)
-        beside = [(array, array.array[kept]) for array in self._beside()]
+        arrays = [(array, array.array[kept]) for array in self._row_arrays()]
         self.table.clear()
         self.table.find_or_insert(keys, rows)
-        for array, values in beside:
+        for array, values in arrays:
             array.array[: len(kept)] = values
 
     @abc.abstractmethod
-    def _known(self, slots):
-        """-> uint32[n], the versions of the rows at `slots`, int64[n]; ABSENT for the slot -1."""
+    def _known(self, slots: np.ndarray) -> np.ndarray:
+        """Returns uint32[n], the versions of the rows at `slots`, int64[n]; ABSENT for the slot -1."""
 
-    def _beside(self):
-        """-> the arrays with one element per row, without the table's own."""
+    def _row_arrays(self) -> tuple[GrowableArray, ...]:
+        """Returns the arrays with one element per row, without the table's own."""
         return self._state, self._stamps
 
-    def _begin(self, first):
-        """Sets what is kept beside each new row: those from slot `first` on."""
+    def _begin(self, first: int) -> None:
+        """Sets what is kept for each new row, from slot `first` on."""
         count = len(self)
-        for array in self._beside():
+        for array in self._row_arrays():
             array.reserve(count)
             array.array[first:count] = 0

@@ -1,5 +1,7 @@
 """The distinct keys of one batch, and the way from their rows to tensors."""
 
+from collections.abc import Sequence
+
 import numba
 import numpy as np
 
@@ -9,9 +11,17 @@ from ctr_trainer.embedding.worker import lookup_kernels
 
 _POWERS = {"sum": 0, "mean": 1, "sqrtn": 2}
 _ALIGNMENT = 64
+# The values, splits, combiner and weights of a bag, and the values, splits and length of a sequence: see `Lookup`.
+Bag = tuple[np.ndarray, np.ndarray, str, np.ndarray | None]
+KeySequence = tuple[np.ndarray, np.ndarray, int]
 
 
-def coefficients(positions, splits, combiner, weights=None):
+def coefficients(
+    positions: np.ndarray,
+    splits: np.ndarray,
+    combiner: str,
+    weights: np.ndarray | None = None,
+) -> np.ndarray:
     """Computes the coefficients: a bag's vector is the sum of its values' rows, each times its coefficient c_i.
 
         sum: c_i = w_i    mean: c_i = w_i / sum_i w_i    sqrtn: c_i = w_i / sqrt(sum_i w_i^2)
@@ -41,7 +51,7 @@ def coefficients(positions, splits, combiner, weights=None):
 
 
 @numba.njit(nogil=True, cache=True, error_model="numpy")
-def _normalise(positions, splits, power, out):
+def _normalise(positions: np.ndarray, splits: np.ndarray, power: int, out: np.ndarray) -> None:
     for b in range(splits.size - 1):
         total = 0.0
         for i in range(splits[b], splits[b + 1]):
@@ -64,7 +74,7 @@ class Lookup:
       unique: int64[U], the distinct keys in the order of first appearance, without the key 0 ("no value").
     """
 
-    def __init__(self, keys, bags=(), sequences=()):
+    def __init__(self, keys: np.ndarray, bags: Sequence[Bag] = (), sequences: Sequence[KeySequence] = ()) -> None:
         """
         Args:
           keys: int64[B, F], the single-valued features; F may be 0.
@@ -95,7 +105,7 @@ class Lookup:
             self._sequences.append((found.numbers(values), splits, length))
         self.unique = found.keys
 
-    def take(self, rows, slots, columns):
+    def take(self, rows: np.ndarray, slots: np.ndarray, columns: int) -> np.ndarray:
         """Copies the first columns of the distinct keys' rows; all tensors are made from this copy.
 
         Args:
@@ -110,7 +120,7 @@ class Lookup:
         row_kernels.take(rows, slots, 0, out)
         return out
 
-    def gather(self, distinct, start, dim):
+    def gather(self, distinct: np.ndarray, start: int, dim: int) -> np.ndarray:
         """Makes the embedding tensor of the single-valued features and the bags, for one segment of the rows.
 
         Args:
@@ -129,7 +139,7 @@ class Lookup:
             lookup_kernels.pool(distinct, start, positions, splits, shares, column, self._columns, out)
         return out.reshape(self._examples, self._columns, dim)
 
-    def gather_sequence(self, number, distinct, start, dim):
+    def gather_sequence(self, number: int, distinct: np.ndarray, start: int, dim: int) -> np.ndarray:
         """Makes the embedding tensor of one sequence, for one segment of the rows.
 
         Args:
@@ -145,8 +155,13 @@ class Lookup:
         lookup_kernels.align(distinct, start, positions, splits, length, out)
         return out.reshape(self._examples, length, dim)
 
-    def sum_gradients(self, dim, gradient=None, sequences=()):
-        """-> float32[U, dim]: the gradients of each distinct key, summed.
+    def sum_gradients(
+        self,
+        dim: int,
+        gradient: np.ndarray | None = None,
+        sequences: Sequence[np.ndarray | None] = (),
+    ) -> np.ndarray:
+        """Returns float32[U, dim]: the gradients of each distinct key, summed.
 
         Args:
           dim: the width of the segment.
@@ -169,7 +184,7 @@ class Lookup:
                 lookup_kernels.sum_align(flat, positions, splits, length, out)
         return out
 
-    def _splits(self, what, values, splits):
+    def _splits(self, what: str, values: np.ndarray, splits: np.ndarray) -> np.ndarray:
         if len(splits) != self._examples + 1 or splits[0] != 0 or splits[-1] != len(values):
             raise ValueError(
                 f"{what}: the splits do not cut {len(values)} values into {self._examples} examples; they are "
@@ -178,14 +193,14 @@ class Lookup:
         return np.ascontiguousarray(splits, np.int32)
 
 
-def _flat(gradient, expected):
-    """-> float32[rows, dim], the same gradient; raises ValueError if its shape is not the expected one."""
+def _flat(gradient: np.ndarray, expected: tuple[int, ...]) -> np.ndarray:
+    """Returns float32[rows, dim], the same gradient; raises ValueError if its shape is not the expected one."""
     if gradient.shape != expected:
         raise ValueError(f"gradient of shape {gradient.shape}, expected {expected}")
     return np.ascontiguousarray(gradient, np.float32).reshape(-1, expected[-1])
 
 
-def _aligned_empty(rows, dim):
+def _aligned_empty(rows: int, dim: int) -> np.ndarray:
     # Not a reused buffer: TensorFlow may still read it after the step, and the allocator gives the same pages again.
     room = np.empty(rows * dim * 4 + _ALIGNMENT, np.uint8)
     start = -room.ctypes.data % _ALIGNMENT

@@ -22,7 +22,14 @@ _OF_SEQUENCE = (_POSITIONS, _POSITIONS, types.int64, ROWS_OUT)
 
 
 @numba.njit(types.void(ROWS, _COLUMN, *_OF_FEATURES), nogil=True, cache=True, error_model="numpy")
-def spread(distinct, start, positions, features, columns, out):
+def spread(
+    distinct: np.ndarray,
+    start: int,
+    positions: np.ndarray,
+    features: int,
+    columns: int,
+    out: np.ndarray,
+) -> None:
     """out[b * columns + f] = distinct[positions[b * features + f], start:start + dim], zeros for the position -1."""
     if out.shape[1] == 1:
         for b in range(out.shape[0] // columns):
@@ -43,7 +50,16 @@ def spread(distinct, start, positions, features, columns, out):
 
 
 @numba.njit(types.void(ROWS, _COLUMN, *_OF_BAGS), nogil=True, cache=True, error_model="numpy")
-def pool(distinct, start, positions, splits, coefficients, column, columns, out):
+def pool(
+    distinct: np.ndarray,
+    start: int,
+    positions: np.ndarray,
+    splits: np.ndarray,
+    coefficients: np.ndarray,
+    column: int,
+    columns: int,
+    out: np.ndarray,
+) -> None:
     """out[b * columns + column] = the sum of coefficients[i] * distinct[positions[i], start:start + dim] over bag b."""
     for b in range(splits.size - 1):
         target = b * columns + column
@@ -57,7 +73,14 @@ def pool(distinct, start, positions, splits, coefficients, column, columns, out)
 
 
 @numba.njit(types.void(ROWS, _COLUMN, *_OF_SEQUENCE), nogil=True, cache=True, error_model="numpy")
-def align(distinct, start, positions, splits, length, out):
+def align(
+    distinct: np.ndarray,
+    start: int,
+    positions: np.ndarray,
+    splits: np.ndarray,
+    length: int,
+    out: np.ndarray,
+) -> None:
     """out[b * length + j] = distinct[positions[splits[b] + j], start:start + dim]; zeros behind the last value of b."""
     for b in range(splits.size - 1):
         for j in range(length):
@@ -73,7 +96,7 @@ def align(distinct, start, positions, splits, length, out):
 
 
 @numba.njit(types.void(ROWS, *_OF_FEATURES), nogil=True, cache=True, error_model="numpy")
-def sum_spread(gradient, positions, features, columns, out):
+def sum_spread(gradient: np.ndarray, positions: np.ndarray, features: int, columns: int, out: np.ndarray) -> None:
     """out[positions[b * features + f]] += gradient[b * columns + f]; the position -1 is skipped."""
     if out.shape[1] == 1:
         for b in range(gradient.shape[0] // columns):
@@ -92,7 +115,15 @@ def sum_spread(gradient, positions, features, columns, out):
 
 
 @numba.njit(types.void(ROWS, *_OF_BAGS), nogil=True, cache=True, error_model="numpy")
-def sum_pool(gradient, positions, splits, coefficients, column, columns, out):
+def sum_pool(
+    gradient: np.ndarray,
+    positions: np.ndarray,
+    splits: np.ndarray,
+    coefficients: np.ndarray,
+    column: int,
+    columns: int,
+    out: np.ndarray,
+) -> None:
     """out[positions[i]] += coefficients[i] * gradient[b * columns + column] for each value i of bag b."""
     for b in range(splits.size - 1):
         source = b * columns + column
@@ -104,7 +135,7 @@ def sum_pool(gradient, positions, splits, coefficients, column, columns, out):
 
 
 @numba.njit(types.void(ROWS, *_OF_SEQUENCE), nogil=True, cache=True, error_model="numpy")
-def sum_align(gradient, positions, splits, length, out):
+def sum_align(gradient: np.ndarray, positions: np.ndarray, splits: np.ndarray, length: int, out: np.ndarray) -> None:
     """out[positions[splits[b] + j]] += gradient[b * length + j] for each value j of example b; padding is skipped."""
     for b in range(splits.size - 1):
         for i in range(splits[b], splits[b + 1]):

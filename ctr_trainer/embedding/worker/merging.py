@@ -1,10 +1,10 @@
 """How the changes that K workers made to a row between two syncs become one row.
 
 At its sync, worker k sends `share * (row_k - base_k)`, with a share for each float of the row. The service adds it to
-its row, and worker k goes on from the sum. Pushes come one by one and each is applied once, so a merge has to be a sum
-of what the workers send; a push knows of the other workers only their number K. Let w be the row before the window, w_k
-the row of worker k, which stepped it in n_k of its N steps since its last sync, and w' the row after the K syncs of the
-window (`--sync_merge`):
+its row, and worker k continues from the sum. Pushes come one by one and each is applied once, so a merge has to be a
+sum of what the workers send; a push knows of the other workers only their number K. Let w be the row before the
+window, w_k the row of worker k, which stepped it in n_k of its N steps since its last sync, and w' the row after the K
+syncs of the window (`--sync_merge`):
 
     sum         w' = w + sum_k (w_k - w)
     mean        w' = w + 1/K sum_k (w_k - w)
@@ -29,9 +29,9 @@ would subtract s K times. A share of 1/K gives a weighted mean of the workers' a
 matter which workers stepped the row; so m / c1 and v / c2 stay unbiased. But with 1/K alone, v would forget a K-th of
 what the v of one worker forgets, and its last few squares would count too much. M_k = K share(p_k) n_k is the number of
 steps that the n_k steps stand for, and with the formula above v forgets what M_k steps forget. m keeps the share 1/K:
-each worker goes on with the m of all workers, which by itself makes momentum last longer.
+each worker continues with the m of all workers, which by itself makes momentum last longer.
 
-A worker multiplies its gradient g_k, that of the mean loss of its own batch, by a factor. `--scale_lr` makes the job s
+A worker multiplies g_k, the gradient of the mean loss of its own batch, by a factor. `--scale_lr` makes the job s
 times as fast as one worker with the batches of all K workers: s is 1, sqrt(K) or K, and with `--accumulation_steps=A`,
 if accumulated batches count too, sqrt(K A) or K A.
 
@@ -41,12 +41,12 @@ if accumulated batches count too, sqrt(K A) or K A.
     s * g_k        `mean`, and so `adaptive` for SGD and momentum. Each worker trains as if the other batches were like
                    its own.
 
-L2 of looked-up rows (`RowGradients`) is l2 * share(p) * w beside s / K * g_k, and K * l2 * share(p) * w beside s * g_k:
+L2 of looked-up rows (`RowGradients`) is l2 * share(p) * w with s / K * g_k, and K * l2 * share(p) * w with s * g_k:
 with l2 * w, K workers that all step a row would decay it K times as much, relative to its data, as one worker does.
 If there are no shares (`sum` of Adagrad, shared memory), L2 is l2 * w.
 
-The learning rate is that of one worker for any K. For SGD and momentum, scaling the gradient scales the step. The steps
-of the other optimizers do not grow with the gradient, except for what epsilon and the initial accumulator do, so
+The learning rate is the rate of one worker for any K. For SGD and momentum, scaling the gradient scales the step. The
+steps of the other optimizers do not grow with the gradient, except for what epsilon and the initial accumulator do, so
 `--scale_lr` changes next to nothing for their rows.
 
 Caveat: within a window a worker's state has only its own steps. docs/staleness.md says what that costs.
@@ -54,7 +54,8 @@ Caveat: within a window a worker's state has only its own steps. docs/staleness.
 
 import numpy as np
 
-from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS
+from ctr_trainer.embedding.table.sparse_optimizers import OPTIMIZERS, Optimizer
+from ctr_trainer.embedding.table.table_config import TableConfig
 
 MERGES = ("sum", "mean", "adaptive")
 
@@ -68,11 +69,11 @@ class Shares:
       l2_factor: the factor on the share of a row's L2: K if gradients count K times as much (`mean`), else 1.
     """
 
-    def __init__(self, bounds, workers, beta, l2_factor):
+    def __init__(self, bounds: np.ndarray, workers: int, beta: float, l2_factor: float) -> None:
         self.bounds, self._workers, self._beta, self.l2_factor = bounds, workers, beta, l2_factor
 
-    def by_rates(self, rates):
-        """-> float32[U], share(p) of each row.
+    def by_rates(self, rates: np.ndarray) -> np.ndarray:
+        """Returns float32[U], share(p) of each row.
 
         Args:
           rates: float32[U], p: the fraction of the worker's steps that stepped the row.
@@ -80,8 +81,8 @@ class Shares:
         at_least_one = 1 - (1 - rates) ** self._workers
         return np.divide(at_least_one, self._workers * rates, out=np.ones_like(rates), where=rates > 0)
 
-    def of(self, share, steps):
-        """-> float32[2, U]: the share before `bounds`, and by how much the share of slow averages exceeds 1/K.
+    def of(self, share: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """Returns float32[2, U]: the share before `bounds`, and by how much the share of slow averages exceeds 1/K.
 
         Args:
           share: float32[U], of `by_rates`.
@@ -95,13 +96,13 @@ class Shares:
             more[:] = ((1 - self._beta ** (share * workers * steps)) / (1 - self._beta**steps) - 1) / workers
         return np.stack([share, more])
 
-    def by_float(self, shares):
+    def by_float(self, shares: np.ndarray) -> np.ndarray:
         """float32[2, U], as `of` returns it -> float32[U, width], the share of each float of each row."""
         least, most, counts = self.bounds
         return np.clip(shares[0][:, None], least, most) + shares[1][:, None] * counts
 
 
-def shares(config, merge, workers):
+def shares(config: TableConfig, merge: str, workers: int) -> Shares | None:
     """Makes the shares of a table's rows.
 
     Args:
@@ -133,8 +134,8 @@ def shares(config, merge, workers):
     return Shares(np.ascontiguousarray(bounds.T), workers, beta, workers if merge == "mean" else 1)
 
 
-def gradient_factor(optimizer, merge, workers, scale, sharing=1):
-    """-> the factor on each worker's gradient, a float.
+def gradient_factor(optimizer: str, merge: str, workers: int, scale: float, sharing: int = 1) -> float:
+    """Returns the factor on each worker's gradient, a float.
 
     Args:
       optimizer: the optimizer's name.
@@ -149,8 +150,8 @@ def gradient_factor(optimizer, merge, workers, scale, sharing=1):
     return scale / sharing if _of(OPTIMIZERS[optimizer], merge) == "mean" else scale / workers
 
 
-def _of(optimizer, merge):
-    """-> the merge, with `mean` in place of `adaptive` for SGD and momentum."""
+def _of(optimizer: Optimizer, merge: str) -> str:
+    """Returns the merge, with `mean` in place of `adaptive` for SGD and momentum."""
     if merge not in MERGES:
         raise ValueError(f"merge {merge!r} is not one of {', '.join(MERGES)}")
     return "mean" if merge == "adaptive" and not optimizer.is_scale_free else merge

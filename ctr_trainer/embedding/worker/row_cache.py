@@ -1,15 +1,22 @@
 """A worker's copies of the rows it trains on."""
 
 import uuid
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 
-from ctr_trainer.embedding.memory.growable_array import PrivateMemory
+from ctr_trainer.embedding.memory.growable_array import PrivateMemory, TableMemory
+from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.service import wire
-from ctr_trainer.embedding.store.row_codec import PLAIN
+from ctr_trainer.embedding.store.row_codec import PLAIN, RowCodec
+from ctr_trainer.embedding.store.store import Store
+from ctr_trainer.embedding.store.versions import ChangedRows
 from ctr_trainer.embedding.store.worker_rows import RowTotals, WorkerRows
-from ctr_trainer.embedding.worker.cached_rows import CachedRows, KeptMessage
-from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS
+from ctr_trainer.embedding.table.table_config import TableConfig
+from ctr_trainer.embedding.worker.cached_rows import CachedRows
+from ctr_trainer.embedding.worker.kept_rows import KEPT_WINDOWS, KeptMessage, KeptRows
+from ctr_trainer.embedding.worker.merging import Shares
 from ctr_trainer.measuring.latency import Latency
 
 # The most rows of a request; it bounds what the service holds at a time. Requests of wide rows have fewer.
@@ -25,8 +32,8 @@ class RowCache(WorkerRows):
     sync, with the row's version. The service adds the changes of all workers, and only rows that others changed come
     back. Steps made while a sync is under way stay on top of the rows that it brings, and go out with the next sync.
 
-    A window is the time from the start of one sync to the start of the next. If a row is looked up that was neither
-    stepped nor checked in this window, it is checked: its version goes to the service, and the row comes back only if
+    A window is the time from the start of one sync to the start of the next. A row that is looked up, and was neither
+    stepped nor checked in this window, is checked: its version goes to the service, and the row comes back only if
     the service has another version.
 
     Staleness: if the sync is awaited, a lookup returns rows that were, at the service, up to date at the start of this
@@ -55,15 +62,15 @@ class RowCache(WorkerRows):
 
     def __init__(
         self,
-        store,
-        config,
-        worker,
-        lookup_latency=None,
-        push_latency=None,
-        codec=PLAIN,
-        shares=None,
-        memory=PrivateMemory(),  # noqa: B008, it holds nothing
-    ):
+        store: Store,
+        config: TableConfig,
+        worker: str,
+        lookup_latency: Latency | None = None,
+        push_latency: Latency | None = None,
+        codec: RowCodec = PLAIN,
+        shares: Shares | None = None,
+        memory: TableMemory = PrivateMemory(),  # noqa: B008, it holds nothing
+    ) -> None:
         """Creates the table in the store, if the store does not have it.
 
         Args:
@@ -92,25 +99,25 @@ class RowCache(WorkerRows):
         self._copies = self._keep(shares, memory)
         store.create_table(config)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._copies)
 
     @property
-    def rows(self):
+    def rows(self) -> np.ndarray:
         """float32[n, width], in slot order."""
         return self._copies.table.rows
 
-    def locked(self):
+    def locked(self) -> AbstractContextManager[None]:
         return self._lock.alone()
 
-    def totals(self):
+    def totals(self) -> RowTotals:
         return RowTotals(self.hits, self.misses, self.bytes_synced)
 
     @property
-    def lock_times(self):
+    def lock_times(self) -> LockTimes:
         return self._lock.times
 
-    def find_or_create(self, keys, since=None):
+    def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
         """int64[U] keys -> int64[U] slots; pulls each row that is not here or not up to date.
 
         Args:
@@ -120,11 +127,11 @@ class RowCache(WorkerRows):
         """
         return self._find(keys, since, create=True)
 
-    def find(self, keys):
+    def find(self, keys: np.ndarray) -> np.ndarray:
         """int64[U] keys -> int64[U] slots, for evaluation; -1 for a key that has no row here or in the store."""
         return self._find(keys, None, create=False)
 
-    def pull_ahead(self, keys):
+    def pull_ahead(self, keys: np.ndarray) -> int:
         """Pulls the rows that a later `find_or_create` of these keys would pull; not for the training thread.
 
         Staleness: the rows are up to date as of the window of this call. So the staleness of the lookup grows by the
@@ -144,15 +151,15 @@ class RowCache(WorkerRows):
             self._pull(wanted, known, since, create=True)
         return since
 
-    def apply_gradients(self, slots, gradients, learning_rate):
+    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
         """Makes one optimizer step on each row, here and at once; see `Table.apply_gradients` for the arguments."""
         with self._lock.alone():
             self._refuse_between_push_and_refresh("apply_gradients")
             self._copies.table.apply_gradients(slots, gradients, learning_rate)
             self._copies.mark_stepped(slots)
 
-    def l2_shares(self, slots):
-        """-> float32[U], the factor on L2 of each row, see `merging`; None if all factors are 1.
+    def l2_shares(self, slots: np.ndarray) -> np.ndarray | None:
+        """Returns float32[U], the factor on L2 of each row, see `merging`; None if all factors are 1.
 
         Args:
           slots: int64[U]; the factor at the slot -1 has no meaning.
@@ -160,12 +167,12 @@ class RowCache(WorkerRows):
         with self._lock.shared():
             return self._copies.l2_shares(slots)
 
-    def sync(self):
+    def sync(self) -> None:
         """Calls `begin_window`, then `sync_window`."""
         self.begin_window()
         self.sync_window()
 
-    def begin_window(self):
+    def begin_window(self) -> None:
         """Begins a window; `sync_window` has to follow before the next call. Every eighth call may renumber slots."""
         with self._lock.alone():
             self._refuse_between_push_and_refresh("a sync")
@@ -173,7 +180,7 @@ class RowCache(WorkerRows):
                 self._copies.tidy(self._window)
             self._window += 1
 
-    def sync_window(self, codec=None):
+    def sync_window(self, codec: RowCodec | None = None) -> None:
         """Sends what this worker changed, and takes the rows that others changed.
 
         Args:
@@ -184,7 +191,7 @@ class RowCache(WorkerRows):
             part = slots[first : first + self._request_rows]
             self._sync_part(part, codec or self._codec)
 
-    def flush(self):
+    def flush(self) -> None:
         """Syncs so that the store has, bit by bit, all that this worker changed."""
         self.begin_window()
         if not self._codec.is_exact:
@@ -192,12 +199,12 @@ class RowCache(WorkerRows):
                 self._copies.mark_unsent()
         self.sync_window(PLAIN)
 
-    def push(self):
+    def push(self) -> None:
         """Makes the first half of a strict sync: a flush. A barrier and `refresh` have to follow."""
         self.flush()
         self._pushed = True
 
-    def refresh(self):
+    def refresh(self) -> None:
         """Makes the second half of a strict sync: from here on a lookup returns rows with the pushes of all workers.
 
         Raises:
@@ -216,8 +223,8 @@ class RowCache(WorkerRows):
             self._pull(keys[part], known[part], window, create=True, codec=PLAIN)
         self._pushed = False
 
-    def _keep(self, shares, memory):
-        """-> the `KeptRows` of this cache."""
+    def _keep(self, shares: Shares | None, memory: TableMemory) -> KeptRows:
+        """Returns the `KeptRows` of this cache."""
         return CachedRows(self.config, shares, memory)
 
     @property
@@ -225,26 +232,26 @@ class RowCache(WorkerRows):
         return True
 
     @property
-    def _window(self):
+    def _window(self) -> int:
         return int(self._numbers[_WINDOW])
 
     @_window.setter
-    def _window(self, window):
+    def _window(self, window: int) -> None:
         self._numbers[_WINDOW] = window
 
-    def _oldest(self, since):
-        """-> the first window whose checks count: a row checked in it or later is up to date.
+    def _oldest(self, since: int | None) -> int:
+        """Returns the first window whose checks count: a row checked in it or later is up to date.
 
         Args:
           since: what `pull_ahead` returned; None for this window.
         """
         return self._window if since is None else since
 
-    def _refuse_between_push_and_refresh(self, what):
+    def _refuse_between_push_and_refresh(self, what: str) -> None:
         if self._pushed:
             raise RuntimeError(f"{what} between push and refresh: rows would be lost or stale")
 
-    def _find(self, keys, since, create):
+    def _find(self, keys: np.ndarray, since: int | None, create: bool) -> np.ndarray:
         with self._lock.shared():
             self._refuse_between_push_and_refresh("a lookup")
             window = self._window
@@ -258,7 +265,14 @@ class RowCache(WorkerRows):
         with self._lock.shared():
             return self._copies.table.find(keys)
 
-    def _pull(self, keys, known, window, create, codec=None):
+    def _pull(
+        self,
+        keys: np.ndarray,
+        known: np.ndarray,
+        window: int,
+        create: bool,
+        codec: RowCodec | None = None,
+    ) -> None:
         codec = codec or self._codec
         with self.lookup_latency.measure():
             newer = self._store.pull_newer(self.config.name, keys, known, codec)
@@ -267,7 +281,7 @@ class RowCache(WorkerRows):
         with self._lock.alone():
             self._copies.accept(keys, known, newer, rows, window, create)
 
-    def _sync_part(self, slots, codec):
+    def _sync_part(self, slots: np.ndarray, codec: RowCodec) -> None:
         """Makes one request of a sync, for the rows at `slots`."""
         self._sequence += 1
         keys = self._message.column("keys", np.int64, len(slots))
@@ -288,6 +302,6 @@ class RowCache(WorkerRows):
             with self._lock.alone():
                 self._copies.land(slots[block], newer.versions[block], positions, rows[first:last], self._window)
 
-    def _count(self, newer, bytes_up):
+    def _count(self, newer: ChangedRows, bytes_up: int) -> None:
         self.rows_pulled += len(newer.rows)
         self.bytes_synced += bytes_up + newer.rows.nbytes + 8 * len(newer.rows)

@@ -13,7 +13,7 @@ class RowStep:
     """One optimizer step of the rows that a worker's micro-batches looked up.
 
     Attributes:
-      learning_rate: a float, that of one worker.
+      learning_rate: a float, the rate of one worker.
       share: see `weighed`.
     """
 
@@ -21,7 +21,7 @@ class RowStep:
     share: float = 1.0
 
 
-def weighed(gradient, weight, share, merge_factor):
+def weighed(gradient: np.ndarray, weight: float, share: float, merge_factor: float) -> np.ndarray:
     """Computes what the gradient of a micro-batch adds to the step of its rows.
 
         merge_factor * share * weight * gradient
@@ -39,6 +39,6 @@ def weighed(gradient, weight, share, merge_factor):
     return times(gradient, merge_factor * share * weight)
 
 
-def times(gradient, factor):
-    """-> float32 array, `factor` * gradient."""
+def times(gradient: np.ndarray, factor: float) -> np.ndarray:
+    """Returns `factor` * gradient, a float32 array."""
     return gradient if abs(factor - 1) <= _NO_FACTOR else gradient * np.float32(factor)
