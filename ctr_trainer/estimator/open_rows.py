@@ -4,7 +4,7 @@ import numpy as np
 
 from ctr_trainer.embedding.memory.growable_array import PrivateMemory
 from ctr_trainer.embedding.store.row_codec import find_codec
-from ctr_trainer.embedding.store.worker_rows import StoreReader
+from ctr_trainer.embedding.store.store import StoreReader
 from ctr_trainer.embedding.worker import merging
 from ctr_trainer.embedding.worker.host_rows import HostRows
 from ctr_trainer.embedding.worker.row_cache import RowCache

@@ -229,3 +229,33 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Ends the use of the store."""
+
+
+class StoreReader(WorkerRows):
+    """Reads the rows of each lookup from the store; creates and trains no row. For one thread.
+
+    Args:
+      store: a `Store` that has the table.
+      config: the TableConfig.
+    """
+
+    def __init__(self, store: Store, config: TableConfig) -> None:
+        self.config = config
+        self._rows = np.empty((0, config.width), np.float32)
+        self._store = store
+
+    @property
+    def rows(self) -> np.ndarray:
+        """float32[U, width], the rows of the last lookup; valid until the next lookup."""
+        return self._rows
+
+    def find(self, keys: np.ndarray) -> np.ndarray:
+        """int64[U] keys -> int64[U], the places of their rows in `rows`; an unknown key has a row of zeros."""
+        self._rows = self._store.pull(self.config.name, keys, missing="zeros")
+        return np.arange(len(keys))
+
+    def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
+        raise RuntimeError(f"table {self.config.name} is only read here: no key gets a row")
+
+    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
+        raise RuntimeError(f"table {self.config.name} is only read here: no row is trained")

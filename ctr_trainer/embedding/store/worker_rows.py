@@ -7,15 +7,12 @@ import contextlib
 import dataclasses
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from ctr_trainer.embedding.memory.row_lock import LockTimes
 from ctr_trainer.embedding.table.table_config import TableConfig
-
-if TYPE_CHECKING:
-    from ctr_trainer.embedding.store.store import Store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,8 +47,12 @@ class WorkerRows(Protocol):
     """
 
     config: TableConfig
-    are_copies = is_synced_here = False
-    lock_times = LockTimes()
+    are_copies: bool = False
+    is_synced_here: bool = False
+
+    @property
+    def lock_times(self) -> LockTimes:
+        return LockTimes()
 
     @property
     @abc.abstractmethod
@@ -122,33 +123,3 @@ class WorkerRows(Protocol):
     def totals(self) -> RowTotals:
         """Returns RowTotals."""
         return RowTotals()
-
-
-class StoreReader(WorkerRows):
-    """Reads the rows of each lookup from the store; creates and trains no row. For one thread.
-
-    Args:
-      store: a `Store` that has the table.
-      config: the TableConfig.
-    """
-
-    def __init__(self, store: Store, config: TableConfig) -> None:
-        self.config = config
-        self._rows = np.empty((0, config.width), np.float32)
-        self._store = store
-
-    @property
-    def rows(self) -> np.ndarray:
-        """float32[U, width], the rows of the last lookup; valid until the next lookup."""
-        return self._rows
-
-    def find(self, keys: np.ndarray) -> np.ndarray:
-        """int64[U] keys -> int64[U], the places of their rows in `rows`; an unknown key has a row of zeros."""
-        self._rows = self._store.pull(self.config.name, keys, missing="zeros")
-        return np.arange(len(keys))
-
-    def find_or_create(self, keys: np.ndarray, since: int | None = None) -> np.ndarray:
-        raise RuntimeError(f"table {self.config.name} is only read here: no key gets a row")
-
-    def apply_gradients(self, slots: np.ndarray, gradients: Sequence[np.ndarray], learning_rate: float) -> None:
-        raise RuntimeError(f"table {self.config.name} is only read here: no row is trained")
