@@ -1,7 +1,7 @@
 """Computes a checkpoint's metrics on --eval_data: prints them as a table, and last as one JSON object.
 
-With --saved_model=DIR those of an export, as it would be served; since it takes the features' raw values, which
-converted data do not have, --eval_data then names raw files as `convert --input` does.
+With --saved_model=DIR it evaluates an export as it would be served. An export takes the features' raw values, which
+converted data do not have, so --eval_data then names raw files as `convert --input` does.
 
 --output=FILE.json writes them with the reliability table: by decile of the predictions, what was predicted and what
 happened. Scores of single examples, each with its label, are what `predict` writes.

@@ -17,9 +17,9 @@ from ctr_trainer.settings.optimizers import ROW_OPTIMIZERS
 def as_trained(given: frozenset[str], experiment: Experiment) -> Experiment:
     """Returns the `Experiment` with what the model directory's model has in place of defaults.
 
-    A collective: rank 0 looks. Of a directory without checkpoints, or with those of an earlier version, they stay as
-    they are. Whether what is given fits the model, the `Estimator` says, except for the model itself and
-    `embedding_dim`.
+    A collective: rank 0 reads the directory. If it has no checkpoints, or only checkpoints of an earlier version, the
+    defaults stay. The `Estimator` refuses given settings that do not fit the model, except for the model itself and
+    `embedding_dim`, which are checked here.
 
     Args:
       given: names of the flags that the user gave.

@@ -199,7 +199,7 @@ def reader(
     Args:
       experiment: `Experiment`.
       path: of the data.
-      position: where to go on; None for the beginning.
+      position: where to resume; None for the beginning.
       once: every row once and in the order of the files, as for evaluation.
       labels: whether they are needed; False to predict.
     """

@@ -32,7 +32,7 @@ class ModelSettings(Settings, title="Model"):
     )
     resume_from: int = setting(
         0,
-        "step of the checkpoint that `train` goes on from; later ones are renamed to set-aside-...; 0 for the newest",
+        "step of the checkpoint that `train` resumes from; later ones are renamed to set-aside-...; 0 for the newest",
         "step",
         minimum=0,
     )
@@ -55,12 +55,12 @@ class DataSettings(Settings, title="Data"):
         "", "feature spec of Parquet, TFRecords or CSV (.csv, .tsv) made elsewhere, read without conversion", "path"
     )
     batch_size: int = setting(1024, "examples of a batch of each worker", "examples", minimum=1)
-    epochs: int = setting(1, "passes over the training data; 0 goes on until --max_steps", "epochs", minimum=0)
-    max_steps: int = setting(0, "global step to stop at; 0 goes on until --epochs are over", "steps", minimum=0)
+    epochs: int = setting(1, "passes over the training data; 0 for no limit, until --max_steps", "epochs", minimum=0)
+    max_steps: int = setting(0, "global step to stop at; 0 for no limit, until --epochs are over", "steps", minimum=0)
     shuffle: bool = setting(True, "shuffle by row group and within a buffer, anew each epoch")
     num_readers: int = setting(
         1,
-        "threads of each worker that read and decode its data ahead, beside the training thread; the batches and their "
+        "threads of each worker that read and decode its data ahead, concurrently with training; the batches and their "
         "order are the same for any number. Each holds some 200,000 rows more in memory. Of --train_data and "
         "--eval_data, not of a tf.data input; e.g. --num_readers=2 where `read sample` is long and a core is free",
         "threads",
@@ -85,8 +85,8 @@ class WorkersSettings(Settings, title="Workers"):
         "way of the dense gradients between workers; shared_memory: through memory that the workers of one host share; "
         "hosts: the same within each host, then hvd.DistributedOptimizer between one worker per host; horovod: "
         "hvd.DistributedOptimizer between all workers; auto: shared_memory on the processors of one host, hosts on "
-        "those of several, horovod on GPUs. --fp16_allreduce, --overlap_allreduce, --autotune, and --autotune_log "
-        "make it horovod. The log names what was taken, and why",
+        "the processors of several, horovod on GPUs. --fp16_allreduce, --overlap_allreduce, --autotune, and "
+        "--autotune_log make it horovod. The log names what was taken, and why",
         choices=("auto", "shared_memory", "hosts", "horovod"),
     )
     autotune: bool = setting(False, "let Horovod search for its best settings while training, and write --autotune_log")

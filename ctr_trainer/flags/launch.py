@@ -26,7 +26,7 @@ class LaunchFlags(Settings, title="Launch"):
         1, "slots of a host that --host_discovery_script prints without", "slots", minimum=1, flag=None
     )
     network_interface: str = setting("", "network interface by which the workers of several hosts connect", "name")
-    ssh_port: int = setting(0, "port of ssh on all hosts; 0: that of ssh's settings", minimum=0, maximum=65535)
+    ssh_port: int = setting(0, "port of ssh on all hosts; 0: as in ssh's settings", minimum=0, maximum=65535)
     start_timeout: int = setting(30, "longest time that horovodrun takes to reach all hosts", "seconds", minimum=1)
     elastic_timeout: float = setting(
         600.0, "longest wait for hosts with enough slots; then the launcher gives up", "seconds", minimum=1.0

@@ -29,7 +29,7 @@ class ServeFlags(Settings, title="Serve"):
     save_at_exit: bool = setting(True, "save all rows below --data_dir at SIGTERM, for --restore")
     file_cores: tuple[int, ...] = setting(
         (),
-        "cores on which files of rows are written beside the requests; none: those of the process",
+        "cores on which files of rows are written while requests are served; none: the cores of the process",
         minimum=0,
         example=(0, 1),
     )
@@ -119,7 +119,7 @@ class ScoreFlags(Settings, title="Score"):
     )
     refresh_secs: float = setting(1.0, "time between two looks for a newer record", "seconds", above=0.0)
     start_timeout: float = setting(
-        60.0, "how long a publication that is not there yet is waited for at the start", "seconds", minimum=0.0
+        60.0, "longest wait at the start for a publication that does not exist yet", "seconds", minimum=0.0
     )
     max_age_secs: float = setting(
         0.0, "age of the served rows beyond which /healthz says 503; 0 is any age", "seconds", minimum=0.0
@@ -131,7 +131,7 @@ class ScoreFlags(Settings, title="Score"):
         minimum=0.0,
         flag="grace_secs",
     )
-    cache_dir: str = setting("", "local directory for rows and towers; none takes that of temporary files", "path")
+    cache_dir: str = setting("", "local directory for rows and towers; none: the directory of temporary files", "path")
     cache_rows: int = setting(
         100_000, "rows of each table that are kept for the next batches, of a cluster's rows; 0 for none", minimum=0
     )

@@ -48,5 +48,5 @@ class PredictFlags(Settings, title="Predict"):
     """Predict."""
 
     output: str = setting(
-        "", "Parquet file of the predictions, or its URL; rank r of several writes part r beside it", "path"
+        "", "Parquet file of the predictions, or its URL; rank r of several writes part r next to it", "path"
     )

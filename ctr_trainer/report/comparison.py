@@ -84,7 +84,7 @@ def format_comparison(runs: list[Run]) -> str:
     """Makes a table of the runs, and below it a table of the settings in which they differ.
 
     The first table has a row per run. The second has a row per setting and a column per run; columns that do not fit
-    into a line are in further tables below. The metrics are those of the last and of the best evaluation. A run without
+    into a line are in further tables below. The metrics are from the last and from the best evaluation. A run without
     evaluations has the metrics of the training's log, marked with a `*`.
 
     Args:

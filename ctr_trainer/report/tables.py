@@ -40,7 +40,7 @@ def format_value(value: Any) -> str:
 def format_phases(result: Mapping[str, Any]) -> list[str]:
     """Lists the phases of a step, and the locks and memory of the run.
 
-    The phases are those of rank 0. The shares of time at the rows' lock, over the whole run, and the memory of a
+    The phases are of rank 0. The shares of time at the rows' lock, over the whole run, and the memory of a
     worker, of the service and of a GPU are means over all ranks.
 
     Args:

@@ -1,4 +1,4 @@
-"""The results of one training run, read from its directory; the run may still be going on."""
+"""The results of one training run, read from its directory; the run may still be in progress."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ class Run:
       evaluations: list of dicts of `step` and metrics, by ascending step.
       best: dict of `metric`, `direction`, `step`, `value` of the best checkpoint, or None.
       settings: dict of flag -> value with which the run was started; also `workers`, their number.
-      summary: dict that `train` wrote at its end; {} while the run goes on.
+      summary: dict that `train` wrote at its end; {} while it runs.
     """
 
     name: str

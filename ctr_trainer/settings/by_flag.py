@@ -189,7 +189,7 @@ def changed(settings: Settings, usual: Settings | None = None) -> dict[str, Any]
 
     Args:
       settings: an instance.
-      usual: the instance whose values are the defaults; None for that of the class.
+      usual: the instance whose values are the defaults; None for the defaults of the class.
     """
     usual = usual or type(settings)()
     values: dict[str, Any] = {}

@@ -29,7 +29,7 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
       optimizer: of `row_optimizer`, or its name.
       learning_rate: see `embedding.worker.merging` for what changes with the number of workers; `TrainOp` has its own.
       stddev: of a uniform distribution; linear weights start at 0.
-      overlap_lookup: look a batch's rows up, and train them, beside the steps before and after it, where a core is
+      overlap_lookup: look a batch's rows up, and train them, during the previous and the next step, if a core is
         free: a step's rows then lack the step before; see `RowPipeline`.
       row_copies: see `HostRows` for `host`, and `RowCache` for `worker`.
       sync_steps: for how far a row may lag behind the others' updates, see `embeddings.Embeddings`.
@@ -76,7 +76,7 @@ class EmbeddingConfig(Settings, title="Embedding rows and their service"):
         minimum=0.0,
     )
     overlap_lookup: bool = setting(
-        False, "look rows up and train them beside the steps, on a second core: a step's rows lack the step before"
+        False, "look rows up and train them while steps run, on a second core: a step's rows lack the previous step"
     )
     row_copies: str = setting(
         "auto",

@@ -133,7 +133,7 @@ class Adam(DenseOptimizer):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdamW(Adam):
-    """As `Adam`, with a `weight_decay` by default.
+    """`Adam` with a `weight_decay` by default.
 
     Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, ICLR 2019, algorithm 2; the decay is
     multiplied by lr as in Keras and PyTorch.

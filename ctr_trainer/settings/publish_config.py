@@ -1,4 +1,4 @@
-"""Where a training is published to while it goes on."""
+"""Where a training is published to while it runs."""
 
 import dataclasses
 

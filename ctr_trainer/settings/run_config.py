@@ -12,7 +12,7 @@ from ctr_trainer.settings.publish_config import PublishConfig
 from ctr_trainer.settings.setting import Settings, setting
 
 _log = logging.getLogger(__name__)
-# Other names of settings: those of `tf.estimator.RunConfig`, and of `MonitoredTrainingSession`.
+# Other names of settings, from `tf.estimator.RunConfig`, and of `MonitoredTrainingSession`.
 _ALSO = {
     "save_checkpoint_secs": "save_checkpoints_secs",
     "tf_random_seed": "seed",
@@ -153,8 +153,8 @@ class RunConfig(Settings, title="Run"):
     progress: bool = setting(False, "show a progress line", flag=None)
     uneven_inputs: str = setting(
         "error",
-        "what a training does where the `tf.data.Dataset` of one rank ends before that of another: end the job, or go "
-        "on with batches that count nothing until all have ended",
+        "what a training does if the `tf.data.Dataset` of one rank ends before another rank's: end the job, or "
+        "continue with batches that count nothing until all have ended",
         choices=("error", "pad"),
         flag=None,
     )

@@ -33,7 +33,7 @@ class Schedule(Settings, title="Schedule of the learning rate"):
     steps is not known, what depends on it does not decay.
 
     With the unit `epoch`, t is counted from the beginning of the data's first epoch, and warmup_steps, decay_steps and
-    boundaries are multiplied by the optimizer steps of an epoch. So a run that goes on with another batch size or
+    boundaries are multiplied by the optimizer steps of an epoch. So a run that resumes with another batch size or
     number of workers has the rate of its place in the data. With the unit `step` there are only whole ones.
 
     Raises:
@@ -57,8 +57,8 @@ class Schedule(Settings, title="Schedule of the learning rate"):
     )
     decay_steps: float = setting(
         0,
-        "steps or epochs that the decay takes; 0 for those of the run, of cooldown a fifth of them; of exponential and "
-        "step, those of one --decay_rate",
+        "steps or epochs that the decay takes; 0 for all steps of the run, with cooldown a fifth of them; with "
+        "exponential and step, the steps or epochs of one --decay_rate",
         "--lr_unit",
         minimum=0.0,
         of=_DECAYS,
