@@ -1,3 +1,95 @@
-"""Train click-through-rate models with TensorFlow and Horovod, their embeddings in a lookup service."""
+"""Train click-through-rate models with TensorFlow and Horovod, their embeddings in a lookup service.
+
+`import ctr_trainer as ctr` gives the names below, such as `ctr.Estimator`. Each loads its module when it is first used,
+so the import itself takes no time and does not import TensorFlow. These names, and the packages that the API pages
+describe, are public; everything else is internal and may change.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ctr_trainer.data.reader import BatchReader
+    from ctr_trainer.estimator.estimator import Estimator
+    from ctr_trainer.estimator.optimize import TrainOp
+    from ctr_trainer.estimator.own_loop import OwnLoop, own_loop
+    from ctr_trainer.estimator.program import run_program
+    from ctr_trainer.estimator.results import EvaluationResult, TrainResult
+    from ctr_trainer.estimator.train_and_evaluate import EvalSpec, TrainSpec, train_and_evaluate
+    from ctr_trainer.features.spec import FeatureSpec
+    from ctr_trainer.graph_notes.estimator_spec import EstimatorSpec, ModeKeys
+    from ctr_trainer.hooks.step_hook import StepHook
+    from ctr_trainer.messages.log_lines import install as install_log
+    from ctr_trainer.ranks.distributed import init, is_chief, rank, size
+    from ctr_trainer.ranks.distributed import optimizer as DistributedOptimizer
+    from ctr_trainer.settings.embedding_config import EmbeddingConfig
+    from ctr_trainer.settings.metrics_config import MetricsConfig
+    from ctr_trainer.settings.run_config import RunConfig
 
 __version__ = "0.2.0"
+__all__ = [
+    "BatchReader",
+    "DistributedOptimizer",
+    "EmbeddingConfig",
+    "Estimator",
+    "EstimatorSpec",
+    "EvalSpec",
+    "EvaluationResult",
+    "FeatureSpec",
+    "MetricsConfig",
+    "ModeKeys",
+    "OwnLoop",
+    "RunConfig",
+    "StepHook",
+    "TrainOp",
+    "TrainResult",
+    "TrainSpec",
+    "init",
+    "install_log",
+    "is_chief",
+    "own_loop",
+    "rank",
+    "run_program",
+    "size",
+    "train_and_evaluate",
+]
+
+# Where each public name is, as the imports above: "module" or, for another name there, "module:name".
+_PLACES = {
+    "BatchReader": "ctr_trainer.data.reader",
+    "DistributedOptimizer": "ctr_trainer.ranks.distributed:optimizer",
+    "EmbeddingConfig": "ctr_trainer.settings.embedding_config",
+    "Estimator": "ctr_trainer.estimator.estimator",
+    "EstimatorSpec": "ctr_trainer.graph_notes.estimator_spec",
+    "EvalSpec": "ctr_trainer.estimator.train_and_evaluate",
+    "EvaluationResult": "ctr_trainer.estimator.results",
+    "FeatureSpec": "ctr_trainer.features.spec",
+    "MetricsConfig": "ctr_trainer.settings.metrics_config",
+    "ModeKeys": "ctr_trainer.graph_notes.estimator_spec",
+    "OwnLoop": "ctr_trainer.estimator.own_loop",
+    "RunConfig": "ctr_trainer.settings.run_config",
+    "StepHook": "ctr_trainer.hooks.step_hook",
+    "TrainOp": "ctr_trainer.estimator.optimize",
+    "TrainResult": "ctr_trainer.estimator.results",
+    "TrainSpec": "ctr_trainer.estimator.train_and_evaluate",
+    "init": "ctr_trainer.ranks.distributed",
+    "install_log": "ctr_trainer.messages.log_lines:install",
+    "is_chief": "ctr_trainer.ranks.distributed",
+    "own_loop": "ctr_trainer.estimator.own_loop",
+    "rank": "ctr_trainer.ranks.distributed",
+    "run_program": "ctr_trainer.estimator.program",
+    "size": "ctr_trainer.ranks.distributed",
+    "train_and_evaluate": "ctr_trainer.estimator.train_and_evaluate",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, _, attribute = _PLACES[name].partition(":")
+    value = globals()[name] = getattr(importlib.import_module(module), attribute or name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

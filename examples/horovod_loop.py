@@ -11,9 +11,7 @@ import os
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator import EstimatorSpec, RunConfig, own_loop
-from ctr_trainer.messages import log_lines
+import ctr_trainer as ctr
 
 tf1 = tf.compat.v1
 
@@ -30,7 +28,7 @@ def model_fn(features, labels, mode, params):
     optimizer = tf1.train.AdagradOptimizer(0.02 * hvd.size())  # 3: the learning rate grows with the workers.
     optimizer = hvd.DistributedOptimizer(optimizer)  # 4: gradients are averaged over the workers.
     train_op = optimizer.minimize(loss, tf1.train.get_global_step())
-    return EstimatorSpec(mode, {"logits": logits}, loss, train_op)
+    return ctr.EstimatorSpec(mode, {"logits": logits}, loss, train_op)
 
 
 def main():
@@ -42,18 +40,18 @@ def main():
     parser.add_argument("--deterministic", action="store_true", help="make equal runs end with equal models")
     flags = parser.parse_args()
     hvd.init()  # 1: start.
-    log_lines.install()
+    ctr.install_log()
     config = tf1.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
     config.gpu_options.visible_device_list = str(hvd.local_rank())  # 2: one GPU per process, by local rank.
 
     def input_fn(position):  # Where a run that starts again resumes its data.
         data = os.path.join(flags.data, "train")
-        return BatchReader(data, 1024, hvd.rank(), hvd.size(), epochs=flags.epochs, position=position)
+        return ctr.BatchReader(data, 1024, hvd.rank(), hvd.size(), epochs=flags.epochs, position=position)
 
-    run = RunConfig(
+    run = ctr.RunConfig(
         save_checkpoints_steps=flags.save_checkpoints_steps, log_steps=10, deterministic=flags.deterministic
     )
-    with own_loop(model_fn, input_fn, flags.model_dir, run) as loop:
+    with ctr.own_loop(model_fn, input_fn, flags.model_dir, run) as loop:
         hooks = [hvd.BroadcastGlobalVariablesHook(0), *loop.hooks]  # 5: all workers start with rank 0's variables.
         checkpoint_dir = loop.checkpoint_dir if hvd.rank() == 0 else None  # 6: only rank 0 writes checkpoints.
         with tf1.train.MonitoredTrainingSession(

@@ -10,9 +10,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from ctr_trainer.estimator import Estimator, EstimatorSpec, EvalSpec, ModeKeys, RunConfig, TrainSpec, train_and_evaluate
-from ctr_trainer.messages import log_lines
-from ctr_trainer.ranks import distributed, last_words
+import ctr_trainer as ctr
 
 tf1 = tf.compat.v1
 CITIES = 50
@@ -28,8 +26,8 @@ def examples(rows, seed):
 
 def input_fn(flags, rows, seed, epochs):
     # Each worker reads its share, in batches that are of the same size together whatever the number of workers.
-    dataset = tf.data.Dataset.from_tensor_slices(examples(rows, seed)).shard(distributed.size(), distributed.rank())
-    return dataset.batch(flags.batch_size // distributed.size()).repeat(epochs)
+    dataset = tf.data.Dataset.from_tensor_slices(examples(rows, seed)).shard(ctr.size(), ctr.rank())
+    return dataset.batch(flags.batch_size // ctr.size()).repeat(epochs)
 
 
 def model_fn(features, labels, mode, params):
@@ -37,12 +35,12 @@ def model_fn(features, labels, mode, params):
     hidden = tf.nn.relu(tf.matmul(features["x"], tf1.get_variable("hidden", [8, 16])))
     logits = tf.matmul(hidden, tf1.get_variable("logits", [16, 1])) + tf.gather(bias, features["city"])
     predictions = {"logits": logits[:, 0], "probabilities": tf.sigmoid(logits)[:, 0]}
-    if mode == ModeKeys.PREDICT:
-        return EstimatorSpec(mode, predictions)
+    if mode == ctr.ModeKeys.PREDICT:
+        return ctr.EstimatorSpec(mode, predictions)
     loss = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits[:, 0]))
     # Was: train_op=optimizer.minimize(loss, global_step). The rate is of the whole batch, so it stays as it is.
-    optimizer = tf1.train.AdagradOptimizer(params["learning_rate"]) if mode == ModeKeys.TRAIN else None
-    return EstimatorSpec(mode, predictions, loss, optimizer=optimizer)
+    optimizer = tf1.train.AdagradOptimizer(params["learning_rate"]) if mode == ctr.ModeKeys.TRAIN else None
+    return ctr.EstimatorSpec(mode, predictions, loss, optimizer=optimizer)
 
 
 def main():
@@ -50,16 +48,16 @@ def main():
     parser.add_argument("--model_dir", required=True, help="where checkpoints and summaries go")
     parser.add_argument("--batch_size", type=int, default=256, help="examples of a step, of all workers together")
     flags = parser.parse_args()
-    distributed.init()
-    log_lines.install()
-    config = RunConfig(save_checkpoints_steps=100, threads=1)
-    estimator = Estimator(model_fn, flags.model_dir, {"learning_rate": 0.1}, config)
-    train = TrainSpec(lambda: input_fn(flags, 25_600, 0, 2))
-    evaluation = EvalSpec(lambda: input_fn(flags, 5_120, 1, 1), every_n_steps=50)
-    metrics, _ = train_and_evaluate(estimator, train, evaluation)
-    if distributed.is_chief():
+    ctr.init()
+    ctr.install_log()
+    config = ctr.RunConfig(save_checkpoints_steps=100, threads=1)
+    estimator = ctr.Estimator(model_fn, flags.model_dir, {"learning_rate": 0.1}, config)
+    train = ctr.TrainSpec(lambda: input_fn(flags, 25_600, 0, 2))
+    evaluation = ctr.EvalSpec(lambda: input_fn(flags, 5_120, 1, 1), every_n_steps=50)
+    metrics, _ = ctr.train_and_evaluate(estimator, train, evaluation)
+    if ctr.is_chief():
         print(json.dumps({name: metrics[name] for name in ("global_step", "loss", "auc")}))
 
 
 if __name__ == "__main__":
-    sys.exit(last_words.of_this_process().run(main))
+    sys.exit(ctr.run_program(main))

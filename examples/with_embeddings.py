@@ -12,18 +12,14 @@ import sys
 
 import tensorflow as tf
 
-from ctr_trainer.data.reader import BatchReader
-from ctr_trainer.estimator import EmbeddingConfig, Estimator, EstimatorSpec, ModeKeys, RunConfig
-from ctr_trainer.estimator.optimize import TrainOp
-from ctr_trainer.messages import log_lines
-from ctr_trainer.ranks import distributed, last_words
+import ctr_trainer as ctr
 
 tf1 = tf.compat.v1
 
 
 @dataclasses.dataclass(frozen=True)
 class Params:
-    train_op: TrainOp = TrainOp("adagrad", learning_rate=0.02, embedding_learning_rate=0.05)
+    train_op: ctr.TrainOp = ctr.TrainOp("adagrad", learning_rate=0.02, embedding_learning_rate=0.05)
     hidden_units: int = 64
 
 
@@ -34,13 +30,15 @@ def model_fn(features, labels, mode, params):
     hidden = tf.nn.relu(tf.matmul(inputs, tf1.get_variable("hidden", [inputs.shape[1], params.hidden_units])))
     logits = tf.matmul(hidden, tf1.get_variable("logits", [params.hidden_units, 1]))[:, 0]
     predictions = {"logits": logits, "probabilities": tf.sigmoid(logits)}
-    if mode == ModeKeys.PREDICT:
-        return EstimatorSpec(mode, predictions)
+    if mode == ctr.ModeKeys.PREDICT:
+        return ctr.EstimatorSpec(mode, predictions)
     # The last batches of a worker are padded with examples of weight 0, so that all workers make as many steps.
     losses = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
     loss = tf.math.divide_no_nan(tf.reduce_sum(losses * weight), tf.reduce_sum(weight))
     # One backward pass for both: the dense variables' gradients go through Horovod, the rows' to the service.
-    return EstimatorSpec(mode, predictions, loss, params.train_op(loss, features) if mode == ModeKeys.TRAIN else None)
+    return ctr.EstimatorSpec(
+        mode, predictions, loss, params.train_op(loss, features) if mode == ctr.ModeKeys.TRAIN else None
+    )
 
 
 def main():
@@ -48,17 +46,17 @@ def main():
     parser.add_argument("--data", required=True, help="what convert wrote: its directories train and test")
     parser.add_argument("--model_dir", required=True, help="where checkpoints and summaries go")
     flags = parser.parse_args()
-    distributed.init()
-    log_lines.install()
-    share = dict(batch_size=1024, rank=distributed.rank(), size=distributed.size(), epochs=1)
-    config = RunConfig(threads=1, embedding=EmbeddingConfig(service="auto", sync_steps=30))
-    estimator = Estimator(model_fn, flags.model_dir, Params(), config, name="with_embeddings")
+    ctr.init()
+    ctr.install_log()
+    share = dict(batch_size=1024, rank=ctr.rank(), size=ctr.size(), epochs=1)
+    config = ctr.RunConfig(threads=1, embedding=ctr.EmbeddingConfig(service="auto", sync_steps=30))
+    estimator = ctr.Estimator(model_fn, flags.model_dir, Params(), config, name="with_embeddings")
     train, test = (os.path.join(flags.data, part) for part in ("train", "test"))
-    estimator.train(lambda position: BatchReader(train, position=position, **share))
-    metrics = estimator.evaluate(lambda: BatchReader(test, shuffle=False, **share))
-    if distributed.is_chief():
+    estimator.train(lambda position: ctr.BatchReader(train, position=position, **share))
+    metrics = estimator.evaluate(lambda: ctr.BatchReader(test, shuffle=False, **share))
+    if ctr.is_chief():
         print(json.dumps({name: metrics[name] for name in ("global_step", "examples", "loss", "auc")}))
 
 
 if __name__ == "__main__":
-    sys.exit(last_words.of_this_process().run(main))
+    sys.exit(ctr.run_program(main))

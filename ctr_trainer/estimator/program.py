@@ -13,7 +13,7 @@ from ctr_trainer.estimator.checkpoint import Checkpoint
 from ctr_trainer.estimator.feed import DatasetInput
 from ctr_trainer.estimator.model_directory import features_path, load_features
 from ctr_trainer.messages.errors import UserError
-from ctr_trainer.ranks import distributed
+from ctr_trainer.ranks import distributed, last_words
 from ctr_trainer.settings.run_config import RunConfig
 
 
@@ -118,3 +118,15 @@ def variables_of(checkpoint: Checkpoint) -> Any:
     """Returns the `tf.train.CheckpointReader` of a checkpoint's dense variables."""
     with checkpoint.with_local_dense() as found:
         return tf.train.load_checkpoint(found.dense_prefix)
+
+
+def run_program(main: Callable[[], Any]) -> int:
+    """Runs the main function of a program; returns the exit status for `sys.exit`.
+
+    If a rank fails, one rank logs why the job ends. On SIGTERM or SIGINT a training ends after the current step, with a
+    checkpoint.
+
+    Args:
+      main: f(), the whole work of the process.
+    """
+    return last_words.of_this_process().run(main)

@@ -6,6 +6,7 @@ from tests import small
 from tests.docs import page
 
 PRINTED = {
+    "ctr_trainer": "1000",
     "data": "{'dim4': (32, ",
     "estimator": "",
     "features": "small ['user', 'item', 'place', 'device'",
@@ -13,6 +14,7 @@ PRINTED = {
     "layers": "(4, 8)",
     "metrics": "1.0",
     "models": "hidden_units=(",
+    "sparse_optimizers": "adagrad",
 }
 
 

@@ -9,8 +9,7 @@ import pathlib
 
 import tensorflow as tf
 
-from ctr_trainer.estimator import Estimator
-from ctr_trainer.ranks import distributed
+import ctr_trainer as ctr
 from tests import small
 from tests.models import every
 
@@ -48,10 +47,10 @@ def make_data(directory):
 
 def make_estimator(name, model_dir):
     """-> (Estimator, Losses) of a model's variant: one worker, one thread, N = 1, a fixed seed."""
-    distributed.init()
+    ctr.init()
     made = every.estimator(name, model_dir, seed=SEED)
     losses = Losses(made.model_fn)
-    return Estimator(losses.model_fn, model_dir, made.params, made.config), losses
+    return ctr.Estimator(losses.model_fn, model_dir, made.params, made.config), losses
 
 
 def reader(name, data, position=None):
